@@ -1,0 +1,50 @@
+"""Shared by the tests of the ground floor: waiting with a deadline, what a wire heard."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from transport.wire import Link, Peer, Route, Wire
+
+
+class Heard:
+    """Collects what a wire delivers; answers with `reply` when it is set."""
+
+    def __init__(self, wire: Wire) -> None:
+        self.wire = wire
+        self.frames: list[list[bytes]] = []
+        self.routes: list[Route] = []
+        self.links: list[tuple[Peer, Link]] = []
+        self.reply: Callable[[list[bytes]], list[bytes]] | None = None
+        wire.listen(self.on_frames, self.on_link)
+
+    def on_frames(self, route: Route, frames: list[bytes]) -> None:
+        self.frames.append(frames)
+        self.routes.append(route)
+        if self.reply is not None:
+            self.wire.send(route, self.reply(frames))
+
+    def on_link(self, peer: Peer, link: Link) -> None:
+        self.links.append((peer, link))
+
+    def states(self, peer: Peer) -> list[Link]:
+        return [link for who, link in self.links if who == peer]
+
+
+async def eventually(condition: Callable[[], bool], within_s: float = 5.0) -> None:
+    """Wait until `condition` holds; fail when it does not within the deadline."""
+    deadline = asyncio.get_running_loop().time() + within_s
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline, "did not happen within the deadline"
+        await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+def hear() -> type[Heard]:
+    return Heard
+
+
+@pytest.fixture(name="eventually")
+def eventually_fixture() -> Callable[..., object]:
+    return eventually

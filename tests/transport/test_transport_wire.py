@@ -1,0 +1,169 @@
+"""What every wire promises, on every carrier."""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from transport.loopback import LoopbackNetwork
+from transport.refusal import Oversize, WrongParts
+from transport.wire import HELD_FRAMES, MAX_FRAME_BYTES, Link, Peer, Sent, Wire
+
+Opener = Callable[..., Wire]
+
+
+class Loopback:
+    """Opens wires of one process; `address` is known before anybody listens there."""
+
+    def __init__(self) -> None:
+        self.network = LoopbackNetwork(grace_s=0.2, connect_deadline_s=0.4)
+        self.wires: list[Wire] = []
+
+    def open(self, name: str) -> Wire:
+        self.wires.append(self.network.wire(name))
+        return self.wires[-1]
+
+    def address(self, name: str) -> Peer:
+        return Peer(f"loop://{name}")
+
+
+@pytest.fixture(params=[Loopback])
+async def carrier(request: pytest.FixtureRequest) -> AsyncIterator[Loopback]:
+    carrier = request.param()
+    yield carrier
+    for wire in carrier.wires:
+        await wire.close()
+
+
+async def test_the_first_send_dials_and_the_frames_arrive_in_order(carrier, hear, eventually) -> None:
+    a, b = hear(carrier.open("a")), hear(carrier.open("b"))
+    sent = [[b"%d" % n, b"body"] for n in range(HELD_FRAMES)]
+    assert all(a.wire.send(b.wire.local, frames) is Sent.OK for frames in sent)
+    await eventually(lambda: len(b.frames) == len(sent))
+    assert b.frames == sent
+    assert a.states(b.wire.local) == [Link.UP]
+
+
+async def test_a_route_leads_back_to_the_sender_and_from_there_forth_again(carrier, hear, eventually) -> None:
+    a, b = hear(carrier.open("a")), hear(carrier.open("b"))
+    b.reply = lambda frames: [b"answer to", *frames]
+    a.wire.send(b.wire.local, [b"question"])
+    await eventually(lambda: bool(a.frames))
+    assert a.frames == [[b"answer to", b"question"]]
+    assert a.wire.send(a.routes[0], [b"thanks"]) is Sent.OK
+    await eventually(lambda: [b"thanks"] in b.frames)
+    assert b.links == []
+
+
+async def test_frames_are_held_for_a_peer_that_starts_later(carrier, hear, eventually) -> None:
+    a = hear(carrier.open("a"))
+    late = carrier.address("late")
+    assert a.wire.send(late, [b"patience"]) is Sent.OK
+    b = hear(carrier.open("late"))
+    await eventually(lambda: bool(b.frames))
+    assert b.frames == [[b"patience"]]
+    assert a.states(late) == [Link.UP]
+
+
+async def test_the_hold_is_bounded_and_dropped_when_nobody_ever_answers(carrier, hear, eventually) -> None:
+    a = hear(carrier.open("a"))
+    nobody = carrier.address("nobody")
+    taken = Counter(a.wire.send(nobody, [b"hello?"]) for _ in range(HELD_FRAMES + 10))
+    assert taken == {Sent.OK: HELD_FRAMES, Sent.NO_CREDIT: 10}
+    await eventually(lambda: a.states(nobody) == [Link.DOWN])
+    b = hear(carrier.open("nobody"))
+    assert a.wire.send(nobody, [b"second try"]) is Sent.OK
+    await eventually(lambda: bool(b.frames))
+    assert b.frames == [[b"second try"]]
+
+
+async def test_a_closed_peer_is_suspected_and_then_down(carrier, hear, eventually) -> None:
+    a, b = hear(carrier.open("a")), hear(carrier.open("b"))
+    peer = b.wire.local
+    a.wire.send(peer, [b"hello"])
+    await eventually(lambda: bool(b.frames))
+    await b.wire.close()
+    await eventually(lambda: Link.DOWN in a.states(peer))
+    assert a.states(peer) == [Link.UP, Link.SUSPECT, Link.DOWN]
+
+
+async def test_a_peer_that_comes_back_within_the_grace_is_up_again(carrier, hear, eventually) -> None:
+    a, b = hear(carrier.open("a")), hear(carrier.open("b"))
+    peer = b.wire.local
+    a.wire.send(peer, [b"hello"])
+    await eventually(lambda: bool(b.frames))
+    await b.wire.close()
+    again = hear(carrier.open("b"))
+    await eventually(lambda: a.states(peer)[-1] is Link.UP and len(a.states(peer)) == 3)
+    assert a.states(peer) == [Link.UP, Link.SUSPECT, Link.UP]
+    a.wire.send(peer, [b"still there?"])
+    await eventually(lambda: bool(again.frames))
+
+
+async def test_a_route_to_a_closed_sender_leads_nowhere(carrier, hear, eventually) -> None:
+    a, b = hear(carrier.open("a")), hear(carrier.open("b"))
+    a.wire.send(b.wire.local, [b"hello"])
+    await eventually(lambda: bool(b.frames))
+    await a.wire.close()
+    await eventually(lambda: b.wire.send(b.routes[0], [b"late answer"]) is Sent.NO_ROUTE)
+    assert b.wire.send(b"nobody#1", [b"?"]) is Sent.NO_ROUTE
+
+
+async def test_forgetting_a_peer_drops_the_link_without_an_event(carrier, hear, eventually) -> None:
+    a, b = hear(carrier.open("a")), hear(carrier.open("b"))
+    peer = b.wire.local
+    a.wire.send(peer, [b"one"])
+    await eventually(lambda: bool(b.frames))
+    a.wire.forget(peer)
+    a.wire.forget(carrier.address("stranger"))
+    await b.wire.close()
+    again = hear(carrier.open("b"))
+    assert a.wire.send(peer, [b"two"]) is Sent.OK
+    await eventually(lambda: bool(again.frames))
+    assert a.states(peer) == [Link.UP, Link.UP]
+
+
+async def test_a_receiver_that_does_not_listen_costs_credit_and_not_memory(carrier, hear, eventually) -> None:
+    a, deaf = hear(carrier.open("a")), carrier.open("deaf")
+    body = b"x" * 20_000
+    a.wire.send(deaf.local, [body])
+    await eventually(lambda: Link.UP in a.states(deaf.local))
+    results = [a.wire.send(deaf.local, [body]) for _ in range(20_000)]
+    assert Sent.NO_CREDIT in results
+    accepted = results.count(Sent.OK) + 1
+    b = hear(deaf)
+    await eventually(lambda: len(b.frames) >= accepted)
+    assert len(b.frames) == accepted
+
+
+async def test_a_callback_that_fails_does_not_silence_the_wire(carrier, hear, eventually) -> None:
+    a, b = hear(carrier.open("a")), carrier.open("b")
+    got: list[bytes] = []
+
+    def fragile(_: bytes, frames: list[bytes]) -> None:
+        if len(frames) != 1:
+            raise WrongParts(f"{len(frames)} parts")
+        got.append(frames[0])
+
+    b.listen(fragile, lambda peer, link: None)
+    for frames in ([b"1"], [b"2", b"extra"], [b"3"], [b"4", b"extra"], [b"5"]):
+        a.wire.send(b.local, frames)
+    await eventually(lambda: got == [b"1", b"3", b"5"])
+    assert b.refused == {"wrong-parts": 2}
+    b.refuse(b"somebody", "unknown-kind", "Foo")
+    assert b.refused["unknown-kind"] == 1
+
+
+async def test_what_no_receiver_would_take_is_not_sent(carrier) -> None:
+    a, b = carrier.open("a"), carrier.open("b")
+    with pytest.raises(Oversize):
+        a.send(b.local, [b"x" * (MAX_FRAME_BYTES + 1)])
+    with pytest.raises(ValueError, match="at least one frame"):
+        a.send(b.local, [])
+
+
+async def test_closing_twice_and_sending_after_close_are_harmless(carrier) -> None:
+    a, b = carrier.open("a"), carrier.open("b")
+    await a.close()
+    await a.close()
+    assert a.send(b.local, [b"late"]) is Sent.NO_ROUTE

@@ -1,0 +1,108 @@
+"""The state of one dialled link, shared by every carrier.
+
+Owns the order of `Link` events, the bounded hold before the peer answers, and the two deadlines (answer and
+grace). Does not own the connection: the carrier reports `up`, `lost` and `rejected`, and gives `transmit`.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from transport.wire import CONNECT_DEADLINE_S, GRACE_S, HELD_FRAMES, Link, OnLink, Peer, Sent
+
+FLUSH_RETRY_S = 0.01  # an up link that takes nothing is asked again after this time
+
+
+class DialledLink:
+    """UP, SUSPECT, DOWN of one peer. `transmit` returns False when the carrier takes nothing right now;
+    `on_down` releases the carrier's resources before the DOWN event is told."""
+
+    def __init__(
+        self,
+        peer: Peer,
+        transmit: Callable[[Sequence[bytes]], bool],
+        on_link: OnLink,
+        on_down: Callable[[], None],
+        *,
+        grace_s: float = GRACE_S,
+        connect_deadline_s: float = CONNECT_DEADLINE_S,
+    ) -> None:
+        self.peer = peer
+        self.state: Link | None = None  # None: dialled, never answered
+        self._transmit = transmit
+        self._on_link = on_link
+        self._on_down = on_down
+        self._grace_s = grace_s
+        self._held: deque[Sequence[bytes]] = deque()
+        self._closed = False
+        self._loop = asyncio.get_running_loop()
+        self._retry: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = self._loop.call_later(connect_deadline_s, self._down)
+
+    @property
+    def held(self) -> int:
+        """Messages waiting for the peer's answer."""
+        return len(self._held)
+
+    def send(self, frames: Sequence[bytes]) -> Sent:
+        """Transmit, or hold while the link is not up. Order is kept: nothing overtakes what is held."""
+        if self.state is Link.UP and not self._held:
+            return Sent.OK if self._transmit(frames) else Sent.NO_CREDIT
+        if len(self._held) >= HELD_FRAMES:
+            return Sent.NO_CREDIT
+        self._held.append(frames)
+        return Sent.OK
+
+    def up(self) -> None:
+        """The peer answered."""
+        if self._closed or self.state is Link.UP:
+            return
+        self._cancel_timer()
+        self.state = Link.UP
+        self._on_link(self.peer, Link.UP)
+        self.flush()
+
+    def flush(self) -> None:
+        """Transmit what is held, as far as the carrier takes it."""
+        while self._held and self.state is Link.UP and not self._closed:
+            if not self._transmit(self._held[0]):
+                if self._retry is None:
+                    self._retry = self._loop.call_later(FLUSH_RETRY_S, self._flush_again)
+                return
+            self._held.popleft()
+
+    def lost(self) -> None:
+        """The connection broke. Only a link that was up becomes suspect."""
+        if self._closed or self.state is not Link.UP:
+            return
+        self.state = Link.SUSPECT
+        self._timer = self._loop.call_later(self._grace_s, self._down)
+        self._on_link(self.peer, Link.SUSPECT)
+
+    def rejected(self) -> None:
+        """The peer answered and will not have us: no use in waiting."""
+        if not self._closed:
+            self._down()
+
+    def close(self) -> None:
+        """Forget the link: timers off, held messages dropped, no event."""
+        self._closed = True
+        self._cancel_timer()
+        if self._retry is not None:
+            self._retry.cancel()
+        self._held.clear()
+
+    def _flush_again(self) -> None:
+        self._retry = None
+        self.flush()
+
+    def _down(self) -> None:
+        self.close()
+        self.state = Link.DOWN
+        self._on_down()
+        self._on_link(self.peer, Link.DOWN)
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
