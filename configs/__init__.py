@@ -1,0 +1,1 @@
+"""Typed settings of a run, their presets, and availability traces."""

@@ -1,0 +1,145 @@
+"""What is wrong with a tree of settings, in words.
+
+Pure: plain dicts go in, (key, problem) pairs come out. Does not read files (`configs.load`) and knows no
+setting by name: everything is read off the types in `configs.schema`.
+"""
+
+import difflib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+from msgspec import inspect as shapes
+
+SectionType = type[msgspec.Struct]
+
+MAX_SHOWN = 80
+"""Characters of a refused value in a message: enough to know it again, on one line."""
+
+
+def problems(section: SectionType, tree: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """(key, what is wrong) for each setting that is unknown, ill-typed or out of its range.
+
+    Rules between two settings are not looked at: they hold for whole sections and stand in the schema.
+    """
+    fields = fields_of(section)
+    for name, value in tree.items():
+        key = f"{prefix}{name}"
+        if name not in fields:
+            yield key, "unknown key"
+            continue
+        inner = as_section(fields[name])
+        if inner and isinstance(value, Mapping):
+            yield from problems(inner, value, f"{key}.")
+        elif inner or not fits(value, fields[name]):
+            yield key, f"expected {expectation(fields[name])}, got {shown(value)}"
+
+
+def fits(value: object, kind: object) -> bool:
+    """Whether a value may stand in a field of this type; NaN and infinities never may."""
+    if not _finite(value):
+        return False
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def suggestion(key: str, root: SectionType) -> str:
+    """For an unknown key: the closest known one, or the list of what stands beside it."""
+    known = list(known_keys(root))
+    section, _, leaf = key.rpartition(".")
+    sections = sorted({name.rpartition(".")[0] for name in known})
+    near = difflib.get_close_matches(key, known + sections, n=1, cutoff=0.75)
+    near = near or [name for name in known if name.rpartition(".")[2] == leaf]  # right name, wrong section
+    near = near or difflib.get_close_matches(key, known + sections, n=1, cutoff=0.6)
+    if near:
+        return f"did you mean {near[0]}?"
+    beside = [name for name in known if name.rpartition(".")[0] == section] or sections
+    return f"known here: {', '.join(name for name in beside if name)}"
+
+
+def known_keys(section: SectionType, prefix: str = "") -> Iterator[str]:
+    """Every settable key, as `section.key`."""
+    for name, kind in fields_of(section).items():
+        inner = as_section(kind)
+        if inner:
+            yield from known_keys(inner, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"
+
+
+def field_type(root: SectionType, parts: Sequence[str]) -> object | None:
+    """The type that stands at a key, a section's included; None for an unknown key."""
+    kind: object | None = root
+    for part in parts:
+        section = as_section(kind)
+        kind = fields_of(section).get(part) if section else None
+    return kind
+
+
+def fields_of(section: SectionType) -> dict[str, object]:
+    """Name to type of a section's settings."""
+    return {field.name: field.type for field in msgspec.structs.fields(section)}
+
+
+def as_section(kind: object) -> SectionType | None:
+    """The type itself where it is a section, else None."""
+    return kind if isinstance(kind, type) and issubclass(kind, msgspec.Struct) else None
+
+
+def is_host_path(kind: object) -> bool:
+    """Whether a type is `schema.HostPath`."""
+    shape = None if as_section(kind) else shapes.type_info(kind)
+    return isinstance(shape, shapes.Metadata) and bool((shape.extra or {}).get("host_path"))
+
+
+def expectation(kind: object) -> str:
+    """A type in words: "an integer ≥ 1"."""
+    return "a section of settings" if as_section(kind) else _words(shapes.type_info(kind))
+
+
+def shown(value: object) -> str:
+    """A value as it would be typed, cut to a readable length."""
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
+
+
+def _words(shape: shapes.Type) -> str:
+    match shape:
+        case shapes.Metadata(type=inner):
+            return _words(inner)
+        case shapes.IntType():
+            factor = f", divisible by {shape.multiple_of}" if shape.multiple_of else ""
+            return f"an integer{_range(shape)}{factor}"
+        case shapes.FloatType():
+            return f"a number{_range(shape)}"
+        case shapes.BoolType():
+            return "true or false"
+        case shapes.LiteralType(values=values):
+            return "one of " + ", ".join(repr(value) for value in values)
+        case shapes.StrType(pattern=pattern, min_length=shortest, max_length=longest):
+            if pattern:
+                return f"a text that matches {pattern}"
+            limits = [f"at least {shortest}"] * bool(shortest) + [f"at most {longest}"] * bool(longest)
+            return f"a text of {' and '.join(limits)} characters" if limits else "a text"
+        case shapes.TupleType(item_types=items):
+            return f"a list of {len(items)}, each {_words(items[0])}"
+        case shapes.DictType():
+            return "a table of plain values"
+    return type(shape).__name__.removesuffix("Type").lower()
+
+
+def _range(shape: shapes.IntType | shapes.FloatType) -> str:
+    signs = {">": shape.gt, "≥": shape.ge, "<": shape.lt, "≤": shape.le}
+    limits = [f"{sign} {limit:.12g}" for sign, limit in signs.items() if limit is not None]
+    return f" {' and '.join(limits)}" if limits else ""
+
+
+def _finite(value: object) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, Mapping):
+        return all(_finite(inner) for inner in value.values())
+    return not isinstance(value, list) or all(_finite(inner) for inner in value)

@@ -1,0 +1,282 @@
+"""Every setting of the main job: one frozen struct a section, one documented default a setting.
+
+Owns the names, types, ranges and defaults. Does not read files (`configs.load`) and does nothing with the
+values. A range stands in the type, so that a refusal can say what was expected; rules between two settings
+stand in `__post_init__`. Units are in the names; a name without a unit is a count, a ratio or a text.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+Param = bool | int | float | str | list[bool | int | float | str]
+
+Count = Annotated[int, Meta(ge=1)]
+Natural = Annotated[int, Meta(ge=0)]
+Positive = Annotated[float, Meta(gt=0)]
+NotNegative = Annotated[float, Meta(ge=0)]
+Decay = Annotated[float, Meta(ge=0, lt=1)]
+HostPath = Annotated[str, Meta(extra={"host_path": True})]
+"""A path on this host; "" = none. `load` makes it absolute: from a file, relative to that file's folder;
+from `--set`, relative to the working directory."""
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of every section: frozen, by keyword, unknown keys refused."""
+
+
+class Job(Section, frozen=True, kw_only=True):
+    """What run this is."""
+
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,39}\Z")] = "gleaner"
+    """Begins the run's id, which is a folder name: hence the narrow alphabet."""
+    seed: Annotated[int, Meta(ge=0, lt=2**32)] = 0
+    """Root of every draw: problems, initial weights, sampling; runs that share it see the same problems."""
+    steps: Count = 24
+    """RL steps; the least that shows learning beyond the noise of the held-out set is about 20."""
+
+
+class WarmStart(Section, frozen=True, kw_only=True):
+    """Supervised phase that gives a made model something for RL to improve; on problems of its own."""
+
+    steps: Natural = 400
+    """Optimizer steps; 0 leaves the model random, and RL then sees no reward to follow."""
+    batch: Count = 64
+    """Problems an optimizer step."""
+    learning_rate: Positive = 2e-3
+    """Peak rate of AdamW; high because the model is tiny."""
+
+
+class Model(Section, frozen=True, kw_only=True):
+    """The policy that is trained: a checkpoint directory, or the dimensions of one to make."""
+
+    path: HostPath = ""
+    """Hugging Face checkpoint directory (Qwen3 architecture); "" = make one from the dimensions below."""
+    hidden_size: Annotated[int, Meta(ge=8)] = 128
+    """Width of the residual stream; 128 trains in seconds a step on one CPU core."""
+    layers: Count = 2
+    """Decoder layers."""
+    heads: Count = 4
+    """Query heads."""
+    kv_heads: Count = 2
+    """Key/value heads, shared by groups of query heads; must divide `heads`."""
+    head_dim: Annotated[int, Meta(ge=2, multiple_of=2)] = 32
+    """Width of a head; even, for rotary embedding."""
+    intermediate_size: Count = 384
+    """Width of the gated MLP; three times the hidden size, as Qwen3 has it."""
+    warm_start: WarmStart = WarmStart()
+
+    def __post_init__(self) -> None:
+        if self.heads % self.kv_heads:
+            raise ValueError(f"kv_heads: expected a divisor of heads ({self.heads}), got {self.kv_heads}")
+
+
+class Task(Section, frozen=True, kw_only=True):
+    """Where problems come from; `reasoning-gym` generates them and scores the answers."""
+
+    name: Annotated[str, Meta(min_length=1)] = "chain_sum"
+    """Name of a reasoning-gym dataset."""
+    params: dict[str, Param] = {}
+    """Arguments of that dataset, passed as they are (for example `max_terms = 2`)."""
+    train_problems: Count = 2048
+    """Problems to train on; drawn without repetition until all were used once."""
+    heldout_problems: Count = 128
+    """Problems scored before the first and after the last step and never trained on; 128 answers keep the
+    standard error of a mean reward under 0.05."""
+
+
+class Rollout(Section, frozen=True, kw_only=True):
+    """How a step's responses are made. The step's batch is `prompts` x `samples`."""
+
+    prompts: Count = 32
+    """Prompts a step (P0)."""
+    samples: Annotated[int, Meta(ge=2)] = 8
+    """Samples of one prompt, a group (G); at least two, or no sample has an advantage over its group."""
+    max_new_tokens: Count = 48
+    """Longest response, tokens; longer ones end there."""
+    temperature: Positive = 1.0
+    """Sampling temperature while training; 1 makes the log-probs those of the policy itself."""
+    eval_temperature: NotNegative = 0.0
+    """Temperature on held-out problems; 0 = the likeliest token, so only the weights make a difference."""
+    max_pending: Count = 4
+    """Requests that may wait on one instance before dispatch is delayed (RLBoost's Theta)."""
+    deadline_s: Positive = 20.0
+    """Silence of a dispatched request after which another instance gets it;
+    far above a decode step (tens of ms), so that a slow instance is not mistaken for a dead one."""
+    journal_commit_ms: Annotated[float, Meta(ge=1, le=50)] = 20.0
+    """Longest wait of a collected token for its journal commit, ms; 50 is the most that the death of the
+    manager may cost in re-sent tokens."""
+
+
+class Engine(Section, frozen=True, kw_only=True):
+    """The rollout engine of every instance."""
+
+    kind: Literal["builtin"] = "builtin"
+    """`builtin`: PyTorch with continuous batching, in this package."""
+    slots: Annotated[int, Meta(ge=1, le=1024)] = 32
+    """Requests decoded together; a decode step of a tiny model costs nearly the same for 1 as for 32."""
+    threads: Count = 1
+    """CPU threads of one engine; one, because several processes share the cores of a laptop."""
+
+
+class Training(Section, frozen=True, kw_only=True):
+    """GRPO and its optimizer (AdamW)."""
+
+    learning_rate: Positive = 5e-4
+    """Step size; high because the model is tiny."""
+    betas: tuple[Decay, Decay] = (0.9, 0.95)
+    """Decay of the first and second moments; 0.95 forgets old gradient scales within a short run."""
+    weight_decay: NotNegative = 0.0
+    """Decoupled decay; a run of tens of steps does not overfit."""
+    clip_low: Annotated[float, Meta(gt=0, lt=1)] = 0.2
+    """Lower clip of the probability ratio, 1 - clip_low."""
+    clip_high: Positive = 0.28
+    """Upper clip, 1 + clip_high; larger than the lower one so that rare tokens may grow (DAPO)."""
+    max_grad_norm: Positive = 1.0
+    """Gradients beyond this norm are scaled down to it."""
+    micro_batch_groups: Count = 4
+    """Complete groups that make one forward and backward pass (m_b); they start before the batch is whole."""
+    threads: Count = 1
+    """CPU threads of the trainer."""
+    checkpoint_keep: Count = 2
+    """Newest checkpoints kept; a second one survives damage to the newest."""
+
+
+class Seeding(Section, frozen=True, kw_only=True):
+    """Rollout on the training node at the begin of a step (RLBoost, Algorithm 1)."""
+
+    initial_s: NotNegative = 1.0
+    """First seeding window (T_init)."""
+    eta: Positive = 4.0
+    """Adaptation rate: the window moves by the difference of waits divided by it; larger is steadier."""
+    min_s: NotNegative = 0.0
+    """Shortest window."""
+    max_s: NotNegative = 20.0
+    """Longest window; a step with no preemptible instance ignores it and goes on as co-located."""
+    memory: bool = True
+    """Remember the window that a number of instances settled at; it returns with that number."""
+
+    def __post_init__(self) -> None:
+        if not self.min_s <= self.initial_s <= self.max_s:
+            raise ValueError(
+                f"initial_s: expected a number from min_s ({self.min_s:g}) to max_s ({self.max_s:g}), "
+                f"got {self.initial_s:g}"
+            )
+
+
+class Fleet(Section, frozen=True, kw_only=True):
+    """The hosts: how many, and when they come and go."""
+
+    reserved: Annotated[int, Meta(ge=1, le=1)] = 1
+    """Hosts that stay. One: the trainer is one process."""
+    n_prem_max: Natural = 3
+    """Most preemptible hosts at a time, whatever Algorithm 1 wishes; three engines fill two cores."""
+    trace: HostPath = ""
+    """When preemptible hosts come and go (CSV, see `configs.trace`); "" = `n_prem_max` of them, always."""
+    notice_s: NotNegative = 10.0
+    """Time from a notice to the removal where the trace gives no removal; clouds give 30 to 120 s."""
+    restarts: Natural = 5
+    """Restarts of one supervised process within `restarts_within_s` before its supervisor gives up."""
+    restarts_within_s: Positive = 60.0
+    """Window of the restart intensity."""
+
+
+class Weights(Section, frozen=True, kw_only=True):
+    """How weights travel to the instances."""
+
+    chunk_bytes: Annotated[int, Meta(ge=64 * 1024, le=16 * 2**20)] = 2**20
+    """Bytes of one pulled and hashed range; beyond 4 MiB page faults eat what fewer requests save."""
+    window: Annotated[int, Meta(ge=1, le=64)] = 4
+    """Chunks asked for at a time from one sender."""
+
+
+class Reward(Section, frozen=True, kw_only=True):
+    """Scoring of answers."""
+
+    workers: Count = 1
+    """Worker processes; rule-based scores take microseconds, so a second one idles."""
+    deadline_s: Positive = 5.0
+    """Time for one score; then the worker is killed and the attempt counts as failed."""
+    attempts: Count = 2
+    """Tries of one score; after the last failure the verdict is reward 0 with the cause."""
+
+
+class Liveness(Section, frozen=True, kw_only=True):
+    """Heartbeats between nodes."""
+
+    beat_s: Positive = 0.5
+    """Time between heartbeats."""
+    suspect_s: Positive = 2.0
+    """Silence after which a peer is suspected: it gets no new work."""
+    dead_s: Positive = 5.0
+    """Silence after which a peer is declared dead and its work goes elsewhere; a killed process is known
+    sooner, by its closed connection."""
+
+    def __post_init__(self) -> None:
+        if not self.beat_s < self.suspect_s < self.dead_s:
+            raise ValueError(
+                f"suspect_s: expected a number between beat_s ({self.beat_s:g}) and "
+                f"dead_s ({self.dead_s:g}), got {self.suspect_s:g}"
+            )
+
+
+class Prices(Section, frozen=True, kw_only=True):
+    """What an hour of a host costs; only the report uses them."""
+
+    reserved_per_hour: NotNegative = 4.0
+    """One reserved host, currency an hour; the order of an H100 on demand."""
+    preemptible_per_hour: NotNegative = 1.2
+    """One preemptible host; spot markets ask about 30 % of the price on demand."""
+    currency: Annotated[str, Meta(min_length=1, max_length=8)] = "USD"
+    """Shown beside the numbers."""
+
+
+class Network(Section, frozen=True, kw_only=True):
+    """Where processes listen."""
+
+    bind: Annotated[str, Meta(min_length=1, max_length=253)] = "127.0.0.1"
+    """Host address that every socket binds; anything beyond loopback needs `keys`."""
+    keys: HostPath = ""
+    """Key directory made by `rlctl keygen`; "" = no encryption, loopback only."""
+
+
+class Limits(Section, frozen=True, kw_only=True):
+    """Bounds on everything that could grow."""
+
+    mailbox: Count = 1024
+    """User messages waiting at one actor; beyond it an ask is answered `Overloaded`."""
+    ring_frames: Count = 4096
+    """Unacknowledged token frames an instance keeps, one a decode step; a full ring pauses decoding."""
+    credit_frames: Count = 256
+    """Token frames an instance may send ahead of the manager's acknowledgement."""
+    journal_events: Count = 20_000
+    """Events of one journal stream before a snapshot replaces them; bounds replay to about a second."""
+    log_bytes: Annotated[int, Meta(ge=64 * 1024)] = 16 * 2**20
+    """Size of one log file before it is rotated; one older file is kept."""
+
+
+class Config(Section, frozen=True, kw_only=True):
+    """All settings of one main job, resolved."""
+
+    job: Job = Job()
+    model: Model = Model()
+    task: Task = Task()
+    rollout: Rollout = Rollout()
+    engine: Engine = Engine()
+    training: Training = Training()
+    seeding: Seeding = Seeding()
+    fleet: Fleet = Fleet()
+    weights: Weights = Weights()
+    reward: Reward = Reward()
+    liveness: Liveness = Liveness()
+    prices: Prices = Prices()
+    network: Network = Network()
+    limits: Limits = Limits()
+
+    def __post_init__(self) -> None:
+        if self.training.micro_batch_groups > self.rollout.prompts:
+            raise ValueError(
+                f"training.micro_batch_groups: expected at most rollout.prompts ({self.rollout.prompts}), "
+                f"got {self.training.micro_batch_groups}"
+            )
