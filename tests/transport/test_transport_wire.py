@@ -1,22 +1,34 @@
 """What every wire promises, on every carrier."""
 
+import asyncio
+import socket
+import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import pytest
+import uvloop
 
+from transport.keys import NodeKeys
 from transport.loopback import LoopbackNetwork
+from transport.mesh import ZmqWire
 from transport.refusal import Oversize, WrongParts
+from transport.sockets import CannotListen
 from transport.wire import HELD_FRAMES, MAX_FRAME_BYTES, Link, Peer, Sent, Wire
 
-Opener = Callable[..., Wire]
+
+@pytest.fixture(
+    params=[asyncio.DefaultEventLoopPolicy(), uvloop.EventLoopPolicy()], ids=["asyncio", "uvloop"]
+)
+def event_loop_policy(request: pytest.FixtureRequest) -> asyncio.AbstractEventLoopPolicy:
+    return request.param
 
 
 class Loopback:
-    """Opens wires of one process; `address` is known before anybody listens there."""
+    """Opens wires of one process."""
 
     def __init__(self) -> None:
-        self.network = LoopbackNetwork(grace_s=0.2, connect_deadline_s=0.4)
+        self.network = LoopbackNetwork(grace_s=0.4, connect_deadline_s=0.6)
         self.wires: list[Wire] = []
 
     def open(self, name: str) -> Wire:
@@ -24,11 +36,46 @@ class Loopback:
         return self.wires[-1]
 
     def address(self, name: str) -> Peer:
+        """Where `name` will listen, known before it does."""
         return Peer(f"loop://{name}")
 
 
-@pytest.fixture(params=[Loopback])
-async def carrier(request: pytest.FixtureRequest) -> AsyncIterator[Loopback]:
+class Plain:
+    """Opens wires over ZeroMQ without keys; each name keeps its port."""
+
+    keys: NodeKeys | None = None
+
+    def __init__(self) -> None:
+        self.ports: dict[str, int] = {}
+        self.wires: list[Wire] = []
+
+    def open(self, name: str) -> Wire:
+        endpoint = self.address(name).endpoint
+        for _ in range(200):  # the socket that was closed last leaves its port a moment later
+            try:
+                wire = ZmqWire(name, 1, endpoint, self.keys, grace_s=0.4, connect_deadline_s=0.6)
+            except CannotListen:
+                time.sleep(0.005)
+            else:
+                self.wires.append(wire)
+                return wire
+        raise AssertionError(f"{endpoint} was never free")
+
+    def address(self, name: str) -> Peer:
+        if name not in self.ports:
+            with socket.create_server(("127.0.0.1", 0)) as probe:
+                self.ports[name] = probe.getsockname()[1]
+        return Peer(f"tcp://127.0.0.1:{self.ports[name]}", self.keys.public if self.keys else "")
+
+
+class Keyed(Plain):
+    """The same with CURVE keys."""
+
+    keys = NodeKeys.generate()
+
+
+@pytest.fixture(params=[Loopback, Plain, Keyed])
+async def carrier(request: pytest.FixtureRequest) -> AsyncIterator[Loopback | Plain]:
     carrier = request.param()
     yield carrier
     for wire in carrier.wires:

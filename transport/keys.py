@@ -1,0 +1,121 @@
+"""Who a node is and whom it trusts: CURVE key pairs and their files.
+
+Owns `NodeKeys`, its directory (`node.public`, `node.secret` readable by the owner alone, `trusted/*.public`;
+each file is one line of z85), and the rule that nothing listens beyond loopback without keys. Checking the
+keys of those who connect is `zap`'s work.
+"""
+
+import ipaddress
+import os
+import re
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import zmq
+
+Z85_KEY_CHARS = 40
+_Z85 = re.compile(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
+
+
+class BadKeys(Exception):
+    """A key directory cannot be used; says which file and what to do."""
+
+
+class RefusedToListen(Exception):
+    """An address would be open to a network without keys, or cannot be reached by others."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeKeys:
+    """A node's key pair and the public keys that it admits besides its own (all z85, 40 characters)."""
+
+    public: str
+    secret: str = field(repr=False)
+    trusted: frozenset[str] = frozenset()
+
+    @property
+    def admitted(self) -> frozenset[str]:
+        """Everybody who may connect: the trusted ones and this node's other processes."""
+        return self.trusted | {self.public}
+
+    @classmethod
+    def generate(cls) -> "NodeKeys":
+        """A new key pair that trusts nobody yet."""
+        public, secret = zmq.curve_keypair()
+        return cls(public.decode(), secret.decode())
+
+    @classmethod
+    def load(cls, directory: Path | str) -> "NodeKeys":
+        """Read a key directory. Raises `BadKeys`."""
+        root = Path(directory)
+        secret_path = root / "node.secret"
+        public, secret = _read_key(root / "node.public"), _read_key(secret_path)
+        mode = stat.S_IMODE(secret_path.stat().st_mode)
+        if mode & 0o077:
+            raise BadKeys(f"{secret_path}: mode {mode:04o} lets others read it: chmod 600 {secret_path}")
+        if zmq.curve_public(secret.encode()).decode() != public:
+            raise BadKeys(f"{root}: node.public does not belong to node.secret: make a new pair")
+        return cls(
+            public, secret, frozenset(_read_key(path) for path in sorted((root / "trusted").glob("*.public")))
+        )
+
+    def save(self, directory: Path | str) -> None:
+        """Write the key directory. An existing secret is never overwritten (`BadKeys`)."""
+        root = Path(directory)
+        (root / "trusted").mkdir(parents=True, exist_ok=True)
+        secret_path = root / "node.secret"
+        try:
+            fd = os.open(secret_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            raise BadKeys(f"{secret_path} exists: move it away if a new identity is wanted") from None
+        with os.fdopen(fd, "w") as file:
+            file.write(self.secret + "\n")
+        (root / "node.public").write_text(self.public + "\n")
+        for key in self.trusted:
+            (root / "trusted" / f"{key.encode().hex()[:16]}.public").write_text(key + "\n")
+
+
+def require_keys_beyond_loopback(bind: str, keys: NodeKeys | None) -> None:
+    """Allow `bind` ("tcp://host:port") to be listened on. Raises `RefusedToListen` for any address that is
+    not loopback while there are no keys, and for wildcards: others could not tell how to reach them."""
+    host = _host(bind)
+    if host in ("*", "0.0.0.0", "::"):
+        raise RefusedToListen(
+            f"{bind}: a wildcard names no interface; give the address under which others reach it"
+        )
+    if keys is None and not is_loopback(bind):
+        raise RefusedToListen(
+            f"{bind} is open to a network and there are no keys: make some with `rlctl keygen` and give "
+            "their directory, or listen on 127.0.0.1"
+        )
+
+
+def is_loopback(endpoint: str) -> bool:
+    """Whether only this host can reach the endpoint. A host name other than localhost counts as not."""
+    host = _host(endpoint)
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _host(endpoint: str) -> str:
+    match = re.fullmatch(r"tcp://(\[[^\]]+\]|[^:/]+):(\d{1,5}|\*)", endpoint)
+    if match is None:
+        raise RefusedToListen(f"{endpoint!r} is no address of the form tcp://host:port")
+    return match[1].strip("[]")
+
+
+def _read_key(path: Path) -> str:
+    try:
+        text = path.read_text().strip()
+    except FileNotFoundError:
+        raise BadKeys(f"{path} is missing: make keys with `rlctl keygen`") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadKeys(f"{path} cannot be read: {error}") from None
+    if _Z85.fullmatch(text) is None:
+        raise BadKeys(f"{path} holds no key (one line of {Z85_KEY_CHARS} z85 characters): copy it again")
+    return text

@@ -1,0 +1,232 @@
+"""The control mesh over ZeroMQ: one bound ROUTER a process, one DEALER for each peer that it talks to.
+
+Owns dialling, watching and forgetting peers, and the way back by route. Requests leave on our DEALER and
+their replies come back on it, so no two processes race to connect to each other and no route is unknown.
+Knows no envelope and no actor.
+"""
+
+import itertools
+import os
+from collections import Counter
+from collections.abc import Sequence
+
+import zmq
+
+from transport.keys import NodeKeys
+from transport.link import DialledLink
+from transport.port import MonitorPort, Port, Sock
+from transport.refusal import FrameError, Oversize, Refusals, WrongParts
+from transport.sockets import default_context, open_dealer, open_router
+from transport.wire import (
+    CONNECT_DEADLINE_S,
+    GRACE_S,
+    MAX_FRAME_BYTES,
+    Link,
+    OnFrames,
+    OnLink,
+    Peer,
+    Route,
+    Sent,
+    check_frames,
+)
+from transport.zap import Authenticator, owned_routing_id, receive_verified
+
+MAX_PEERS = 1000  # dialled at a time; three sockets of the context's limit each
+MAX_PARTS = 16  # frames in one message
+DIAL_ROUTE = b"\0dial#"  # libzmq reserves the leading zero byte, so no routing id of a peer begins so
+
+_DIAL_EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+_LISTEN_EVENTS = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+
+_dial_numbers = itertools.count(1)  # of this process: two wires of one node must not share a routing id
+
+
+class _Dial:
+    """One peer's DEALER, its monitor and its link."""
+
+    def __init__(self, wire: "ZmqWire", peer: Peer, sock: Sock, route: Route) -> None:
+        self.route = route
+        self._wire = wire
+        self._peer = peer
+        self.link = DialledLink(
+            peer,
+            self._transmit,
+            wire.tell_link,
+            lambda: wire.forget(peer),
+            grace_s=wire.grace_s,
+            connect_deadline_s=wire.connect_deadline_s,
+        )
+        self._monitor = MonitorPort(sock, _DIAL_EVENTS, self._on_event)
+        self._port = Port(sock, self._on_frames)
+
+    def close(self) -> None:
+        self.link.close()
+        self._monitor.close()
+        self._port.close()
+
+    def _transmit(self, frames: Sequence[bytes]) -> bool:
+        return self._port.send(frames)
+
+    def _on_frames(self, frames: list[bytes]) -> None:
+        self._wire.deliver(self.route, frames)
+
+    def _on_event(self, event: int, value: int) -> None:
+        if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            self._port.writable()  # lets the socket notice its new connection before the link is flushed
+            self.link.up()
+        elif event == zmq.EVENT_DISCONNECTED:
+            self.link.lost()
+        else:
+            self._wire.refuse(
+                self._peer.endpoint.encode(), "rejected", f"it does not admit our key ({value})"
+            )
+            self.link.rejected()
+
+
+class ZmqWire:
+    """`Wire` over ZeroMQ. Opened on the running loop; `node` and `incarnation` name this process to others.
+
+    Raises `RefusedToListen` (beyond loopback without keys) and `CannotListen` (address in use or not ours).
+    """
+
+    def __init__(
+        self,
+        node: str,
+        incarnation: int,
+        bind: str = "tcp://127.0.0.1:0",
+        keys: NodeKeys | None = None,
+        *,
+        context: zmq.Context[Sock] | None = None,
+        grace_s: float = GRACE_S,
+        connect_deadline_s: float = CONNECT_DEADLINE_S,
+    ) -> None:
+        self.grace_s = grace_s
+        self.connect_deadline_s = connect_deadline_s
+        self._name = f"{node}#{incarnation}"
+        self._keys = keys
+        self._context = context or default_context()
+        self._refusals = Refusals(self._name)
+        listener = open_router(self._context, bind, keys, self._on_stranger)
+        self._local = listener.local
+        self._domain = listener.domain
+        self._router = listener.sock
+        self._monitor = MonitorPort(self._router, _LISTEN_EVENTS, self._on_failed_handshake)
+        self._port: Port | None = None
+        self._dials: dict[Peer, _Dial] = {}
+        self._by_route: dict[Route, _Dial] = {}
+        self._on_frames: OnFrames | None = None
+        self._on_link: OnLink | None = None
+        self._closed = False
+
+    @property
+    def local(self) -> Peer:
+        return self._local
+
+    @property
+    def refused(self) -> Counter[str]:
+        return self._refusals.by_reason
+
+    def refuse(self, route: Route, reason: str, detail: str) -> None:
+        dial = self._by_route.get(route)
+        source = dial.link.peer.endpoint if dial is not None else route.decode(errors="replace")
+        self._refusals.count(source, reason, detail)
+
+    def send(self, to: Peer | Route, frames: Sequence[bytes]) -> Sent:
+        check_frames(frames)
+        if self._closed:
+            return Sent.NO_ROUTE
+        if isinstance(to, Peer):
+            dial = self._dials.get(to) or self._dial(to)
+        elif to.startswith(DIAL_ROUTE):
+            dial = self._by_route.get(to)
+        else:
+            return self._send_back(to, frames)
+        return dial.link.send(frames) if dial is not None else Sent.NO_ROUTE
+
+    def listen(self, on_frames: OnFrames, on_link: OnLink) -> None:
+        self._on_frames = on_frames
+        self._on_link = on_link
+        receive = (lambda: receive_verified(self._router)) if self._keys is not None else None
+        self._port = Port(self._router, self._on_routed, receive=receive, on_refused=self._on_refused)
+
+    def forget(self, peer: Peer) -> None:
+        dial = self._dials.pop(peer, None)
+        if dial is not None:
+            del self._by_route[dial.route]
+            dial.close()
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        for peer in list(self._dials):
+            self.forget(peer)
+        self._monitor.close()
+        if self._port is not None:
+            self._port.close()
+        self._router.close(linger=0)
+        if self._domain:
+            Authenticator.shared(self._context).release(self._domain)
+
+    def tell_link(self, peer: Peer, link: Link) -> None:
+        """Pass a link event on."""
+        if self._on_link is not None and not self._closed:
+            self._on_link(peer, link)
+
+    def deliver(self, route: Route, frames: list[bytes]) -> None:
+        """Check the shape of a message and pass it on; what is refused is counted."""
+        try:
+            if not 1 <= len(frames) <= MAX_PARTS:
+                raise WrongParts(f"{len(frames)} frames, expected 1 to {MAX_PARTS}")
+            if (longest := max(map(len, frames))) > MAX_FRAME_BYTES:
+                raise Oversize(f"frame of {longest} bytes, the limit is {MAX_FRAME_BYTES}")
+            if self._on_frames is not None:
+                self._on_frames(route, frames)
+        except FrameError as error:
+            self.refuse(route, error.reason, str(error))
+
+    def _dial(self, peer: Peer) -> _Dial | None:
+        number = next(_dial_numbers)
+        try:
+            if len(self._dials) >= MAX_PEERS:
+                raise ValueError(f"{MAX_PEERS} peers are dialled already: forget some")
+            routing_id = owned_routing_id(f"{self._name}#{os.getpid():x}.{number}", self._keys)
+            sock = open_dealer(self._context, peer, routing_id, self._keys)
+        except ValueError as error:
+            self._refusals.count(peer.endpoint, "cannot-dial", str(error))
+            return None
+        dial = _Dial(self, peer, sock, DIAL_ROUTE + str(number).encode())
+        try:
+            sock.connect(peer.endpoint)
+        except zmq.ZMQError as error:
+            dial.close()
+            self._refusals.count(peer.endpoint, "cannot-dial", str(error))
+            return None
+        self._dials[peer] = self._by_route[dial.route] = dial
+        return dial
+
+    def _send_back(self, route: Route, frames: Sequence[bytes]) -> Sent:
+        if self._port is None:
+            return Sent.NO_ROUTE
+        try:
+            return Sent.OK if self._port.send([route, *frames]) else Sent.NO_CREDIT
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+            return Sent.NO_ROUTE
+
+    def _on_routed(self, frames: list[bytes]) -> None:
+        route, *rest = frames
+        if route[:1] == b"\0":
+            self._refusals.count("a peer without a name", "no-identity", "the sender set no routing id")
+        else:
+            self.deliver(route, rest)
+
+    def _on_refused(self, error: FrameError) -> None:
+        self._refusals.count("a peer", error.reason, str(error))
+
+    def _on_stranger(self, address: str, what: str) -> None:
+        self._refusals.count(address, "unknown-key", f"{what} is not in trusted/")
+
+    def _on_failed_handshake(self, event: int, value: int) -> None:
+        self._refusals.count("a connection", "handshake", f"{zmq.Event(event).name}, code {value}")

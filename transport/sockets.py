@@ -1,0 +1,116 @@
+"""The options of every ZeroMQ socket in the house.
+
+Owns how a ROUTER listens and a DEALER dials: limits, heartbeats, keys. Their defaults in libzmq wait forever,
+buffer without limit and admit everybody. Does not own what flows through them.
+"""
+
+import errno
+from dataclasses import dataclass
+from typing import cast
+
+import zmq
+
+from transport.keys import NodeKeys, require_keys_beyond_loopback
+from transport.port import Sock
+from transport.wire import MAX_FRAME_BYTES, Peer
+from transport.zap import Authenticator, OnStranger
+
+MAX_SOCKETS = 4096  # libzmq's default of 1023 is three sockets for each of some hundred peers
+HANDSHAKE_IVL_MS = 2000  # a connection that does not speak ZMTP by then is closed
+HEARTBEAT_IVL_MS = 1000
+HEARTBEAT_TIMEOUT_MS = 3000  # reaps half-open connections; it proves the process, never the actor
+RECONNECT_IVL_MS = 50  # two tries within the grace of a suspected link
+RECONNECT_IVL_MAX_MS = 200
+CONNECT_TIMEOUT_MS = 2000
+BACKLOG = 1024
+# libzmq cuts the connection above this; frames between the limit and this are refused one by one instead
+CUT_BYTES = MAX_FRAME_BYTES + (64 << 10)
+
+
+class CannotListen(OSError):
+    """An address cannot be bound: in use, or not of this host."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A bound ROUTER, where others reach it, and its admission domain (b"" without keys)."""
+
+    sock: Sock
+    local: Peer
+    domain: bytes
+
+
+def default_context() -> zmq.Context[Sock]:
+    """The process's context, with room for many peers if nobody opened a socket before."""
+    context = cast("zmq.Context[Sock]", zmq.Context.instance())
+    context.set(zmq.MAX_SOCKETS, MAX_SOCKETS)
+    return context
+
+
+def open_router(
+    context: zmq.Context[Sock], bind: str, keys: NodeKeys | None, on_stranger: OnStranger, *, hwm: int = 1000
+) -> Listener:
+    """A listening ROUTER. Raises `RefusedToListen` or `CannotListen`."""
+    require_keys_beyond_loopback(bind, keys)
+    sock = context.socket(zmq.ROUTER)
+    _set_common(sock, bind, hwm)
+    sock.setsockopt(zmq.ROUTER_MANDATORY, 1)
+    sock.setsockopt(zmq.ROUTER_HANDOVER, 1)
+    sock.setsockopt(zmq.BACKLOG, BACKLOG)
+    domain = b""
+    if keys is not None:
+        domain = Authenticator.shared(context).admit(keys.admitted, on_stranger)
+        sock.setsockopt(zmq.CURVE_SERVER, 1)
+        sock.setsockopt(zmq.CURVE_SECRETKEY, keys.secret.encode())
+        sock.setsockopt(zmq.ZAP_DOMAIN, domain)
+    try:
+        sock.bind(bind)
+    except zmq.ZMQError as error:
+        sock.close(linger=0)
+        if domain:
+            Authenticator.shared(context).release(domain)
+        hint = {
+            errno.EADDRINUSE: "another process listens there: stop it or give another port",
+            errno.EADDRNOTAVAIL: "no interface of this host has that address",
+            errno.EACCES: "ports below 1024 need privileges: give a higher one",
+        }.get(error.errno or 0, "check the address")
+        raise CannotListen(error.errno, f"{bind}: {error.strerror}; {hint}") from None
+    endpoint = cast(bytes, sock.getsockopt(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
+    return Listener(sock, Peer(endpoint, keys.public if keys is not None else ""), domain)
+
+
+def open_dealer(
+    context: zmq.Context[Sock], peer: Peer, routing_id: bytes, keys: NodeKeys | None, *, hwm: int = 1000
+) -> Sock:
+    """A DEALER that is not connected yet (watch it first). `peer` must have a key exactly if we have:
+    ValueError otherwise."""
+    if (keys is None) != (peer.public_key == ""):
+        ours, theirs = ("none", "one") if keys is None else ("one", "none")
+        raise ValueError(
+            f"{peer.endpoint}: this process has {ours} CURVE key and the peer's address {theirs}"
+        )
+    sock = context.socket(zmq.DEALER)
+    _set_common(sock, peer.endpoint, hwm)
+    sock.setsockopt(zmq.ROUTING_ID, routing_id)
+    sock.setsockopt(zmq.IMMEDIATE, 1)  # never queue for a connection that does not stand
+    sock.setsockopt(zmq.RECONNECT_IVL, RECONNECT_IVL_MS)
+    sock.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_IVL_MAX_MS)
+    sock.setsockopt(zmq.CONNECT_TIMEOUT, CONNECT_TIMEOUT_MS)
+    if keys is not None:
+        sock.setsockopt(zmq.CURVE_SERVERKEY, peer.public_key.encode())
+        sock.setsockopt(zmq.CURVE_PUBLICKEY, keys.public.encode())
+        sock.setsockopt(zmq.CURVE_SECRETKEY, keys.secret.encode())
+    return sock
+
+
+def _set_common(sock: Sock, endpoint: str, hwm: int) -> None:
+    sock.setsockopt(zmq.LINGER, 0)
+    sock.setsockopt(zmq.MAXMSGSIZE, CUT_BYTES)
+    sock.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_IVL_MS)
+    sock.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_IVL_MS)
+    sock.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
+    sock.setsockopt(zmq.HEARTBEAT_TTL, HEARTBEAT_TIMEOUT_MS)
+    sock.setsockopt(zmq.SNDHWM, hwm)
+    sock.setsockopt(zmq.RCVHWM, hwm)
+    if "[" in endpoint:
+        sock.setsockopt(zmq.IPV6, 1)

@@ -1,0 +1,107 @@
+"""Admission: which CURVE clients a listening socket lets in (ZAP, rfc.zeromq.org/spec/27).
+
+Owns the one ZAP handler that libzmq allows for a context, shared by its listening sockets through their ZAP
+domains, and the check that a routing id belongs to the key behind it. Without a handler libzmq admits every
+key, so a socket is admitted to its domain before it binds.
+"""
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from weakref import WeakKeyDictionary
+
+import zmq
+from zmq.utils import z85
+
+from transport.keys import Z85_KEY_CHARS, NodeKeys
+from transport.port import Port, Sock
+from transport.refusal import FrameError, WrongParts
+
+ZAP_ENDPOINT = "inproc://zeromq.zap.01"  # fixed by the ZAP specification
+
+OnStranger = Callable[[str, str], None]  # (address, what it came with)
+
+
+class Impostor(FrameError):
+    """A frame carries a routing id that belongs to another key."""
+
+    reason = "impostor"
+
+
+class Authenticator:
+    """Answers libzmq's admission requests of one context from the allow-list of each domain."""
+
+    def __init__(self, context: zmq.Context[Sock]) -> None:
+        self._domains: dict[bytes, tuple[frozenset[str], OnStranger]] = {}
+        self._numbers = itertools.count(1)
+        self._loop = asyncio.get_running_loop()
+        sock = context.socket(zmq.ROUTER)  # as REP, but a malformed request cannot wedge it
+        sock.setsockopt(zmq.LINGER, 0)
+        sock.bind(ZAP_ENDPOINT)
+        self._port = Port(sock, self._on_request)
+
+    @classmethod
+    def shared(cls, context: zmq.Context[Sock]) -> "Authenticator":
+        """The context's authenticator; it lives while any domain is admitted. Raises RuntimeError when it
+        runs on another loop."""
+        found = _of_context.get(context)
+        if found is None:
+            found = _of_context[context] = cls(context)
+        elif found._loop is not asyncio.get_running_loop():
+            raise RuntimeError("sockets with keys of one context must live on one event loop")
+        return found
+
+    def admit(self, keys: frozenset[str], on_stranger: OnStranger) -> bytes:
+        """Open a domain that admits `keys`; returns its name, to be set on the socket before it binds."""
+        domain = f"gleaner-{next(self._numbers)}".encode()
+        self._domains[domain] = (keys, on_stranger)
+        return domain
+
+    def release(self, domain: bytes) -> None:
+        """Close a domain. The last one takes the authenticator with it."""
+        self._domains.pop(domain, None)
+        if not self._domains:
+            self._port.close()
+            for context, found in list(_of_context.items()):
+                if found is self:
+                    del _of_context[context]
+
+    def _on_request(self, frames: list[bytes]) -> None:
+        if len(frames) < 8:
+            return  # not a ZAP request
+        asker, empty, version, request_id, domain, address, _identity, mechanism, *credentials = frames
+        keys, on_stranger = self._domains.get(domain, (frozenset[str](), _ignore))
+        key = z85.encode(credentials[0]).decode() if mechanism == b"CURVE" and credentials else ""
+        if key in keys:
+            answer = [asker, empty, version, request_id, b"200", b"OK", key.encode(), b""]
+        else:
+            on_stranger(address.decode(errors="replace"), f"{mechanism.decode(errors='replace')} key {key}")
+            answer = [asker, empty, version, request_id, b"400", b"unknown key", b"", b""]
+        self._port.send(answer)
+
+
+def _ignore(_address: str, _what: str) -> None:
+    pass
+
+
+# libzmq has one ZAP endpoint for a context, so what answers there is kept by context.
+_of_context: WeakKeyDictionary[zmq.Context[Sock], Authenticator] = WeakKeyDictionary()
+
+
+def owned_routing_id(name: str, keys: NodeKeys | None) -> bytes:
+    """A routing id for a dialling socket; with keys it ends in the owner's public key."""
+    owner = keys.public if keys is not None else ""
+    return f"{name}#{owner}".encode()
+
+
+def receive_verified(sock: Sock) -> list[bytes]:
+    """Take one message of a CURVE ROUTER whose sender's routing id ends in its verified key. Raises
+    `Impostor`, or `zmq.Again` when there is none."""
+    parts = sock.recv_multipart(zmq.NOBLOCK, copy=False)
+    frames = [part.bytes for part in parts]
+    if len(parts) < 2:
+        raise WrongParts(f"{len(parts)} parts")
+    user = str(parts[1].get("User-Id"))
+    if frames[0][-Z85_KEY_CHARS:] != user.encode():
+        raise Impostor(f"routing id {frames[0][:64]!r} used by key {user}")
+    return frames
