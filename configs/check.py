@@ -51,13 +51,17 @@ def suggestion(key: str, root: SectionType) -> str:
     known = list(known_keys(root))
     section, _, leaf = key.rpartition(".")
     sections = sorted({name.rpartition(".")[0] for name in known})
-    near = difflib.get_close_matches(key, known + sections, n=1, cutoff=0.75)
-    near = near or [name for name in known if name.rpartition(".")[2] == leaf]  # right name, wrong section
-    near = near or difflib.get_close_matches(key, known + sections, n=1, cutoff=0.6)
-    if near:
-        return f"did you mean {near[0]}?"
     beside = [name for name in known if name.rpartition(".")[0] == section] or sections
-    return f"known here: {', '.join(name for name in beside if name)}"
+    elsewhere = [name for name in known if name.rpartition(".")[2] == leaf]  # right name, wrong section
+    near = (
+        difflib.get_close_matches(key, elsewhere, n=1, cutoff=0.0)
+        or difflib.get_close_matches(leaf, [name.rpartition(".")[2] for name in beside], n=1, cutoff=0.6)
+        or difflib.get_close_matches(key, known, n=1, cutoff=0.75)
+    )
+    if near:
+        found = (name for name in [*beside, *known] if f".{name}".endswith(f".{near[0]}"))
+        return f"did you mean {next(found)}?"
+    return f"known here: {', '.join(beside)}"
 
 
 def known_keys(section: SectionType, prefix: str = "") -> Iterator[str]:

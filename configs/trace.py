@@ -57,7 +57,7 @@ class Trace:
 
 
 class Availability:
-    """Asks a trace about times. Built once, it answers by bisection."""
+    """Asks a trace about times."""
 
     def __init__(self, trace: Trace) -> None:
         self._events = trace.events

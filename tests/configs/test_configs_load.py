@@ -1,0 +1,211 @@
+"""Settings: what is read, what is refused, and in which words."""
+
+import tomllib
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from configs import check
+from configs.load import ConfigError, dump, from_tree, load
+from configs.schema import Config
+
+QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.toml"
+
+
+def refused(path: Path | str, *sets: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(path, sets)
+    return str(caught.value)
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "my.toml"
+    file.write_text(text)
+    return file
+
+
+def test_the_preset_loads_by_path_and_by_name() -> None:
+    assert load(QUICKSTART) == load("quickstart")
+    assert load("quickstart").job.name == "quickstart"
+
+
+def test_an_empty_file_gives_the_defaults(tmp_path: Path) -> None:
+    assert load(write(tmp_path, "")) == Config()
+
+
+def test_a_set_wins_over_the_file(tmp_path: Path) -> None:
+    file = write(tmp_path, "[rollout]\nprompts = 7\nsamples = 3\n")
+    config = load(file, ["rollout.prompts=9", "seeding.memory=false", "training.betas=[0.8, 0.9]"])
+    assert (config.rollout.prompts, config.rollout.samples) == (9, 3)
+    assert config.seeding.memory is False
+    assert config.training.betas == (0.8, 0.9)
+
+
+def test_a_refusal_names_file_key_expectation_value_and_origin(tmp_path: Path) -> None:
+    file = write(tmp_path, "")
+    assert refused(file, "rollout.prompts=abc") == (
+        f"{file}: rollout.prompts: expected an integer ≥ 1, got 'abc' (--set)"
+    )
+    file = write(tmp_path, "[rollout]\nprompts = 0\n")
+    assert refused(file) == f"{file}: rollout.prompts: expected an integer ≥ 1, got 0"
+
+
+@pytest.mark.parametrize(
+    ("typed", "answer"),
+    [
+        ("rolout.prompts=3", "rolout.prompts: unknown key; did you mean rollout.prompts?"),
+        ("rollout.prompt=3", "rollout.prompt: unknown key; did you mean rollout.prompts?"),
+        ("prompts=3", "prompts: unknown key; did you mean rollout.prompts?"),
+        ("training.seed=3", "training.seed: unknown key; did you mean job.seed?"),
+        ("rollout.zzzz=3", "rollout.zzzz: unknown key; known here: rollout.prompts, "),
+        ("zzzz=3", "zzzz: unknown key; known here: engine, fleet, "),
+        ("rollout=3", "rollout: is a section; set one of its keys, for example rollout.prompts"),
+        ("rollout.prompts", "expected section.key=value, got 'rollout.prompts'"),
+        ("rollout.temperature=nan", "rollout.temperature: expected a number > 0, got nan"),
+        ("rollout.temperature=inf", "rollout.temperature: expected a number > 0, got inf"),
+        ("rollout.prompts=true", "rollout.prompts: expected an integer ≥ 1, got true"),
+        ("rollout.prompts=3.0", "rollout.prompts: expected an integer ≥ 1, got 3.0"),
+        ("training.betas=[1]", "training.betas: expected a list of 2, each a number ≥ 0 and < 1, got [1]"),
+        ("engine.kind=other", "engine.kind: expected one of 'builtin', got 'other'"),
+        (
+            "prices.currency=",
+            "prices.currency: expected a text of at least 1 and at most 8 characters, got ''",
+        ),
+        ("model.head_dim=3", "model.head_dim: expected an integer ≥ 2, divisible by 2, got 3"),
+        ("seeding.memory=1", "seeding.memory: expected true or false, got 1"),
+        ("task.params=4", "task.params: expected a table of plain values, got 4"),
+    ],
+)
+def test_a_bad_set_is_answered_in_words(tmp_path: Path, typed: str, answer: str) -> None:
+    file = write(tmp_path, "")
+    said = refused(file, typed)
+    assert said.startswith(f"{file}: {answer}")
+    assert said.endswith("(--set)")
+
+
+@pytest.mark.parametrize(
+    ("typed", "answer"),
+    [
+        ("model.kv_heads=3", "model.kv_heads: expected a divisor of heads (4), got 3"),
+        ("seeding.initial_s=99", "seeding.initial_s: expected a number from min_s (0) to max_s (20), got 99"),
+        ("liveness.suspect_s=0.1", "liveness.suspect_s: expected a number between beat_s"),
+        (
+            "training.micro_batch_groups=64",
+            "training.micro_batch_groups: expected at most rollout.prompts (32)",
+        ),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(tmp_path: Path, typed: str, answer: str) -> None:
+    assert answer in refused(write(tmp_path, ""), typed)
+
+
+def test_every_problem_is_reported_at_once(tmp_path: Path) -> None:
+    file = write(tmp_path, "[job]\nsteps = -1\n[nothing]\nx = 1\n")
+    said = refused(file, "rollout.samples=one").splitlines()
+    assert len(said) == 3
+    assert all(line.startswith(f"{file}: ") for line in said)
+
+
+def test_a_name_that_looks_like_a_number_stays_a_name(tmp_path: Path) -> None:
+    assert load(write(tmp_path, ""), ["job.name=2024"]).job.name == "2024"
+
+
+def test_a_job_name_cannot_leave_the_runs_folder(tmp_path: Path) -> None:
+    for name in ("../x", "a/b", "", ".", "'a\\n'", '"a\\n"'):
+        assert "job.name" in refused(write(tmp_path, ""), f"job.name={name}")
+
+
+def test_task_parameters_are_free_and_can_be_set_one_by_one(tmp_path: Path) -> None:
+    file = write(tmp_path, "[task]\nname = 'x'\nparams = { low = 1 }\n")
+    assert load(file, ["task.params.high=9", "task.params.words=['a']"]).task.params == {
+        "low": 1,
+        "high": 9,
+        "words": ["a"],
+    }
+
+
+def test_a_relative_path_starts_at_the_file_or_at_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    file = write(tmp_path, "[fleet]\ntrace = 'traces/a.csv'\n")
+    assert load("../my.toml").fleet.trace == str(tmp_path / "traces" / "a.csv")
+    assert load(file, ["fleet.trace=b.csv"]).fleet.trace == str(tmp_path / "here" / "b.csv")
+    assert load(file, ["fleet.trace="]).fleet.trace == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [("[job\nsteps = 1", "line 1"), ("[job]\nsteps = \n", "line 2"), ("a = 1\na = 2\n", "not valid TOML")],
+)
+def test_broken_toml_is_refused_with_its_line(tmp_path: Path, text: str, answer: str) -> None:
+    file = write(tmp_path, text)
+    assert refused(file).startswith(f"{file}: not valid TOML")
+    assert answer in refused(file)
+
+
+def test_files_that_are_no_settings_are_refused(tmp_path: Path) -> None:
+    assert "no such file; name a TOML file or a preset (quickstart)" in refused(tmp_path / "none.toml")
+    assert "is a folder" in refused(tmp_path)
+    binary = tmp_path / "binary.toml"
+    binary.write_bytes(b"\xff\xfe\x00")
+    assert "expected UTF-8 text" in refused(binary)
+    large = tmp_path / "large.toml"
+    large.write_bytes(b"#" * (2 << 20))
+    assert "larger than" in refused(large)
+    deep = tmp_path / "deep.toml"
+    deep.write_text("a = " + "[" * 20_000)
+    assert "not valid TOML" in refused(deep)
+
+
+def test_a_dump_writes_every_key_and_reads_back_equal(tmp_path: Path) -> None:
+    config = load("quickstart", ["job.seed=7", "task.params.letters=['a', 'b']"])
+    text = dump(config)
+    assert load(write(tmp_path, text)) == config
+    assert from_tree(tomllib.loads(text), "history") == config
+    for key in check.known_keys(Config):
+        assert key.rpartition(".")[2] in text
+
+
+def test_a_tree_is_refused_in_the_name_of_its_source() -> None:
+    with pytest.raises(ConfigError, match=r"history: job\.steps: expected an integer ≥ 1, got 0"):
+        from_tree({"job": {"steps": 0}}, "history")
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(st.dictionaries(st.sampled_from([*Config.__struct_fields__, "other"]), values, max_size=4))
+def test_any_tree_is_a_config_or_a_config_error(tree: dict[str, object]) -> None:
+    problems: tuple[str, ...] = ()
+    try:
+        config = from_tree(tree, "any")
+    except ConfigError as error:
+        problems = error.problems or ("no problem named",)
+    else:
+        assert from_tree(msgspec.to_builtins(config), "again") == config
+    assert all(problem.startswith("any: ") for problem in problems)
+
+
+@given(st.sampled_from(list(check.known_keys(Config))), st.text(max_size=20))
+def test_any_set_text_is_taken_or_refused_by_its_section(key: str, raw: str) -> None:
+    said = key
+    try:
+        load("quickstart", [f"{key}={raw}"])
+    except ConfigError as error:
+        said = str(error)
+    assert key.partition(".")[0] in said
+
+
+def test_settings_cannot_be_changed_after_loading() -> None:
+    config = load("quickstart")
+    with pytest.raises(AttributeError):
+        config.job.seed = 3  # type: ignore[misc]

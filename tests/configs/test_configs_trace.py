@@ -1,0 +1,178 @@
+"""Availability traces: the format, its refusals, and questions about times."""
+
+import itertools
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from configs.load import load
+from configs.trace import HEADER, MAX_BYTES, Availability, Event, Trace, TraceError, TraceEvent, parse, read
+
+TOP = ",".join(HEADER)
+QUICKSTART = Path(__file__).parents[2] / "configs" / "traces" / "quickstart.csv"
+
+
+def trace(*rows: str) -> Trace:
+    return parse("\n".join([TOP, *rows]), "t.csv")
+
+
+def refused(*rows: str) -> str:
+    with pytest.raises(TraceError) as caught:
+        trace(*rows)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("rows", "line", "said"),
+    [
+        (["5,add,a", "4,add,b"], 3, "t_seconds 4 comes after 5; sort the rows"),
+        (["0,start,a"], 2, "unknown event 'start'; use add, notice or remove"),
+        (["0,remove,a"], 2, "remove of a, which was never added"),
+        (["0,notice,a"], 2, "notice of a, which was never added"),
+        (["0,add,a", "1,remove,a", "2,remove,a"], 4, "remove of a, which is gone since line 3"),
+        (["0,add,a", "1,remove,a", "2,notice,a"], 4, "notice of a, which is gone since line 3"),
+        (["0,add,a", "1,add,a"], 3, "a is added again, it is up since line 2"),
+        (["0,add,a", "1,notice,a", "2,notice,a"], 4, "a has its notice since line 3"),
+        (["soon,add,a"], 2, "t_seconds 'soon': expected a number of seconds ≥ 0"),
+        (["nan,add,a"], 2, "t_seconds 'nan'"),
+        (["inf,add,a"], 2, "t_seconds 'inf'"),
+        (["-1,add,a"], 2, "t_seconds '-1'"),
+        (["0,add"], 2, "expected 3 values"),
+        (["0,add,a,b"], 2, "expected 3 values"),
+        (["0,add,../../etc"], 2, "instance_id '../../etc': use 1 to 64 letters"),
+        (["0,add,.."], 2, "instance_id '..'"),
+        (["0,add,"], 2, "instance_id ''"),
+        (["0,add," + "a" * 65], 2, "instance_id"),
+    ],
+)
+def test_a_bad_row_is_refused_with_its_line_and_a_way_out(rows: list[str], line: int, said: str) -> None:
+    message = refused(*rows)
+    assert message.startswith(f"t.csv:{line}: ")
+    assert said in message
+
+
+def test_a_missing_header_an_empty_file_and_a_trace_without_rows_are_refused() -> None:
+    for text in ("", "0,add,a\n", "time,event,id\n"):
+        with pytest.raises(TraceError, match=f"t.csv:1: expected the header {TOP}"):
+            parse(text, "t.csv")
+    with pytest.raises(TraceError, match=r"t\.csv: no events"):
+        parse(TOP + "\n", "t.csv")
+
+
+def test_files_that_cannot_be_read_are_refused_by_name(tmp_path: Path) -> None:
+    for bad in (tmp_path / "none.csv", tmp_path):
+        with pytest.raises(TraceError, match="cannot be read"):
+            read(bad)
+    binary = tmp_path / "binary.csv"
+    binary.write_bytes(b"\xff\x00")
+    with pytest.raises(TraceError, match="UTF-8"):
+        read(binary)
+    large = tmp_path / "large.csv"
+    with large.open("wb") as handle:
+        handle.truncate(MAX_BYTES + 1)
+    with pytest.raises(TraceError, match="larger than"):
+        read(large)
+
+
+def test_byte_order_mark_windows_line_ends_and_blank_lines_are_harmless(tmp_path: Path) -> None:
+    file = tmp_path / "windows.csv"
+    file.write_bytes(f"\ufeff{TOP}\r\n0,add,a\r\n\r\n 1.5 , remove , a \r\n".encode())
+    assert read(file).events == (TraceEvent(0.0, Event.ADD, "a"), TraceEvent(1.5, Event.REMOVE, "a"))
+
+
+def test_an_instance_may_come_back_and_get_notice_again() -> None:
+    again = trace("0,add,a", "1,notice,a", "2,remove,a", "3,add,a", "4,notice,a")
+    assert len(again.events) == 5
+    assert again.end_s == 4
+
+
+def test_availability_follows_the_events() -> None:
+    available = Availability(trace("0,add,a", "5,add,b", "5,remove,a", "7,notice,b", "9,remove,b", "9,add,a"))
+    assert [available.available_at(t) for t in (0, 4.9, 5, 8, 9, 1e9)] == [
+        {"a"},
+        {"a"},
+        {"b"},
+        {"b"},
+        {"a"},
+        {"a"},
+    ]
+    assert [event.instance for event in available.events_between(5, 9)] == ["b", "a", "b"]
+    assert available.next_after(0) == 5
+    assert available.next_after(9) is None
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> Trace:
+    """A valid trace, made by doing only what its state allows."""
+    up: dict[str, bool] = {}
+    now, rows = 0.0, []
+    for _ in range(draw(st.integers(1, 25))):
+        now += draw(st.sampled_from([0, 0.5, 3]))
+        name = draw(st.sampled_from("abcd"))
+        if name not in up:
+            event, up[name] = "add", False
+        elif up[name] or draw(st.booleans()):
+            event = "remove"
+            del up[name]
+        else:
+            event, up[name] = "notice", True
+        rows.append(f"{now},{event},{name}")
+    return trace(*rows)
+
+
+@given(histories(), st.lists(st.floats(0, 80), max_size=6))
+def test_windows_that_meet_see_every_event_once_and_agree_with_the_state(
+    made: Trace, cuts: list[float]
+) -> None:
+    available = Availability(made)
+    edges = [0.0, *sorted(cuts), made.end_s + 100]
+    seen: list[TraceEvent] = []
+    for begin, end in itertools.pairwise(edges):
+        seen += available.events_between(begin, end)
+        up = {e.instance for e in seen if e.event is Event.ADD}
+        for instance in list(up):
+            last = [e.event for e in seen if e.instance == instance and e.event is not Event.NOTICE][-1]
+            if last is Event.REMOVE:
+                up.discard(instance)
+        if not any(event.t_s == end for event in made.events):
+            assert available.available_at(end) == up
+    assert tuple(seen) == made.events
+
+
+@given(st.text(max_size=80))
+def test_any_text_is_a_trace_or_a_trace_error(text: str) -> None:
+    for whole in (text, f"{TOP}\n{text}"):
+        said = "any:"
+        try:
+            assert parse(whole, "any").events
+        except TraceError as error:
+            said = str(error)
+        assert said.startswith("any:")
+
+
+def test_the_quickstart_trace_kills_notifies_and_fits_two_cores() -> None:
+    made = read(load("quickstart").fleet.trace)
+    assert made.events == read(QUICKSTART).events
+    available = Availability(made)
+    noticed = {event.instance for event in made.events if event.event is Event.NOTICE}
+    removes = [event for event in made.events if event.event is Event.REMOVE]
+    assert len(removes) - len(noticed) >= 3
+    assert noticed
+    assert available.available_at(0)
+    assert (
+        max(len(available.available_at(event.t_s)) for event in made.events)
+        <= load("quickstart").fleet.n_prem_max
+    )
+
+
+def test_public_traces_are_read_whole() -> None:
+    folder = Path(os.environ.get("GLEANER_DATA", Path(__file__).parents[3] / "shared" / "data")) / "spot"
+    if not folder.is_dir():
+        pytest.skip(f"no traces in {folder}; set GLEANER_DATA to the data folder")
+    files = sorted(folder.glob("*.csv"))
+    assert files
+    for file in files:
+        assert len(read(file).events) == len(file.read_text().split()) - 1
