@@ -1,0 +1,157 @@
+"""Reading and writing of Hugging Face checkpoint directories.
+
+Owns the files: `config.json`, one or several `*.safetensors`, the tokenizer's files. Does not own the durable
+rename of a finished directory (StateManager) or the meaning of the settings (`qwen3_config`).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from actors.engine.qwen3 import BadCheckpoint, Qwen3, Qwen3Config
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+COPIED = (  # what a checkpoint holds beside its weights; anything else in the source is not ours to copy
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "chat_template.json",
+)
+COPY_AGAIN = "copy the checkpoint again"
+Shape = tuple[int, ...]
+
+
+class _Index(msgspec.Struct):
+    weight_map: dict[str, str]
+
+
+def load_checkpoint(directory: str | Path, dtype: torch.dtype = torch.float32) -> Qwen3:
+    """Load a Qwen3 model from a Hugging Face directory, its parameters cast to `dtype`.
+
+    Reads `model.safetensors`, or the shards that `model.safetensors.index.json` names. Raises
+    `BadCheckpoint`, which names the file or tensor, for a missing or truncated file and for a missing,
+    unknown or misshapen tensor.
+    """
+    directory = Path(directory)
+    if not directory.is_dir():
+        raise BadCheckpoint(f"{directory} is not a directory: give a Hugging Face checkpoint directory")
+    config = Qwen3Config.load(directory)
+    with torch.device("meta"):  # no memory, no random numbers: every weight comes from the files
+        model = Qwen3(config)
+    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    state: dict[str, Tensor] = {}
+    for path, names in _files(directory).items():
+        state |= _read(path, names, expected, dtype, tied=config.tie_word_embeddings)
+    if missing := expected.keys() - state.keys():
+        raise BadCheckpoint(
+            f"{directory}: {len(missing)} tensors are in no file, the first is {min(missing)!r}: "
+            f"{COPY_AGAIN}, and check that config.json belongs to these weights"
+        )
+    model.load_state_dict(state, assign=True)
+    return model.requires_grad_(True)
+
+
+def save_checkpoint(state: Mapping[str, Tensor], directory: str | Path, like: str | Path) -> None:
+    """Write a complete Hugging Face directory that `Qwen3ForCausalLM.from_pretrained` loads.
+
+    `state` is `Qwen3.state_dict()`; `like` the directory whose config and tokenizer files are copied. Raises
+    `BadCheckpoint` if the state does not fit that config, `OSError` if the disk is full. Nothing is synced to
+    disk or renamed here.
+    """
+    directory, like = Path(directory), Path(like)
+    with torch.device("meta"):
+        expected = Qwen3(Qwen3Config.load(like)).state_dict()
+    for name, want in expected.items():
+        have = state.get(name)
+        if have is None or have.shape != want.shape:
+            shape = "missing" if have is None else list(have.shape)
+            raise BadCheckpoint(
+                f"{name!r} to be saved is {shape}, {like}/config.json wants {list(want.shape)}"
+            )
+    directory.mkdir(parents=True, exist_ok=True)
+    for name in COPIED:
+        if (like / name).exists():
+            shutil.copyfile(like / name, directory / name)
+    tensors = {name: state[name].detach().cpu().contiguous() for name in expected}
+    _write_dtype(directory / "config.json", next(iter(tensors.values())).dtype)
+    try:
+        save_file(tensors, directory / SINGLE, metadata={"format": "pt"})
+    except SafetensorError as error:
+        raise OSError(f"{directory / SINGLE} could not be written ({error}): is the disk full?") from error
+
+
+def _files(directory: Path) -> dict[Path, set[str] | None]:
+    """The files to read, each with the tensors that the index promises in it (None: whatever it holds)."""
+    if (directory / SINGLE).exists():
+        return {directory / SINGLE: None}
+    index = directory / INDEX
+    if not index.exists():
+        raise BadCheckpoint(f"{directory} has neither {SINGLE} nor {INDEX}: {COPY_AGAIN}")
+    try:
+        weight_map = msgspec.json.decode(index.read_bytes(), type=_Index).weight_map
+    except (msgspec.MsgspecError, OSError) as error:
+        raise BadCheckpoint(f"{index} is no index of shards ({error}): {COPY_AGAIN}") from error
+    by_file: dict[Path, set[str]] = {}
+    for tensor, file in weight_map.items():
+        if Path(file).name != file:
+            raise BadCheckpoint(f"{index}: {file!r} lies outside of the directory, expected a file name")
+        by_file.setdefault(directory / file, set()).add(tensor)
+    return dict(by_file)
+
+
+def _read(
+    path: Path, names: set[str] | None, expected: Mapping[str, Shape], dtype: torch.dtype, tied: bool
+) -> dict[str, Tensor]:
+    """The tensors of one file, checked and cast."""
+    state: dict[str, Tensor] = {}
+    try:
+        with safe_open(path, framework="pt") as file:
+            held = set(file.keys())
+            if names is not None and (lost := names - held):
+                raise BadCheckpoint(f"{path} lacks {min(lost)!r}, which {INDEX} promises: {COPY_AGAIN}")
+            for name in sorted(held if names is None else names):
+                # Some writers store the tied output matrix and the RoPE table too: no weights of their own.
+                if (tied and name == "lm_head.weight") or name.endswith("rotary_emb.inv_freq"):
+                    continue
+                _require_shape(path, name, tuple(file.get_slice(name).get_shape()), expected)
+                # A copy even where the dtype fits: the file may be replaced while the model lives.
+                state[name] = file.get_tensor(name).to(dtype, copy=True)
+    except FileNotFoundError:
+        raise BadCheckpoint(f"{path} is missing: {COPY_AGAIN}") from None
+    except (SafetensorError, OSError) as error:
+        raise BadCheckpoint(f"{path} is truncated or damaged ({error}): {COPY_AGAIN}") from error
+    return state
+
+
+def _require_shape(path: Path, name: str, shape: Shape, expected: Mapping[str, Shape]) -> None:
+    if name not in expected:
+        raise BadCheckpoint(f"{path} holds {name!r}, which a model of this config.json does not have")
+    if shape != expected[name]:
+        raise BadCheckpoint(
+            f"{path}: {name!r} has shape {list(shape)}, config.json asks for {list(expected[name])}: "
+            "the two belong to different models"
+        )
+
+
+def _write_dtype(config: Path, dtype: torch.dtype) -> None:
+    """Make config.json tell the dtype of the weights beside it, else loaders would cast them back."""
+    values = json.loads(config.read_bytes())
+    values.pop("torch_dtype", None)  # the name before transformers 5
+    values["dtype"] = str(dtype).removeprefix("torch.")
+    config.write_text(json.dumps(values, indent=2) + "\n")
