@@ -1,0 +1,206 @@
+"""The history of a run, `history.jsonl`: what the report and the live view are made from.
+
+Owns the records, and writing and reading them, one JSON object a line. Does not decide when something is
+recorded, and computes nothing. One process writes a file at a time; any number may follow it. A line that was
+torn by a kill has no line end: the writer drops it, the readers wait for its rest.
+
+Times: `t_s` is seconds since the run began; after a resume it goes on from the last record.
+"""
+
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+import msgspec
+
+MAX_LINE_BYTES = 1 << 20
+"""A record is a few hundred bytes, a whole config a few thousand; anything this long is no history."""
+
+
+class HistoryError(ValueError):
+    """A history that cannot be read; `str` says file, line and what to do."""
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=str.lower):
+    """Something that happened. Its kind is the lower-case class name."""
+
+    t_s: float
+
+
+class Run(Record, frozen=True, kw_only=True):
+    """The run began, or began again: a resume writes another one. config: the resolved settings."""
+
+    run_id: str
+    seed: int
+    steps: int
+    config: dict[str, object]
+
+
+class Sample(Record, frozen=True, kw_only=True):
+    """A look at the fleet, taken at a steady period.
+
+    reserved, preemptible: hosts alive. serving: instances that have the step's weights. executing, pending:
+    requests. tokens_collected, migrations: totals of the run so far. tokens_per_s: since the last sample.
+    """
+
+    step: int
+    reserved: int
+    preemptible: int
+    serving: int
+    executing: int
+    pending: int
+    tokens_collected: int
+    migrations: int
+    tokens_per_s: float
+
+
+class Step(Record, frozen=True, kw_only=True):
+    """A step ended. step counts from 1. reward: mean over its samples. The parts of step_s do not overlap.
+
+    seeding_s: rollout on the training host; waiting_s: trainer idle for responses; training_s: forward,
+    backward, optimizer; weights_s: publishing. t_seed_s, n_prem: Algorithm 1's choice for the next step.
+    grad_norm, loss: None where they were not finite (JSON has no NaN).
+    """
+
+    step: int
+    reward: float
+    samples: int
+    tokens: int
+    seeding_s: float
+    waiting_s: float
+    training_s: float
+    weights_s: float
+    step_s: float
+    t_seed_s: float
+    n_prem: int
+    grad_norm: float | None
+    loss: float | None
+
+
+class Eval(Record, frozen=True, kw_only=True):
+    """Mean reward on held-out problems, before the first step or after the last one."""
+
+    step: int
+    when: Literal["first", "last"]
+    reward: float
+    problems: int
+
+
+class Node(Record, frozen=True, kw_only=True):
+    """A host came, got notice, handed its work over, went, or was killed. role: reserved or preemptible."""
+
+    node: str
+    role: str
+    event: Literal["joined", "left", "killed", "noticed", "drained"]
+
+
+class Restart(Record, frozen=True, kw_only=True):
+    """A supervisor started an actor or a child process again."""
+
+    actor: str
+    cause: str
+    incarnation: int
+
+
+class End(Record, frozen=True, kw_only=True):
+    """The run ended and its journals were checked. violations: invariants that did not hold, in words."""
+
+    tokens_collected: int
+    tokens_lost: int
+    tokens_generated_twice: int
+    requests_migrated: int
+    ok: bool
+    violations: list[str] = []
+
+
+AnyRecord = Run | Sample | Step | Eval | Node | Restart | End
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(AnyRecord)
+
+
+class HistoryWriter:
+    """Appends records; each is handed to the operating system before `write` returns.
+
+    Opening an existing file resumes it: `last_t_s` is the time of its last whole record (0.0 for a new file).
+    Raises HistoryError for a file that is no history, OSError where it cannot be written.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        file = Path(path)
+        self.last_t_s = 0.0
+        end = 0
+        if file.exists():
+            follower = HistoryFollower(file)
+            for record in follower.poll():
+                self.last_t_s = max(self.last_t_s, record.t_s)
+            end = follower.offset
+        self._file: BinaryIO = file.open("ab")
+        self._file.truncate(end)  # a torn last line goes
+
+    def write(self, record: AnyRecord) -> None:
+        """Append one record. Raises HistoryError, and writes nothing, for one that could not be read back."""
+        line = _encoder.encode(record)
+        try:
+            _decoder.decode(line)
+        except msgspec.ValidationError as error:  # a NaN, for example, which JSON turns into null
+            raise HistoryError(
+                f"{self._file.name}: a record that nobody could read: {error}: {record}"
+            ) from error
+        self._file.write(line + b"\n")
+        self._file.flush()
+        self.last_t_s = max(self.last_t_s, record.t_s)
+
+    def close(self) -> None:
+        """Close the file; nothing is lost without it."""
+        self._file.close()
+
+
+class HistoryFollower:
+    """Reads a history that another process still writes. `poll` never waits."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.offset = 0
+        """Bytes of whole lines read so far."""
+        self._line = 0
+
+    def poll(self) -> list[AnyRecord]:
+        """Records that became whole since the last call; none while the file does not exist.
+
+        Raises HistoryError for a whole line that is no record. A file that shrank below what was read
+        (a writer dropped a torn line that never counted) is read on from where it was.
+        """
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self.offset)
+                lines = file.readlines()
+        except FileNotFoundError:
+            return []
+        if lines and not lines[-1].endswith(b"\n"):
+            self._refuse_if_endless(lines.pop())
+        records = []
+        for line in lines:
+            self._line += 1
+            self.offset += len(line)
+            try:
+                records.append(_decoder.decode(line))
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise HistoryError(
+                    f"{self.path}:{self._line}: not a record of a run: {error}; "
+                    "remove this line, or take the history of another run"
+                ) from error
+        return records
+
+    def _refuse_if_endless(self, torn: bytes) -> None:
+        if len(torn) > MAX_LINE_BYTES:
+            raise HistoryError(
+                f"{self.path}:{self._line + 1}: a line beyond {MAX_LINE_BYTES} bytes; no history"
+            )
+
+
+def read_history(path: str | Path) -> list[AnyRecord]:
+    """Every whole record of a file, in order. Raises HistoryError also where the file does not exist."""
+    file = Path(path)
+    if not file.is_file():
+        raise HistoryError(f"{file}: no such file; a run writes it when it begins")
+    return HistoryFollower(file).poll()
