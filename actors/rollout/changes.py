@@ -1,0 +1,26 @@
+"""What one event did to the state of rollout, for the actor to act upon. Owns the shapes only."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A ticket that no longer counts: finished, aborted, taken back, or gone with its instance."""
+
+    instance: str
+    incarnation: int
+    ticket: int
+    request: str
+    was_executing: bool
+
+
+@dataclass(slots=True)
+class Changes:
+    """What one event did, for the actor to act upon."""
+
+    started: list[tuple[str, int]] = field(default_factory=list)  # (instance, incarnation), once a request
+    ended: list[Ended] = field(default_factory=list)
+    queued: list[str] = field(default_factory=list)  # requests that wait for an instance (again)
+    finished: list[str] = field(default_factory=list)  # requests to be scored
+    completed: list[tuple[str, int]] = field(default_factory=list)  # (batch, group) finished and scored
+    refused: list[str] = field(default_factory=list)  # reasons

@@ -1,0 +1,71 @@
+"""The rollout state at rest, and back: what bounds the replay of the manager's journal.
+
+Owns the conversion between the live values and their records, both ways, and nothing else. Columns are raw
+and little-endian, as on the wire and as on every host that Gleaner runs on.
+"""
+
+from array import array
+
+from actors.rollout.events import BatchRecord, RequestRecord, StreamRecord
+from actors.rollout.tickets import Stream
+from actors.rollout.token_log import Batch, RequestLog, RequestState, TokenLog
+
+
+def record_batch(batch: Batch) -> BatchRecord:
+    """The batch at rest."""
+    return BatchRecord(
+        submitted=batch.submitted,
+        taker=batch.taker,
+        taken=tuple(sorted(batch.taken)),
+        requests=tuple(_record_request(log) for log in batch.requests()),
+    )
+
+
+def _record_request(log: RequestLog) -> RequestRecord:
+    return RequestRecord(
+        group=log.group,
+        sample=log.sample,
+        state=log.state.value,
+        attempts=log.attempts,
+        tokens=log.tokens.tobytes(),
+        logprobs=log.logprobs.tobytes(),
+        spans=tuple(log.spans),
+        score=log.score,
+        status=log.status,
+    )
+
+
+def restore_batch(log: TokenLog, record: BatchRecord) -> None:
+    """Open the batch of `record` in `log` as it was."""
+    batch = log.open(record.submitted)
+    batch.taker, batch.taken = record.taker, set(record.taken)
+    for kept in record.requests:
+        request = batch.groups[kept.group][kept.sample]
+        request.attempts = kept.attempts
+        request.tokens, request.logprobs = array("I", kept.tokens), array("f", kept.logprobs)
+        request.spans = list(kept.spans)
+        request.score, request.status = kept.score, kept.status
+        log.move(request, RequestState(kept.state))
+
+
+def record_stream(instance: str, stream: Stream) -> StreamRecord:
+    """The stream at rest."""
+    return StreamRecord(
+        instance=instance,
+        incarnation=stream.incarnation,
+        last_seq=stream.last_seq,
+        next_ticket=stream.next_ticket,
+        gone=stream.gone,
+        tickets=tuple(sorted(stream.tickets.items())),
+    )
+
+
+def restore_stream(record: StreamRecord) -> Stream:
+    """The stream as it was."""
+    return Stream(
+        incarnation=record.incarnation,
+        last_seq=record.last_seq,
+        next_ticket=record.next_ticket,
+        gone=record.gone,
+        tickets=dict(record.tickets),
+    )

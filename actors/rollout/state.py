@@ -1,0 +1,289 @@
+"""The state of rollout: token log, tickets and streams, changed by events alone.
+
+Owns the one rule by which the state changes, `RolloutState.apply`: live and in replay it is the same call, so
+what the manager rebuilds from its journal is what it had. Pure: no clock, no I/O.
+
+`apply` is total: an event that may not change anything (an older incarnation, a duplicate, a gap, another
+version) is counted under its reason in `refused` and named in `Changes.refused`; it never raises, because an
+event that raised would raise again in every replay.
+
+What holds (`check` says what does not): every collected token stands in the log of its request, once; a
+request is with one instance at most; every token of a batch bears the version of the batch.
+"""
+
+from collections import Counter
+
+import msgspec
+
+from actors.rollout.changes import Changes, Ended
+from actors.rollout.events import (
+    BatchReleased,
+    BatchSubmitted,
+    Counters,
+    Dispatched,
+    FrameLogged,
+    GroupsTaken,
+    InstanceGone,
+    InstanceJoined,
+    RolloutSnapshot,
+    Scored,
+    TicketsRevoked,
+)
+from actors.rollout.snapshot import record_batch, record_stream, restore_batch, restore_stream
+from actors.rollout.tickets import ABORTED, FINISHED, Row, Stream, Streams, rows
+from actors.rollout.token_log import RequestState, TokenLog
+from supervisor import Message
+
+MAX_OPEN_BATCHES = 8  # the step, the next one under asynchronous training, evaluations; more is a leak
+MAX_OPEN_REQUESTS = 65536  # the log of an open request is in memory
+
+
+class RolloutState:
+    """See the module. Read `log`, `streams`, `counters`, `refused` freely; change them by `apply` only."""
+
+    def __init__(self) -> None:
+        self.log = TokenLog()
+        self.streams = Streams()
+        self.counters = Counters()
+        self.refused: Counter[str] = Counter()
+
+    def apply(self, event: Message) -> Changes:
+        """Change the state by one event; an event of another kind is refused."""
+        changes = Changes()
+        match event:
+            case FrameLogged():
+                self._frame(event, changes)
+            case Dispatched():
+                self._dispatched(event, changes)
+            case Scored():
+                self._scored(event, changes)
+            case GroupsTaken():
+                self._taken(event, changes)
+            case BatchSubmitted():
+                self._submitted(event, changes)
+            case BatchReleased():
+                self._released(event, changes)
+            case InstanceJoined():
+                self._joined(event, changes)
+            case InstanceGone():
+                stream = self.streams.alive(event.instance, event.incarnation)
+                if stream is None:
+                    changes.refused.append("fenced")
+                else:
+                    self._gone(event.instance, stream, changes)
+            case TicketsRevoked():
+                stream = self.streams.alive(event.instance, event.incarnation)
+                if stream is None:
+                    changes.refused.append("fenced")
+                else:
+                    for ticket in sorted(stream.live().keys() & set(event.tickets)):
+                        self._revoke(event.instance, stream, ticket, changes)
+            case RolloutSnapshot():
+                self._restore(event)
+            case _:
+                changes.refused.append("not_an_event")
+        self.refused.update(changes.refused)
+        return changes
+
+    def refusal(self, event: BatchSubmitted) -> str | None:
+        """Why this batch cannot be opened, in words for who submits it; None when it can, or is open so."""
+        opened = self.log.batches.get(event.batch)
+        if opened is not None:
+            return None if opened.submitted == event else f"batch {event.batch} is open with other contents"
+        count = sum(len(prompt.seeds) for prompt in event.prompts)
+        if not event.prompts or not all(prompt.tokens and prompt.seeds for prompt in event.prompts):
+            return f"batch {event.batch}: every prompt needs tokens and seeds, and there must be a prompt"
+        if event.max_new_tokens < 1:
+            return f"batch {event.batch}: max_new_tokens is {event.max_new_tokens}, at least 1 is needed"
+        if len(self.log.batches) >= MAX_OPEN_BATCHES:
+            return f"batch {event.batch}: {MAX_OPEN_BATCHES} batches are open, release one first"
+        if len(self.log.requests) + count > MAX_OPEN_REQUESTS:
+            return f"batch {event.batch}: {count} requests more than the {MAX_OPEN_REQUESTS} that may be open"
+        return None
+
+    @property
+    def tokens_lost(self) -> int:
+        """Collected tokens that stand nowhere. Always 0, or there is a bug."""
+        standing = sum(len(log.tokens) for log in self.log.requests.values())
+        return self.counters.tokens_collected - self.counters.tokens_released - standing
+
+    def snapshot(self) -> RolloutSnapshot:
+        """All open state as one message; applied to an empty state it gives this one."""
+        return RolloutSnapshot(
+            batches=tuple(record_batch(batch) for batch in self.log.batches.values()),
+            streams=tuple(record_stream(name, stream) for name, stream in self.streams.items()),
+            counters=msgspec.structs.replace(self.counters),
+            refused=dict(self.refused),
+        )
+
+    def check(self) -> list[str]:
+        """Every broken invariant, in words; empty when all hold."""
+        faults = self.log.check()
+        holders: Counter[str] = Counter()
+        for name, stream in self.streams.items():
+            for number, ticket in stream.live().items():
+                holders[ticket.request] += 1
+                log = self.log.requests.get(ticket.request)
+                if log is None or (log.state, log.attempts) != (RequestState.DISPATCHED, ticket.attempt):
+                    faults.append(
+                        f"ticket {number} of {name} stands for {ticket.request}, which is elsewhere"
+                    )
+        for log in self.log.requests.values():
+            wanted = 1 if log.state is RequestState.DISPATCHED else 0
+            if holders[log.id] != wanted:
+                faults.append(f"{log.id} is {log.state} and held by {holders[log.id]} instances")
+        if self.tokens_lost:
+            faults.append(f"{self.tokens_lost} collected tokens stand nowhere")
+        return faults
+
+    def _submitted(self, event: BatchSubmitted, changes: Changes) -> None:
+        if self.refusal(event) is not None:
+            changes.refused.append("batch")
+        elif event.batch not in self.log.batches:
+            changes.queued += [log.id for log in self.log.open(event).requests()]
+
+    def _released(self, event: BatchReleased, changes: Changes) -> None:
+        if event.batch not in self.log.batches:
+            changes.refused.append("unknown_batch")
+            return
+        closed = {log.id: log for log in self.log.close(event.batch).requests()}
+        self.counters.tokens_released += sum(len(log.tokens) for log in closed.values())
+        for name, stream in self.streams.items():
+            for number, ticket in list(stream.tickets.items()):
+                if ticket.request in closed:
+                    self._end(name, stream, number, changes)
+
+    def _joined(self, event: InstanceJoined, changes: Changes) -> None:
+        old = self.streams.get(event.instance)
+        if old is not None and old.incarnation >= event.incarnation:
+            if old.gone or old.incarnation > event.incarnation:
+                changes.refused.append("fenced")
+            return
+        if old is not None and not old.gone:
+            self._gone(event.instance, old, changes)
+        self.streams[event.instance] = Stream(event.incarnation)
+
+    def _gone(self, instance: str, stream: Stream, changes: Changes) -> None:
+        for number in list(stream.live()):
+            self._revoke(instance, stream, number, changes)
+        self.streams.fence(stream)
+
+    def _dispatched(self, event: Dispatched, changes: Changes) -> None:
+        stream = self.streams.alive(event.instance, event.incarnation)
+        for number, name in zip(event.tickets, event.requests, strict=False):
+            log = self.log.requests.get(name)
+            if stream is None:
+                changes.refused.append("fenced")
+            elif log is None:
+                changes.refused.append("unknown_request")
+            elif log.state is not RequestState.QUEUED:
+                changes.refused.append("dispatched_twice")
+            elif log.version != event.version:
+                changes.refused.append("wrong_version")
+            elif number < stream.next_ticket:
+                changes.refused.append("ticket_used")
+            else:
+                log.attempts += 1
+                self.counters.requests_migrated += log.attempts > 1
+                self.log.move(log, RequestState.DISPATCHED)
+                stream.give(number, name, log.attempts)
+
+    def _frame(self, event: FrameLogged, changes: Changes) -> None:
+        stream, columns = self.streams.alive(event.instance, event.incarnation), rows(event)
+        if stream is None:
+            changes.refused.append("fenced")
+            if event.instance in self.streams:  # an incarnation that was given up went on decoding
+                self.counters.tokens_generated_twice += sum(row.has_token for row in columns or ())
+        elif event.seq <= stream.last_seq:
+            changes.refused.append("duplicate")
+        elif event.seq != stream.last_seq + 1:
+            changes.refused.append("gap")
+        elif columns is None:  # its rows are lost: nothing that follows from this incarnation can be joined
+            changes.refused.append("malformed")
+            self._gone(event.instance, stream, changes)
+        else:
+            stream.last_seq = event.seq
+            self.counters.frames += 1
+            for row in columns:
+                self._row(event, stream, row, changes)
+
+    def _row(self, event: FrameLogged, stream: Stream, row: Row, changes: Changes) -> None:
+        ticket = stream.tickets.get(row.ticket)
+        if ticket is None:
+            changes.refused.append("late_row" if row.ticket < stream.next_ticket else "unknown_ticket")
+            return
+        if ticket.superseded:
+            self.counters.tokens_generated_twice += row.has_token
+            if row.flags & (FINISHED | ABORTED):
+                del stream.tickets[row.ticket]
+            return
+        log = self.log.requests[ticket.request]
+        if event.version is not None and event.version != log.version:
+            changes.refused.append("wrong_version")
+            self._revoke(event.instance, stream, row.ticket, changes)
+            return
+        if not ticket.started and not row.flags & ABORTED:
+            stream.start(row.ticket)
+            changes.started.append((event.instance, event.incarnation))
+        if row.has_token:
+            log.append(row.token, row.logprob, event.instance, event.incarnation)
+            self.counters.tokens_collected += 1
+        if row.flags & FINISHED or log.full:
+            self.counters.requests_finished += 1
+            self.log.move(log, RequestState.FINISHED)
+            changes.finished.append(log.id)
+            self._end(event.instance, stream, row.ticket, changes)
+        elif row.flags & ABORTED:
+            self._end(event.instance, stream, row.ticket, changes)
+            self.log.move(log, RequestState.QUEUED)
+            changes.queued.append(log.id)
+
+    def _revoke(self, instance: str, stream: Stream, number: int, changes: Changes) -> None:
+        """Take a live ticket back: its request waits again with what was collected."""
+        self._end(instance, stream, number, changes, forget=False)
+        stream.supersede(number)
+        log = self.log.requests[stream.tickets[number].request]
+        self.log.move(log, RequestState.QUEUED)
+        changes.queued.append(log.id)
+
+    def _end(self, name: str, stream: Stream, number: int, changes: Changes, *, forget: bool = True) -> None:
+        ticket = stream.tickets[number]
+        if not ticket.superseded:
+            changes.ended.append(Ended(name, stream.incarnation, number, ticket.request, ticket.started))
+        if forget:
+            del stream.tickets[number]
+
+    def _scored(self, event: Scored, changes: Changes) -> None:
+        log = self.log.requests.get(event.request)
+        if log is None:
+            changes.refused.append("unknown_request")
+        elif log.state is not RequestState.FINISHED:
+            changes.refused.append("scored_unfinished")
+        elif log.score is not None:
+            changes.refused.append("scored_twice")
+        else:
+            log.score, log.status = event.score, event.status
+            if self.log.batches[log.batch].complete(log.group):
+                changes.completed.append((log.batch, log.group))
+
+    def _taken(self, event: GroupsTaken, changes: Changes) -> None:
+        batch = self.log.batches.get(event.batch)
+        if batch is None:
+            changes.refused.append("unknown_batch")
+        elif event.taker < batch.taker:
+            changes.refused.append("fenced")
+        else:
+            ready = set(batch.ready(event.taker))
+            if event.taker > batch.taker:
+                batch.taker, batch.taken = event.taker, set()
+            batch.taken |= ready & set(event.groups)
+            self.counters.groups_taken += len(ready & set(event.groups))
+            changes.refused += ["not_ready"] * len(set(event.groups) - ready)
+
+    def _restore(self, event: RolloutSnapshot) -> None:
+        self.log = TokenLog()
+        for batch in event.batches:
+            restore_batch(self.log, batch)
+        self.streams = Streams({record.instance: restore_stream(record) for record in event.streams})
+        self.counters = msgspec.structs.replace(event.counters)
+        self.refused = Counter(event.refused)

@@ -1,0 +1,206 @@
+"""The token log: what was generated so far for each request of the open batches.
+
+Owns the requests, their tokens, log-probs, spans and scores, and which groups were handed out. It does not
+know tickets, frames or streams (`state` does), nor where a request should go next (`balancer` does). Pure: no
+clock, no I/O.
+
+Invariants (`TokenLog.check`): the spans of a request join without gap or overlap and cover all of its tokens;
+every span bears the version of the request; a group is handed out only when it is complete.
+"""
+
+import enum
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from actors.rollout.events import BatchSubmitted, Span
+
+
+class RequestState(enum.StrEnum):
+    """Where a request stands."""
+
+    QUEUED = "queued"
+    DISPATCHED = "dispatched"
+    FINISHED = "finished"
+
+
+@dataclass(slots=True)
+class RequestLog:
+    """One request from prompt to score. `tokens` (u32) are the generated ones, `logprobs` (f32) theirs."""
+
+    id: str
+    batch: str
+    group: int
+    sample: int
+    prompt: "array[int]"
+    seed: int
+    max_new_tokens: int
+    temperature: float
+    version: int
+    state: RequestState = RequestState.QUEUED
+    attempts: int = 0
+    tokens: "array[int]" = field(default_factory=lambda: array("I"))
+    logprobs: "array[float]" = field(default_factory=lambda: array("f"))
+    spans: list[Span] = field(default_factory=list)
+    score: float | None = None
+    status: str = ""
+
+    def append(self, token: int, logprob: float, instance: str, incarnation: int) -> None:
+        """Add one token of the current attempt."""
+        start, count = len(self.tokens), 1
+        if self.spans and self.spans[-1].attempt == self.attempts:
+            last = self.spans.pop()
+            start, count = last.start, last.count + 1
+        self.spans.append(
+            Span(
+                attempt=self.attempts,
+                instance=instance,
+                incarnation=incarnation,
+                version=self.version,
+                start=start,
+                count=count,
+            )
+        )
+        self.tokens.append(token)
+        self.logprobs.append(logprob)
+
+    @property
+    def full(self) -> bool:
+        """No token may follow."""
+        return len(self.tokens) >= self.max_new_tokens
+
+    def faults(self) -> Iterator[str]:
+        """What is wrong with this log; nothing, unless there is a bug."""
+        position, attempt = 0, 0
+        for span in self.spans:
+            if span.start != position:
+                yield f"{self.id}: span of attempt {span.attempt} starts at {span.start}, not at {position}"
+            if span.count < 1:
+                yield f"{self.id}: empty span of attempt {span.attempt}"
+            if not attempt < span.attempt <= self.attempts:
+                yield f"{self.id}: attempt {span.attempt} follows {attempt} of {self.attempts}"
+            if span.version != self.version:
+                yield f"{self.id}: span under version {span.version}, the batch has {self.version}"
+            position, attempt = span.start + span.count, span.attempt
+        if not position == len(self.tokens) == len(self.logprobs):
+            sizes = f"{len(self.tokens)} tokens, {len(self.logprobs)} log-probs"
+            yield f"{self.id}: spans cover {position} of {sizes}"
+        if len(self.tokens) > self.max_new_tokens:
+            yield f"{self.id}: {len(self.tokens)} tokens, at most {self.max_new_tokens} were asked for"
+        if self.score is not None and self.state is not RequestState.FINISHED:
+            yield f"{self.id}: scored while {self.state}"
+
+
+@dataclass(slots=True)
+class Batch:
+    """An open batch: its submission, its requests by group, and the groups that `taker` has."""
+
+    submitted: BatchSubmitted
+    groups: list[list[RequestLog]]
+    taker: int = 0
+    taken: set[int] = field(default_factory=set)
+
+    @property
+    def name(self) -> str:
+        return self.submitted.batch
+
+    def complete(self, group: int) -> bool:
+        """All samples of the group are finished and scored."""
+        return all(log.score is not None for log in self.groups[group])
+
+    def ready(self, taker: int) -> list[int]:
+        """Complete groups that this taker does not have yet; none for one that a newer taker has replaced."""
+        if taker < self.taker:
+            return []
+        taken = self.taken if taker == self.taker else frozenset[int]()
+        return [group for group in range(len(self.groups)) if group not in taken and self.complete(group)]
+
+    def requests(self) -> Iterator[RequestLog]:
+        for group in self.groups:
+            yield from group
+
+
+def request_id(batch: str, group: int, sample: int) -> str:
+    """The name of a request: the same for the same place in a batch, so it can key retried asks."""
+    return f"{batch}/{group}/{sample}"
+
+
+class TokenLog:
+    """The requests of the open batches. Methods change state without judging; `RolloutState` judges."""
+
+    def __init__(self) -> None:
+        self.batches: dict[str, Batch] = {}
+        self.requests: dict[str, RequestLog] = {}
+        self._queued: dict[str, None] = {}  # an ordered set
+
+    def open(self, event: BatchSubmitted) -> Batch:
+        groups = [
+            [
+                RequestLog(
+                    id=request_id(event.batch, group, sample),
+                    batch=event.batch,
+                    group=group,
+                    sample=sample,
+                    prompt=array("I", prompt.tokens),
+                    seed=seed,
+                    max_new_tokens=event.max_new_tokens,
+                    temperature=event.temperature,
+                    version=event.version,
+                )
+                for sample, seed in enumerate(prompt.seeds)
+            ]
+            for group, prompt in enumerate(event.prompts)
+        ]
+        batch = self.batches[event.batch] = Batch(event, groups)
+        for log in batch.requests():
+            self.requests[log.id] = log
+            self._queued[log.id] = None
+        return batch
+
+    def close(self, name: str) -> Batch:
+        batch = self.batches.pop(name)
+        for log in batch.requests():
+            del self.requests[log.id]
+            self._queued.pop(log.id, None)
+        return batch
+
+    def move(self, log: RequestLog, state: RequestState) -> None:
+        log.state = state
+        if state is RequestState.QUEUED:
+            self._queued[log.id] = None
+        else:
+            self._queued.pop(log.id, None)
+
+    def queued(self, version: int | None = None) -> list[RequestLog]:
+        """Requests that wait for an instance, of one version or of all.
+
+        Those that were under way before come first, the longest prefix in front: they hold their groups back
+        longest. The others keep the order of their batch.
+        """
+        logs = (self.requests[name] for name in self._queued)
+        chosen = [log for log in logs if version is None or log.version == version]
+        return sorted(chosen, key=lambda log: (-len(log.tokens), log.attempts == 0, log.group, log.sample))
+
+    def in_flight(self) -> int:
+        """Requests that an instance has."""
+        return sum(log.state is RequestState.DISPATCHED for log in self.requests.values())
+
+    def unscored(self) -> list[RequestLog]:
+        """Finished requests whose verdict is due: what to ask the reward proxy for, again after a restart."""
+        return [
+            log for log in self.requests.values() if log.state is RequestState.FINISHED and log.score is None
+        ]
+
+    def check(self) -> list[str]:
+        """Every broken invariant, in words; empty when all hold."""
+        faults = [fault for log in self.requests.values() for fault in log.faults()]
+        for batch in self.batches.values():
+            faults += [
+                f"{batch.name}: group {group} was handed out incomplete"
+                for group in sorted(batch.taken)
+                if not batch.complete(group)
+            ]
+        waiting = {log.id for log in self.requests.values() if log.state is RequestState.QUEUED}
+        if waiting != self._queued.keys():
+            faults.append(f"the queue differs from the states by {sorted(waiting ^ self._queued.keys())[:3]}")
+        return faults

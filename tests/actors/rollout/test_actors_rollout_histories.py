@@ -1,0 +1,84 @@
+"""Laws of the rollout state over random histories: nothing lost, nothing twice, replay equals live."""
+
+import random
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rollout_world import World, true_length, true_token
+
+from actors.rollout.events import BatchReleased
+from actors.rollout.state import RolloutState
+from supervisor import Message
+from supervisor.message import decode_body, encode_body, kind_of
+
+histories = st.builds(
+    lambda seed, moves: (seed, moves), st.integers(0, 2**32), st.integers(min_value=0, max_value=120)
+)
+
+
+def lived(history: tuple[int, int]) -> World:
+    world = World(random.Random(history[0]))
+    world.run(history[1])
+    return world
+
+
+def through_disk(event: Message) -> Message:
+    return decode_body(kind_of(event), encode_body(event))
+
+
+@settings(max_examples=150, deadline=None)
+@given(histories)
+def test_every_log_is_a_prefix_of_what_its_request_alone_would_have_generated(
+    history: tuple[int, int],
+) -> None:
+    world = lived(history)
+    for log in world.state.log.requests.values():
+        assert list(log.tokens) == [true_token(log.id, position) for position in range(len(log.tokens))]
+        assert list(log.logprobs) == [-0.5 * position for position in range(len(log.tokens))]
+    assert world.state.tokens_lost == 0
+
+
+@settings(max_examples=150, deadline=None)
+@given(histories)
+def test_every_history_ends_with_each_group_handed_out_once(history: tuple[int, int]) -> None:
+    world = lived(history)
+    world.finish()
+    for log in world.state.log.requests.values():
+        assert len(log.tokens) == true_length(log.id)
+        assert sum(span.count for span in log.spans) == len(log.tokens)
+    assert sorted(group for taker, group in world.handed if taker == world.taker) == [0, 1]
+    collected = sum(true_length(log) for log in world.state.log.requests)
+    assert world.state.counters.tokens_collected == collected
+    world.apply(BatchReleased(batch="step-1"))
+    assert world.state.tokens_lost == 0
+    assert not world.state.log.requests
+    assert all(not stream.tickets for stream in world.state.streams.values())
+
+
+@settings(max_examples=150, deadline=None)
+@given(histories, st.floats(0, 1))
+def test_replay_from_any_snapshot_gives_the_live_state(history: tuple[int, int], where: float) -> None:
+    world = lived(history)
+    cut = round(where * len(world.events))
+    before = RolloutState()
+    for event in world.events[:cut]:
+        before.apply(event)
+    rebuilt = RolloutState()
+    rebuilt.apply(through_disk(before.snapshot()))
+    for event in world.events[cut:]:
+        rebuilt.apply(through_disk(event))
+    assert rebuilt.snapshot() == world.state.snapshot()
+    assert rebuilt.check() == []
+    queued = [log.id for log in world.state.log.queued()]
+    assert [log.id for log in rebuilt.log.queued()] == queued
+
+
+@settings(max_examples=60, deadline=None)
+@given(histories)
+def test_applying_the_whole_history_of_frames_again_changes_no_log(history: tuple[int, int]) -> None:
+    world = lived(history)
+    before = [msgspec.msgpack.encode(batch.requests) for batch in world.state.snapshot().batches]
+    for frame in world.old_frames:
+        world.apply(frame)
+    assert [msgspec.msgpack.encode(batch.requests) for batch in world.state.snapshot().batches] == before
