@@ -1,0 +1,81 @@
+"""What a user writes: an actor is a class with typed handlers, touched by messages alone."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from supervisor.mailbox import Lane
+from supervisor.message import Message
+
+if TYPE_CHECKING:
+    from supervisor.context import Context
+
+M = TypeVar("M", bound=Message)
+A = TypeVar("A", bound="Actor")
+Handler = Callable[["Actor", Message], Awaitable[Message | None]]
+_MARK = "_handles"
+
+
+class Terminated(msgspec.Struct, frozen=True, kw_only=True):
+    """A watched incarnation has ended. `cause` says how: `stopped`, `crashed: …`, `link down`, `silent`,
+    `superseded`."""
+
+    name: str
+    incarnation: int
+    cause: str
+
+
+def handles(
+    kind: type[M], *, lane: Lane = Lane.USER
+) -> Callable[[Callable[[A, M], Awaitable[Message | None]]], Callable[[A, M], Awaitable[Message | None]]]:
+    """Mark a method as the handler of messages of `kind`, which arrive on `lane`."""
+
+    def mark(
+        method: Callable[[A, M], Awaitable[Message | None]],
+    ) -> Callable[[A, M], Awaitable[Message | None]]:
+        setattr(method, _MARK, (kind, lane))
+        return method
+
+    return mark
+
+
+class Actor:
+    """An object with a mailbox. Handlers of one actor run one at a time, in the order of arrival within a
+    lane.
+
+    A handler's return value answers an ask. `Refused` raised by a handler answers it with an error and harms
+    nobody; any other exception ends this incarnation, and the supervisor decides what follows.
+    All that an actor may touch of the world is `self.ctx`.
+    """
+
+    ctx: Context
+    _handlers: dict[type[Message], tuple[Handler, Lane]] = {}  # filled per class
+
+    def __init_subclass__(cls) -> None:
+        cls._handlers = dict(cls._handlers)
+        for member in vars(cls).values():
+            mark = getattr(member, _MARK, None)
+            if mark is not None:
+                kind, lane = mark
+                cls._handlers[kind] = (member, lane)
+
+    async def on_start(self) -> None:
+        """Rebuild state (from the journal, say) before the first message."""
+
+    async def on_stop(self) -> None:
+        """An ordered stop; not called when the actor crashes or its process is killed."""
+
+    async def on_terminated(self, event: Terminated) -> None:
+        """A watched actor has ended."""
+
+    def summary(self) -> dict[str, str | int | float]:
+        """A few figures of the state for `rlctl ps`."""
+        return {}
+
+    @classmethod
+    def handler_of(cls, kind: type[Message]) -> tuple[Handler, Lane] | None:
+        """The handler of `kind` and its lane, or None."""
+        return cls._handlers.get(kind)

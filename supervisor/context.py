@@ -1,0 +1,117 @@
+"""All that an actor may touch of the world, in one object: messages, time, randomness, journal, data
+sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+from supervisor.address import Address
+from supervisor.journal import Journal
+from supervisor.mailbox import Lane
+from supervisor.message import Message
+
+if TYPE_CHECKING:
+    from supervisor.cell import Cell
+    from supervisor.network import Network
+    from supervisor.system import ActorSystem
+
+P = ParamSpec("P")
+T = TypeVar("T")
+R = TypeVar("R", bound=Message)
+
+
+class Context:
+    """Given to an actor before `on_start`; valid for one incarnation."""
+
+    def __init__(self, system: ActorSystem, cell: Cell, journal: Journal) -> None:
+        self._system = system
+        self._cell = cell
+        self._offloader: ThreadPoolExecutor | None = None
+        self.address: Address = cell.address
+        self.name: str = cell.address.name
+        self.incarnation: int = cell.address.incarnation
+        self.journal = journal
+        self.rng = random.Random(f"{system.seed}/{self.name}/{self.incarnation}")
+        self.log = logging.LoggerAdapter(logging.getLogger(self.name), {"incarnation": self.incarnation})
+
+    @property
+    def node(self) -> str:
+        """The name of the host that this process stands on."""
+        return self._system.node
+
+    @property
+    def network(self) -> Network:
+        """Opens data sockets (token streams, bulk transfer) with this process's keys and limits."""
+        return self._system.network
+
+    def now(self) -> float:
+        """The loop's monotonic time in seconds: the only clock of an actor."""
+        return asyncio.get_running_loop().time()
+
+    async def tell(self, to: Address | str, message: Message) -> None:
+        """Send without an answer: at most once, in order per sender, receiver and lane.
+
+        A local receiver whose mailbox is full makes the sender wait; an unreachable one loses the
+        message, which is counted.
+        """
+        await self._system.tell(to, message, source=self._cell)
+
+    async def ask(
+        self, to: Address | str, message: Message, *, deadline_s: float, expect: type[R], key: str = ""
+    ) -> R:
+        """Send and await the answer, which must be of type `expect`.
+
+        Re-sent with the same key until the deadline, so that it takes effect once. A name is resolved
+        anew when its holder dies; an address is one incarnation only. The deadline is never later than
+        the one of the message being handled.
+
+        Raises: AskTimeout, Unreachable, Overloaded, Refused, Crashed.
+        """
+        return await self._system.ask(
+            to, message, deadline_s=deadline_s, expect=expect, key=key, source=self._cell
+        )
+
+    async def resolve(self, name: str, deadline_s: float) -> Address:
+        """Who holds `name` now. Raises: AskTimeout when nobody does by the deadline."""
+        return await self._system.resolve(name, deadline_s)
+
+    def watch(self, address: Address) -> None:
+        """Have `on_terminated` called once when this incarnation ends or its process is declared dead."""
+        self._system.watch(address, self._cell)
+
+    def spawn(self, name: str, factory: Callable[[], object]) -> Address:
+        """Start a child actor that ends with this one; its crash is reported as Terminated."""
+        return self._system.spawn_owned(self._cell, name, factory)
+
+    def background(self, work: Coroutine[object, object, None], what: str) -> asyncio.Task[None]:
+        """Run `work` beside the handlers; its failure crashes the actor, its task ends with the actor."""
+        return self._cell.background(work, what)
+
+    def every(self, period_s: float, message: Message) -> None:
+        """Send `message` to oneself every `period_s`, skipping beats that found the mailbox full."""
+        self._cell.every(period_s, message)
+
+    def after(self, delay_s: float, message: Message, lane: Lane = Lane.USER) -> asyncio.TimerHandle:
+        """Send `message` to oneself once, `delay_s` from now."""
+        return self._cell.after(delay_s, message, lane)
+
+    async def offload(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run blocking `work` on this actor's own single thread, in the order of the calls."""
+        if self._offloader is None:
+            self._offloader = ThreadPoolExecutor(1, thread_name_prefix=self.name)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._offloader, lambda: work(*args, **kwargs))
+
+    def crash(self, problem: Exception) -> None:
+        """End this incarnation as if a handler had raised `problem`; for callbacks outside handlers."""
+        self._cell.crash(problem)
+
+    def close(self) -> None:
+        """Release the thread of `offload`."""
+        if self._offloader is not None:
+            self._offloader.shutdown(wait=False, cancel_futures=True)

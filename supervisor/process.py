@@ -1,0 +1,122 @@
+"""Child processes as children of a supervisor: started with their parent's mark, watched by pidfd, killed
+with it.
+
+A child that runs our code calls `die_with_parent` first thing, so that no orphan keeps a GPU; the pidfd tells
+an exit at once and cannot be confused by a reused pid.
+"""
+
+import asyncio
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+PARENT_VARIABLE = "GLEANER_PARENT_PID"
+MAX_OUTPUT_BYTES = 4 << 20
+"""Beyond this, what a child printed is moved to `….old` when it starts again; its log proper rotates by
+itself."""
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSpec:
+    """How to start a child process. Its standard output and error go to `output`."""
+
+    argv: Sequence[str]
+    output: Path
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessExit:
+    """How a process ended: an exit code, or the signal that killed it."""
+
+    code: int | None
+    signal: int | None
+
+    @property
+    def abnormal(self) -> bool:
+        """Anything but exit code 0."""
+        return self.code != 0
+
+    @property
+    def cause(self) -> str:
+        """`exit 3` or `SIGKILL`."""
+        if self.signal is not None:
+            try:
+                return signal.Signals(self.signal).name
+            except ValueError:
+                return f"signal {self.signal}"
+        return f"exit {self.code}"
+
+
+class ChildProcess:
+    """A running child. `on_exit` is called once, on the loop."""
+
+    def __init__(self, spec: ProcessSpec, on_exit: Callable[[ProcessExit], None]) -> None:
+        spec.output.parent.mkdir(parents=True, exist_ok=True)
+        if spec.output.exists() and spec.output.stat().st_size > MAX_OUTPUT_BYTES:
+            spec.output.replace(spec.output.with_suffix(".old"))
+        env = {**os.environ, **spec.env, PARENT_VARIABLE: str(os.getpid())}
+        with spec.output.open("ab") as output:
+            self._popen = subprocess.Popen(
+                list(spec.argv), stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=env
+            )
+        self.pid = self._popen.pid
+        self.exit: ProcessExit | None = None
+        self._on_exit = on_exit
+        self._ended = asyncio.Event()
+        self._pidfd = os.pidfd_open(self.pid)
+        asyncio.get_running_loop().add_reader(self._pidfd, self._reap)
+
+    def _reap(self) -> None:
+        code = self._popen.poll()
+        if code is None:
+            return
+        asyncio.get_running_loop().remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        self.exit = ProcessExit(None, -code) if code < 0 else ProcessExit(code, None)
+        self._ended.set()
+        self._on_exit(self.exit)
+
+    def send_signal(self, number: int) -> None:
+        """Signal the child if it still lives (never another process of the same number)."""
+        if self.exit is None:
+            try:
+                signal.pidfd_send_signal(self._pidfd, number)
+            except ProcessLookupError:
+                return
+
+    async def wait(self) -> ProcessExit:
+        """Until it has ended."""
+        await self._ended.wait()
+        assert self.exit is not None
+        return self.exit
+
+    async def stop(self, timeout_s: float) -> ProcessExit:
+        """SIGTERM, then SIGKILL after `timeout_s`."""
+        self.send_signal(signal.SIGTERM)
+        try:
+            return await asyncio.wait_for(self.wait(), timeout_s)
+        except TimeoutError:
+            self.send_signal(signal.SIGKILL)
+            return await self.wait()
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when its parent dies; leave at once if it died already.
+
+    Called first thing in a child. A process that was not started by a supervisor is left alone.
+    """
+    parent = os.environ.pop(PARENT_VARIABLE, "")
+    if not parent:
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        sys.exit(f"prctl(PR_SET_PDEATHSIG) failed: errno {ctypes.get_errno()}")
+    if os.getppid() != int(parent):
+        sys.exit("the parent process has ended")

@@ -1,0 +1,117 @@
+"""What actor systems say to each other, beneath the actors."""
+
+from supervisor.address import Address
+from supervisor.message import Message
+
+SYSTEM = "$system"
+"""The name under which every process answers these."""
+
+
+class Watch(Message, frozen=True):
+    """Tell `watcher` when this incarnation ends."""
+
+    watcher: Address
+    name: str
+    incarnation: int
+
+
+class Ended(Message, frozen=True):
+    """A watched incarnation has ended."""
+
+    watcher: str
+    watcher_incarnation: int
+    name: str
+    incarnation: int
+    cause: str
+
+
+class Beat(Message, frozen=True):
+    """The loop of the process at `endpoint` turns: sent to every process that it watches or is watched by."""
+
+    endpoint: str
+
+
+class Failure(Message, frozen=True):
+    """An ask was answered by an error. `code` is the name of the error's class."""
+
+    code: str
+    text: str
+
+
+class Inspect(Message, frozen=True):
+    """Asks a process for what `rlctl ps` and `rlctl tree` show."""
+
+
+class ActorState(Message, frozen=True):
+    """One actor of a process."""
+
+    name: str
+    incarnation: int
+    state: str
+    mailbox: int
+    handled: int
+    dropped: int
+    restarts: int
+    last_failure: str
+    parent: str = ""
+    pid: int = 0
+    figures: dict[str, str | int | float] = {}
+
+
+class SystemState(Message, frozen=True):
+    """One process."""
+
+    node: str
+    process: str
+    pid: int
+    endpoint: str
+    actors: list[ActorState]
+    refused: dict[str, int]
+    dead_letters: dict[str, int]
+
+
+class Register(Message, frozen=True):
+    """Claim or renew names for the process at `endpoint`; repeated within the lease."""
+
+    endpoint: str
+    names: dict[str, int]
+    """Name to incarnation."""
+    public_key: str = ""
+
+
+class Registered(Message, frozen=True):
+    """`superseded`: names of the request that a newer incarnation holds; their actors must end."""
+
+    lease_s: float
+    superseded: dict[str, int] = {}
+
+
+class Unregister(Message, frozen=True):
+    """An ordered stop, or a supervisor that saw the process end: these incarnations hold their names no
+    longer."""
+
+    names: dict[str, int]
+
+
+class Lookup(Message, frozen=True):
+    """Who holds `name`?"""
+
+    name: str
+
+
+class Found(Message, frozen=True):
+    """`address` is None while nobody holds the name."""
+
+    address: Address | None
+
+
+class ListNames(Message, frozen=True):
+    """Everything that is registered, names starting with `prefix`."""
+
+    prefix: str = ""
+
+
+class Names(Message, frozen=True):
+    """Live registrations."""
+
+    addresses: list[Address]

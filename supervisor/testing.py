@@ -1,0 +1,77 @@
+"""An actor system in one process for tests: loopback wire, temporary journal, short times."""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+from supervisor.actor import Actor
+from supervisor.address import Address, Incarnations
+from supervisor.limits import Limits
+from supervisor.message import Message
+from supervisor.network import Network
+from supervisor.registry import Registry
+from supervisor.sqlite_journal import SqliteJournal
+from supervisor.system import REGISTRY, ActorSystem
+from transport.loopback import LoopbackNetwork
+from transport.wire import Peer
+
+R = TypeVar("R", bound=Message)
+
+TEST_LIMITS = Limits(mailbox=64, beat_s=0.05, silent_s=0.5, resend_s=0.1, lease_s=0.6, stop_s=1.0)
+
+
+class TestSystem:
+    """`async with TestSystem(tmp_path) as system`: spawn, ask, tell and kill actors by name.
+
+    With `join=other` it is a second process of `other`'s cluster, reached over the loopback wire.
+    """
+
+    __test__ = False
+
+    def __init__(self, directory: Path, *, node: str = "test", join: "TestSystem | None" = None) -> None:
+        self.network: LoopbackNetwork = join.network if join is not None else LoopbackNetwork()
+        self.directory = directory
+        self.node = node
+        self._wire = self.network.wire(node)
+        registry: Peer | None = join.system.wire.local if join is not None else None
+        self.system: ActorSystem = ActorSystem(
+            node=node,
+            process="test",
+            wire=self._wire,
+            journals=SqliteJournal(directory / f"{node}.sqlite", commit_s=0.0),
+            network=Network("127.0.0.1", None),
+            incarnations=Incarnations(lambda: 0),
+            registry=registry,
+            limits=TEST_LIMITS,
+        )
+        self._joined = join is not None
+
+    async def __aenter__(self) -> "TestSystem":
+        self.system.start()
+        if not self._joined:
+            self.spawn(REGISTRY, lambda: Registry(TEST_LIMITS.lease_s))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.system.close()
+
+    def spawn(self, name: str, factory: Callable[[], Actor]) -> Address:
+        """Start an actor."""
+        return self.system.spawn(name, factory).address
+
+    async def ask(self, to: str | Address, message: Message, expect: type[R], deadline_s: float = 5.0) -> R:
+        """Ask from outside any actor."""
+        return await self.system.ask(to, message, deadline_s=deadline_s, expect=expect)
+
+    async def tell(self, to: str | Address, message: Message) -> None:
+        """Tell from outside any actor."""
+        await self.system.tell(to, message)
+
+    def kill(self, name: str) -> None:
+        """End an actor as a crash would, without `on_stop`."""
+        cell = self.system.cell(name)
+        assert cell is not None, f"no actor {name!r} lives here"
+        cell.crash(RuntimeError("killed by the test"))

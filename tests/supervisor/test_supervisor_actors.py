@@ -1,0 +1,297 @@
+"""Tell, ask, mailboxes, watch, registry and journals of actors in one process or two on a loopback wire."""
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from supervisor import (
+    Actor,
+    Address,
+    AskTimeout,
+    Crashed,
+    Done,
+    Lane,
+    Message,
+    Overloaded,
+    Refused,
+    Terminated,
+    Unreachable,
+    handles,
+)
+from supervisor.testing import TEST_LIMITS, TestSystem
+
+
+class Count(Message, frozen=True):
+    text: str
+
+
+class Totals(Message, frozen=True):
+    top: int = 10
+
+
+class TotalsAre(Message, frozen=True):
+    words: dict[str, int]
+
+
+class Words(Message, frozen=True):
+    words: dict[str, int]
+
+
+class WordCounter(Actor):
+    """The counter of the README: totals survive the actor's death."""
+
+    async def on_start(self) -> None:
+        self.totals: Counter[str] = Counter()
+        async for event in self.ctx.journal.replay():
+            assert isinstance(event, Words)
+            self.totals.update(event.words)
+
+    @handles(Count)
+    async def count(self, message: Count) -> None:
+        words = Counter(message.text.split())
+        await self.ctx.journal.append(Words(words=dict(words)))
+        self.totals.update(words)
+
+    @handles(Totals)
+    async def totals_now(self, message: Totals) -> TotalsAre:
+        return TotalsAre(words=dict(self.totals.most_common(message.top)))
+
+
+class Block(Message, frozen=True):
+    seconds: float
+
+
+class Fail(Message, frozen=True):
+    pass
+
+
+class Decline(Message, frozen=True):
+    pass
+
+
+class Urgent(Message, frozen=True):
+    pass
+
+
+class Log(Message, frozen=True):
+    pass
+
+
+class Entries(Message, frozen=True):
+    entries: list[str]
+
+
+class Odd(Actor):
+    """Blocks, fails, declines and remembers."""
+
+    def __init__(self) -> None:
+        self.entries: list[str] = []
+
+    @handles(Block)
+    async def block(self, message: Block) -> None:
+        self.entries.append("block")
+        await asyncio.sleep(message.seconds)
+
+    @handles(Fail)
+    async def fail(self, message: Fail) -> None:
+        raise ValueError("on purpose")
+
+    @handles(Decline)
+    async def decline(self, message: Decline) -> None:
+        raise Refused("not today")
+
+    @handles(Count)
+    async def count(self, message: Count) -> None:
+        self.entries.append(message.text)
+
+    @handles(Urgent, lane=Lane.SYSTEM)
+    async def urgent(self, message: Urgent) -> None:
+        self.entries.append("urgent")
+
+    @handles(Log)
+    async def log(self, message: Log) -> Entries:
+        return Entries(entries=self.entries)
+
+
+class Watcher(Actor):
+    def __init__(self, target: Address) -> None:
+        self.target = target
+        self.seen: list[Terminated] = []
+
+    async def on_start(self) -> None:
+        self.ctx.watch(self.target)
+
+    async def on_terminated(self, event: Terminated) -> None:
+        self.seen.append(event)
+
+    @handles(Log)
+    async def log(self, message: Log) -> Entries:
+        return Entries(entries=[f"{event.name}#{event.incarnation} {event.cause}" for event in self.seen])
+
+
+async def test_totals_survive_a_kill(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as system:
+        first = system.spawn("counter", WordCounter)
+        await system.ask("counter", Count(text="a a b"), Done)
+        system.kill("counter")
+        second = system.spawn("counter", WordCounter)
+        reply = await system.ask("counter", Totals(), TotalsAre)
+        assert reply.words == {"a": 2, "b": 1}
+        assert second.incarnation > first.incarnation
+
+
+async def test_an_ask_ends_with_timeout_refusal_or_crash_and_never_in_silence(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as system:
+        address = system.spawn("odd", Odd)
+        with pytest.raises(AskTimeout):
+            await system.ask(address, Block(seconds=0.3), Done, deadline_s=0.05)
+        with pytest.raises(Refused, match="not today"):
+            await system.ask(address, Decline(), Done)
+        with pytest.raises(Refused, match="does not handle"):
+            await system.ask(address, Totals(), TotalsAre)
+        with pytest.raises(Crashed, match="on purpose"):
+            await system.ask(address, Fail(), Done)
+        with pytest.raises(Unreachable):
+            await system.ask(address, Log(), Entries)
+        with pytest.raises(AskTimeout, match="nobody holds the name"):
+            await system.ask("nobody", Log(), Entries, deadline_s=0.2)
+
+
+async def test_a_full_mailbox_answers_overloaded_at_once_and_the_system_lane_goes_first(
+    tmp_path: Path,
+) -> None:
+    async with TestSystem(tmp_path) as system:
+        address = system.spawn("odd", Odd)
+        blocked = asyncio.create_task(system.ask(address, Block(seconds=0.3), Done))
+        await asyncio.sleep(0.05)
+        for number in range(TEST_LIMITS.mailbox):
+            await system.tell(address, Count(text=str(number)))
+        with pytest.raises(Overloaded):
+            await system.ask(address, Log(), Entries)
+        await system.tell(address, Urgent())
+        await blocked
+        entries = (await system.ask(address, Log(), Entries)).entries
+        assert entries[:2] == ["block", "urgent"]
+        assert entries[2:] == [str(number) for number in range(TEST_LIMITS.mailbox)]
+
+
+async def test_a_local_tell_waits_for_room_instead_of_losing(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as system:
+        address = system.spawn("odd", Odd)
+        await system.tell(address, Block(seconds=0.1))
+        many = TEST_LIMITS.mailbox * 3
+        for number in range(many):
+            await system.tell(address, Count(text=str(number)))
+        await system.tell(address, Count(text="last"))
+        entries = []
+        async with asyncio.timeout(5):
+            while "last" not in entries:
+                await asyncio.sleep(0.01)
+                entries = (await system.ask(address, Log(), Entries)).entries
+        assert entries[1:-1] == [str(number) for number in range(many)]
+
+
+async def test_a_message_past_its_deadline_is_dropped_by_the_receiver(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as system:
+        address = system.spawn("odd", Odd)
+        await system.tell(address, Block(seconds=0.2))
+        with pytest.raises(AskTimeout):
+            await system.ask(address, Count(text="late"), Done, deadline_s=0.05)
+        assert (await system.ask(address, Log(), Entries)).entries == ["block"]
+
+
+async def test_asks_cross_processes_by_name_and_survive_a_restart_of_the_receiver(tmp_path: Path) -> None:
+    async with (
+        TestSystem(tmp_path) as head,
+        TestSystem(tmp_path, node="other", join=head) as other,
+    ):
+        other.spawn("counter", WordCounter)
+        await head.ask("counter", Count(text="x"), Done)
+        other.kill("counter")
+        asking = asyncio.create_task(head.ask("counter", Totals(), TotalsAre))
+        await asyncio.sleep(0.1)
+        other.spawn("counter", WordCounter)
+        assert (await asking).words == {"x": 1}
+
+
+async def test_a_resent_ask_takes_effect_once(tmp_path: Path) -> None:
+    async with (
+        TestSystem(tmp_path) as head,
+        TestSystem(tmp_path, node="other", join=head) as other,
+    ):
+        address = other.spawn("odd", Odd)
+        # three times the re-send period: the same ask arrives several times while it runs
+        await head.ask(address, Block(seconds=TEST_LIMITS.resend_s * 3.5), Done)
+        first = asyncio.create_task(
+            head.system.ask(address, Count(text="once"), deadline_s=2, expect=Done, key="k1")
+        )
+        second = asyncio.create_task(
+            head.system.ask(address, Count(text="once"), deadline_s=2, expect=Done, key="k1")
+        )
+        await asyncio.gather(first, second)
+        assert (await head.ask(address, Log(), Entries)).entries == ["block", "once"]
+
+
+async def test_an_ask_to_an_older_incarnation_is_unreachable(tmp_path: Path) -> None:
+    async with (
+        TestSystem(tmp_path) as head,
+        TestSystem(tmp_path, node="other", join=head) as other,
+    ):
+        old = other.spawn("odd", Odd)
+        other.kill("odd")
+        other.spawn("odd", Odd)
+        with pytest.raises(Unreachable):
+            await head.ask(old, Log(), Entries)
+
+
+async def test_a_watcher_learns_of_a_crash_near_and_far(tmp_path: Path) -> None:
+    async with (
+        TestSystem(tmp_path) as head,
+        TestSystem(tmp_path, node="other", join=head) as other,
+    ):
+        target = other.spawn("odd", Odd)
+        other.spawn("near", lambda: Watcher(target))
+        head.spawn("far", lambda: Watcher(target))
+        await asyncio.sleep(0.1)
+        other.kill("odd")
+        for name in ("near", "far"):
+            async with asyncio.timeout(3):
+                while not (entries := (await head.ask(name, Log(), Entries)).entries):
+                    await asyncio.sleep(0.02)
+            assert entries == [f"odd#{target.incarnation} crashed: RuntimeError: killed by the test"]
+
+
+async def test_a_watcher_learns_of_a_dead_process_and_its_asks_fail(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as head:
+        async with TestSystem(tmp_path, node="other", join=head) as other:
+            target = other.spawn("odd", Odd)
+            head.spawn("far", lambda: Watcher(target))
+            await head.ask(target, Log(), Entries)
+            waiting = asyncio.create_task(head.ask(target, Block(seconds=30), Done, deadline_s=20))
+            await asyncio.sleep(0.2)
+            head.network.kill("other")
+            with pytest.raises(Unreachable):
+                await asyncio.wait_for(waiting, 3)
+            async with asyncio.timeout(3):
+                while not (entries := (await head.ask("far", Log(), Entries)).entries):
+                    await asyncio.sleep(0.02)
+            assert entries[0].startswith(f"odd#{target.incarnation} ")
+
+
+async def test_a_superseded_actor_ends_itself(tmp_path: Path) -> None:
+    async with (
+        TestSystem(tmp_path) as head,
+        TestSystem(tmp_path, node="one", join=head) as one,
+        TestSystem(tmp_path, node="two", join=head) as two,
+    ):
+        one.spawn("odd", Odd)
+        await head.ask("odd", Log(), Entries)
+        two.system.incarnations.at_least(1000)
+        newer = two.spawn("odd", Odd)
+        async with asyncio.timeout(5):
+            while one.system.cell("odd") is not None:
+                await asyncio.sleep(0.02)
+        head.system._resolved.clear()
+        assert (await head.system.resolve("odd", 2.0)).incarnation == newer.incarnation
