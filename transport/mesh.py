@@ -29,7 +29,7 @@ from transport.wire import (
     Sent,
     check_frames,
 )
-from transport.zap import Authenticator, owned_routing_id, receive_verified
+from transport.zap import ROUTING_MARK, Authenticator, owned_routing_id, receive_verified
 
 MAX_PEERS = 1000  # dialled at a time; three sockets of the context's limit each
 MAX_PARTS = 16  # frames in one message
@@ -217,8 +217,8 @@ class ZmqWire:
 
     def _on_routed(self, frames: list[bytes]) -> None:
         route, *rest = frames
-        if route[:1] == b"\0":
-            self._refusals.count("a peer without a name", "no-identity", "the sender set no routing id")
+        if not route.startswith(ROUTING_MARK):
+            self._refusals.count("a stranger", "no-identity", f"routing id {route[:32]!r} is not of our form")
         else:
             self.deliver(route, rest)
 

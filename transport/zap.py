@@ -61,6 +61,7 @@ class Authenticator:
         """Close a domain. The last one takes the authenticator with it."""
         self._domains.pop(domain, None)
         if not self._domains:
+            self._port.sock.unbind(ZAP_ENDPOINT)  # a close alone frees the name some time later
             self._port.close()
             for context, found in list(_of_context.items()):
                 if found is self:
@@ -88,10 +89,13 @@ def _ignore(_address: str, _what: str) -> None:
 _of_context: WeakKeyDictionary[zmq.Context[Sock], Authenticator] = WeakKeyDictionary()
 
 
+ROUTING_MARK = b"gl1#"  # libzmq still takes any bytes for ZMTP 1.0 frames; none of those begin so
+
+
 def owned_routing_id(name: str, keys: NodeKeys | None) -> bytes:
-    """A routing id for a dialling socket; with keys it ends in the owner's public key."""
+    """A routing id for a dialling socket: our mark, a name, and with keys the owner's public key."""
     owner = keys.public if keys is not None else ""
-    return f"{name}#{owner}".encode()
+    return ROUTING_MARK + f"{name}#{owner}".encode()
 
 
 def receive_verified(sock: Sock) -> list[bytes]:

@@ -16,6 +16,9 @@ from transport.refusal import Oversize, WrongParts
 from transport.sockets import CannotListen
 from transport.wire import HELD_FRAMES, MAX_FRAME_BYTES, Link, Peer, Sent, Wire
 
+# newer releases of the plugin offer a hook instead, but it does not work for one folder alone
+pytestmark = pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy.")
+
 
 @pytest.fixture(
     params=[asyncio.DefaultEventLoopPolicy(), uvloop.EventLoopPolicy()], ids=["asyncio", "uvloop"]
