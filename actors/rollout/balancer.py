@@ -1,0 +1,167 @@
+"""Which instance gets the next request (RLBoost, Algorithm 2, lines 1-12): join the shortest queue, delayed.
+
+Owns what is known of the instances' load, and the choice. Pure: no clock, no I/O. It moves nothing: the
+manager dispatches what `select` says and reports what then happened. Nothing is weighed but the queue: not
+the speed of an instance, not its kind, not what it has cached.
+
+An instance has at most Θ (`max_pending`) requests pending, that is dispatched and not yet decoding; a request
+that finds every queue full waits with the manager (line 12), because whoever waits can still go to whichever
+instance becomes free first. What an older incarnation is said to have done changes nothing (it is counted in
+`ignored`), and no count ever goes below zero.
+"""
+
+import enum
+from dataclasses import dataclass
+
+InstanceId = str
+
+
+class InstanceKind(enum.StrEnum):
+    """What an instance runs on."""
+
+    RESERVED = "reserved"
+    PREEMPTIBLE = "preemptible"
+
+
+@dataclass(slots=True)
+class Instance:
+    """What the balancer knows of one incarnation of an instance.
+
+    `slots`: how many requests it decodes at once. `version` and `root`: the weights that it proved to serve
+    (None: none now) and the root digest of their manifest. `chosen`: when it last got a request, as a count
+    of dispatches.
+    """
+
+    id: InstanceId
+    incarnation: int
+    kind: InstanceKind
+    slots: int
+    version: int | None = None
+    root: bytes = b""
+    pending: int = 0
+    executing: int = 0
+    draining: bool = False
+    chosen: int = 0
+
+    def serves(self, version: int, root: bytes | None) -> bool:
+        return not self.draining and self.version == version and (root is None or self.root == root)
+
+
+class Balancer:
+    """See the module. Each `observe`-like method answers whether it counted."""
+
+    def __init__(self, max_pending: int) -> None:
+        if max_pending < 1:
+            raise ValueError(
+                f"max_pending is {max_pending}; at least 1 is needed for any request to be dispatched"
+            )
+        self.max_pending = max_pending
+        self.instances: dict[InstanceId, Instance] = {}
+        self.ignored = 0
+        self._dispatches = 0
+
+    def joined(
+        self,
+        id: InstanceId,
+        incarnation: int,
+        kind: InstanceKind,
+        slots: int,
+        *,
+        pending: int = 0,
+        executing: int = 0,
+    ) -> bool:
+        """An instance is there, with this load (after a restart of the manager it has some already)."""
+        known = self.instances.get(id)
+        if known is not None and known.incarnation >= incarnation:
+            return self._ignore()
+        self.instances[id] = Instance(id, incarnation, kind, slots, pending=pending, executing=executing)
+        return True
+
+    def gone(self, id: InstanceId, incarnation: int) -> bool:
+        """The incarnation died or left."""
+        if self._known(id, incarnation) is None:
+            return self._ignore()
+        del self.instances[id]
+        return True
+
+    def serving(self, id: InstanceId, incarnation: int, version: int | None, root: bytes = b"") -> bool:
+        """It serves these weights from now on; None: none, until it says so."""
+        instance = self._known(id, incarnation)
+        if instance is None:
+            return self._ignore()
+        instance.version, instance.root = version, root
+        return True
+
+    def draining(self, id: InstanceId, incarnation: int) -> bool:
+        """It gets nothing more."""
+        instance = self._known(id, incarnation)
+        if instance is None:
+            return self._ignore()
+        instance.draining = True
+        return True
+
+    def dispatched(self, id: InstanceId, incarnation: int, count: int) -> bool:
+        """`count` requests were sent to it."""
+        instance = self._known(id, incarnation)
+        if instance is None or count < 1:
+            return self._ignore()
+        self._dispatches += 1
+        instance.pending += count
+        instance.chosen = self._dispatches
+        return True
+
+    def started(self, id: InstanceId, incarnation: int, count: int = 1) -> bool:
+        """`count` pending requests began to decode."""
+        instance = self._known(id, incarnation)
+        if instance is None or not 1 <= count <= instance.pending:
+            return self._ignore()
+        instance.pending -= count
+        instance.executing += count
+        return True
+
+    def ended(self, id: InstanceId, incarnation: int, was_executing: bool) -> bool:
+        """A request left it: finished, aborted or taken back."""
+        instance = self._known(id, incarnation)
+        if instance is None or not (instance.executing if was_executing else instance.pending):
+            return self._ignore()
+        if was_executing:
+            instance.executing -= 1
+        else:
+            instance.pending -= 1
+        return True
+
+    def select(self, version: int, count: int, root: bytes | None = None) -> list[InstanceId]:
+        """Instances for the next `count` requests, one each; fewer when all are at Θ: the rest waits.
+
+        Only instances that serve exactly `version` (and `root`, if given) and do not drain. Changes nothing:
+        report what was really sent by `dispatched`. Ties go to the one that executes less, then to the one
+        chosen longest ago, then by name.
+        """
+        serving = [instance for instance in self.instances.values() if instance.serves(version, root)]
+        pending = {instance.id: instance.pending for instance in serving}
+        order = {instance.id: (instance.executing, instance.chosen, instance.id) for instance in serving}
+        chosen: list[InstanceId] = []
+        while len(chosen) < count:
+            candidates = [id for id, queued in pending.items() if queued < self.max_pending]  # lines 3-7
+            if not candidates:
+                break  # lines 11-12: the manager asks again at the next start or end of a request
+            best = min(candidates, key=lambda id: (pending[id], order[id]))  # line 9
+            pending[best] += 1
+            chosen.append(best)
+        return chosen
+
+    def capacity(self, version: int, root: bytes | None = None) -> int:
+        """How many requests `select` would place now."""
+        return sum(
+            max(0, self.max_pending - instance.pending)
+            for instance in self.instances.values()
+            if instance.serves(version, root)
+        )
+
+    def _known(self, id: InstanceId, incarnation: int) -> Instance | None:
+        instance = self.instances.get(id)
+        return instance if instance is not None and instance.incarnation == incarnation else None
+
+    def _ignore(self) -> bool:
+        self.ignored += 1
+        return False

@@ -1,0 +1,157 @@
+"""The choice of an instance: worked examples of Algorithm 2, lines 1-12, and its laws."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actors.rollout.balancer import Balancer, InstanceKind
+
+SPOT = InstanceKind.PREEMPTIBLE
+
+
+def balancer(max_pending: int = 4, **loads: tuple[int, int]) -> Balancer:
+    """Instances that serve version 7, each with (pending, executing)."""
+    made = Balancer(max_pending)
+    for name, (pending, executing) in loads.items():
+        made.joined(name, 1, SPOT, slots=8, pending=pending, executing=executing)
+        made.serving(name, 1, 7, b"root")
+    return made
+
+
+def test_the_shortest_queue_is_joined() -> None:
+    assert balancer(a=(2, 0), b=(1, 9), c=(3, 0)).select(7, 1) == ["b"]
+
+
+def test_several_requests_fill_the_queues_evenly() -> None:
+    # pending 2, 0: two go to b (0, 1), then both stand at 2 and a is first by name, then b
+    assert balancer(a=(2, 0), b=(0, 0)).select(7, 4) == ["b", "b", "a", "b"]
+
+
+def test_what_finds_every_queue_full_waits() -> None:
+    chosen = balancer(max_pending=2, a=(1, 5), b=(2, 0)).select(7, 3)
+    assert chosen == ["a"]
+    assert balancer(max_pending=2, a=(2, 0), b=(2, 0)).select(7, 3) == []
+
+
+def test_a_start_makes_room_again() -> None:
+    full = balancer(max_pending=1, a=(1, 0))
+    assert full.select(7, 1) == []
+    full.started("a", 1)
+    assert full.select(7, 1) == ["a"]
+    assert full.instances["a"].executing == 1
+
+
+def test_equal_queues_go_to_who_executes_less_then_to_who_waited_longest() -> None:
+    assert balancer(a=(0, 3), b=(0, 2)).select(7, 1) == ["b"]
+    even = balancer(a=(0, 0), b=(0, 0), c=(0, 0))
+    order = []
+    for _ in range(4):
+        [name] = even.select(7, 1)
+        even.dispatched(name, 1, 1)
+        even.ended(name, 1, was_executing=False)
+        order.append(name)
+    assert order == ["a", "b", "c", "a"]
+
+
+def test_only_the_wanted_version_and_root_are_chosen() -> None:
+    fleet = balancer(a=(0, 0), b=(0, 0), c=(0, 0))
+    fleet.serving("a", 1, 6, b"root")
+    fleet.serving("b", 1, 7, b"forged")
+    assert fleet.select(7, 2, b"root") == ["c", "c"]
+    fleet.serving("c", 1, None)
+    assert fleet.select(7, 1, b"root") == []
+    assert fleet.select(8, 1) == []
+
+
+def test_a_draining_instance_gets_nothing() -> None:
+    fleet = balancer(a=(0, 0), b=(3, 0))
+    fleet.draining("a", 1)
+    assert fleet.select(7, 2) == ["b"]
+
+
+def test_an_instance_that_joined_but_serves_nothing_gets_nothing() -> None:
+    fleet = Balancer(4)
+    fleet.joined("a", 1, SPOT, 8)
+    assert fleet.select(7, 1) == []
+
+
+def test_an_older_incarnation_changes_nothing() -> None:
+    fleet = balancer(a=(2, 2))
+    assert fleet.joined("a", 2, SPOT, 8)
+    assert not fleet.joined("a", 1, SPOT, 8)
+    assert not fleet.serving("a", 1, 7)
+    assert not fleet.ended("a", 1, was_executing=True)
+    assert not fleet.dispatched("a", 1, 1)
+    assert not fleet.draining("a", 1)
+    assert not fleet.gone("a", 1)
+    assert fleet.ignored == 6
+    assert (fleet.instances["a"].pending, fleet.instances["a"].version) == (0, None)
+    assert fleet.gone("a", 2)
+    assert not fleet.instances
+
+
+def test_a_threshold_below_one_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        Balancer(0)
+
+
+names = st.sampled_from(["a", "b", "c"])
+moves = st.one_of(
+    st.tuples(st.just("joined"), names, st.integers(1, 3)),
+    st.tuples(st.just("gone"), names, st.integers(1, 3)),
+    st.tuples(st.just("serving"), names, st.integers(1, 3)),
+    st.tuples(st.just("draining"), names, st.integers(1, 3)),
+    st.tuples(st.just("started"), names, st.integers(1, 3)),
+    st.tuples(st.just("finished"), names, st.integers(1, 3)),
+    st.tuples(st.just("aborted"), names, st.integers(1, 3)),
+    st.tuples(st.just("dispatch"), names, st.integers(0, 12)),
+)
+
+
+@given(st.lists(moves, max_size=60), st.integers(1, 4))
+def test_no_history_breaks_the_counts(history: list[tuple[str, str, int]], max_pending: int) -> None:
+    fleet = Balancer(max_pending)
+    inside: dict[tuple[str, int], int] = {}  # what should be on each incarnation: pending + executing
+    for what, name, number in history:
+        key = (name, number)
+        if what == "joined":
+            if fleet.joined(name, number, SPOT, 8):
+                inside[key] = 0
+                assert fleet.serving(name, number, 7)
+        elif what == "gone":
+            fleet.gone(name, number)
+        elif what == "serving":
+            fleet.serving(name, number, number + 5)
+        elif what == "draining":
+            fleet.draining(name, number)
+        elif what == "started":
+            fleet.started(name, number)
+        elif what in ("finished", "aborted"):
+            inside[key] = inside.get(key, 0) - fleet.ended(name, number, was_executing=what == "finished")
+        else:
+            room = fleet.capacity(7)
+            chosen = fleet.select(7, number)
+            assert len(chosen) == min(number, room)
+            assert chosen == fleet.select(7, number), "the choice is a function of the state"
+            for id in dict.fromkeys(chosen):
+                assert fleet.instances[id].version == 7
+                assert not fleet.instances[id].draining
+                incarnation = fleet.instances[id].incarnation
+                assert fleet.dispatched(id, incarnation, chosen.count(id))
+                inside[id, incarnation] += chosen.count(id)
+        for id, instance in fleet.instances.items():
+            assert 0 <= instance.pending <= max_pending
+            assert instance.executing >= 0
+            assert instance.pending + instance.executing == inside[id, instance.incarnation]
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=6), st.integers(1, 20))
+def test_no_queue_gets_a_request_while_a_shorter_one_has_room(
+    loads: list[tuple[int, int]], count: int
+) -> None:
+    fleet = balancer(max_pending=5, **{f"i{number}": load for number, load in enumerate(loads)})
+    pending = {id: instance.pending for id, instance in fleet.instances.items()}
+    for id in fleet.select(7, count):
+        assert pending[id] == min(pending.values())
+        pending[id] += 1
+        assert pending[id] <= 5
