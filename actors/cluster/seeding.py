@@ -1,0 +1,103 @@
+"""How long the trainer rolls out, and how many preemptible instances are worth having (RLBoost, Alg. 1).
+
+Owns the rule from one step's times to the next step's T_seed and N_prem. Pure. Whoever runs the steps
+measures the times, keeps the state between steps and journals it (`SeedingState` is a msgspec struct).
+
+Added to the paper's algorithm, because it runs unattended: T_seed and N_prem are clamped to a range, a step
+that trained nothing keeps its N_prem, and the memory can be switched off.
+"""
+
+import math
+
+import msgspec
+
+from configs.schema import Seeding
+
+SAME_COUNT = 1e-6  # line 11 compares a mean over time with a count: equal up to rounding of the mean
+MAX_MEMORY = 1024  # entries of M; counts are small integers, so more would be a defect of whoever counts
+
+
+class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """What one step measured; seconds and instances.
+
+    `train_wait_s`: the trainer idle, waiting for samples to fill a micro-batch. `remote_wait_s`: remote
+    instances idle, from the last response until the step's end. `train_s`: the trainer computing.
+    `remote_s`: remote instances generating. `mean_prem` (n̄): preemptible instances, averaged over the
+    step. `next_prem` (n̂): preemptible instances active just before the next step starts.
+    """
+
+    train_wait_s: float
+    remote_wait_s: float
+    train_s: float
+    remote_s: float
+    mean_prem: float
+    next_prem: int
+
+
+class SeedingState(msgspec.Struct, frozen=True, kw_only=True):
+    """T_seed, N_prem and the scheduler memory M: preemptible instances -> T_seed that suited them."""
+
+    t_seed_s: float
+    n_prem: int
+    memory: dict[int, float] = {}
+
+
+class SeedingPolicy:
+    """Algorithm 1. Line numbers are the paper's."""
+
+    def __init__(self, settings: Seeding, *, n_reserved: int, n_prem_max: int) -> None:
+        if n_reserved < 1 or n_prem_max < 0:
+            raise ValueError(f"n_reserved is {n_reserved} (>= 1 needed), n_prem_max {n_prem_max} (>= 0)")
+        self.settings = settings
+        self.n_reserved = n_reserved
+        self.n_prem_max = n_prem_max
+
+    def initial(self) -> SeedingState:
+        """Lines 1-3: empty memory, T_init, as many preemptible instances as reserved engines."""
+        return SeedingState(
+            t_seed_s=self._clamp_s(self.settings.initial_s),
+            n_prem=min(self.n_reserved, self.n_prem_max),
+        )
+
+    def next(self, state: SeedingState, times: StepTimes) -> SeedingState:
+        """Lines 9-14: what the next step is to run with."""
+        # Line 9: seed longer when training waited, shorter when the remote instances did.
+        wait_s = _finite(times.train_wait_s) - _finite(times.remote_wait_s)
+        t_seed_s = self._clamp_s(state.t_seed_s + wait_s / self.settings.eta)
+        # Line 10: as many as are needed to do all of the step's rollout in the time that training takes.
+        # It uses the T_seed of line 9, as printed, not the one that line 14 may retrieve.
+        n_prem = self._n_prem(state, times, t_seed_s)
+        memory = dict(state.memory)
+        # Lines 11-12: remember only what no change of instances has disturbed.
+        undisturbed = abs(times.mean_prem - times.next_prem) <= SAME_COUNT
+        if self.settings.memory and undisturbed and len(memory.keys() | {times.next_prem}) <= MAX_MEMORY:
+            memory[times.next_prem] = t_seed_s
+        # Lines 13-14: start from what suited that many instances before.
+        if self.settings.memory:
+            t_seed_s = self._clamp_s(memory.get(times.next_prem, t_seed_s))
+        return SeedingState(t_seed_s=t_seed_s, n_prem=n_prem, memory=memory)
+
+    def window_s(self, state: SeedingState, preemptible: int) -> float:
+        """How long the trainer's engines may roll out now that `preemptible` instances could take over.
+
+        Without any there is nobody to hand requests to: no limit, and the step runs as a co-located one.
+        """
+        return state.t_seed_s if preemptible > 0 else math.inf
+
+    def _n_prem(self, state: SeedingState, times: StepTimes, t_seed_s: float) -> int:
+        train_s = _finite(times.train_s)
+        if train_s == 0:
+            return min(state.n_prem, self.n_prem_max)
+        remote = _finite(times.remote_s) * _finite(times.mean_prem)
+        wanted = (remote + t_seed_s * self.n_reserved) / train_s
+        # A fraction of an instance cannot be had: round up, for the bound is the least number with which
+        # rollout takes no longer than training. The slack keeps 3.0000000001 at 3.
+        return math.ceil(min(wanted, self.n_prem_max) - SAME_COUNT)
+
+    def _clamp_s(self, t_seed_s: float) -> float:
+        return min(max(t_seed_s, self.settings.min_s), self.settings.max_s)
+
+
+def _finite(value: float) -> float:
+    """A measured time: a negative or undefined one (a clock was read wrongly) counts as none."""
+    return value if 0 <= value < math.inf else 0.0
