@@ -92,7 +92,9 @@ class SeedingPolicy:
         wanted = (remote + t_seed_s * self.n_reserved) / train_s
         # A fraction of an instance cannot be had: round up, for the bound is the least number with which
         # rollout takes no longer than training. The slack keeps 3.0000000001 at 3.
-        return math.ceil(min(wanted, self.n_prem_max) - SAME_COUNT)
+        # At least one where any is allowed: at none, with a short window, line 10 would see no remote
+        # rollout to ask instances for, and stay at none for good.
+        return min(max(1, math.ceil(min(wanted, self.n_prem_max) - SAME_COUNT)), self.n_prem_max)
 
     def _clamp_s(self, t_seed_s: float) -> float:
         return min(max(t_seed_s, self.settings.min_s), self.settings.max_s)

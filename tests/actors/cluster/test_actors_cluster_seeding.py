@@ -89,6 +89,13 @@ def test_a_job_without_any_preemptible_instance_keeps_working() -> None:
     assert policy().window_s(after, preemptible=1) == 10.0
 
 
+def test_the_fleet_never_shrinks_to_none_for_good() -> None:
+    after = policy().next(state(t_seed_s=0.0), times(remote_s=0.0, mean_prem=0.0, next_prem=0))
+    assert (after.t_seed_s, after.n_prem) == (0.0, 1)
+    none_allowed = SeedingPolicy(Seeding(), n_reserved=1, n_prem_max=0)
+    assert none_allowed.next(none_allowed.initial(), times()).n_prem == 0
+
+
 def test_a_whole_number_is_not_rounded_up_by_an_error_of_floats() -> None:
     # (0.1 + 0.2) * 10 = 3.0000000000000004
     after = policy(initial_s=0.0).next(
@@ -137,7 +144,7 @@ def test_every_history_stays_within_the_clamps(history: list[StepTimes]) -> None
     for step in history:
         now = rule.next(now, step)
         assert 0.0 <= now.t_seed_s <= 60.0
-        assert 0 <= now.n_prem <= 8
+        assert 1 <= now.n_prem <= 8
         assert all(0.0 <= window <= 60.0 for window in now.memory.values())
 
 
@@ -167,4 +174,5 @@ def test_the_bound_of_instances_covers_the_rollout_of_the_step(remote_s: float, 
     step = times(remote_s=remote_s, train_s=train_s)
     wanted = (remote_s * 3 + 10.0 * 2) / train_s
     n_prem = policy().next(state(), step).n_prem
-    assert n_prem == 8 or wanted - 1e-5 <= n_prem < wanted + 1
+    assert n_prem in (1, 8) or wanted - 1e-5 <= n_prem < wanted + 1
+    assert n_prem >= min(wanted, 8) - 1e-5
