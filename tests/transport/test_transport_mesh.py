@@ -187,16 +187,17 @@ async def test_random_bytes_on_the_socket_disturb_nobody(opened, hear, eventuall
         os.urandom(3000),
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
         greeting + os.urandom(500),
+        greeting.replace(b"NULL", b"ODD!"),
         greeting + b"\x06" + struct.pack(">Q", 1 << 62),
     ]
     raw = [socket.create_connection(port_of(b.wire.local)) for _ in shouts]
     for n, (connection, shout) in enumerate(zip(raw, shouts, strict=True)):
         connection.sendall(shout)
         a.wire.send(b.wire.local, [b"%d" % n])
-    await eventually(lambda: b.frames == [[b"0"], [b"1"], [b"2"], [b"3"]])
-    await eventually(lambda: b.wire.refused["handshake"] >= 2)
+    await eventually(lambda: b.frames == [[b"0"], [b"1"], [b"2"], [b"3"], [b"4"]])
     for connection in raw:
         connection.close()
+    await eventually(lambda: b.wire.refused["handshake"] >= 2)
 
 
 async def test_oversize_and_misshapen_messages_are_counted_and_live_traffic_goes_on(
