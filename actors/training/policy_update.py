@@ -1,0 +1,203 @@
+"""One optimizer step of the policy, fed with complete groups as they come.
+
+Owns the weights in training, the optimizer's moments and the gradient accumulated so far. Does not own where
+samples come from, when weights are published, or the files of a checkpoint. No actor and no process: plain
+calls, one at a time.
+
+Deterministic: the same state and the same samples in the same micro-batches give the same bits, on the same
+machine with the same number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from actors.engine.checkpoint import load_checkpoint
+from actors.engine.qwen3 import Qwen3
+from actors.training.grpo import policy_sums, token_logprobs
+from actors.training.samples import Batch, Sample, by_length, collate
+from configs.schema import Training
+
+MOST_TOKENS = 8192
+"""Padded tokens of one forward and backward pass; bounds activations, and is no slower than larger ones."""
+
+MODEL, FIRST, SECOND, STEP = "model.", "adam.first.", "adam.second.", "adam.step"
+"""Names in the state: weights, first and second moments, and the number of optimizer steps."""
+
+
+class BadState(ValueError):
+    """A state does not fit this model; nothing of it was taken."""
+
+
+class OutOfOrder(RuntimeError):
+    """A call that the step's order forbids: begin_step, add_micro_batch once or more, finish_step."""
+
+
+class NotFinite(ArithmeticError):
+    """The gradient is no number. Weights and moments are as before the step, which can be begun again."""
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatchStats:
+    """What one micro-batch added: samples, response tokens, and its loss summed over those tokens."""
+
+    samples: int
+    tokens: int
+    loss_sum: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepStats:
+    """A finished step. `step` counts optimizer steps from 1.
+
+    loss: mean over tokens. grad_norm: before clipping. clipped: share of the tokens that the ratio's clip
+    took out. drift: mean estimated KL from the sampling policy, nats a token; on-policy it is rounding.
+    """
+
+    step: int
+    samples: int
+    tokens: int
+    loss: float
+    grad_norm: float
+    clipped: float
+    drift: float
+
+
+@dataclass(slots=True)
+class _Sums:
+    samples: int = 0
+    tokens: int = 0
+    loss: float = 0.0
+    clipped: float = 0.0
+    drift: float = 0.0
+
+
+class TrainerCompute:
+    """The model in training."""
+
+    def __init__(self, model_dir: str | Path, settings: Training, temperature: float = 1.0) -> None:
+        """Loads the checkpoint as float32 and starts with empty moments; sets torch's threads of the process.
+
+        `temperature`: what responses are sampled with, so that old and new log-probs are of one
+        distribution. Raises `BadCheckpoint`.
+        """
+        torch.set_num_threads(settings.threads)
+        self.model: Qwen3 = load_checkpoint(model_dir, torch.float32).train()
+        self._settings = settings
+        self._temperature = temperature
+        self._weights = dict(self.model.named_parameters())
+        self._optimizer = torch.optim.AdamW(
+            self._weights.values(),
+            lr=settings.learning_rate,
+            betas=settings.betas,
+            weight_decay=settings.weight_decay,
+            foreach=False,
+        )
+        for weight in self._weights.values():  # now and not lazily: the state's layout never changes
+            self._optimizer.state[weight] = {
+                "step": torch.tensor(0.0),
+                "exp_avg": torch.zeros_like(weight),
+                "exp_avg_sq": torch.zeros_like(weight),
+            }
+        self._steps = 0
+        self._sums: _Sums | None = None
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps taken since the moments were empty."""
+        return self._steps
+
+    def begin_step(self) -> None:
+        """Forget any gradient gathered so far, whatever came of the step before."""
+        self._optimizer.zero_grad(set_to_none=True)
+        self._sums = _Sums()
+
+    def add_micro_batch(self, samples: Sequence[Sample]) -> MicroBatchStats:
+        """Add the gradient of these samples, not yet normalised. The order of micro-batches does not matter
+        but for rounding."""
+        if self._sums is None:
+            raise OutOfOrder("add_micro_batch before begin_step")
+        before = (self._sums.tokens, self._sums.loss)
+        for part in by_length(samples, MOST_TOKENS):
+            self._accumulate(self._sums, collate(part))
+        self._sums.samples += len(samples)
+        return MicroBatchStats(len(samples), self._sums.tokens - before[0], self._sums.loss - before[1])
+
+    def finish_step(self) -> StepStats:
+        """Divide the gradient by the step's tokens, clip its norm, and move the weights.
+
+        Raises `OutOfOrder` for a step without a sample, `NotFinite` before anything is changed.
+        """
+        sums = self._sums
+        if sums is None or sums.tokens == 0:
+            raise OutOfOrder("finish_step without a sample: call begin_step and add_micro_batch first")
+        gradients = [weight.grad for weight in self._weights.values() if weight.grad is not None]
+        for gradient in gradients:
+            gradient.div_(sums.tokens)
+        norm = torch.nn.utils.get_total_norm(gradients, foreach=False)
+        self._sums = None
+        if not torch.isfinite(norm):
+            raise NotFinite(f"gradient norm {norm.item()} after {self._steps} steps")
+        torch.nn.utils.clip_grads_with_norm_(
+            self._weights.values(), self._settings.max_grad_norm, norm, foreach=False
+        )
+        self._optimizer.step()
+        self._steps += 1
+        return StepStats(
+            step=self._steps,
+            samples=sums.samples,
+            tokens=sums.tokens,
+            loss=sums.loss / sums.tokens,
+            grad_norm=norm.item(),
+            clipped=sums.clipped / sums.tokens,
+            drift=sums.drift / sums.tokens,
+        )
+
+    def state(self) -> dict[str, Tensor]:
+        """All that the next step depends on, float32: weights, moments and step count, under flat names.
+
+        No copies: the tensors are the live ones, good until the next `finish_step` or `load_state`. In the
+        middle of a step it is the state that the step began with.
+        """
+        state = {STEP: torch.tensor(float(self._steps))}
+        for name, weight in self._weights.items():
+            moments = self._optimizer.state[weight]
+            state[MODEL + name] = weight.detach()
+            state[FIRST + name] = moments["exp_avg"]
+            state[SECOND + name] = moments["exp_avg_sq"]
+        return state
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from a `state()` bit for bit; a step in progress is dropped. Raises `BadState`."""
+        own = self.state()
+        if strange := sorted(own.keys() ^ state.keys()):
+            raise BadState(f"{len(strange)} tensors are missing or unknown, the first is {strange[0]!r}")
+        for name, tensor in own.items():
+            if state[name].shape != tensor.shape or state[name].dtype != tensor.dtype:
+                raise BadState(
+                    f"{name!r} is {state[name].dtype} {list(state[name].shape)}, this model has "
+                    f"{tensor.dtype} {list(tensor.shape)}"
+                )
+        self._steps = int(state[STEP].item())
+        self._optimizer.zero_grad(set_to_none=True)
+        self._sums = None
+        with torch.no_grad():
+            for name, tensor in own.items():
+                tensor.copy_(state[name])
+            for moments in self._optimizer.state.values():
+                moments["step"].fill_(float(self._steps))
+
+    def _accumulate(self, sums: _Sums, batch: Batch) -> None:
+        settings = self._settings
+        logprobs = token_logprobs(self.model, batch, self._temperature)
+        added = policy_sums(logprobs, batch.logprobs, batch.advantages, settings.clip_low, settings.clip_high)
+        added.loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        sums.tokens += added.tokens
+        sums.loss += added.loss.item()
+        sums.clipped += added.clipped.item()
+        sums.drift += added.drift.item()
