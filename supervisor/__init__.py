@@ -5,6 +5,7 @@ What others import from here is the whole public face of this floor.
 
 from supervisor.actor import Actor, Terminated, handles
 from supervisor.address import Address, Incarnations
+from supervisor.cell import Deferred
 from supervisor.context import Context
 from supervisor.errors import (
     ActorError,
@@ -40,6 +41,7 @@ __all__ = [
     "ChildSpec",
     "Context",
     "Crashed",
+    "Deferred",
     "Done",
     "Fenced",
     "Incarnations",

@@ -11,11 +11,13 @@ from supervisor.mailbox import Lane
 from supervisor.message import Message
 
 if TYPE_CHECKING:
+    from supervisor.cell import Deferred
     from supervisor.context import Context
 
 M = TypeVar("M", bound=Message)
 A = TypeVar("A", bound="Actor")
-Handler = Callable[["Actor", Message], Awaitable[Message | None]]
+R = TypeVar("R", bound="Message | Deferred | None")
+Handler = Callable[["Actor", Message], "Awaitable[Message | Deferred | None]"]
 _MARK = "_handles"
 
 
@@ -30,12 +32,10 @@ class Terminated(msgspec.Struct, frozen=True, kw_only=True):
 
 def handles(
     kind: type[M], *, lane: Lane = Lane.USER
-) -> Callable[[Callable[[A, M], Awaitable[Message | None]]], Callable[[A, M], Awaitable[Message | None]]]:
+) -> Callable[[Callable[[A, M], Awaitable[R]]], Callable[[A, M], Awaitable[R]]]:
     """Mark a method as the handler of messages of `kind`, which arrive on `lane`."""
 
-    def mark(
-        method: Callable[[A, M], Awaitable[Message | None]],
-    ) -> Callable[[A, M], Awaitable[Message | None]]:
+    def mark(method: Callable[[A, M], Awaitable[R]]) -> Callable[[A, M], Awaitable[R]]:
         setattr(method, _MARK, (kind, lane))
         return method
 
@@ -46,8 +46,9 @@ class Actor:
     """An object with a mailbox. Handlers of one actor run one at a time, in the order of arrival within a
     lane.
 
-    A handler's return value answers an ask. `Refused` raised by a handler answers it with an error and harms
-    nobody; any other exception ends this incarnation, and the supervisor decides what follows.
+    A handler's return value answers an ask; a `Deferred` answers it later. `Refused` raised by a handler
+    answers it with an error and harms nobody; any other exception ends this incarnation, and the
+    supervisor decides what follows.
     All that an actor may touch of the world is `self.ctx`.
     """
 

@@ -30,6 +30,35 @@ class Delivery:
     answer: Answer | None = None
 
 
+class Deferred:
+    """Returned by a handler that will answer later: the mailbox goes on, the asker waits for `answer`.
+
+    Whoever keeps one must bound how many; the asker's deadline bounds how long.
+    """
+
+    def __init__(self) -> None:
+        self._answer: Answer | None = None
+        self._outcome: Message | Exception | None = None
+
+    @property
+    def answered(self) -> bool:
+        """Whether `answer` was called."""
+        return self._outcome is not None
+
+    def answer(self, outcome: Message | Exception) -> None:
+        """Send the answer; later calls do nothing."""
+        if self._outcome is None:
+            self._outcome = outcome
+            if self._answer is not None:
+                self._answer(outcome)
+
+    def bind(self, answer: Answer | None) -> None:
+        """For the cell: where the answer goes."""
+        self._answer = answer
+        if self._outcome is not None and answer is not None:
+            answer(self._outcome)
+
+
 @dataclass(frozen=True, slots=True)
 class Exit:
     """How an incarnation ended. `problem` is None for an ordered stop."""
@@ -70,6 +99,7 @@ class Cell:
         self._tasks: list[asyncio.Task[None]] = []
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._timer_id = 0
+        self._deferred: list[Deferred] = []
         self._ended = False
         self.ctx = Context(system, self, journal)
         self._main = asyncio.get_running_loop().create_task(self._run(), name=address.name)
@@ -121,7 +151,12 @@ class Cell:
                 _answer(delivery, Refused(f"{self.address} does not handle {kind_of(message)}"))
                 return
             reply = await found[0](actor, message)
-            _answer(delivery, Done() if reply is None else reply)
+            if isinstance(reply, Deferred):
+                reply.bind(delivery.answer)
+                self._deferred = [waiting for waiting in self._deferred if not waiting.answered]
+                self._deferred.append(reply)
+            else:
+                _answer(delivery, Done() if reply is None else reply)
         except Refused as refusal:
             _answer(delivery, refusal)
         except Exception as problem:
@@ -202,6 +237,8 @@ class Cell:
         if not self.started.done():
             self.started.set_exception(problem or Unreachable(f"{self.address} was stopped"))
             self.started.exception()  # retrieved: the exit below carries it too
+        for deferred in self._deferred:
+            deferred.answer(Unreachable(f"{self.address} has ended"))
         for waiting in self.mailbox.drain():
             _answer(waiting, Unreachable(f"{self.address} has ended"))
         if problem is not None:

@@ -80,6 +80,10 @@ class Context:
         """Who holds `name` now. Raises: AskTimeout when nobody does by the deadline."""
         return await self._system.resolve(name, deadline_s)
 
+    def stream(self, name: str) -> Journal:
+        """A second journal of this actor, under its own name and `name`."""
+        return self._system.journal(f"{self.name}/{name}", self.incarnation)
+
     def watch(self, address: Address) -> None:
         """Have `on_terminated` called once when this incarnation ends or its process is declared dead."""
         self._system.watch(address, self._cell)

@@ -271,7 +271,10 @@ class SqliteJournal:
         return JournalError(f"{self.path}: {text}")
 
     def _advice(self, what: str) -> str:
-        return f"journal {self.path} is damaged ({what}); restore it from a copy, or move it away to begin without it"
+        return (
+            f"journal {self.path} is damaged ({what}): restore it from a copy,"
+            " or move it away to begin without it"
+        )
 
 
 def _crc(seq: int, kind: str, body: bytes) -> int:

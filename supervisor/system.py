@@ -158,10 +158,14 @@ class ActorSystem:
             if on_exit is not None:
                 on_exit(exit_)
 
-        cell = Cell(self, address, factory, Journal(self._journals, name, incarnation), ended)
+        cell = Cell(self, address, factory, self.journal(name, incarnation), ended)
         self._cells[name] = cell
         self._names_changed.set()
         return cell
+
+    def journal(self, stream: str, incarnation: int) -> Journal:
+        """A stream in this process's store."""
+        return Journal(self._journals, stream, incarnation)
 
     def spawn_owned(self, owner: Cell, name: str, factory: Callable[[], object]) -> Address:
         """See `Context.spawn`."""

@@ -1,0 +1,155 @@
+"""What is said to the Scheduler, the StateManager, the Provider and the node agents."""
+
+import msgspec
+
+from actors.cluster.seeding import StepTimes
+from supervisor import Address, Message
+
+
+class TrainedSample(msgspec.Struct, frozen=True, kw_only=True):
+    """One sample that entered an optimizer step: its request, token count and CRC-32 of its tokens (u32,
+    raw)."""
+
+    request: str
+    count: int
+    crc: int
+
+
+class StepTrained(Message, frozen=True):
+    """Journaled once a step: which samples made version `step` out of version `step - 1`."""
+
+    step: int
+    samples: tuple[TrainedSample, ...]
+    root: bytes
+
+
+class SaveState(Message, frozen=True):
+    """To the StateManager: the host copy of `step` is sealed; make it durable. Repeating it changes nothing.
+    To the StateManager: the host copy of `step` is sealed; make it durable. Repeating it changes nothing."""
+
+    step: int
+    trained: StepTrained | None
+
+
+class StateSaved(Message, frozen=True):
+    """To the controller: the checkpoint of `step` is durable."""
+
+    step: int
+    path: str
+
+
+class LatestState(Message, frozen=True):
+    """To the StateManager: what is the newest whole state?"""
+
+
+class StateIs(Message, frozen=True):
+    """`step` finished steps are in the directory `path` (a host copy or a checkpoint); "" when there is none.
+
+    `durable_step` is the newest one on disk, -1 for none.
+    """
+
+    step: int
+    path: str
+    durable_step: int
+
+
+class PlanNext(Message, frozen=True):
+    """To the Scheduler: what step `step` measured; None asks for the plan of `step` without a new
+    measurement."""
+
+    step: int
+    times: StepTimes | None
+
+
+class Plan(Message, frozen=True):
+    """What the next step is to run with."""
+
+    t_seed_s: float
+    n_prem: int
+
+
+class Inventory(msgspec.Struct, frozen=True, kw_only=True):
+    """What a host has."""
+
+    hostname: str
+    cores: int
+    memory_bytes: int
+    gpus: tuple[str, ...] = ()
+
+
+class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """The job that runs: its folder on the head's host, its resolved settings as TOML, its names."""
+
+    run_id: str
+    run_dir: str
+    model_dir: str
+    config: str
+
+
+class SubmitJob(Message, frozen=True):
+    """To the Scheduler, from rlctl: run this. The same run again changes nothing."""
+
+    job: JobSpec
+
+
+class JobStatus(Message, frozen=True):
+    """Asks for the state of the job."""
+
+
+class JobIs(Message, frozen=True):
+    """`state`: none, running, done or failed; `reason` says why it failed."""
+
+    state: str
+    run_id: str = ""
+    reason: str = ""
+
+
+class JobEnded(Message, frozen=True):
+    """From the controller, or a supervisor that gave up."""
+
+    ok: bool
+    reason: str = ""
+
+
+class NodeHello(Message, frozen=True):
+    """From a node agent, every beat: I am here. `state`: up, draining or leaving."""
+
+    node: str
+    role: str
+    agent: Address
+    inventory: Inventory
+    state: str = "up"
+
+
+class NodeWork(Message, frozen=True):
+    """The answer: the job to run one's part of, if there is one."""
+
+    job: JobSpec | None
+
+
+class PreemptionNotice(Message, frozen=True):
+    """To a node agent: this host goes away `deadline_s` from now."""
+
+    deadline_s: float
+
+
+class SetFleet(Message, frozen=True):
+    """To the Provider: at most `n_prem` preemptible hosts from now on."""
+
+    n_prem: int
+
+
+class NodeSeen(Message, frozen=True):
+    """To the controller: something happened to a host (joined, left, killed, noticed, drained)."""
+
+    node: str
+    role: str
+    event: str
+
+
+class RestartSeen(Message, frozen=True):
+    """To the controller: a supervisor restarted a child."""
+
+    actor: str
+    cause: str
+    incarnation: int

@@ -1,0 +1,34 @@
+"""What is said to the RewardProxy."""
+
+from supervisor import Message
+
+
+class GetProblems(Message, frozen=True):
+    """The prompts of these problems of a split ("train" or "heldout")."""
+
+    split: str
+    indices: list[int]
+
+
+class Problems(Message, frozen=True):
+    """Prompt tokens in the order of the indices."""
+
+    prompts: list[list[int]]
+
+
+class Score(Message, frozen=True):
+    """Score the response `tokens` (u32, raw, little-endian) to a problem. Keyed by the request."""
+
+    request: str
+    split: str
+    index: int
+    tokens: bytes
+
+
+class Verdict(Message, frozen=True):
+    """The reward of a response. `status`: ok, timeout, crashed or error; all but ok score 0."""
+
+    request: str
+    score: float
+    status: str
+    detail: str = ""

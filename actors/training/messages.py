@@ -1,0 +1,69 @@
+"""What is said between RLController, the trainer and its co-located rollout worker."""
+
+import msgspec
+
+from supervisor import Message
+
+
+class TrainerStatus(Message, frozen=True):
+    """Asks the trainer where it stands."""
+
+
+class TrainerIs(Message, frozen=True):
+    """`step` steps are done; the weights after them are published as version `step` with `root`."""
+
+    step: int
+    root: bytes
+    source: str
+
+
+class TrainStep(Message, frozen=True):
+    """To the trainer: make version `step` from the samples of `batch`. Answered at once; repeating it is
+    safe.
+
+    Seeding lasts `t_seed_s`, or until the batch is complete where no preemptible instance serves.
+    """
+
+    step: int
+    batch: str
+    groups: int
+    t_seed_s: float
+
+
+class StepResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a step did and where its time went (s); the four times do not overlap."""
+
+    step: int
+    root: bytes
+    reward: float
+    samples: int
+    tokens: int
+    loss: float
+    grad_norm: float
+    seeding_s: float
+    waiting_s: float
+    training_s: float
+    weights_s: float
+
+
+class TrainState(Message, frozen=True):
+    """Answer to `TrainStep`: running, or done with this result."""
+
+    result: StepResult | None
+
+
+class StepDone(Message, frozen=True):
+    """Told to the controller the moment a step is done; it asks again where this was lost."""
+
+    step: int
+
+
+class OpenSeeding(Message, frozen=True):
+    """To the co-located worker: the model holds `version`; take requests until `CloseSeeding`."""
+
+    version: int
+    root: bytes
+
+
+class CloseSeeding(Message, frozen=True):
+    """Hand every unfinished request over; answered when the engine is idle and the device free."""
