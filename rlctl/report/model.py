@@ -1,0 +1,250 @@
+"""The numbers of a run, computed from its history.
+
+Pure: records go in, a `Report` (the form of report.json) and a `Story` (what the plots draw) come out. A run
+that has not ended gives what is known so far; what only the end can tell is None, never a guess.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from actors.training.history import AnyRecord, End, Eval, Node, Restart, Run, Sample, Step
+from configs.schema import Config
+
+HOUR_S = 3600.0
+PREEMPTIBLE = "preemptible"
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of the parts of report.json."""
+
+
+class Reward(Part, frozen=True, kw_only=True):
+    """Mean rewards. first, last: held-out problems before the first and after the last step."""
+
+    first: float | None
+    last: float | None
+    per_step: list[float]
+
+
+class Tokens(Part, frozen=True, kw_only=True):
+    """Response tokens. lost, generated_twice: None until the run has ended and its journals were checked."""
+
+    collected: int
+    lost: int | None
+    generated_twice: int | None
+
+
+class Requests(Part, frozen=True, kw_only=True):
+    """migrated: continuations on another instance, from the last collected token."""
+
+    migrated: int
+
+
+class Preemptions(Part, frozen=True, kw_only=True):
+    """Preemptible hosts taken away. killed: without notice; noticed: with one. Each is counted once."""
+
+    killed: int
+    noticed: int
+
+
+class RestartCount(Part, frozen=True, kw_only=True):
+    """How often an actor was started again for one cause."""
+
+    actor: str
+    cause: str
+    count: int
+
+
+class Cost(Part, frozen=True, kw_only=True):
+    """Money at the prices of the settings, for the run's own seconds; the head is not charged.
+
+    reserved: every reserved host for the whole run; preemptible: each host while it was up.
+    at_reserved_price: the same host hours, had every one cost the reserved price.
+    """
+
+    currency: str
+    reserved: float
+    preemptible: float
+    total: float
+    reserved_hours: float
+    preemptible_hours: float
+    at_reserved_price: float
+
+
+class Report(Part, frozen=True, kw_only=True):
+    """report.json. ok: None while the run has not ended. wall_s: seconds that the run was up."""
+
+    format: int = 1
+    run_id: str
+    seed: int
+    finished: bool
+    ok: bool | None
+    violations: list[str]
+    steps: int
+    steps_planned: int
+    wall_s: float
+    reward: Reward
+    tokens: Tokens
+    requests: Requests
+    preemptions: Preemptions
+    resumes: int
+    restarts: list[RestartCount]
+    cost: Cost | None
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One stay of a host. ended: how; None while it is up."""
+
+    node: str
+    role: str
+    from_s: float
+    to_s: float
+    ended: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """A history sorted by kind. steps: one record a step, the newest where a resume repeated one."""
+
+    end_s: float
+    runs: Sequence[Run]
+    steps: Sequence[Step]
+    samples: Sequence[Sample]
+    evals: Sequence[Eval]
+    nodes: Sequence[Node]
+    lives: Sequence[Life]
+
+
+def story_of(records: Sequence[AnyRecord]) -> Story:
+    """Sort records for the plots."""
+    steps = {record.step: record for record in records if isinstance(record, Step)}
+    nodes = [record for record in records if isinstance(record, Node)]
+    end_s = max((record.t_s for record in records), default=0.0)
+    return Story(
+        end_s=end_s,
+        runs=[record for record in records if isinstance(record, Run)],
+        steps=[steps[step] for step in sorted(steps)],
+        samples=[record for record in records if isinstance(record, Sample)],
+        evals=[record for record in records if isinstance(record, Eval)],
+        nodes=nodes,
+        lives=lives_of(records, end_s),
+    )
+
+
+def lives_of(records: Sequence[AnyRecord], end_s: float) -> list[Life]:
+    """Stays of all hosts, by the time they began. A resume ends every stay: the hosts went with the run.
+
+    A stay ends when its host was killed or left; a drained host that was never heard of again ended there.
+    """
+    up: dict[str, Node] = {}
+    drained: dict[str, float] = {}
+    lives: list[Life] = []
+    last_s = 0.0
+
+    def close(node: str, to_s: float, ended: str | None) -> None:
+        born = up.pop(node)
+        lives.append(Life(node, born.role, born.t_s, to_s, ended))
+        drained.pop(node, None)
+
+    for record in records:
+        if isinstance(record, Run):
+            for node in list(up):
+                close(node, drained.get(node, last_s), "drained" if node in drained else "interrupted")
+        elif isinstance(record, Node):
+            if record.event == "joined":
+                if record.node in up:
+                    close(record.node, drained.get(record.node, record.t_s), "replaced")
+                up[record.node] = record
+            elif record.event == "drained" and record.node in up:
+                drained[record.node] = record.t_s
+            elif record.event in ("killed", "left") and record.node in up:
+                close(record.node, record.t_s, record.event)
+        last_s = record.t_s
+    for node in list(up):
+        close(node, drained.get(node, end_s), "drained" if node in drained else None)
+    return sorted(lives, key=lambda life: (life.from_s, life.node))
+
+
+def report_of(records: Sequence[AnyRecord], config: Config | None) -> Report:
+    """The numbers of report.json. config: the run's settings, for the prices; None leaves the cost out."""
+    story = story_of(records)
+    end = next((record for record in reversed(records) if isinstance(record, End)), None)
+    if end and story.runs and story.runs[-1].t_s > end.t_s:
+        end = None  # a resume went on after that end
+    first_run = story.runs[0] if story.runs else None
+    last_sample = story.samples[-1] if story.samples else None
+    return Report(
+        run_id=first_run.run_id if first_run else "",
+        seed=first_run.seed if first_run else 0,
+        finished=end is not None,
+        ok=end.ok if end else None,
+        violations=end.violations if end else [],
+        steps=len(story.steps),
+        steps_planned=story.runs[-1].steps if story.runs else len(story.steps),
+        wall_s=round(story.end_s, 3),
+        reward=Reward(
+            first=next((one.reward for one in story.evals if one.when == "first"), None),
+            last=next((one.reward for one in reversed(story.evals) if one.when == "last"), None),
+            per_step=[step.reward for step in story.steps],
+        ),
+        tokens=Tokens(
+            collected=end.tokens_collected if end else last_sample.tokens_collected if last_sample else 0,
+            lost=end.tokens_lost if end else None,
+            generated_twice=end.tokens_generated_twice if end else None,
+        ),
+        requests=Requests(
+            migrated=end.requests_migrated if end else last_sample.migrations if last_sample else 0
+        ),
+        preemptions=preemptions_of(story.nodes),
+        resumes=max(0, len(story.runs) - 1),
+        restarts=restarts_of(records),
+        cost=cost_of(story, config) if config else None,
+    )
+
+
+def preemptions_of(nodes: Sequence[Node]) -> Preemptions:
+    """Count the preemptions; a host that was killed after its notice counts as noticed."""
+    noticed: set[str] = set()
+    killed = notices = 0
+    for record in nodes:
+        if record.role != PREEMPTIBLE:
+            continue
+        if record.event == "joined":
+            noticed.discard(record.node)
+        elif record.event == "noticed":
+            notices += record.node not in noticed
+            noticed.add(record.node)
+        elif record.event == "killed":
+            killed += record.node not in noticed
+    return Preemptions(killed=killed, noticed=notices)
+
+
+def restarts_of(records: Sequence[AnyRecord]) -> list[RestartCount]:
+    """Restarts by actor and cause, the most frequent first."""
+    counts = Counter((record.actor, record.cause) for record in records if isinstance(record, Restart))
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return [RestartCount(actor=actor, cause=cause, count=count) for (actor, cause), count in ordered]
+
+
+def cost_of(story: Story, config: Config) -> Cost:
+    """Price the host hours of a run."""
+    prices = config.prices
+    reserved_hours = config.fleet.reserved * story.end_s / HOUR_S
+    preemptible_hours = (
+        sum(life.to_s - life.from_s for life in story.lives if life.role == PREEMPTIBLE) / HOUR_S
+    )
+    reserved = reserved_hours * prices.reserved_per_hour
+    preemptible = preemptible_hours * prices.preemptible_per_hour
+    return Cost(
+        currency=prices.currency,
+        reserved=round(reserved, 6),
+        preemptible=round(preemptible, 6),
+        total=round(reserved + preemptible, 6),
+        reserved_hours=round(reserved_hours, 6),
+        preemptible_hours=round(preemptible_hours, 6),
+        at_reserved_price=round((reserved_hours + preemptible_hours) * prices.reserved_per_hour, 6),
+    )

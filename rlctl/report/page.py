@@ -1,0 +1,254 @@
+"""The report as one HTML page that needs nothing beside it.
+
+Owns words and layout. Pure: numbers and pictures go in, HTML comes out. Every text that came from outside
+(names, causes, settings) is escaped.
+"""
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from importlib import resources
+
+from rlctl.report import plots
+from rlctl.report.model import Report, Story
+
+LATER = "known when the run ends"
+UNKNOWN = "–"
+MAX_ROWS = 2000
+"""Rows of one table; a longer history stays in history.jsonl."""
+
+REWARD = "Mean reward of the samples of each step. Diamonds: held-out problems, never trained on."
+FLEET = (
+    "A row for each preemptible host while it was up. Vertical lines mark kills and notices in every panel: "
+    "throughput falls when a host goes, and migrations step up as its requests go on elsewhere, from their "
+    "last collected token."
+)
+STEP_TIME = (
+    "Seeding: rollout on the training host. Waiting: the trainer idle until enough responses arrived. "
+    "Training: forward, backward, optimizer. Weights: publishing the new version."
+)
+
+Cell = str | int | float
+
+
+def page_of(report: Report, story: Story, settings: str) -> str:
+    """The page. settings: the resolved settings as TOML, "" if they are not at hand."""
+    title = report.run_id or "run without a name"
+    rewards = bool(story.steps or story.evals)
+    fleet = bool(story.lives or story.samples)
+    steps = bool(story.steps)
+    body = [
+        _header(report, title),
+        _figures(report),
+        "<h2>Reward</h2>",
+        _figure(plots.reward_plot(story), REWARD)
+        if rewards
+        else _absent("No step ended, nothing was evaluated."),
+        "<h2>Hosts, throughput and migrations</h2>",
+        _figure(plots.fleet_plot(story), FLEET) if fleet else _absent("No host joined, no sample was taken."),
+        "<h2>Where the time of a step went</h2>",
+        _figure(plots.step_time_plot(story), STEP_TIME) if steps else _absent("No step has ended."),
+        "<h2>Account</h2>",
+        _account(report),
+        _restarts(report),
+        _cost(report),
+        _steps(story),
+        _events(story),
+        f"<details><summary>Settings</summary><pre>{escape(settings)}</pre></details>" if settings else "",
+    ]
+    style = resources.files("rlctl.report").joinpath("style.css").read_text(encoding="utf-8")
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)} · Gleaner</title><style>\n{style}</style></head>\n"
+        f"<body><main>\n{''.join(f'{part}{chr(10)}' for part in body if part)}</main></body></html>\n"
+    )
+
+
+def _header(report: Report, title: str) -> str:
+    state, word = _outcome(report)
+    broken = "".join(f"<li>{escape(violation)}</li>" for violation in report.violations)
+    return (
+        f'<header><p class="eyebrow">Gleaner · training run</p><h1>{escape(title)}</h1>'
+        f'<p class="lead"><span class="outcome {state}">{word}</span> {_summary(report)}</p>'
+        + (f'<ul class="violations">{broken}</ul>' if broken else "")
+        + "</header>"
+    )
+
+
+def _outcome(report: Report) -> tuple[str, str]:
+    if not report.finished:
+        return "open", "This run has not ended."
+    if report.ok:
+        return "good", "Ended, every invariant held."
+    return "bad", "Ended, but not every invariant held."
+
+
+def _summary(report: Report) -> str:
+    steps = (
+        f"{report.steps} of {report.steps_planned} steps in {duration(report.wall_s)}, seed {report.seed}."
+    )
+    gone = report.preemptions.killed + report.preemptions.noticed
+    if not gone:
+        return f"{steps} No preemptible host was taken away."
+    return (
+        f"{steps} Preemptible hosts taken away: {report.preemptions.killed} without notice, "
+        f"{report.preemptions.noticed} with; requests that went on elsewhere: {report.requests.migrated:,}."
+    )
+
+
+def _figures(report: Report) -> str:
+    first, last = report.reward.first, report.reward.last
+    rise = (
+        f"{last - first:+.2f} on held-out problems" if first is not None and last is not None else "held-out"
+    )
+    tiles: list[tuple[str, str, str]] = [
+        ("Reward, first → last", f"{_decimal(first)} → {_decimal(last)}", rise),
+        ("Tokens collected", f"{report.tokens.collected:,}", _rate(report)),
+        ("Tokens lost", _known(report.tokens.lost), "collected, then missing" if report.finished else LATER),
+        (
+            "Tokens generated twice",
+            _known(report.tokens.generated_twice),
+            "collected, then made again" if report.finished else LATER,
+        ),
+        ("Requests migrated", f"{report.requests.migrated:,}", "to another instance"),
+        (
+            "Preemptions",
+            f"{report.preemptions.killed} + {report.preemptions.noticed}",
+            "killed + with notice",
+        ),
+        ("Restarts", f"{sum(one.count for one in report.restarts)}", "by supervisors"),
+    ]
+    if report.cost:
+        tiles.append(
+            ("Cost", f"{report.cost.total:.4f} {report.cost.currency}", "at the prices of the settings")
+        )
+    cells = (
+        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}<small>{escape(note)}</small></dd></div>"
+        for name, value, note in tiles
+    )
+    return f'<dl class="figures">{"".join(cells)}</dl>'
+
+
+def _account(report: Report) -> str:
+    rows: list[Sequence[Cell]] = [
+        ("Tokens collected", report.tokens.collected, "journaled by the manager, each once"),
+        ("Tokens lost", _known(report.tokens.lost), "collected, but in no trained sample's log"),
+        (
+            "Tokens generated twice",
+            _known(report.tokens.generated_twice),
+            "generated again after their collection",
+        ),
+        (
+            "Requests migrated",
+            report.requests.migrated,
+            "continued on another instance at the price of a prefill",
+        ),
+        ("Preemptions without notice", report.preemptions.killed, "the host was killed in its work"),
+        ("Preemptions with notice", report.preemptions.noticed, "the host drained and left"),
+        ("Resumes", report.resumes, "the whole run was stopped and went on"),
+    ]
+    return _table(("What", "Count", "Meaning"), rows, numbers={1})
+
+
+def _restarts(report: Report) -> str:
+    title = "<h2>Restarts by actor and cause</h2>"
+    if not report.restarts:
+        return f"{title}{_absent('No actor or process was restarted.')}"
+    rows = [(one.actor, one.cause, one.count) for one in report.restarts[:MAX_ROWS]]
+    return title + _table(("Actor", "Cause", "Restarts"), rows, numbers={2})
+
+
+def _cost(report: Report) -> str:
+    cost = report.cost
+    if cost is None:
+        return (
+            f"<h2>Cost</h2>{_absent('Not computed: the settings of this run, with the prices, are missing.')}"
+        )
+    rows: list[Sequence[Cell]] = [
+        ("Reserved", f"{cost.reserved_hours:.4f}", f"{cost.reserved:.4f}"),
+        ("Preemptible", f"{cost.preemptible_hours:.4f}", f"{cost.preemptible:.4f}"),
+        ("Total", f"{cost.reserved_hours + cost.preemptible_hours:.4f}", f"{cost.total:.4f}"),
+    ]
+    note = (
+        "At the prices of the settings; the head is not charged. The same host hours, had every one cost the "
+        f"reserved price: {cost.at_reserved_price:.4f} {cost.currency}."
+    )
+    return (
+        "<h2>Cost</h2>"
+        + _table(("Hosts", "Host hours", cost.currency), rows, numbers={1, 2})
+        + f'<p class="muted">{escape(note)}</p>'
+    )
+
+
+def _steps(story: Story) -> str:
+    rows: list[Sequence[Cell]] = [
+        (
+            step.step,
+            f"{step.reward:.3f}",
+            step.samples,
+            step.tokens,
+            f"{step.step_s:.2f}",
+            *(f"{seconds:.2f}" for seconds in plots.part_seconds(step)),
+            f"{step.t_seed_s:.2f}",
+            step.n_prem,
+            "not finite" if step.grad_norm is None else f"{step.grad_norm:.3f}",
+        )
+        for step in story.steps
+    ]
+    names = ("Step", "Reward", "Samples", "Tokens", "Seconds", "Seeding", "Waiting", "Training", "Weights",
+             "Next T_seed", "Next N_prem", "Gradient")  # fmt: skip
+    return _folded("Every step", names, rows, numbers=set(range(len(names))))
+
+
+def _events(story: Story) -> str:
+    rows = [(f"{node.t_s:.1f}", node.node, node.role, node.event) for node in story.nodes]
+    return _folded("Every host event", ("Second", "Host", "Role", "Event"), rows, numbers={0})
+
+
+def _folded(title: str, names: Sequence[str], rows: Sequence[Sequence[Cell]], numbers: set[int]) -> str:
+    if not rows:
+        return ""
+    more = f'<p class="muted">The first {MAX_ROWS} of {len(rows)}.</p>' if len(rows) > MAX_ROWS else ""
+    return f"<details><summary>{title}</summary>{_table(names, rows[:MAX_ROWS], numbers)}{more}</details>"
+
+
+def _table(names: Sequence[str], rows: Iterable[Sequence[Cell]], numbers: set[int]) -> str:
+    def cell(tag: str, index: int, value: Cell) -> str:
+        text = f"{value:,}" if isinstance(value, int) else str(value)
+        kind = ' class="number"' if index in numbers else ""
+        return f"<{tag}{kind}>{escape(text)}</{tag}>"
+
+    head = "".join(cell("th", index, name) for index, name in enumerate(names))
+    lines = ("".join(cell("td", index, value) for index, value in enumerate(row)) for row in rows)
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _figure(svg: str, caption: str) -> str:
+    return f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>"
+
+
+def _absent(text: str) -> str:
+    return f'<p class="muted">{escape(text)}</p>'
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them: "4 min 05 s"."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def _rate(report: Report) -> str:
+    return f"{report.tokens.collected / report.wall_s:,.0f} a second on average" if report.wall_s else ""
+
+
+def _known(number: int | None) -> str:
+    return UNKNOWN if number is None else f"{number:,}"
+
+
+def _decimal(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:.2f}"

@@ -1,0 +1,250 @@
+"""The plots of a report, as SVG text that takes its colours from the page.
+
+Owns what is drawn and how. Pure: a `Story` goes in, SVG comes out. Colours are named, not fixed: every
+placeholder becomes a CSS variable, so that one picture serves the light and the dark scheme. A long run is
+thinned: no plot draws more than a few hundred marks of a kind.
+"""
+
+import bisect
+import io
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from actors.training.history import Node, Step
+from rlctl.report.model import PREEMPTIBLE, Story
+
+WIDTH_IN = 9.6
+MAX_POINTS = 600
+"""Points of one line; a screen shows no more."""
+MAX_BARS = 120
+MAX_MARKS = 300
+MAX_HOSTS = 16
+"""Hosts that get a row of their own; beyond it the rows would be unreadable and the counts say enough."""
+
+# Placeholders: colours that matplotlib carries through to the SVG, where they become var(--name).
+COLOURS = {
+    name: f"#0000{index:02x}"
+    for index, name in enumerate(
+        ["ink", "muted", "grid", "reserved", "preemptible", "accent", "kill", "notice", "join",
+         "seeding", "waiting", "training", "weights", "other"],
+        start=1,
+    )
+}  # fmt: skip
+
+PARTS: dict[str, Callable[[Step], float]] = {
+    "seeding": lambda step: step.seeding_s,
+    "waiting": lambda step: step.waiting_s,
+    "training": lambda step: step.training_s,
+    "weights": lambda step: step.weights_s,
+    "other": lambda step: max(0.0, step.step_s - sum(part_seconds(step))),
+}
+EVENTS = {  # event -> (colour, marker, word)
+    "joined": ("join", "o", "joined"),
+    "noticed": ("notice", "^", "notice"),
+    "killed": ("kill", "X", "killed"),
+    "left": ("muted", "s", "left"),
+}
+STYLE = {
+    "svg.fonttype": "none",  # text stays text: it can be searched, and takes the page's font
+    "font.family": "sans-serif",
+    "font.size": 9.5,
+    "text.color": COLOURS["ink"],
+    "axes.edgecolor": COLOURS["grid"],
+    "axes.labelcolor": COLOURS["muted"],
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "grid.color": COLOURS["grid"],
+    "grid.linewidth": 0.6,
+    "xtick.color": COLOURS["muted"],
+    "ytick.color": COLOURS["muted"],
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+}
+
+
+def part_seconds(step: Step) -> tuple[float, float, float, float]:
+    """Seeding, waiting, training and weights of a step, seconds."""
+    return step.seeding_s, step.waiting_s, step.training_s, step.weights_s
+
+
+def reward_plot(story: Story) -> str:
+    """Mean reward of each step's samples; the held-out reward before the first and after the last step."""
+
+    def draw(figure: Any) -> None:
+        axes = figure.add_subplot()
+        steps = _thin([float(step.step) for step in story.steps])
+        rewards = _thin([step.reward for step in story.steps])
+        marker = "o" if len(steps) <= 60 else ""
+        axes.plot(steps, rewards, color=COLOURS["accent"], linewidth=1.8, marker=marker, markersize=3.5,
+                  label="samples of a step")  # fmt: skip
+        last_step = max([*steps, 1])
+        ends = [(0 if one.when == "first" else last_step + 1, one.reward) for one in story.evals]
+        if ends:
+            axes.scatter(*zip(*ends, strict=True), marker="D", s=46, color=COLOURS["reserved"], zorder=3,
+                         label="held-out problems")  # fmt: skip
+        for at, reward in ends:
+            axes.annotate(f"{reward:.2f}", (at, reward), (0, 9), textcoords="offset points", ha="center",
+                          weight="bold")  # fmt: skip
+        values = [*rewards, *(reward for _, reward in ends)]
+        if all(0 <= value <= 1 for value in values):
+            axes.set_ylim(0, 1.08)
+        axes.set_xlim(-0.7, last_step + 1.7)
+        axes.set_xlabel("step (held-out: before the first, after the last)")
+        axes.set_ylabel("mean reward")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.legend(loc="lower right")
+
+    return _svg("reward", "Mean reward by step", 3.3, draw)
+
+
+def fleet_plot(story: Story) -> str:
+    """Hosts over time with what befell them, throughput, migrations; one time axis for all."""
+    names = sorted({life.node for life in story.lives if life.role == PREEMPTIBLE}, key=_natural)
+    rows = names if 0 < len(names) <= MAX_HOSTS else []
+    heights = ([0.34 * len(rows) + 0.35] if rows else []) + [1.35, 1.35, 1.15]
+
+    def draw(figure: Any) -> None:
+        grid = figure.add_gridspec(len(heights), 1, height_ratios=heights)
+        panels: list[Any] = []
+        for index in range(len(heights)):
+            panels.append(figure.add_subplot(grid[index], sharex=panels[0] if panels else None))
+        if rows:
+            _hosts(panels[0], story, rows)
+        alive, throughput, migrations = panels[-3:]
+        _alive(alive, story)
+        times = _thin([sample.t_s for sample in story.samples])
+        rates = _thin([sample.tokens_per_s for sample in story.samples])
+        throughput.plot(times, rates, color=COLOURS["accent"], linewidth=1.2)
+        throughput.fill_between(times, rates, color=COLOURS["accent"], alpha=0.15, linewidth=0)
+        throughput.set_ylabel("tokens/s")
+        moved = _thin([float(sample.migrations) for sample in story.samples])
+        migrations.step(times, moved, where="post", color=COLOURS["preemptible"], linewidth=1.6)
+        migrations.set_ylabel("migrations")
+        migrations.set_xlabel("seconds since the run began")
+        for panel in panels:
+            panel.tick_params(labelbottom=panel is panels[-1])
+            _event_lines(panel, story)
+            panel.set_xlim(0, max(story.end_s, 1.0) * 1.005)
+        for panel in panels[-3:]:
+            panel.set_ylim(0, max(panel.get_ylim()[1], 1))
+            panel.yaxis.set_major_locator(MaxNLocator(4, integer=True))
+        figure.align_ylabels(panels)
+
+    return _svg("fleet", "Hosts, throughput and migrations over time", sum(heights) + 0.6, draw)
+
+
+def step_time_plot(story: Story) -> str:
+    """Seconds of each step by what they went to; a long run is averaged over neighbouring steps."""
+
+    def draw(figure: Any) -> None:
+        axes = figure.add_subplot()
+        size = -(-len(story.steps) // MAX_BARS) or 1
+        at = _thin([float(step.step) for step in story.steps], MAX_BARS)
+        base = [0.0] * len(at)
+        for name, seconds in PARTS.items():
+            heights = _thin([seconds(step) for step in story.steps], MAX_BARS)
+            if name == "other" and not any(height > 0.005 for height in heights):
+                continue
+            axes.bar(
+                at, heights, bottom=base, width=0.78 * size, color=COLOURS[name], label=name, linewidth=0
+            )
+            base = [low + height for low, height in zip(base, heights, strict=True)]
+        axes.set_xlabel("step")
+        axes.set_ylabel("seconds")
+        axes.set_xlim(0.3, max([step.step for step in story.steps] + [8]) + 0.7)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        if story.steps:
+            axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=len(PARTS), borderaxespad=0.3,
+                        handlelength=1, handleheight=1)  # fmt: skip
+
+    return _svg("steptime", "Seconds of each step by part", 3.1, draw)
+
+
+def _hosts(panel: Any, story: Story, names: Sequence[str]) -> None:
+    """A row for each preemptible host: a bar while it was up, a mark for what happened."""
+    row = {name: index for index, name in enumerate(names)}
+    for life in story.lives:
+        if life.node in row:
+            panel.barh(row[life.node], life.to_s - life.from_s, left=life.from_s, height=0.42,
+                       color=COLOURS["preemptible"], alpha=0.55, linewidth=0)  # fmt: skip
+    for event, (colour, marker, word) in EVENTS.items():
+        marks = [node for node in story.nodes if node.event == event and node.node in row]
+        if marks:
+            panel.scatter([node.t_s for node in marks], [row[node.node] for node in marks], marker=marker,
+                          s=52, color=COLOURS[colour], label=word, zorder=3, linewidth=1.2)  # fmt: skip
+    panel.set_yticks(range(len(names)), names)
+    panel.set_ylim(len(names) - 0.4, -0.6)
+    panel.grid(visible=False)
+    panel.legend(
+        loc="lower left", bbox_to_anchor=(0, 1), ncols=len(EVENTS), borderaxespad=0.1, handlelength=1
+    )
+
+
+def _alive(panel: Any, story: Story) -> None:
+    """Hosts alive, exactly, from their joins and ends: reserved below, preemptible on top."""
+    times = sorted({0.0, story.end_s, *(t for life in story.lives for t in (life.from_s, life.to_s))})
+    low = [0.0] * len(times)
+    for role in ("reserved", PREEMPTIBLE):
+        lives = [life for life in story.lives if life.role == role]
+        joins = sorted(life.from_s for life in lives)
+        ends = sorted(life.to_s for life in lives if life.ended)
+        high = [
+            base + bisect.bisect_right(joins, t) - bisect.bisect_right(ends, t)
+            for base, t in zip(low, times, strict=True)
+        ]
+        panel.fill_between(
+            times, low, high, step="post", color=COLOURS[role], alpha=0.55, linewidth=0, label=role
+        )
+        low = high
+    panel.set_ylabel("hosts alive")
+    panel.legend(loc="lower left", bbox_to_anchor=(0, 0.98), ncols=2, borderaxespad=0.1, handlelength=1,
+                 handleheight=0.8)  # fmt: skip
+
+
+def _event_lines(panel: Any, story: Story) -> None:
+    marks: list[Node] = [node for node in story.nodes if node.role == PREEMPTIBLE]
+    for event in ("noticed", "killed"):
+        for node in [node for node in marks if node.event == event][:MAX_MARKS]:
+            panel.axvline(node.t_s, color=COLOURS[EVENTS[event][0]], linewidth=0.8, alpha=0.55, zorder=0)
+
+
+def _thin(values: Sequence[float], limit: int = MAX_POINTS) -> list[float]:
+    """Means of neighbours, so that at most `limit` values remain."""
+    size = -(-len(values) // limit) or 1
+    groups = [values[at : at + size] for at in range(0, len(values), size)]
+    return [sum(group) / len(group) for group in groups]
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Sorts spot-9 before spot-10."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
+
+
+def _svg(name: str, label: str, height_in: float, draw: Callable[[Any], None]) -> str:
+    with mpl.rc_context({**STYLE, "svg.hashsalt": name}):  # ids of two pictures on a page must differ
+        figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
+        FigureCanvasSVG(figure)
+        draw(figure)
+        out = io.StringIO()
+        figure.savefig(out, format="svg", transparent=True, metadata=dict.fromkeys(_METADATA))
+    text = out.getvalue()
+    text = text[text.index("<svg") :]  # an inlined picture has no prolog
+    text = re.sub(
+        r'<svg [^>]*?(viewBox="[^"]*")[^>]*>', rf'<svg \1 role="img" aria-label="{label}">', text, count=1
+    )
+    text = re.sub(r"font: ([^;\"]*?)(\d+(?:\.\d+)?)px [^;\"]*", r"font: \1\2px var(--font)", text)
+    for colour, value in COLOURS.items():
+        text = text.replace(value, f"var(--{colour})")
+    return text
+
+
+_METADATA = ("Date", "Creator", "Format", "Type")
