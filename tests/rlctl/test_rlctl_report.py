@@ -143,8 +143,8 @@ def test_an_end_before_a_resume_is_not_the_end() -> None:
 def test_a_host_killed_after_its_notice_was_noticed_not_killed() -> None:
     records: list[AnyRecord] = [
         run(), node(0, "a", "joined"), node(1, "a", "noticed"), node(2, "a", "noticed"),
-        node(3, "a", "killed"), node(4, "a", "joined"), node(5, "a", "killed"), node(6, "r", "joined", "reserved"),
-        node(7, "r", "killed", "reserved"),
+        node(3, "a", "killed"), node(4, "a", "joined"), node(5, "a", "killed"),
+        node(6, "r", "joined", "reserved"), node(7, "r", "killed", "reserved"),
     ]  # fmt: skip
     preemptions = report_of(records, None).preemptions
     assert (preemptions.killed, preemptions.noticed) == (1, 1)
