@@ -1,0 +1,169 @@
+"""The manifest of a version of the weights: what the image holds, and what each of its chunks must hash to.
+
+Owns the description and the checks against it. Pure: the image is a buffer that somebody else maps. Whoever
+holds a manifest can pull chunks from anybody, and trust none of them.
+
+A chunk's digest is xxh3-128: it finds damage at memory speed. The root is SHA-256 over the canonical encoding
+of everything else, the chunk digests among it, so equal roots mean equal descriptions of equal bytes.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import xxhash
+
+from actors.engine.tensor_spec import TensorSpec
+from actors.engine.tensor_spec import image_bytes as bytes_of
+
+MIN_CHUNK_BYTES = 4096
+MAX_CHUNK_BYTES = (
+    16 * 2**20
+)  # a pulled range must fit a receiver's window; larger ones fault pages at every pull
+MAX_CHUNKS = 2**20  # a manifest travels as one message
+
+_ENCODER = msgspec.msgpack.Encoder(order="deterministic")
+
+
+class ManifestError(ValueError):
+    """A manifest or an image that cannot be trusted."""
+
+
+class BadManifest(ManifestError):
+    """The manifest contradicts itself: layout, chunks or root."""
+
+
+class ImageMismatch(ManifestError):
+    """The image is not the one that the manifest describes. `chunk` is the first that differs."""
+
+    def __init__(self, text: str, chunk: int) -> None:
+        super().__init__(text)
+        self.chunk = chunk
+
+
+class Chunk(msgspec.Struct, frozen=True):
+    """A range of the image, in bytes, and the xxh3-128 digest of its contents."""
+
+    offset: int
+    length: int
+    digest: bytes
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """One version of the weights. `base_version`: what a delta would be against; None for none."""
+
+    version: int
+    base_version: int | None
+    image_bytes: int
+    tensors: tuple[TensorSpec, ...]
+    chunks: tuple[Chunk, ...]
+    root: bytes
+
+    @staticmethod
+    def build(
+        version: int,
+        image: memoryview,
+        tensors: Sequence[TensorSpec],
+        *,
+        chunk_bytes: int,
+        base_version: int | None = None,
+    ) -> "Manifest":
+        """Describe an image. Reads every byte once; for large images call it off the event loop.
+
+        Raises:
+            BadManifest: the layout does not fit the image, or `chunk_bytes` is out of range.
+        """
+        if not MIN_CHUNK_BYTES <= chunk_bytes <= MAX_CHUNK_BYTES:
+            raise BadManifest(f"chunk_bytes is {chunk_bytes}, not in {MIN_CHUNK_BYTES} to {MAX_CHUNK_BYTES}")
+        data = image.cast("B")
+        chunks = tuple(
+            Chunk(offset, len(part), xxhash.xxh3_128_digest(part))
+            for offset in range(0, len(data), chunk_bytes)
+            for part in (data[offset : offset + chunk_bytes],)
+        )
+        bare = Manifest(
+            version=version,
+            base_version=base_version,
+            image_bytes=len(data),
+            tensors=tuple(tensors),
+            chunks=chunks,
+            root=b"",
+        )
+        manifest = msgspec.structs.replace(bare, root=bare.expected_root())
+        manifest.check()
+        return manifest
+
+    @staticmethod
+    def decode(encoded: bytes) -> "Manifest":
+        """A manifest from its encoding, checked. Raises `BadManifest`."""
+        try:
+            manifest = msgspec.msgpack.decode(encoded, type=Manifest)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise BadManifest(f"{len(encoded)} bytes are no manifest: {error}") from error
+        manifest.check()
+        return manifest
+
+    def encode(self) -> bytes:
+        """The canonical encoding: equal manifests give equal bytes."""
+        return _ENCODER.encode(self)
+
+    def expected_root(self) -> bytes:
+        """What the root of this description must be."""
+        return hashlib.sha256(_ENCODER.encode(msgspec.structs.replace(self, root=b""))).digest()
+
+    def check(self) -> None:
+        """Raises `BadManifest` unless chunks tile the image, tensors lie apart in it, and the root fits."""
+        where = f"manifest of version {self.version}"
+        for fault in self._faults():
+            raise BadManifest(f"{where}: {fault}; fetch it again from the publisher")
+
+    def verify(self, image: memoryview) -> None:
+        """Raises `ImageMismatch` unless the image is bit for bit the one that was described."""
+        data = image.cast("B")
+        if len(data) != self.image_bytes:
+            sizes = f"{len(data)} bytes, its manifest {self.image_bytes}"
+            raise ImageMismatch(f"the image of version {self.version} has {sizes}", 0)
+        for number in self._differing(data):
+            chunk = self.chunks[number]
+            raise ImageMismatch(
+                f"version {self.version}: chunk {number} of {len(self.chunks)} (bytes {chunk.offset} to "
+                f"{chunk.offset + chunk.length}) does not hash to its digest; pull it again",
+                number,
+            )
+
+    def missing(self, image: memoryview) -> list[Chunk]:
+        """The chunks that the image does not hold yet: what an interrupted pull has left to do."""
+        data = image.cast("B")
+        if len(data) != self.image_bytes:
+            return list(self.chunks)
+        return [self.chunks[number] for number in self._differing(data)]
+
+    def _differing(self, data: memoryview) -> Iterator[int]:
+        for number, chunk in enumerate(self.chunks):
+            part = data[chunk.offset : chunk.offset + chunk.length]
+            if xxhash.xxh3_128_digest(part) != chunk.digest:
+                yield number
+
+    def _faults(self) -> Iterator[str]:
+        if self.version < 0 or self.image_bytes < 1:
+            yield f"version {self.version} of {self.image_bytes} bytes cannot be"
+        if len(self.chunks) > MAX_CHUNKS:
+            yield f"{len(self.chunks)} chunks, at most {MAX_CHUNKS} are handled: use larger chunks"
+        end = 0
+        for number, chunk in enumerate(self.chunks):
+            if chunk.offset != end or not 0 < chunk.length <= MAX_CHUNK_BYTES or len(chunk.digest) != 16:
+                yield f"chunk {number} at {chunk.offset} of {chunk.length} bytes does not continue at {end}"
+            end = chunk.offset + chunk.length
+        if end != self.image_bytes:
+            yield f"chunks end at {end}, the image at {self.image_bytes}"
+        if bytes_of(self.tensors) > self.image_bytes:
+            yield f"tensors end at {bytes_of(self.tensors)}, the image at {self.image_bytes}"
+        if len({tensor.name for tensor in self.tensors}) != len(self.tensors):
+            yield "a tensor is named twice"
+        end = 0
+        for tensor in sorted(self.tensors, key=lambda tensor: tensor.offset):
+            if tensor.offset < end or tensor.nbytes < 0:
+                yield f"tensor {tensor.name} at {tensor.offset} lies upon another one"
+            end = tensor.offset + tensor.nbytes
+        if self.root != self.expected_root():
+            yield "the root is not the digest of what it stands for"
