@@ -21,7 +21,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     seeds: tuple[int, ...]
 
 
-class BatchSubmitted(Message):
+class BatchSubmitted(Message, frozen=True):
     """The prompts of a batch, in the order of their groups; every token must be made under `version`."""
 
     batch: str
@@ -31,14 +31,14 @@ class BatchSubmitted(Message):
     temperature: float = 1.0
 
 
-class InstanceJoined(Message):
+class InstanceJoined(Message, frozen=True):
     """An incarnation of an instance opened its stream. It fences the earlier ones of the same name."""
 
     instance: str
     incarnation: int
 
 
-class InstanceGone(Message):
+class InstanceGone(Message, frozen=True):
     """An incarnation died, left, or was given up: its requests continue elsewhere from their last token."""
 
     instance: str
@@ -46,7 +46,7 @@ class InstanceGone(Message):
     cause: str
 
 
-class Dispatched(Message):
+class Dispatched(Message, frozen=True):
     """Requests were given to an instance that serves `version`; one ticket for each request."""
 
     instance: str
@@ -56,7 +56,7 @@ class Dispatched(Message):
     requests: tuple[str, ...]
 
 
-class TicketsRevoked(Message):
+class TicketsRevoked(Message, frozen=True):
     """Dispatches taken back (refused by the worker, moved away); their requests wait again."""
 
     instance: str
@@ -64,7 +64,7 @@ class TicketsRevoked(Message):
     tickets: tuple[int, ...]
 
 
-class FrameLogged(Message):
+class FrameLogged(Message, frozen=True):
     """One frame of an instance's token stream: columns of equal length, little-endian.
 
     `tickets` u32, `tokens` u32, `logprobs` f32, `flags` u8. `version` is the weights version under which the
@@ -81,7 +81,7 @@ class FrameLogged(Message):
     version: int | None = None
 
 
-class Scored(Message):
+class Scored(Message, frozen=True):
     """The verdict of a finished request. The first one counts."""
 
     request: str
@@ -89,7 +89,7 @@ class Scored(Message):
     status: str = "ok"
 
 
-class GroupsTaken(Message):
+class GroupsTaken(Message, frozen=True):
     """Complete groups went to the trainer's incarnation `taker`. A newer taker starts the batch anew."""
 
     batch: str
@@ -97,7 +97,7 @@ class GroupsTaken(Message):
     groups: tuple[int, ...]
 
 
-class BatchReleased(Message):
+class BatchReleased(Message, frozen=True):
     """The batch is trained and durable, or given up: forget it."""
 
     batch: str
@@ -169,7 +169,7 @@ class Counters(msgspec.Struct, kw_only=True):
     frames: int = 0
 
 
-class RolloutSnapshot(Message):
+class RolloutSnapshot(Message, frozen=True):
     """Everything open, and the sums: what `RolloutState` is at one moment."""
 
     batches: tuple[BatchRecord, ...]
