@@ -1,0 +1,286 @@
+"""The embedded engine: continuous batching of a Qwen3 model over a fixed number of slots.
+
+Owns which request holds which slot, admission, stopping and abortion. The mathematics is in `decoder` and
+`sampling`.
+
+Invariants:
+- Executing requests hold slots 0 to n - 1, without holes: one that ends is replaced by the last one. So a
+  step computes n rows and never more.
+- For each slot the cache holds positions 0 to `position` - 1; `token`, the newest one, is fed at the next
+  step. A request enters with all but the last token of prompt + prefix in the cache, so that a migrated
+  request differs from one that stayed in nothing but who computed its cache.
+- A ticket is waiting, or executing, or unknown; never two of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from actors.engine.decoder import Decoder
+from actors.engine.engine import (
+    ABORTED,
+    FINISHED,
+    FIRST,
+    NO_TOKEN,
+    Assignment,
+    BrokenWeights,
+    CannotServe,
+    EngineBusy,
+    EngineFull,
+    EngineStats,
+    StepOutput,
+)
+from actors.engine.qwen3 import Qwen3
+from actors.engine.sampling import request_keys, sample, uniforms
+from actors.engine.tensor_spec import TensorSpec
+from actors.engine.weight_image import read_weights
+
+PREFILL_TOKENS = (
+    4096  # rows of one prefill batch: large enough for full speed, its activations stay in the cache
+)
+PREFILL_SPREAD = 2  # longest to shortest context of one prefill batch: at most half of its rows are padding
+
+
+class _Slots:
+    """What is known of each slot, as parallel arrays; the first n elements are a batch."""
+
+    def __init__(self, slots: int) -> None:
+        self.ticket = np.zeros(slots, np.uint32)
+        self.key = np.zeros(slots, np.uint64)
+        self.token = np.zeros(slots, np.int64)
+        self.position = np.zeros(slots, np.int64)  # of `token` in prompt + response
+        self.made = np.zeros(slots, np.int64)  # tokens of the response, prefix included
+        self.limit = np.zeros(slots, np.int64)
+        self.temperature = np.zeros(slots, np.float32)
+        self.flags = np.zeros(slots, np.uint8)  # of the next row: FIRST or nothing
+
+    def move(self, source: int, target: int) -> None:
+        for column in vars(self).values():
+            column[target] = column[source]
+
+
+class BuiltinEngine:
+    """An `Engine` on the CPU. Not thread-safe: one thread at a time, whichever."""
+
+    def __init__(
+        self,
+        model: Qwen3,
+        *,
+        slots: int,
+        max_tokens: int,
+        eos_token_ids: Sequence[int],
+        weights_version: int = 0,
+        max_pending: int = 4096,
+        threads: int = 1,
+    ) -> None:
+        """`max_tokens` bounds prompt + response of a request; `threads` is torch's number for this process.
+
+        `model` is kept, and `load_weights` writes into its parameters.
+        """
+        if min(slots, max_tokens, max_pending, threads) < 1:
+            raise ValueError("slots, max_tokens, max_pending and threads must each be at least 1")
+        torch.set_num_threads(threads)
+        self._model = model
+        self._decoder = Decoder(model, slots, max_tokens)
+        self._slot_count, self._max_tokens, self._max_pending = slots, max_tokens, max_pending
+        self._eos = np.array(sorted(set(eos_token_ids)), dtype=np.int64)
+        self._slots = _Slots(slots)
+        self._executing = 0
+        self._waiting: dict[int, Assignment] = {}  # by ticket, in order of arrival
+        self._aborted: dict[int, None] = {}  # tickets whose last row is due; a set that keeps its order
+        self._weights_version = weights_version
+        self._steps = self._tokens_generated = self._tokens_prefilled = 0
+
+    @property
+    def weights_version(self) -> int:
+        return self._weights_version
+
+    @property
+    def executing(self) -> int:
+        return self._executing
+
+    @property
+    def pending(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def idle(self) -> bool:
+        return not (self._executing or self._waiting or self._aborted)
+
+    def stats(self) -> EngineStats:
+        return EngineStats(
+            slots=self._slot_count,
+            executing=self._executing,
+            pending=self.pending,
+            steps=self._steps,
+            tokens_generated=self._tokens_generated,
+            tokens_prefilled=self._tokens_prefilled,
+        )
+
+    def add(self, assignments: Iterable[Assignment]) -> None:
+        known = set(self._slots.ticket[: self._executing].tolist()) | self._waiting.keys()
+        taken: dict[int, Assignment] = {}
+        for one in assignments:
+            if one.ticket in known or one.ticket in taken:
+                raise CannotServe(
+                    one.ticket, "this ticket is being served already: give each dispatch its own"
+                )
+            self._require_fit(one)
+            taken[one.ticket] = one
+        if len(self._waiting) + len(taken) > self._max_pending:
+            raise EngineFull(
+                f"{self.pending} requests wait and {len(taken)} more came, {self._max_pending} fit"
+            )
+        self._waiting |= taken
+
+    def abort(self, tickets: Iterable[int]) -> None:
+        for ticket in tickets:
+            if self._waiting.pop(ticket, None) is None:
+                for slot in np.flatnonzero(self._slots.ticket[: self._executing] == ticket):
+                    self._release(int(slot))
+            self._aborted[ticket] = None
+
+    def drain(self) -> None:
+        self.abort([*self._slots.ticket[: self._executing].tolist(), *self._waiting])
+
+    def load_weights(self, source: memoryview, specs: Sequence[TensorSpec], version: int) -> None:
+        if self._executing or self._waiting:
+            raise EngineBusy(
+                f"{self._executing} requests execute and {self.pending} wait under weights "
+                f"{self._weights_version}: finish or drain them before loading {version}"
+            )
+        read_weights(self._model, source, specs)
+        self._decoder.refresh(self._model)
+        self._weights_version = version
+
+    def step(self) -> StepOutput:
+        self._admit()
+        n = self._executing
+        if not n:
+            return self._output(np.zeros(0, np.uint32), np.zeros(0), np.zeros(0), np.zeros(0))
+        slots = self._slots
+        tokens, logprobs = self._draw(n)
+        slots.token[:n] = tokens
+        slots.position[:n] += 1
+        slots.made[:n] += 1
+        ended = slots.made[:n] == slots.limit[:n]
+        for eos in self._eos:
+            ended |= tokens == eos
+        flags = slots.flags[:n] | np.where(ended, np.uint8(FINISHED), np.uint8(0))
+        output = self._output(slots.ticket[:n], tokens, logprobs, flags)
+        slots.flags[:n] = 0
+        for slot in np.flatnonzero(ended)[::-1]:  # from the last: it never moves one that ended too
+            self._release(int(slot))
+        self._steps += 1
+        self._tokens_generated += n
+        return output
+
+    def _draw(self, n: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        slots = self._slots
+        logits = self._decoder.decode(
+            torch.from_numpy(slots.token[:n]),
+            torch.from_numpy(slots.position[:n]),
+            longest=int(slots.position[:n].max()) + 1,
+        )
+        temperature = slots.temperature[:n]
+        with torch.inference_mode():
+            tokens, logprobs = sample(
+                logits,
+                None if (temperature == 1).all() else torch.from_numpy(temperature),
+                torch.from_numpy(uniforms(slots.key[:n], slots.made[:n])),
+            )
+        logprob_row: NDArray[np.float32] = logprobs.numpy()
+        if not np.isfinite(logprob_row).all():
+            raise BrokenWeights(
+                f"weights version {self._weights_version} give logits that are no numbers: the checkpoint or "
+                "the training step that made them is broken, load another version"
+            )
+        return tokens.numpy(), logprob_row
+
+    def _output(
+        self,
+        tickets: NDArray[np.uint32],
+        tokens: NDArray[np.int64] | NDArray[np.float64],
+        logprobs: NDArray[np.float32] | NDArray[np.float64],
+        flags: NDArray[np.uint8] | NDArray[np.float64],
+    ) -> StepOutput:
+        """The rows of executing requests behind those of the aborted; always copies."""
+        ends = len(self._aborted)
+        none = np.zeros(ends, np.uint8)
+        output = StepOutput(
+            tickets=np.concatenate((np.array(list(self._aborted), np.uint32), tickets)),
+            tokens=np.concatenate((none, tokens)).astype(np.uint32),
+            logprobs=np.concatenate((none, logprobs)).astype(np.float32),
+            flags=np.concatenate((none | (ABORTED | NO_TOKEN), flags)).astype(np.uint8),
+        )
+        self._aborted.clear()
+        return output
+
+    def _require_fit(self, one: Assignment) -> None:
+        total = len(one.prompt) + one.max_new_tokens
+        vocabulary = self._model.config.vocab_size
+        if not 0 <= one.ticket < 2**32:
+            raise CannotServe(one.ticket, "a ticket is a 32-bit number")
+        if not one.prompt:
+            raise CannotServe(one.ticket, "the prompt is empty: there is nothing to continue")
+        if total > self._max_tokens:
+            raise CannotServe(
+                one.ticket,
+                f"{len(one.prompt)} prompt + {one.max_new_tokens} new tokens are {total}, a slot holds "
+                f"{self._max_tokens}: shorten the request, or raise max_tokens of the engine",
+            )
+        if len(one.prefix) >= one.max_new_tokens:
+            raise CannotServe(one.ticket, f"its prefix has all of its {one.max_new_tokens} tokens already")
+        if one.prefix and one.prefix[-1] in self._eos:
+            raise CannotServe(one.ticket, "its prefix ends in a stop token: the request is finished")
+        if not 0 <= one.temperature < np.inf:
+            raise CannotServe(one.ticket, f"temperature {one.temperature} is not a number from 0 up")
+        for token in (*one.prompt, *one.prefix):
+            if not 0 <= token < vocabulary:
+                raise CannotServe(one.ticket, f"token {token} is outside of the vocabulary of {vocabulary}")
+
+    def _admit(self) -> None:
+        """Give free slots to those who wait, first come first served, and compute their caches in batches."""
+        free = self._slot_count - self._executing
+        if not free or not self._waiting:
+            return
+        chosen = [self._waiting.pop(ticket) for ticket in list(self._waiting)[:free]]
+        keys = request_keys([one.seed for one in chosen])
+        entering = [(one, key, (*one.prompt, *one.prefix)) for one, key in zip(chosen, keys, strict=True)]
+        entering.sort(key=lambda entry: len(entry[2]))  # contexts of like length share a prefill batch
+        slots, first = self._slots, self._executing
+        for slot, (one, key, context) in enumerate(entering, start=first):
+            slots.ticket[slot], slots.key[slot], slots.temperature[slot] = one.ticket, key, one.temperature
+            slots.token[slot], slots.position[slot] = context[-1], len(context) - 1
+            slots.made[slot], slots.limit[slot] = len(one.prefix), one.max_new_tokens
+            slots.flags[slot] = FIRST
+        self._executing += len(entering)
+        self._prefill([context[:-1] for _, _, context in entering], first)
+
+    def _prefill(self, contexts: list[tuple[int, ...]], first: int) -> None:
+        """Fill slots `first` … in batches of neighbours; contexts come in order of their length."""
+        start = 0
+        while start < len(contexts) and not contexts[start]:
+            start += 1  # a prompt of one token has nothing before it
+        while start < len(contexts):
+            end = start + 1
+            while (
+                end < len(contexts)
+                and len(contexts[end]) <= PREFILL_SPREAD * len(contexts[start])
+                and len(contexts[end]) * (end + 1 - start) <= PREFILL_TOKENS
+            ):
+                end += 1
+            self._decoder.prefill(contexts[start:end], first + start)
+            self._tokens_prefilled += sum(map(len, contexts[start:end]))
+            start = end
+
+    def _release(self, slot: int) -> None:
+        """Free a slot; the last executing request takes its place."""
+        self._executing = last = self._executing - 1
+        if slot != last:
+            self._slots.move(last, slot)
+            self._decoder.move(last, slot, int(self._slots.position[slot]))

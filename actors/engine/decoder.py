@@ -1,0 +1,179 @@
+"""Incremental decoding of a Qwen3 model over a preallocated KV cache with a fixed number of slots.
+
+Owns the cache and a copy of the weights packed for speed; knows slots and positions, but no requests,
+sampling or stopping (`builtin` does). Computes in float32 on the CPU.
+
+How the packed weights differ from `qwen3`, to the same result within rounding:
+- q, k and v are one matrix, gate and up another, stored [in, out]: a third faster at the few rows of a
+  decode step;
+- the gains of the layer norms are folded into the matrix that follows them;
+- the two elements that RoPE turns together lie side by side, so that the turn is one complex product.
+  Queries and keys are permuted alike, which leaves their products as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from actors.engine.qwen3 import Attention, Layer, Qwen3, Qwen3Config, rope_angles
+
+COLUMN_STEP = 16  # the cache is read in whole vectors (AVX-512: 16 floats); the mask hides what is too much
+
+
+@dataclass(frozen=True)
+class _PackedLayer:
+    qkv: Tensor  # [hidden, (heads + 2 kv_heads) * head_dim]
+    qk_gain: Tensor  # [heads + kv_heads, head_dim]
+    out: Tensor  # [heads * head_dim, hidden]
+    gate_up: Tensor  # [hidden, 2 * intermediate]
+    down: Tensor  # [intermediate, hidden]
+
+
+class Decoder:
+    """`slots` sequences of at most `max_tokens` tokens each; the active ones are always slots 0 to n - 1.
+
+    Memory of the cache: layers * slots * 2 * kv_heads * max_tokens * head_dim * 4 bytes.
+    """
+
+    def __init__(self, model: Qwen3, slots: int, max_tokens: int) -> None:
+        config = self.config = model.config
+        kv_heads, head_dim = config.num_key_value_heads, config.head_dim
+        # Keys lie [head_dim, time], values [time, head_dim]: both products of a decode step then run along
+        # memory (twice as fast as torch's fused attention at one query a sequence).
+        self._keys = torch.empty(config.num_hidden_layers, slots, kv_heads, head_dim, max_tokens)
+        self._values = torch.empty(config.num_hidden_layers, slots, kv_heads, max_tokens, head_dim)
+        self._key_start = torch.arange(slots * kv_heads * head_dim).view(slots, -1) * max_tokens
+        self._value_start = torch.arange(slots * kv_heads).view(slots, -1) * max_tokens
+        self._columns = torch.arange(max_tokens)
+        angles = rope_angles(config, max_tokens)
+        self._turn = torch.polar(torch.ones_like(angles), angles)  # complex64 [max_tokens, head_dim / 2]
+        self._floor = torch.tensor(math.sqrt(config.rms_norm_eps * config.hidden_size))
+        self._head_floor = torch.tensor(math.sqrt(config.rms_norm_eps * config.head_dim))
+        self.refresh(model)
+
+    @torch.inference_mode()
+    def refresh(self, model: Qwen3) -> None:
+        """Pack the model's weights anew; the cache, which belongs to the old ones, is emptied."""
+        for cache in (self._keys, self._values):
+            cache.zero_()  # a NaN of broken weights would live on behind the mask: 0 * NaN is NaN
+        self._embedding = model.model.embed_tokens.weight.float()
+        self._layers = [_pack(layer, self.config) for layer in model.model.layers if isinstance(layer, Layer)]
+        self._head = _fold(model.output_matrix, model.model.norm.weight)
+
+    @torch.inference_mode()
+    def prefill(self, contexts: Sequence[Sequence[int]], first_slot: int) -> None:
+        """Fill the cache of slots `first_slot` … with these contexts of at least one token, in one batch.
+
+        Equal contexts (the samples of one group) are computed once. Contexts are padded to the longest:
+        what lies behind a context in the cache is garbage that `decode` overwrites before it attends to
+        it.
+        """
+        unique = {tuple(context): index for index, context in enumerate(dict.fromkeys(map(tuple, contexts)))}
+        to_slot = torch.tensor([unique[tuple(context)] for context in contexts])
+        length = max(map(len, unique))
+        tokens = torch.zeros(len(unique), length, dtype=torch.int64)
+        for context, row in unique.items():
+            tokens[row, : len(context)] = torch.tensor(context)
+        x = self._embedding[tokens.view(-1)]
+        turn = self._turn[:length].repeat(len(unique), 1)
+        filled = slice(first_slot, first_slot + len(contexts))
+        for index, layer in enumerate(self._layers):
+            q, k, v = (
+                part.view(len(unique), length, -1, self.config.head_dim).transpose(1, 2)
+                for part in self._project(x, layer, turn)
+            )
+            self._keys[index, filled, ..., :length] = k.transpose(2, 3)[to_slot]
+            self._values[index, filled, :, :length] = v[to_slot]
+            if index + 1 < len(self._layers):  # the last layer is needed for its keys and values only
+                mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.0, enable_gqa=True)
+                self._finish_layer(x, mixed.transpose(1, 2).reshape(len(x), -1), layer)
+
+    @torch.inference_mode()
+    def decode(self, tokens: Tensor, positions: Tensor, longest: int) -> Tensor:
+        """Feed one token to each of slots 0 to n - 1 and return the logits of the next, float32 [n, vocab].
+
+        `tokens` and `positions` int64 [n]: the token and where it stands in its sequence; all earlier
+        positions must be in the cache. `longest` is max(positions) + 1.
+        """
+        config, n = self.config, len(tokens)
+        pairs = n * config.num_key_value_heads  # of a sequence and a head of keys: one small product each
+        columns = min(-(-longest // COLUMN_STEP) * COLUMN_STEP, len(self._columns))
+        x = self._embedding[tokens]
+        turn = self._turn[positions]
+        behind = positions.unsqueeze(1)
+        key_at = (self._key_start[:n] + behind).view(-1)
+        value_at = (self._value_start[:n] + behind).view(-1)
+        mask = torch.where(self._columns[:columns] <= behind, 0.0, -math.inf).unsqueeze(1)
+        for layer, keys, values in zip(self._layers, self._keys, self._values, strict=True):
+            q, k, v = self._project(x, layer, turn)
+            keys.view(-1).scatter_(0, key_at, k.reshape(-1))
+            values.view(-1, config.head_dim).index_copy_(0, value_at, v.reshape(-1, config.head_dim))
+            # Queries that share a head of keys are the rows of one product: no key is repeated.
+            keys = keys.view(-1, config.head_dim, keys.shape[-1])[:pairs, :, :columns]
+            values = values.view(-1, values.shape[-2], config.head_dim)[:pairs, :columns]
+            scores = torch.bmm(q.reshape(pairs, -1, config.head_dim), keys)
+            weights = torch.softmax(scores.view(n, -1, columns).add_(mask), dim=-1)
+            mixed = torch.bmm(weights.view(pairs, -1, columns), values)
+            self._finish_layer(x, mixed.view(n, -1), layer)
+        return _unit(x, self._floor).mm(self._head)
+
+    @torch.inference_mode()
+    def move(self, source: int, target: int, length: int) -> None:
+        """Copy the first `length` positions of one slot's cache over another's."""
+        self._keys[:, target, ..., :length] = self._keys[:, source, ..., :length]
+        self._values[:, target, :, :length] = self._values[:, source, :, :length]
+
+    def _project(self, x: Tensor, layer: _PackedLayer, turn: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Turned queries, turned keys and values, each [rows, its heads, head_dim]; queries are scaled."""
+        heads, kv_heads = self.config.num_attention_heads, self.config.num_key_value_heads
+        qkv = _unit(x, self._floor).mm(layer.qkv).view(len(x), -1, self.config.head_dim)
+        qk = _unit(qkv[:, : heads + kv_heads], self._head_floor) * layer.qk_gain
+        pairs = torch.view_as_complex(qk.view(*qk.shape[:2], -1, 2))
+        turned = torch.view_as_real(pairs.mul_(turn.unsqueeze(1))).flatten(2)
+        return turned[:, :heads], turned[:, heads:], qkv[:, heads + kv_heads :]
+
+    def _finish_layer(self, x: Tensor, mixed: Tensor, layer: _PackedLayer) -> None:
+        """Add what attention and then the MLP give to the residual stream x [rows, hidden], in place."""
+        x.addmm_(mixed, layer.out)
+        gate, up = _unit(x, self._floor).mm(layer.gate_up).chunk(2, dim=1)
+        x.addmm_(F.silu(gate).mul_(up), layer.down)
+
+
+def _unit(x: Tensor, floor: Tensor) -> Tensor:
+    """x / sqrt(sum(x²) + floor²) over the last axis: RMSNorm but for a constant that the weights hold."""
+    return x / torch.hypot(torch.linalg.vector_norm(x, dim=-1, keepdim=True), floor)
+
+
+def _fold(matrix: Tensor, gain: Tensor) -> Tensor:
+    """[out, in] to [in, out], with RMSNorm's gain and the constant that `_unit` leaves out."""
+    return (matrix.float() * (gain.float() * math.sqrt(len(gain)))).t().contiguous()
+
+
+def _interleave(x: Tensor, head_dim: int) -> Tensor:
+    """Bring elements i and i + head_dim/2 of each head side by side, on the first axis."""
+    return x.view(-1, 2, head_dim // 2, *x.shape[1:]).transpose(1, 2).reshape(x.shape)
+
+
+def _pack(layer: Layer, config: Qwen3Config) -> _PackedLayer:
+    attention: Attention = layer.self_attn
+    q, k = (_interleave(p.weight, config.head_dim) for p in (attention.q_proj, attention.k_proj))
+    q_gain, k_gain = (_interleave(p.weight, config.head_dim) for p in (attention.q_norm, attention.k_norm))
+    # RMSNorm gives q and k a factor sqrt(head_dim) each, attention divides by one: a single one is left.
+    gains = [q_gain] * config.num_attention_heads
+    gains += [k_gain * math.sqrt(config.head_dim)] * config.num_key_value_heads
+    mlp = layer.mlp
+    return _PackedLayer(
+        qkv=_fold(torch.cat((q, k, attention.v_proj.weight)), layer.input_layernorm.weight),
+        qk_gain=torch.stack(gains).float(),
+        out=attention.o_proj.weight.float().t().contiguous(),
+        gate_up=_fold(
+            torch.cat((mlp.gate_proj.weight, mlp.up_proj.weight)), layer.post_attention_layernorm.weight
+        ),
+        down=mlp.down_proj.weight.float().t().contiguous(),
+    )

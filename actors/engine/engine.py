@@ -1,0 +1,126 @@
+"""What a rollout engine is to its worker: the port that `builtin` and the adapters of other engines fill.
+
+Owns the vocabulary (assignments in, columns of tokens out, refusals) and no behaviour. An engine computes and
+nothing else: no sockets, no clock, no actors. Calls come from one thread at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actors.engine.tensor_spec import TensorSpec
+
+FIRST = 1  # the first row of a ticket: its decoding began
+FINISHED = 2  # a stop token or the length limit; the row carries the last token
+ABORTED = 4  # the ticket ended here without finishing
+NO_TOKEN = 8  # the row carries no token; its token and log-prob are 0
+
+
+class CannotServe(ValueError):
+    """An assignment that this engine can never serve; nothing of the call was taken. `ticket` tells which."""
+
+    def __init__(self, ticket: int, why: str) -> None:
+        super().__init__(f"ticket {ticket}: {why}")
+        self.ticket = ticket
+
+
+class EngineFull(RuntimeError):
+    """More assignments wait than the engine holds; nothing of the call was taken. Send them elsewhere."""
+
+
+class EngineBusy(RuntimeError):
+    """Weights cannot change while requests wait or execute: their tokens would mix two versions."""
+
+
+class BrokenWeights(RuntimeError):
+    """The model computed something that is no number; load sound weights, the engine state is unchanged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """One dispatch of one request.
+
+    `prompt` and `prefix` are token ids; the prefix is what the response holds already, made by whatever
+    engine under the same seed. `max_new_tokens` is the limit of the whole response, prefix included.
+    Temperature 0 is greedy.
+    """
+
+    ticket: int
+    prompt: Sequence[int]
+    seed: int
+    max_new_tokens: int
+    prefix: Sequence[int] = ()
+    temperature: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """The rows of one decode step, as columns of equal length: those of a token frame.
+
+    `logprobs` are under the distribution that was sampled from, i.e. with the temperature applied
+    (greedy: under temperature 1).
+    """
+
+    tickets: NDArray[np.uint32]
+    tokens: NDArray[np.uint32]
+    logprobs: NDArray[np.float32]
+    flags: NDArray[np.uint8]
+
+    def __len__(self) -> int:
+        return len(self.tickets)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """Counts since the engine was made, but for the first three, which are of now."""
+
+    slots: int
+    executing: int
+    pending: int
+    steps: int
+    tokens_generated: int
+    tokens_prefilled: int
+
+
+class Engine(Protocol):
+    """Continuous batching: `add` and `abort` whenever, `step` again and again until `idle`."""
+
+    @property
+    def weights_version(self) -> int: ...
+
+    @property
+    def executing(self) -> int:
+        """Requests that hold a slot."""
+
+    @property
+    def pending(self) -> int:
+        """Requests that wait for a slot."""
+
+    @property
+    def idle(self) -> bool:
+        """Nothing waits, executes or has still to be told: `step` would return no row."""
+
+    def add(self, assignments: Iterable[Assignment]) -> None:
+        """Queue assignments, in order. Raises `CannotServe` or `EngineFull`, and then takes none of them."""
+
+    def abort(self, tickets: Iterable[int]) -> None:
+        """End these tickets, waiting, executing or unknown.
+
+        The next step has one row ABORTED | NO_TOKEN for each; no other row of a ticket follows.
+        """
+
+    def step(self) -> StepOutput:
+        """Give waiting requests free slots, then one token to every request that holds one."""
+
+    def drain(self) -> None:
+        """Abort everything: what was emitted so far is all that this engine adds to its requests."""
+
+    def load_weights(self, source: memoryview, specs: Sequence[TensorSpec], version: int) -> None:
+        """Copy a weight image in. Raises `EngineBusy` unless idle, `BadImage` if it does not fit."""
+
+    def stats(self) -> EngineStats: ...

@@ -1,0 +1,279 @@
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+
+import pytest
+import torch
+
+from actors.engine.builtin import BuiltinEngine
+from actors.engine.engine import (
+    ABORTED,
+    FINISHED,
+    FIRST,
+    NO_TOKEN,
+    Assignment,
+    BrokenWeights,
+    CannotServe,
+    Engine,
+    EngineBusy,
+    EngineFull,
+)
+from actors.engine.qwen3 import Qwen3
+from actors.engine.weight_image import image_bytes, weight_layout, write_weights
+
+MakeModel = Callable[..., Qwen3]
+Row = tuple[int, float, int]  # token, log-prob, flags
+
+
+def engine_of(model: Qwen3, slots: int = 4, eos: Sequence[int] = (95,), **kwargs: int) -> BuiltinEngine:
+    return BuiltinEngine(model, slots=slots, max_tokens=128, eos_token_ids=eos, **kwargs)
+
+
+def queued(engine: BuiltinEngine, assignments: Iterable[Assignment]) -> BuiltinEngine:
+    engine.add(assignments)
+    return engine
+
+
+def collect(engine: Engine, steps: int | None = None) -> dict[int, list[Row]]:
+    """Rows by ticket of so many steps, or of all until the engine is idle."""
+    rows: dict[int, list[Row]] = {}
+    while not engine.idle and steps != 0:
+        out = engine.step()
+        for ticket, *row in zip(
+            *(c.tolist() for c in (out.tickets, out.tokens, out.logprobs, out.flags)), strict=True
+        ):
+            rows.setdefault(ticket, []).append(tuple(row))
+        steps = None if steps is None else steps - 1
+    return rows
+
+
+def requests(count: int, longest: int = 40) -> list[Assignment]:
+    """Prompts and limits of many lengths, every third at another temperature."""
+    return [
+        Assignment(
+            ticket=100 + i,
+            prompt=[(7 * i + j * j) % 95 for j in range(1 + (i * 5) % 23)],
+            seed=i,
+            max_new_tokens=1 + (i * 11) % longest,
+            temperature=0.7 if i % 3 == 0 else 1.0,
+        )
+        for i in range(count)
+    ]
+
+
+def tokens_of(rows: dict[int, list[Row]]) -> dict[int, list[int]]:
+    return {
+        ticket: [token for token, _, flags in part if not flags & NO_TOKEN] for ticket, part in rows.items()
+    }
+
+
+def aborts(rows: Iterable[Row]) -> list[bool]:
+    return [flags == ABORTED | NO_TOKEN for _, _, flags in rows]
+
+
+def test_a_request_gets_the_same_tokens_alone_and_in_any_batch(make_model: MakeModel) -> None:
+    model = make_model()
+    crowd = requests(25)
+    together = tokens_of(collect(queued(engine_of(model, slots=6), crowd)))
+    assert together == tokens_of(collect(queued(engine_of(model, slots=25), crowd[::-1])))
+    for one in crowd:
+        assert tokens_of(collect(queued(engine_of(model, slots=1), [one]))) == {
+            one.ticket: together[one.ticket]
+        }
+    assert len({tuple(tokens) for tokens in together.values()}) > 20
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8, 1.0])
+def test_a_request_cut_at_any_token_goes_on_elsewhere_as_if_it_had_stayed(
+    make_model: MakeModel, temperature: float
+) -> None:
+    model = make_model()
+    whole = Assignment(ticket=1, prompt=[3, 1, 4, 1, 5], seed=77, max_new_tokens=30, temperature=temperature)
+    stayed = collect(queued(engine_of(model, eos=[]), [whole]))[1]
+    response = [token for token, _, _ in stayed]
+    assert len(response) == 30
+    parts = [dataclasses.replace(whole, ticket=cut, prefix=response[:cut]) for cut in range(1, 30)]
+    moved = collect(queued(engine_of(make_model(), slots=5, eos=[]), parts))
+    for cut, rows in moved.items():
+        assert [token for token, _, _ in rows] == response[cut:]
+        assert [logprob for _, logprob, _ in rows] == pytest.approx(
+            [row[1] for row in stayed[cut:]], abs=1e-4
+        )
+        assert rows[0][2] & FIRST
+
+
+def test_logprobs_equal_those_of_the_training_forward(make_model: MakeModel) -> None:
+    model = make_model()
+    crowd = requests(20)
+    rows = collect(queued(engine_of(model, slots=7), crowd))
+    for one in crowd:
+        response = [row[0] for row in rows[one.ticket]]
+        with torch.no_grad():
+            logits = model(torch.tensor([[*one.prompt, *response]]))[0, len(one.prompt) - 1 : -1]
+        expected = (logits / one.temperature).log_softmax(-1).gather(1, torch.tensor(response).unsqueeze(1))
+        assert [row[1] for row in rows[one.ticket]] == pytest.approx(expected.squeeze(1).tolist(), abs=1e-4)
+
+
+def test_every_request_ends_once_at_its_limit_or_at_a_stop_token(make_model: MakeModel) -> None:
+    crowd = [dataclasses.replace(one, max_new_tokens=100) for one in requests(30)]
+    rows = collect(queued(engine_of(make_model(), slots=8), crowd))
+    assert rows.keys() == {one.ticket for one in crowd}
+    stopped = 0
+    for part in rows.values():
+        tokens, flags = [row[0] for row in part], [row[2] for row in part]
+        assert [bool(flag & FIRST) for flag in flags] == [True] + [False] * (len(part) - 1)
+        assert [bool(flag & FINISHED) for flag in flags] == [False] * (len(part) - 1) + [True]
+        assert 95 not in tokens[:-1]
+        assert len(tokens) == 100 or tokens[-1] == 95
+        stopped += tokens[-1] == 95
+    assert stopped > 0
+
+
+def test_no_more_than_the_slots_execute_and_every_step_serves_all_of_them(make_model: MakeModel) -> None:
+    engine = queued(engine_of(make_model(), slots=5), requests(12))
+    assert (engine.pending, engine.executing) == (12, 0)
+    made = 0
+    while not engine.idle:
+        busy = min(5, engine.executing + engine.pending)
+        rows = engine.step()
+        assert len(rows) == busy
+        made += busy
+    stats = engine.stats()
+    assert (stats.tokens_generated, stats.executing, stats.pending) == (made, 0, 0)
+    again = tokens_of(collect(queued(engine_of(make_model(), slots=5), requests(12))))
+    assert made == sum(map(len, again.values()))
+
+
+def test_one_step_prefills_a_whole_batch_of_prompts_and_equal_prompts_share_it(
+    make_model: MakeModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engine_of(make_model(), slots=8)
+    prefills: list[int] = []
+    plain = engine._decoder.prefill
+
+    def counting(contexts: Sequence[Sequence[int]], first_slot: int) -> None:
+        prefills.append(len(contexts))
+        plain(contexts, first_slot)
+
+    monkeypatch.setattr(engine._decoder, "prefill", counting)
+    group = [Assignment(ticket=i, prompt=[9, 8, 7, 6], seed=i, max_new_tokens=5) for i in range(8)]
+    responses = tokens_of(collect(queued(engine, group)))
+    assert prefills == [8]
+    for one in group:
+        assert tokens_of(collect(queued(engine_of(make_model()), [one]))) == {
+            one.ticket: responses[one.ticket]
+        }
+
+
+def test_an_aborted_ticket_gets_one_last_row_and_no_other(make_model: MakeModel) -> None:
+    crowd = [dataclasses.replace(one, max_new_tokens=20, prompt=[1, 2, 3]) for one in requests(4)]
+    undisturbed = tokens_of(collect(queued(engine_of(make_model(), eos=[]), crowd)))
+    engine = queued(engine_of(make_model(), slots=2, eos=[]), crowd)
+    before = collect(engine, steps=3)
+    assert before.keys() == {100, 101}
+    engine.abort([100, 103, 4_000_000_000])  # executing, waiting, unknown
+    engine.abort([103])
+    after = collect(engine)
+    for ticket in (100, 103, 4_000_000_000):
+        assert aborts(after[ticket]) == [True]
+    assert tokens_of(before)[100] == undisturbed[100][:3]
+    assert tokens_of(before)[101] + tokens_of(after)[101] == undisturbed[101]
+    assert tokens_of(after)[102] == undisturbed[102]
+    engine.abort([100])
+    assert not engine.idle
+    assert aborts(collect(engine)[100]) == [True]
+
+
+def test_a_drained_engine_tells_the_end_of_every_ticket_and_is_idle(make_model: MakeModel) -> None:
+    engine = queued(
+        engine_of(make_model(), slots=3), [dataclasses.replace(one, max_new_tokens=20) for one in requests(7)]
+    )
+    collect(engine, steps=2)
+    engine.drain()
+    assert (engine.executing, engine.pending, engine.idle) == (0, 0, False)
+    rows = collect(engine)
+    assert rows.keys() == set(range(100, 107))
+    assert all(aborts(part) == [True] for part in rows.values())
+    assert len(engine.step()) == 0
+
+
+BAD = {
+    "too long": {"max_new_tokens": 126},
+    "empty": {"prompt": []},
+    "vocabulary of 96": {"prompt": [1, 96]},
+    "outside of the vocabulary": {"prefix": [-1]},
+    "already": {"prefix": [1] * 9, "max_new_tokens": 9},
+    "stop token": {"prefix": [1, 95]},
+    "32-bit": {"ticket": 2**32},
+    "temperature": {"temperature": float("nan")},
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_what_can_never_be_served_is_refused_with_all_that_came_along(
+    make_model: MakeModel, what: str
+) -> None:
+    engine = engine_of(make_model())
+    good = Assignment(ticket=1, prompt=[1, 2, 3], seed=0, max_new_tokens=9)
+    bad = dataclasses.replace(good, **{"ticket": 2, **BAD[what]})
+    with pytest.raises(CannotServe, match="raise max_tokens" if what == "too long" else what) as refusal:
+        engine.add([good, bad])
+    assert refusal.value.ticket == bad.ticket
+    assert engine.idle
+    engine.add([good])
+    with pytest.raises(CannotServe, match="served already"):
+        engine.add([good])
+    assert len(collect(engine)[1]) > 0
+
+
+def test_a_request_that_fills_its_slot_to_the_last_token_is_served(make_model: MakeModel) -> None:
+    model = make_model()
+    engine = BuiltinEngine(model, slots=2, max_tokens=37, eos_token_ids=[])
+    engine.add([Assignment(ticket=t, prompt=[4] * 7, seed=t, max_new_tokens=30) for t in (1, 2, 3)])
+    assert [len(rows) for rows in collect(engine).values()] == [30, 30, 30]
+
+
+def test_a_full_queue_refuses_and_keeps_what_it_had(make_model: MakeModel) -> None:
+    engine = engine_of(make_model(), slots=2, max_pending=3)
+    crowd = requests(5)
+    engine.add(crowd[:3])
+    with pytest.raises(EngineFull, match="3 fit"):
+        engine.add(crowd[3:])
+    assert engine.pending == 3
+    assert collect(engine).keys() == {100, 101, 102}
+
+
+def test_new_weights_are_served_bit_for_bit_and_never_in_the_middle_of_a_request(
+    make_model: MakeModel,
+) -> None:
+    trained = make_model(seed=5)
+    specs = weight_layout(trained)
+    image = bytearray(image_bytes(specs))
+    write_weights(trained, memoryview(image))
+    engine = queued(engine_of(make_model(seed=0)), requests(3))
+    with pytest.raises(EngineBusy, match="drain"):
+        engine.load_weights(memoryview(image), specs, 8)
+    old = collect(engine)
+    assert engine.weights_version == 0
+    engine.load_weights(memoryview(image).toreadonly(), specs, 8)
+    assert engine.weights_version == 8
+    new = collect(queued(engine, requests(3)))
+    assert new == collect(queued(engine_of(trained), requests(3)))
+    assert new != old
+
+
+def test_broken_weights_are_named_and_sound_ones_heal_the_engine(make_model: MakeModel) -> None:
+    broken, sound = make_model(), make_model()
+    with torch.no_grad():
+        broken.model.layers[0].self_attn.v_proj.weight.fill_(torch.nan)
+    engine = queued(engine_of(broken, weights_version=6), requests(3))
+    with pytest.raises(BrokenWeights, match="version 6"):
+        engine.step()
+    engine.drain()
+    specs = weight_layout(sound)
+    image = bytearray(image_bytes(specs))
+    write_weights(sound, memoryview(image))
+    collect(engine)
+    engine.load_weights(memoryview(image), specs, 7)
+    assert collect(queued(engine, requests(3))) == collect(queued(engine_of(sound), requests(3)))
