@@ -10,6 +10,7 @@ from importlib import resources
 
 from rlctl.report import plots
 from rlctl.report.model import Report, Story
+from rlctl.wording import duration
 
 LATER = "known when the run ends"
 UNKNOWN = "–"
@@ -230,16 +231,6 @@ def _figure(svg: str, caption: str) -> str:
 
 def _absent(text: str) -> str:
     return f'<p class="muted">{escape(text)}</p>'
-
-
-def duration(seconds: float) -> str:
-    """Seconds as people say them: "4 min 05 s"."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
 def _rate(report: Report) -> str:

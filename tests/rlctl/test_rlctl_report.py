@@ -27,7 +27,7 @@ from configs.load import ConfigError, dump
 from configs.schema import Config, Prices
 from rlctl.report import make, plots
 from rlctl.report.model import report_of, story_of
-from rlctl.report.page import duration
+from rlctl.wording import duration
 
 CONFIG = Config(prices=Prices(reserved_per_hour=10.0, preemptible_per_hour=1.0, currency="EUR"))
 

@@ -1,0 +1,130 @@
+"""Where a run stands, from its history records.
+
+Pure: records go in through `Progress.observe`, numbers and lines of text come out. Knows no terminal and no
+clock (`rlctl.live` does); its time is the time of the records.
+"""
+
+from collections import deque
+
+from actors.training.history import AnyRecord, End, Eval, Node, Restart, Run, Sample, Step
+from rlctl.report.model import PREEMPTIBLE
+from rlctl.wording import duration
+
+RECENT_STEPS = 5
+"""Steps whose mean time is used for the time left: fewer would follow every hiccup."""
+RECENT_EVENTS = 6
+EVENT_WORDS = {"joined": "joined", "left": "left", "killed": "was killed", "noticed": "got its notice",
+               "drained": "handed its work over"}  # fmt: skip
+
+
+class Progress:
+    """What is known so far. Bounded, however long the run."""
+
+    def __init__(self) -> None:
+        self.run_id = ""
+        self.steps_planned = 0
+        self.steps_done = 0
+        self.t_s = 0.0
+        self.step_ended_s = 0.0
+        self.rewards: deque[float] = deque(maxlen=200)
+        self.heldout_first: float | None = None
+        self.heldout_last: float | None = None
+        self.last_sample: Sample | None = None
+        self.last_step: Step | None = None
+        self.killed = 0
+        self.noticed = 0
+        self.restarts = 0
+        self.events: deque[tuple[float, str]] = deque(maxlen=RECENT_EVENTS)
+        self.end: End | None = None
+        self._step_times: deque[float] = deque(maxlen=RECENT_STEPS)
+
+    def observe(self, record: AnyRecord) -> None:
+        """Take one record, in the order of the history."""
+        self.t_s = max(self.t_s, record.t_s)
+        match record:
+            case Run():
+                again = bool(self.run_id)
+                self.run_id, self.steps_planned, self.end = record.run_id, record.steps, None
+                self.step_ended_s = record.t_s
+                if again:
+                    self.events.append((record.t_s, "the run goes on"))
+            case Sample():
+                self.last_sample = record
+            case Step():
+                self.last_step = record
+                self.steps_done = max(self.steps_done, record.step)
+                self.step_ended_s = record.t_s
+                self.rewards.append(record.reward)
+                self._step_times.append(record.step_s)
+            case Eval(when="first"):
+                self.heldout_first = record.reward
+                self.step_ended_s = record.t_s
+            case Eval():
+                self.heldout_last = record.reward
+            case Node():
+                self.killed += record.event == "killed" and record.role == PREEMPTIBLE
+                self.noticed += record.event == "noticed"
+                self.events.append((record.t_s, event_line(record)))
+            case Restart():
+                self.restarts += 1
+                self.events.append((record.t_s, event_line(record)))
+            case End():
+                self.end = record
+
+    def left_s(self, now_s: float | None = None) -> float | None:
+        """Estimated seconds until the last step ends; None before the first step did. now_s: run time, s."""
+        if not self._step_times or not self.steps_planned:
+            return None
+        mean_s = sum(self._step_times) / len(self._step_times)
+        spent_s = max(0.0, (self.t_s if now_s is None else now_s) - self.step_ended_s)
+        return max(0.0, (self.steps_planned - self.steps_done) * mean_s - min(spent_s, mean_s))
+
+
+def event_line(record: Node | Restart) -> str:
+    """A record in words."""
+    if isinstance(record, Node):
+        return f"{record.node} {EVENT_WORDS[record.event]}"
+    return f"{record.actor} restarted ({' '.join(record.cause.split())})"
+
+
+def plain_line(progress: Progress, record: AnyRecord) -> str | None:
+    """The line for a record that was just observed, or None where it deserves none (samples)."""
+    match record:
+        case Run():
+            text = f"run {record.run_id}: {record.steps} steps, seed {record.seed}"
+        case Step():
+            left_s = progress.left_s()
+            sample = progress.last_sample
+            parts = [
+                f"step {record.step}/{progress.steps_planned}",
+                f"reward {record.reward:.3f}",
+                f"{record.tokens} tokens",
+                f"{record.step_s:.1f} s",
+                f"{sample.reserved + sample.preemptible} hosts" if sample else "",
+                f"{sample.migrations} migrated" if sample else "",
+                f"about {duration(left_s)} left" if left_s else "",
+            ]
+            text = "  ".join(part for part in parts if part)
+        case Eval():
+            text = f"held-out reward {record.reward:.3f} ({record.when}, {record.problems} problems)"
+        case Node() | Restart():
+            text = event_line(record)
+        case End():
+            text = end_line(progress)
+        case _:
+            return None
+    return f"[{record.t_s:7.1f} s] {text}"
+
+
+def end_line(progress: Progress) -> str:
+    """How the run ended, in one sentence; "" while it goes on."""
+    end = progress.end
+    if end is None:
+        return ""
+    outcome = (
+        "every invariant held" if end.ok else f"broken: {'; '.join(end.violations) or 'see report.html'}"
+    )
+    return (
+        f"ended: {end.tokens_collected} tokens collected, {end.tokens_lost} lost, "
+        f"{end.tokens_generated_twice} generated twice, {end.requests_migrated} requests migrated; {outcome}"
+    )
