@@ -89,7 +89,7 @@ def test_a_bad_set_is_answered_in_words(tmp_path: Path, typed: str, answer: str)
 @pytest.mark.parametrize(
     ("typed", "answer"),
     [
-        ("model.kv_heads=3", "model.kv_heads: expected a divisor of heads (4), got 3"),
+        ("model.kv_heads=2", "model.kv_heads: expected a divisor of heads (3), got 2"),
         ("seeding.initial_s=99", "seeding.initial_s: expected a number from min_s (0) to max_s (20), got 99"),
         ("liveness.suspect_s=0.1", "liveness.suspect_s: expected a number between beat_s"),
         (
