@@ -15,6 +15,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
 import numpy as np
 import torch
@@ -22,10 +23,6 @@ from numpy.typing import NDArray
 
 from actors.engine.decoder import Decoder
 from actors.engine.engine import (
-    ABORTED,
-    FINISHED,
-    FIRST,
-    NO_TOKEN,
     Assignment,
     BrokenWeights,
     CannotServe,
@@ -38,11 +35,14 @@ from actors.engine.qwen3 import Qwen3
 from actors.engine.sampling import request_keys, sample, uniforms
 from actors.engine.tensor_spec import TensorSpec
 from actors.engine.weight_image import read_weights
+from transport.token_frame import MAX_ROWS, Flag
 
 PREFILL_TOKENS = (
     4096  # rows of one prefill batch: large enough for full speed, its activations stay in the cache
 )
 PREFILL_SPREAD = 2  # longest to shortest context of one prefill batch: at most half of its rows are padding
+
+_NOTHING, _FINISHED, _ENDED = np.array([0, Flag.FINISHED, Flag.ABORTED | Flag.NO_TOKEN], np.uint8)
 
 
 class _Slots:
@@ -79,10 +79,12 @@ class BuiltinEngine:
     ) -> None:
         """`max_tokens` bounds prompt + response of a request; `threads` is torch's number for this process.
 
-        `model` is kept, and `load_weights` writes into its parameters.
+        `model` belongs to the engine from now on: `load_weights` writes into its parameters, nobody else may.
         """
         if min(slots, max_tokens, max_pending, threads) < 1:
             raise ValueError("slots, max_tokens, max_pending and threads must each be at least 1")
+        if slots > MAX_ROWS // 2:
+            raise ValueError(f"{slots} slots are too many, at most {MAX_ROWS // 2} fit a token frame")
         torch.set_num_threads(threads)
         self._model = model
         self._decoder = Decoder(model, slots, max_tokens)
@@ -159,19 +161,16 @@ class BuiltinEngine:
 
     def step(self) -> StepOutput:
         self._admit()
-        n = self._executing
-        if not n:
-            return self._output(np.zeros(0, np.uint32), np.zeros(0), np.zeros(0), np.zeros(0))
-        slots = self._slots
-        tokens, logprobs = self._draw(n)
+        n, slots = self._executing, self._slots
+        tokens, logprobs = self._draw(n) if n else (np.zeros(0, np.int64), np.zeros(0, np.float32))
         slots.token[:n] = tokens
         slots.position[:n] += 1
         slots.made[:n] += 1
         ended = slots.made[:n] == slots.limit[:n]
         for eos in self._eos:
             ended |= tokens == eos
-        flags = slots.flags[:n] | np.where(ended, np.uint8(FINISHED), np.uint8(0))
-        output = self._output(slots.ticket[:n], tokens, logprobs, flags)
+        slots.flags[:n] |= np.where(ended, _FINISHED, _NOTHING)
+        output = self._rows(n, logprobs)
         slots.flags[:n] = 0
         for slot in np.flatnonzero(ended)[::-1]:  # from the last: it never moves one that ended too
             self._release(int(slot))
@@ -201,24 +200,18 @@ class BuiltinEngine:
             )
         return tokens.numpy(), logprob_row
 
-    def _output(
-        self,
-        tickets: NDArray[np.uint32],
-        tokens: NDArray[np.int64] | NDArray[np.float64],
-        logprobs: NDArray[np.float32] | NDArray[np.float64],
-        flags: NDArray[np.uint8] | NDArray[np.float64],
-    ) -> StepOutput:
-        """The rows of executing requests behind those of the aborted; always copies."""
-        ends = len(self._aborted)
-        none = np.zeros(ends, np.uint8)
-        output = StepOutput(
-            tickets=np.concatenate((np.array(list(self._aborted), np.uint32), tickets)),
-            tokens=np.concatenate((none, tokens)).astype(np.uint32),
+    def _rows(self, n: int, logprobs: NDArray[np.float32]) -> StepOutput:
+        """The last rows of aborted tickets, then a row for each of the first n slots; always copies."""
+        ends = list(islice(self._aborted, MAX_ROWS - n))
+        for ticket in ends:
+            del self._aborted[ticket]
+        none, slots = np.zeros(len(ends), np.uint8), self._slots
+        return StepOutput(
+            tickets=np.concatenate((np.array(ends, np.uint32), slots.ticket[:n])),
+            tokens=np.concatenate((none, slots.token[:n])).astype(np.uint32),
             logprobs=np.concatenate((none, logprobs)).astype(np.float32),
-            flags=np.concatenate((none | (ABORTED | NO_TOKEN), flags)).astype(np.uint8),
+            flags=np.concatenate((none | _ENDED, slots.flags[:n])),
         )
-        self._aborted.clear()
-        return output
 
     def _require_fit(self, one: Assignment) -> None:
         total = len(one.prompt) + one.max_new_tokens
@@ -257,7 +250,7 @@ class BuiltinEngine:
             slots.ticket[slot], slots.key[slot], slots.temperature[slot] = one.ticket, key, one.temperature
             slots.token[slot], slots.position[slot] = context[-1], len(context) - 1
             slots.made[slot], slots.limit[slot] = len(one.prefix), one.max_new_tokens
-            slots.flags[slot] = FIRST
+            slots.flags[slot] = Flag.FIRST
         self._executing += len(entering)
         self._prefill([context[:-1] for _, _, context in entering], first)
 

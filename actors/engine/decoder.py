@@ -48,6 +48,8 @@ class Decoder:
         # memory (twice as fast as torch's fused attention at one query a sequence).
         self._keys = torch.empty(config.num_hidden_layers, slots, kv_heads, head_dim, max_tokens)
         self._values = torch.empty(config.num_hidden_layers, slots, kv_heads, max_tokens, head_dim)
+        self._flat_keys = self._keys.flatten(1)
+        self._flat_values = self._values.flatten(1, 3)
         self._key_start = torch.arange(slots * kv_heads * head_dim).view(slots, -1) * max_tokens
         self._value_start = torch.arange(slots * kv_heads).view(slots, -1) * max_tokens
         self._columns = torch.arange(max_tokens)
@@ -80,7 +82,7 @@ class Decoder:
         tokens = torch.zeros(len(unique), length, dtype=torch.int64)
         for context, row in unique.items():
             tokens[row, : len(context)] = torch.tensor(context)
-        x = self._embedding[tokens.view(-1)]
+        x = F.embedding(tokens.view(-1), self._embedding)
         turn = self._turn[:length].repeat(len(unique), 1)
         filled = slice(first_slot, first_slot + len(contexts))
         for index, layer in enumerate(self._layers):
@@ -104,22 +106,22 @@ class Decoder:
         config, n = self.config, len(tokens)
         pairs = n * config.num_key_value_heads  # of a sequence and a head of keys: one small product each
         columns = min(-(-longest // COLUMN_STEP) * COLUMN_STEP, len(self._columns))
-        x = self._embedding[tokens]
-        turn = self._turn[positions]
-        behind = positions.unsqueeze(1)
-        key_at = (self._key_start[:n] + behind).view(-1)
-        value_at = (self._value_start[:n] + behind).view(-1)
-        mask = torch.where(self._columns[:columns] <= behind, 0.0, -math.inf).unsqueeze(1)
-        for layer, keys, values in zip(self._layers, self._keys, self._values, strict=True):
+        x = F.embedding(tokens, self._embedding)
+        turn = self._turn.index_select(0, positions)
+        at = positions.unsqueeze(1)
+        key_at = (self._key_start[:n] + at).view(-1)
+        value_at = (self._value_start[:n] + at).view(-1)
+        mask = torch.zeros(n, columns).masked_fill_(self._columns[:columns] > at, -math.inf).unsqueeze(1)
+        seen_keys = self._keys.flatten(1, 2)[:, :pairs, :, :columns]
+        seen_values = self._values.flatten(1, 2)[:, :pairs, :columns]
+        for index, layer in enumerate(self._layers):
             q, k, v = self._project(x, layer, turn)
-            keys.view(-1).scatter_(0, key_at, k.reshape(-1))
-            values.view(-1, config.head_dim).index_copy_(0, value_at, v.reshape(-1, config.head_dim))
+            self._flat_keys[index].scatter_(0, key_at, k.reshape(-1))
+            self._flat_values[index].index_copy_(0, value_at, v.reshape(-1, config.head_dim))
             # Queries that share a head of keys are the rows of one product: no key is repeated.
-            keys = keys.view(-1, config.head_dim, keys.shape[-1])[:pairs, :, :columns]
-            values = values.view(-1, values.shape[-2], config.head_dim)[:pairs, :columns]
-            scores = torch.bmm(q.reshape(pairs, -1, config.head_dim), keys)
-            weights = torch.softmax(scores.view(n, -1, columns).add_(mask), dim=-1)
-            mixed = torch.bmm(weights.view(pairs, -1, columns), values)
+            scores = torch.bmm(q.reshape(pairs, -1, config.head_dim), seen_keys[index])
+            scores.view(n, -1, columns).add_(mask)
+            mixed = torch.bmm(torch.softmax(scores, dim=-1), seen_values[index])
             self._finish_layer(x, mixed.view(n, -1), layer)
         return _unit(x, self._floor).mm(self._head)
 
@@ -133,10 +135,12 @@ class Decoder:
         """Turned queries, turned keys and values, each [rows, its heads, head_dim]; queries are scaled."""
         heads, kv_heads = self.config.num_attention_heads, self.config.num_key_value_heads
         qkv = _unit(x, self._floor).mm(layer.qkv).view(len(x), -1, self.config.head_dim)
-        qk = _unit(qkv[:, : heads + kv_heads], self._head_floor) * layer.qk_gain
+        qk, v = qkv.split_with_sizes((heads + kv_heads, kv_heads), dim=1)
+        qk = _unit(qk, self._head_floor).mul_(layer.qk_gain)
         pairs = torch.view_as_complex(qk.view(*qk.shape[:2], -1, 2))
         turned = torch.view_as_real(pairs.mul_(turn.unsqueeze(1))).flatten(2)
-        return turned[:, :heads], turned[:, heads:], qkv[:, heads + kv_heads :]
+        q, k = turned.split_with_sizes((heads, kv_heads), dim=1)
+        return q, k, v
 
     def _finish_layer(self, x: Tensor, mixed: Tensor, layer: _PackedLayer) -> None:
         """Add what attention and then the MLP give to the residual stream x [rows, hidden], in place."""

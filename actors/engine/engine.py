@@ -15,11 +15,6 @@ from numpy.typing import NDArray
 
 from actors.engine.tensor_spec import TensorSpec
 
-FIRST = 1  # the first row of a ticket: its decoding began
-FINISHED = 2  # a stop token or the length limit; the row carries the last token
-ABORTED = 4  # the ticket ended here without finishing
-NO_TOKEN = 8  # the row carries no token; its token and log-prob are 0
-
 
 class CannotServe(ValueError):
     """An assignment that this engine can never serve; nothing of the call was taken. `ticket` tells which."""
@@ -60,7 +55,9 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """The rows of one decode step, as columns of equal length: those of a token frame.
+    """The rows of one decode step as columns of equal length: those of a token frame, and no more than fit.
+
+    `flags` are of `transport.token_frame.Flag`; where NO_TOKEN is set, token and log-prob are 0.
 
     `logprobs` are under the distribution that was sampled from, i.e. with the temperature applied
     (greedy: under temperature 1).
@@ -111,7 +108,8 @@ class Engine(Protocol):
     def abort(self, tickets: Iterable[int]) -> None:
         """End these tickets, waiting, executing or unknown.
 
-        The next step has one row ABORTED | NO_TOKEN for each; no other row of a ticket follows.
+        The next step has one row ABORTED | NO_TOKEN for each (those that would overflow a token frame come a
+        step later); no other row of a ticket follows.
         """
 
     def step(self) -> StepOutput:

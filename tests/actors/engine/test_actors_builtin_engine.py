@@ -8,10 +8,6 @@ import torch
 
 from actors.engine.builtin import BuiltinEngine
 from actors.engine.engine import (
-    ABORTED,
-    FINISHED,
-    FIRST,
-    NO_TOKEN,
     Assignment,
     BrokenWeights,
     CannotServe,
@@ -21,6 +17,7 @@ from actors.engine.engine import (
 )
 from actors.engine.qwen3 import Qwen3
 from actors.engine.weight_image import image_bytes, weight_layout, write_weights
+from transport.token_frame import MAX_ROWS, Flag
 
 MakeModel = Callable[..., Qwen3]
 Row = tuple[int, float, int]  # token, log-prob, flags
@@ -64,12 +61,13 @@ def requests(count: int, longest: int = 40) -> list[Assignment]:
 
 def tokens_of(rows: dict[int, list[Row]]) -> dict[int, list[int]]:
     return {
-        ticket: [token for token, _, flags in part if not flags & NO_TOKEN] for ticket, part in rows.items()
+        ticket: [token for token, _, flags in part if not flags & Flag.NO_TOKEN]
+        for ticket, part in rows.items()
     }
 
 
 def aborts(rows: Iterable[Row]) -> list[bool]:
-    return [flags == ABORTED | NO_TOKEN for _, _, flags in rows]
+    return [flags == Flag.ABORTED | Flag.NO_TOKEN for _, _, flags in rows]
 
 
 def test_a_request_gets_the_same_tokens_alone_and_in_any_batch(make_model: MakeModel) -> None:
@@ -100,7 +98,7 @@ def test_a_request_cut_at_any_token_goes_on_elsewhere_as_if_it_had_stayed(
         assert [logprob for _, logprob, _ in rows] == pytest.approx(
             [row[1] for row in stayed[cut:]], abs=1e-4
         )
-        assert rows[0][2] & FIRST
+        assert rows[0][2] & Flag.FIRST
 
 
 def test_logprobs_equal_those_of_the_training_forward(make_model: MakeModel) -> None:
@@ -122,8 +120,8 @@ def test_every_request_ends_once_at_its_limit_or_at_a_stop_token(make_model: Mak
     stopped = 0
     for part in rows.values():
         tokens, flags = [row[0] for row in part], [row[2] for row in part]
-        assert [bool(flag & FIRST) for flag in flags] == [True] + [False] * (len(part) - 1)
-        assert [bool(flag & FINISHED) for flag in flags] == [False] * (len(part) - 1) + [True]
+        assert [bool(flag & Flag.FIRST) for flag in flags] == [True] + [False] * (len(part) - 1)
+        assert [bool(flag & Flag.FINISHED) for flag in flags] == [False] * (len(part) - 1) + [True]
         assert 95 not in tokens[:-1]
         assert len(tokens) == 100 or tokens[-1] == 95
         stopped += tokens[-1] == 95
@@ -196,6 +194,16 @@ def test_a_drained_engine_tells_the_end_of_every_ticket_and_is_idle(make_model: 
     assert rows.keys() == set(range(100, 107))
     assert all(aborts(part) == [True] for part in rows.values())
     assert len(engine.step()) == 0
+
+
+def test_more_ends_than_a_token_frame_holds_are_told_over_several_steps(make_model: MakeModel) -> None:
+    engine = queued(engine_of(make_model(), slots=3), requests(3))
+    engine.abort(range(10_000, 10_000 + MAX_ROWS))
+    first = engine.step()
+    assert len(first) == MAX_ROWS
+    told = set(first.tickets.tolist())
+    assert {100, 101, 102} <= told
+    assert told | collect(engine).keys() == {100, 101, 102, *range(10_000, 10_000 + MAX_ROWS)}
 
 
 BAD = {
