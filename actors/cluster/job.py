@@ -1,0 +1,55 @@
+"""A job's settings and the places of its files on a host.
+
+Owns where a job keeps what on each host. Touches the disk in `forget_memory` alone.
+"""
+
+import shutil
+import tomllib
+from pathlib import Path
+
+from actors.cluster.messages import JobSpec
+from configs import load
+from configs.load import ConfigError
+from configs.schema import Config
+
+SHARED_MEMORY = Path("/dev/shm")  # Linux: files that live in memory, readable by all processes of the host
+
+
+def config_of(job: JobSpec) -> Config:
+    """The resolved settings of a job. Raises ConfigError."""
+    name = f"job {job.run_id}"
+    try:
+        tree = tomllib.loads(job.config)
+    except tomllib.TOMLDecodeError as problem:
+        raise ConfigError([f"{name}: its settings are not valid TOML: {problem}"]) from problem
+    return load.from_tree(tree, name)
+
+
+def memory_dir(job: JobSpec, node: str) -> Path:
+    """Shared memory of this job on this host."""
+    return SHARED_MEMORY / f"gleaner-{job.run_id}-{node}"
+
+
+def store_dir(job: JobSpec, node: str) -> Path:
+    """Images of weights: written by the trainer or pulled, read by the engine."""
+    return memory_dir(job, node) / "weights"
+
+
+def state_copy_dir(job: JobSpec, node: str) -> Path:
+    """Host copies of the trainer's state."""
+    return memory_dir(job, node) / "state"
+
+
+def checkpoint_dir(job: JobSpec) -> Path:
+    """Durable checkpoints."""
+    return Path(job.run_dir) / "checkpoints"
+
+
+def host_dir(job: JobSpec, node: str) -> Path:
+    """State directory of a host that the head starts itself."""
+    return Path(job.run_dir) / "nodes" / node
+
+
+def forget_memory(job: JobSpec, node: str) -> None:
+    """Free the job's shared memory on this host; a dead process cannot do so itself."""
+    shutil.rmtree(memory_dir(job, node), ignore_errors=True)

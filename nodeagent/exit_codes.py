@@ -1,0 +1,49 @@
+"""Exit codes of a node's processes, and which failure gives which.
+
+The codes are a contract: scripts, systemd units and the local provider act on them.
+"""
+
+import asyncio
+
+from configs.load import ConfigError
+from configs.trace import TraceError
+from supervisor import JournalDamaged, JournalError
+from transport.keys import BadKeys, RefusedToListen
+from transport.sockets import CannotListen
+
+OK = 0
+FAILED = 1  # a child failed too often, or something unforeseen
+USAGE = 2  # arguments, settings or keys that cannot be used
+NOT_RUNNING = 3  # no node agent runs on that state directory
+IN_USE = 4  # the port or the state directory is another process's
+NO_STATE = 5  # the state directory is full, read-only or not a directory
+DAMAGED = 6  # a journal is damaged past repair
+MEANINGS = (
+    "exit codes: 0 done; 1 failed; 2 arguments, settings or keys that cannot be used; 3 no node agent runs "
+    "there; 4 port or state directory in use; 5 state directory full or not writable; 6 journal damaged"
+)
+
+
+class CannotRun(Exception):
+    """A process of a node cannot start or go on; `code` is its exit code, `str` says what to do."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def as_cannot_run(problem: BaseException) -> CannotRun | None:
+    """The exit code and the text for a failure that has one, or None for a defect."""
+    if isinstance(problem, CannotRun):
+        return problem
+    if isinstance(problem, CannotListen):
+        return CannotRun(IN_USE, problem.strerror or str(problem))
+    if isinstance(problem, ConfigError | TraceError | BadKeys | RefusedToListen):
+        return CannotRun(USAGE, str(problem))
+    if isinstance(problem, JournalDamaged):
+        return CannotRun(DAMAGED, str(problem))
+    if isinstance(problem, JournalError):
+        return CannotRun(NO_STATE, str(problem))
+    if isinstance(problem, asyncio.CancelledError | KeyboardInterrupt):
+        return CannotRun(FAILED, "interrupted")
+    return None

@@ -1,0 +1,191 @@
+"""One OS process of a node: state directory, log, keys, sockets, journal, event loop, signals.
+
+Owns the edge: everything here touches the machine, so that nothing above has to. Knows no actor by name.
+Whatever can be wrong with the machine ends the process with one clear line and an exit code.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+
+import uvloop
+
+from configs.schema import Config
+from nodeagent.exit_codes import FAILED, NO_STATE, CannotRun, as_cannot_run
+from supervisor import ActorSystem, Incarnations, Limits, SqliteJournal
+from supervisor.network import Network
+from transport.keys import NodeKeys
+from transport.mesh import ZmqWire
+from transport.wire import Peer
+
+LOOPBACK = "tcp://127.0.0.1:0"
+LOG_BYTES = 16 << 20
+"""Of one log file before it is rotated, where no settings say otherwise; one older file is kept."""
+COMMIT_S = 0.005
+
+log = logging.getLogger("nodeagent")
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Where a process sits: its names, its folder, its address, its keys, and the head that it belongs to.
+
+    `listen` is "tcp://host:port" (port 0: any). `head` is None in the head's own node agent. `keys` is a key
+    directory, None for loopback only.
+    """
+
+    node: str
+    process: str
+    state_dir: Path
+    listen: str = LOOPBACK
+    keys: Path | None = None
+    head: Peer | None = None
+
+    @property
+    def log_file(self) -> Path:
+        """The process's log."""
+        return self.state_dir / "logs" / f"{self.process}.log"
+
+    @property
+    def journal_file(self) -> Path:
+        """The journal of the process's actors."""
+        return self.state_dir / "journal" / f"{self.process}.sqlite"
+
+    @property
+    def interface(self) -> str:
+        """`listen` without its port: what the other sockets of the node bind to."""
+        return self.listen.rpartition(":")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Limits and times of a process; the defaults hold until a job is known."""
+
+    limits: Limits = field(default_factory=Limits)
+    commit_s: float = COMMIT_S
+    log_bytes: int = LOG_BYTES
+    seed: int = 0
+
+    @classmethod
+    def of(cls, config: Config) -> "Bounds":
+        """What the settings of a job ask for."""
+        return cls(
+            limits=Limits(
+                mailbox=config.limits.mailbox,
+                beat_s=config.liveness.beat_s,
+                silent_s=config.liveness.dead_s,
+            ),
+            commit_s=config.rollout.journal_commit_ms / 1000,
+            log_bytes=config.limits.log_bytes,
+            seed=config.job.seed,
+        )
+
+
+def prepare_state_dir(state_dir: Path) -> None:
+    """Make the folder and prove that it can be written. Raises CannotRun."""
+    probe = state_dir / f".probe-{os.getpid()}"
+    try:
+        state_dir.mkdir(parents=True, exist_ok=True)
+        probe.write_bytes(bytes(4096))
+    except OSError as problem:
+        raise CannotRun(
+            NO_STATE,
+            f"state directory {state_dir}: {problem.strerror}; free space there, or give another one with "
+            "--state-dir",
+        ) from problem
+    finally:
+        try:
+            probe.unlink(missing_ok=True)
+        except OSError as problem:  # never made: the folder itself is not one
+            log.debug("no probe to remove: %s", problem)
+
+
+def open_log(seat: Seat, log_bytes: int = LOG_BYTES) -> None:
+    """Send every log record of this process to its rotating file. Raises CannotRun."""
+    try:
+        seat.log_file.parent.mkdir(parents=True, exist_ok=True)
+        handler = RotatingFileHandler(seat.log_file, maxBytes=log_bytes, backupCount=1)
+    except OSError as problem:
+        raise CannotRun(NO_STATE, f"{seat.log_file}: {problem.strerror}; make it writable") from problem
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    root = logging.getLogger()
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+
+
+def load_keys(directory: Path | None) -> NodeKeys | None:
+    """The keys of this node, None without a directory. Raises BadKeys."""
+    return NodeKeys.load(directory) if directory is not None else None
+
+
+@asynccontextmanager
+async def open_system(seat: Seat, bounds: Bounds | None = None) -> AsyncIterator[ActorSystem]:
+    """The actor system of this process, receiving; closed in order at the end.
+
+    Raises BadKeys, RefusedToListen, CannotListen, JournalError.
+    """
+    bounds = bounds or Bounds()
+    keys = load_keys(seat.keys)
+    incarnations = Incarnations(wall_ms)
+    wire = ZmqWire(f"{seat.node}/{seat.process}", incarnations.mint(), seat.listen, keys)
+    try:
+        journals = SqliteJournal(seat.journal_file, commit_s=bounds.commit_s)
+    except BaseException:
+        await wire.close()
+        raise
+    system = ActorSystem(
+        node=seat.node,
+        process=seat.process,
+        wire=wire,
+        journals=journals,
+        network=Network(seat.interface.removeprefix("tcp://").strip("[]"), keys),
+        incarnations=incarnations,
+        registry=seat.head,
+        seed=bounds.seed,
+        limits=bounds.limits,
+    )
+    system.start()
+    try:
+        yield system
+    finally:
+        await system.close()
+
+
+def wall_ms() -> int:
+    """The wall clock in milliseconds; incarnations come from it."""
+    return time.time_ns() // 1_000_000
+
+
+def run_process(main: Callable[[asyncio.Event], Coroutine[object, object, int]], name: str) -> int:
+    """Run `main` on the process's event loop; its event is set by SIGTERM or SIGINT: stop in order.
+
+    Returns the exit code. A failure that has one of its own (see `exit_codes`) becomes one line on standard
+    error and in the log; anything else is logged with its traceback.
+    """
+
+    async def edge() -> int:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        return await main(stop)
+
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(edge())
+    except (Exception, asyncio.CancelledError, KeyboardInterrupt) as problem:  # the outermost edge
+        known = as_cannot_run(problem)
+        if known is None:
+            log.critical("a defect ended %s", name, exc_info=problem)
+        reason = f"{type(problem).__name__}: {problem}" if known is None else str(known)
+        log.critical("%s ends: %s", name, reason)
+        print(f"{name}: error: {reason}", file=sys.stderr)
+        return FAILED if known is None else known.code

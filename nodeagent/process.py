@@ -1,0 +1,113 @@
+"""A child process of a node agent: `python -m nodeagent.process KIND ...`.
+
+Owns nothing but the order: die with the parent, open the host, run the tree of its kind, stop in order on
+SIGTERM, leave with exit code 1 and the reason when its supervisor gives up.
+"""
+
+import sys
+
+from supervisor.process import die_with_parent
+
+if __name__ == "__main__":
+    die_with_parent()  # before the imports below: they take a second, and the parent may be killed meanwhile
+
+import argparse
+import asyncio
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from actors.cluster.job import config_of
+from actors.cluster.messages import JobSpec
+from nodeagent.exit_codes import FAILED, MEANINGS, OK, USAGE, CannotRun
+from nodeagent.host import LOOPBACK, Bounds, Seat, open_log, open_system, prepare_state_dir, run_process
+from nodeagent.restarts import RestartReporter
+from nodeagent.trees import TREES, Place
+from supervisor import Supervisor
+from transport.wire import Peer
+
+log = logging.getLogger("nodeagent")
+
+
+def arguments(kind: str, seat: Seat, job_file: Path) -> list[str]:
+    """The command line that starts a process of `kind` beside the node agent that sits at `seat`."""
+    assert seat.head is not None, "a child process needs to know the head"
+    argv = [sys.executable, "-m", "nodeagent.process", kind, "--node", seat.node]
+    argv += ["--state-dir", str(seat.state_dir), "--job", str(job_file)]
+    argv += ["--head", format_peer(seat.head), "--listen", f"{seat.interface}:0"]
+    return argv if seat.keys is None else [*argv, "--keys", str(seat.keys)]
+
+
+def format_peer(peer: Peer) -> str:
+    """`ENDPOINT` or `ENDPOINT,KEY`; a z85 key holds no comma."""
+    return f"{peer.endpoint},{peer.public_key}" if peer.public_key else peer.endpoint
+
+
+def parse_peer(text: str) -> Peer:
+    """The inverse of `format_peer`."""
+    endpoint, _, key = text.partition(",")
+    return Peer(endpoint, key)
+
+
+def read_job(path: Path) -> JobSpec:
+    """The job that a node agent wrote for its children. Raises CannotRun."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=JobSpec)
+    except OSError as problem:
+        raise CannotRun(USAGE, f"{path}: {problem.strerror}; the node agent writes it") from problem
+    except msgspec.MsgspecError as problem:
+        raise CannotRun(USAGE, f"{path}: not a job: {problem}") from problem
+
+
+async def serve(kind: str, seat: Seat, job_file: Path, stop: asyncio.Event) -> int:
+    """Run the tree of `kind` until `stop`, or until it gives up."""
+    prepare_state_dir(seat.state_dir)
+    job = read_job(job_file)
+    config = config_of(job)
+    bounds = Bounds.of(config)
+    open_log(seat, bounds.log_bytes)
+    spec = TREES[kind](Place(job, config, seat.node, seat.log_file.parent))
+    failures: list[Exception] = []
+
+    def gave_up(problem: Exception) -> None:
+        failures.append(problem)
+        stop.set()
+
+    async with open_system(seat, bounds) as system:
+        log.info("%s of job %s listens at %s", kind, job.run_id, system.wire.local.endpoint)
+        reporter = RestartReporter(system)
+        tree = Supervisor(system, spec, on_failure=gave_up, on_restart=reporter)
+        await tree.start()
+        await stop.wait()
+        reporter.close()
+        await tree.stop()
+    if failures:
+        raise CannotRun(FAILED, str(failures[0]))
+    log.info("stopped in order")
+    return OK
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point."""
+    parser = argparse.ArgumentParser(
+        prog="nodeagent.process",
+        description="One process of a job on this host. The node agent starts it; people have no need to.",
+        epilog=MEANINGS,
+    )
+    parser.add_argument("kind", choices=sorted(TREES), help="what runs in it")
+    parser.add_argument("--node", required=True, help="name of the host")
+    parser.add_argument("--state-dir", required=True, type=Path, help="state directory of the host")
+    parser.add_argument("--head", required=True, type=parse_peer, help="ENDPOINT or ENDPOINT,KEY of the head")
+    parser.add_argument("--job", required=True, type=Path, help="file with the job (JSON)")
+    parser.add_argument("--listen", default=LOOPBACK, help="address to listen at (default: %(default)s)")
+    parser.add_argument("--keys", type=Path, help="key directory, needed beyond loopback")
+    args = parser.parse_args(argv)
+    seat = Seat(args.node, args.kind, args.state_dir, args.listen, args.keys, args.head)
+    name = f"{args.node}/{args.kind}"
+    return run_process(lambda stop: serve(args.kind, seat, args.job, stop), name)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

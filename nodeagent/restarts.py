@@ -1,0 +1,45 @@
+"""Tells the controller of every restart, so that the report can name actor and cause.
+
+Owns the sending, in the background and bounded: a supervisor never waits for it.
+"""
+
+import asyncio
+import logging
+
+from actors.cluster.messages import RestartSeen
+from supervisor import ActorSystem, AskFailed, Done, Restarted
+
+CONTROLLER = "training/controller"
+DEADLINE_S = 30.0  # the controller itself may be the one that is being restarted
+MAX_PENDING = 256  # reports under way; beyond it they are in the log alone
+
+log = logging.getLogger("nodeagent")
+
+
+class RestartReporter:
+    """Called by supervisors as `on_restart`."""
+
+    def __init__(self, system: ActorSystem) -> None:
+        self._system = system
+        self._pending: set[asyncio.Task[None]] = set()
+
+    def __call__(self, restarted: Restarted) -> None:
+        log.warning("restart %d of %s: %s", restarted.restarts, restarted.name, restarted.cause)
+        if len(self._pending) >= MAX_PENDING:
+            return
+        task = asyncio.get_running_loop().create_task(self._report(restarted))
+        self._pending.add(task)
+        task.add_done_callback(self._pending.discard)
+
+    def close(self) -> None:
+        """Give up what is still under way."""
+        for task in self._pending:
+            task.cancel()
+
+    async def _report(self, restarted: Restarted) -> None:
+        life = restarted.restarts + 1
+        seen = RestartSeen(actor=restarted.name, cause=restarted.cause, incarnation=life)
+        try:
+            await self._system.ask(CONTROLLER, seen, deadline_s=DEADLINE_S, expect=Done)
+        except AskFailed as problem:
+            log.info("nobody heard of the restart of %s: %s", restarted.name, problem)

@@ -1,0 +1,115 @@
+"""What runs in which process of a host: one small supervision tree a kind of process.
+
+Owns the table from kind to tree. Imports an actor only in the process that runs it: torch is in `trainer` and
+`engine` alone, the verifiers in the workers of `reward` alone.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from actors.cluster import job as places
+from actors.cluster.messages import JobSpec
+from configs.schema import Config
+from supervisor import Intensity, TreeSpec, child, one_for_all, one_for_one, rest_for_one
+
+STOP_S = 5.0  # an ordered stop of one actor; every one of them survives the kill that follows
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a tree needs to know: the job, its settings, the host, and where logs go."""
+
+    job: JobSpec
+    config: Config
+    node: str
+    log_dir: Path
+
+    @property
+    def intensity(self) -> Intensity:
+        """When a supervisor on this host gives up."""
+        fleet = self.config.fleet
+        return Intensity(restarts=fleet.restarts, within_s=fleet.restarts_within_s)
+
+
+def rollout(place: Place) -> TreeSpec:
+    """The manager depends on the balancer that it asks, not the other way round."""
+    from actors.rollout.load_balancer import LoadBalancer
+    from actors.rollout.manager import RolloutManager
+
+    config = place.config
+    return rest_for_one(
+        child("rollout/balancer", lambda: LoadBalancer(config.rollout.max_pending)),
+        child("rollout/manager", lambda: RolloutManager(config), shutdown_s=STOP_S),
+        name="rollout",
+        intensity=place.intensity,
+    )
+
+
+def reward(place: Place) -> TreeSpec:
+    """The proxy; its worker processes are its own."""
+    from actors.reward.proxy import RewardProxy
+
+    tokenizer_dir = Path(place.job.model_dir)
+    return one_for_one(
+        child("reward/proxy", lambda: RewardProxy(place.config, tokenizer_dir, place.log_dir)),
+        name="reward",
+        intensity=place.intensity,
+    )
+
+
+def transfer(place: Place) -> TreeSpec:
+    """The host's TransferAgent."""
+    from actors.weights.agent import TransferAgent
+
+    store_dir = places.store_dir(place.job, place.node)
+    return one_for_one(
+        child(f"{place.node}/transfer", lambda: TransferAgent(store_dir, place.config)),
+        name="transfer",
+        intensity=place.intensity,
+    )
+
+
+def trainer(place: Place) -> TreeSpec:
+    """The trainer and the worker that rolls out on its device: neither goes on without the other."""
+    from actors.engine.worker import RolloutWorker
+    from actors.training.trainer import Trainer
+
+    job, config, node = place.job, place.config, place.node
+    return one_for_all(
+        child(f"{node}/engine", lambda: RolloutWorker(config, node, "reserved")),
+        child(
+            f"{node}/trainer",
+            lambda: Trainer(
+                config, node, Path(job.run_dir), Path(job.model_dir), places.store_dir(job, node)
+            ),
+            shutdown_s=STOP_S,
+        ),
+        name="trainer",
+        intensity=place.intensity,
+    )
+
+
+def engine(place: Place) -> TreeSpec:
+    """A preemptible instance."""
+    from actors.engine.worker import RolloutWorker
+
+    return one_for_one(
+        child(f"{place.node}/engine", lambda: RolloutWorker(place.config, place.node, "preemptible")),
+        name="engine",
+        intensity=place.intensity,
+    )
+
+
+TREES: Mapping[str, Callable[[Place], TreeSpec]] = {
+    "rollout": rollout,
+    "reward": reward,
+    "transfer": transfer,
+    "trainer": trainer,
+    "engine": engine,
+}
+
+
+def threads(kind: str, config: Config) -> int:
+    """CPU threads of numerical libraries in a process of this kind."""
+    return {"trainer": config.training.threads, "engine": config.engine.threads}.get(kind, 1)
