@@ -79,7 +79,7 @@ def trainer(place: Place) -> TreeSpec:
     return one_for_all(
         child(f"{node}/engine", lambda: RolloutWorker(config, node, "reserved")),
         child(
-            f"{node}/trainer",
+            "training/trainer",
             lambda: Trainer(
                 config, node, Path(job.run_dir), Path(job.model_dir), places.store_dir(job, node)
             ),

@@ -24,8 +24,7 @@ class StepTrained(Message, frozen=True):
 
 
 class SaveState(Message, frozen=True):
-    """To the StateManager: the host copy of `step` is sealed; make it durable. Repeating it changes nothing.
-    To the StateManager: the host copy of `step` is sealed; make it durable. Repeating it changes nothing."""
+    """To the StateManager: the host copy of `step` is sealed; make it durable. Repeating it changes nothing."""
 
     step: int
     trained: StepTrained | None
@@ -128,9 +127,38 @@ class NodeWork(Message, frozen=True):
 
 
 class PreemptionNotice(Message, frozen=True):
-    """To a node agent: this host goes away `deadline_s` from now."""
+    """To a node agent: this host goes away `deadline_s` from now. It hands over, leaves and exits by then."""
 
     deadline_s: float
+
+
+class StopNode(Message, frozen=True):
+    """To a node agent: stop the children in order, say goodbye, exit."""
+
+
+class KillChild(Message, frozen=True):
+    """To a node agent: send `signal` to the child process `child` (rollout, reward, trainer, ...)."""
+
+    child: str
+    signal: int = 9
+
+
+class StartFleet(Message, frozen=True):
+    """From the Scheduler to the Provider: this job needs hosts. Repeating it changes nothing.
+
+    Hosts that the trace has at its begin (or where it stopped) come up at once; its clock waits for
+    `StartTrace`.
+    """
+
+    job: JobSpec
+
+
+class StartTrace(Message, frozen=True):
+    """From the controller to the Provider, when it begins to train (or goes on): the trace's clock runs."""
+
+
+class StopFleet(Message, frozen=True):
+    """From the Scheduler to the Provider: the job has ended, let its hosts go."""
 
 
 class SetFleet(Message, frozen=True):
@@ -140,7 +168,10 @@ class SetFleet(Message, frozen=True):
 
 
 class NodeSeen(Message, frozen=True):
-    """To the controller: something happened to a host (joined, left, killed, noticed, drained)."""
+    """To the controller, from the Scheduler alone: a host joined, left, was killed, noticed or drained.
+
+    A node agent tells the Scheduler of its notice and its drain; the Scheduler sees the other three itself.
+    """
 
     node: str
     role: str
@@ -148,7 +179,7 @@ class NodeSeen(Message, frozen=True):
 
 
 class RestartSeen(Message, frozen=True):
-    """To the controller: a supervisor restarted a child."""
+    """To the controller: a supervisor restarted a child; `incarnation` counts its lives, the first is 1."""
 
     actor: str
     cause: str
