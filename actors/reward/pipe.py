@@ -1,0 +1,111 @@
+"""What the pool and its worker processes say to each other, and how it lies in a pipe.
+
+Owns the frame (length u32 little-endian, then a MessagePack body) and the shapes. One request is under
+way at a time, so that what kills a worker is known by name.
+"""
+
+import struct
+from typing import BinaryIO, TypeVar
+
+import msgspec
+
+MAX_FRAME_BYTES = 16 * 2**20
+PREFIX = struct.Struct("<I")
+
+_T = TypeVar("_T")
+
+
+class BadFrame(ValueError):
+    """What came through the pipe is no frame of ours; the process at its other end cannot be trusted."""
+
+
+class _Shape(msgspec.Struct, frozen=True, tag=True):
+    """Base of what goes through the pipe."""
+
+
+class ScoreItem(_Shape, frozen=True):
+    """Score the response `tokens` to problem `index` of a split."""
+
+    split: str
+    index: int
+    tokens: list[int]
+
+
+class ProblemItem(_Shape, frozen=True):
+    """Give problem `index` of a split."""
+
+    split: str
+    index: int
+
+
+class Ready(_Shape, frozen=True):
+    """The worker loaded its scorer."""
+
+
+class ScoreOut(_Shape, frozen=True):
+    """The reward."""
+
+    score: float
+
+
+class ProblemOut(_Shape, frozen=True):
+    """The question as text and as prompt tokens."""
+
+    question: str
+    prompt_tokens: list[int]
+
+
+class Failed(_Shape, frozen=True):
+    """The scorer raised; `detail` says what."""
+
+    detail: str
+
+
+Item = ScoreItem | ProblemItem
+Answer = Ready | ScoreOut | ProblemOut | Failed
+
+_encode = msgspec.msgpack.Encoder().encode
+_items: msgspec.msgpack.Decoder[Item] = msgspec.msgpack.Decoder(Item)
+_answers: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
+
+
+def pack(shape: Item | Answer) -> bytes:
+    """A whole frame. Raises `BadFrame` for one that the other end would refuse."""
+    body = _encode(shape)
+    if len(body) > MAX_FRAME_BYTES:
+        raise BadFrame(f"{type(shape).__name__} has {len(body)} bytes, at most {MAX_FRAME_BYTES} are sent")
+    return PREFIX.pack(len(body)) + body
+
+
+def length(prefix: bytes) -> int:
+    """Size of the body that follows. Raises `BadFrame`."""
+    (size,) = PREFIX.unpack(prefix)
+    if size > MAX_FRAME_BYTES:
+        raise BadFrame(f"a frame of {size} bytes is announced, at most {MAX_FRAME_BYTES} are taken")
+    return int(size)
+
+
+def answer(body: bytes) -> Answer:
+    """The answer in a body. Raises `BadFrame`."""
+    return _decode(_answers, body)
+
+
+def item(body: bytes) -> Item:
+    """The item in a body. Raises `BadFrame`."""
+    return _decode(_items, body)
+
+
+def read_item(stream: BinaryIO) -> Item | None:
+    """The next item, waiting for it; None at the end of the pipe. Raises `BadFrame`."""
+    prefix = stream.read(PREFIX.size)
+    if not prefix:
+        return None
+    body = stream.read(length(prefix)) if len(prefix) == PREFIX.size else b""
+    return item(body)
+
+
+def _decode(decoder: "msgspec.msgpack.Decoder[_T]", body: bytes) -> _T:
+    try:
+        return decoder.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BadFrame(f"{len(body)} bytes are no frame: {error}") from error

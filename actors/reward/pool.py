@@ -1,0 +1,225 @@
+"""A pool of worker processes that score: whatever a verifier does, there is a verdict, and never a hang.
+
+Owns the queue, the workers and the count of their deaths. Does not own what is scored first (the proxy
+asks in its order; the queue is first in, first out) nor how a worker is talked to (`worker_process`).
+
+- An item that hangs its worker beyond the deadline, or crashes it, costs that worker; it is tried `attempts`
+  times in all, then its verdict is "timeout" or "crashed". Other items are untouched: one item a worker
+  at a time.
+- A dead worker is replaced: at once, as long as fewer than `intensity.restarts` were replaced within
+  `intensity.within_s`; beyond that each replacement backs off, so a storm costs time, not the machine.
+- A scorer that cannot be loaded, or workers that cannot be started more than `intensity.restarts` times in a
+  row, end the pool: every item gets `PoolFailed`.
+- The queue has a limit; at the limit `Overloaded`.
+"""
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from actors.reward import pipe
+from actors.reward.worker_process import ScorerUnusable, WorkerDied, WorkerHung, WorkerProcess, WorkerSpec
+from supervisor import Intensity, Overloaded
+
+Status = Literal["ok", "timeout", "crashed", "error"]
+
+LONGEST_BACKOFF_S = 5.0
+
+
+class PoolFailed(RuntimeError):
+    """No worker can be had, or the pool was closed; the text says why."""
+
+
+class NoProblem(LookupError):
+    """The scorer gave no problem for a split and index; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of a response. All but `ok` score 0, and `detail` says why."""
+
+    score: float
+    status: Status
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class _Job:
+    frame: bytes
+    deadline_s: float
+    done: "asyncio.Future[pipe.Answer | Verdict]"
+    attempts: int = 0
+
+
+@dataclass(slots=True)
+class Restarts:
+    """When the next worker may be started: pure but for the times that it is told."""
+
+    intensity: Intensity
+    times_s: deque[float] = field(default_factory=deque)
+
+    def delay_s(self, now_s: float) -> float:
+        """Note a restart and answer how long it has to wait."""
+        while self.times_s and self.times_s[0] <= now_s - self.intensity.within_s:
+            self.times_s.popleft()
+        excess = len(self.times_s) - self.intensity.restarts
+        self.times_s.append(now_s)
+        backoff_s = min(self.intensity.backoff_s * 2.0 ** min(max(excess, 0), 20), LONGEST_BACKOFF_S)
+        return backoff_s if excess >= 0 else 0.0
+
+
+class WorkerPool:
+    """See the module. `start` it, `close` it, ask it from the loop that it was started on."""
+
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        *,
+        workers: int,
+        deadline_s: float,
+        attempts: int = 2,
+        max_queue: int = 4096,
+        intensity: Intensity | None = None,
+    ) -> None:
+        if min(workers, attempts, max_queue) < 1 or deadline_s <= 0:
+            raise ValueError("workers, attempts and max_queue must be at least 1, deadline_s above 0")
+        self.spec, self.workers, self.deadline_s = spec, workers, deadline_s
+        self.attempts, self.max_queue = attempts, max_queue
+        self.intensity = intensity or Intensity(restarts=8, within_s=10.0, backoff_s=0.1)
+        self.alive = 0
+        self.deaths: Counter[str] = Counter()  # of workers, by cause: timeout, crashed, idle, start
+        self._restarts = Restarts(self.intensity)
+        self._queue: asyncio.PriorityQueue[tuple[int, _Job]] = asyncio.PriorityQueue()
+        self._jobs: dict[int, _Job] = {}
+        self._submitted = 0
+        self._slots: list[asyncio.Task[None]] = []
+        self._failure = "it was not started"
+
+    @property
+    def queued(self) -> int:
+        """Items that no worker has yet."""
+        return self._queue.qsize()
+
+    def start(self) -> None:
+        """Start the workers; items may be given at once."""
+        self._failure = ""
+        self._slots = [asyncio.create_task(self._slot(), name=f"reward-{n}") for n in range(self.workers)]
+        for slot in self._slots:
+            slot.add_done_callback(self._slot_ended)
+
+    async def close(self) -> None:
+        """End every worker; what is still open gets `PoolFailed`."""
+        self._fail("it was closed")
+        for slot in self._slots:
+            slot.cancel()
+        await asyncio.gather(*self._slots, return_exceptions=True)
+
+    async def score(
+        self, split: str, index: int, tokens: Sequence[int], *, deadline_s: float | None = None
+    ) -> Verdict:
+        """The verdict of a response; `deadline_s` counts from the moment that a worker has it, at each try.
+
+        Raises `Overloaded` (the queue is full) or `PoolFailed`.
+        """
+        answer = await self._submit(pipe.ScoreItem(split, index, list(tokens)), deadline_s)
+        match answer:
+            case Verdict():
+                return answer
+            case pipe.ScoreOut(score):
+                return Verdict(score, "ok")
+            case pipe.Failed(detail):
+                return Verdict(0.0, "error", detail)
+        return Verdict(0.0, "error", f"the worker answered {type(answer).__name__}")
+
+    async def problem(self, split: str, index: int, *, deadline_s: float | None = None) -> pipe.ProblemOut:
+        """A problem's question and prompt tokens. Raises `NoProblem`, `Overloaded` or `PoolFailed`."""
+        answer = await self._submit(pipe.ProblemItem(split, index), deadline_s)
+        if isinstance(answer, pipe.ProblemOut):
+            return answer
+        detail = answer.detail if isinstance(answer, Verdict | pipe.Failed) else type(answer).__name__
+        raise NoProblem(f"problem {index} of {split!r}: {detail}")
+
+    async def _submit(self, item: pipe.Item, deadline_s: float | None) -> pipe.Answer | Verdict:
+        if self._failure:
+            raise PoolFailed(f"the reward pool cannot score: {self._failure}")
+        if self.queued >= self.max_queue:
+            raise Overloaded(f"{self.queued} items wait for a reward worker, at most {self.max_queue} may")
+        try:
+            frame = pipe.pack(item)
+        except pipe.BadFrame as error:
+            return Verdict(0.0, "error", str(error))
+        done: asyncio.Future[pipe.Answer | Verdict] = asyncio.get_running_loop().create_future()
+        self._submitted += 1
+        number, job = self._submitted, _Job(frame, deadline_s or self.deadline_s, done)
+        self._jobs[number] = job
+        self._queue.put_nowait((number, job))
+        try:
+            return await done
+        finally:
+            del self._jobs[number]
+
+    async def _slot(self) -> None:
+        """One worker after the other."""
+        failures = 0
+        while True:
+            try:
+                worker = await WorkerProcess.start(self.spec)
+            except ScorerUnusable as error:
+                self._fail(str(error))
+                return
+            except (WorkerDied, WorkerHung) as error:
+                failures += 1
+                self.deaths["start"] += 1
+                if failures > self.intensity.restarts:
+                    self._fail(f"no worker could be started, {failures} times in a row: {error}")
+                    return
+            else:
+                failures = 0
+                self.alive += 1
+                try:
+                    self.deaths[await self._serve(worker)] += 1
+                finally:
+                    self.alive -= 1
+                    await worker.kill()
+            await asyncio.sleep(self._restarts.delay_s(asyncio.get_running_loop().time()))
+
+    async def _serve(self, worker: WorkerProcess) -> str:
+        """Give items to a worker until it has to be replaced; why it has to."""
+        while True:
+            number, job = await self._queue.get()
+            if job.done.done():  # whoever asked has given up
+                continue
+            if worker.dead:  # it died while it had nothing to do: no item is to blame
+                self._queue.put_nowait((number, job))
+                return "idle"
+            job.attempts += 1
+            status: Status
+            try:
+                answer: pipe.Answer | Verdict = await worker.ask(job.frame, job.deadline_s)
+            except WorkerHung as error:
+                status, detail = "timeout", str(error)
+            except WorkerDied as error:
+                status, detail = "crashed", str(error)
+            else:
+                if not job.done.done():
+                    job.done.set_result(answer)
+                continue
+            if job.done.done():
+                return status
+            if job.attempts < self.attempts:
+                self._queue.put_nowait((number, job))  # its number puts it in front
+            else:
+                job.done.set_result(Verdict(0.0, status, detail))
+            return status
+
+    def _slot_ended(self, slot: "asyncio.Task[None]") -> None:
+        if not slot.cancelled() and (error := slot.exception()) is not None:
+            self._fail(f"its own failure: {type(error).__name__}: {error}")
+
+    def _fail(self, why: str) -> None:
+        self._failure = self._failure or why
+        for job in self._jobs.values():
+            if not job.done.done():
+                job.done.set_exception(PoolFailed(f"the reward pool cannot score: {why}"))

@@ -1,0 +1,118 @@
+"""The process that scores: `python -m actors.reward.worker --scorer MODULE:FACTORY --config JSON`.
+
+Owns one scorer and the two ends of its pipe. Whatever the scorer does to itself stays here: what it
+prints goes nowhere, what it raises is an answer, its memory is limited; a hang or a crash is for the pool
+to see. It is no sandbox: a scorer may still open files and sockets with the rights of this user.
+
+The factory gets the JSON object and returns something with the methods of `Scorer`.
+"""
+
+import argparse
+import importlib
+import json
+import math
+import os
+import resource
+from collections.abc import Callable, Mapping, Sequence
+from typing import BinaryIO, Protocol, cast
+
+from actors.reward import pipe
+from supervisor.process import die_with_parent
+
+MAX_DETAIL = 500  # characters of an error that travel
+
+
+class Posed(Protocol):
+    """A problem as a scorer gives it."""
+
+    @property
+    def question(self) -> str: ...
+    @property
+    def prompt_tokens(self) -> list[int]: ...
+
+
+class Scorer(Protocol):
+    """What a worker runs. `actors.reward.task.Task` is one."""
+
+    def problem(self, split: str, index: int) -> Posed: ...
+    def score(self, split: str, index: int, tokens: Sequence[int]) -> float: ...
+
+
+def task(config: Mapping[str, object]) -> Scorer:
+    """The default factory: `Task(**config)`."""
+    from actors.reward.task import Task  # slow to import; only workers pay for it
+
+    return cast("Callable[..., Scorer]", Task)(**config)
+
+
+def load(name: str, config: Mapping[str, object]) -> Scorer:
+    """The scorer that `MODULE:FACTORY` makes of a config."""
+    module, _, factory = name.partition(":")
+    return cast("Scorer", getattr(importlib.import_module(module), factory)(config))
+
+
+def serve(make: Callable[[], Scorer], incoming: BinaryIO, outgoing: BinaryIO) -> None:
+    """Answer items until the pipe ends. The first answer is `Ready`, or why there is no scorer."""
+
+    def reply(answer: pipe.Answer) -> None:
+        outgoing.write(pipe.pack(answer))
+        outgoing.flush()
+
+    try:
+        scorer = make()
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # the pool reports whatever it is
+        reply(pipe.Failed(describe(error)))
+        return
+    reply(pipe.Ready())
+    while (item := pipe.read_item(incoming)) is not None:
+        reply(_answer(scorer, item))
+
+
+def _answer(scorer: Scorer, item: pipe.Item) -> pipe.Answer:
+    try:
+        if isinstance(item, pipe.ProblemItem):
+            posed = scorer.problem(item.split, item.index)
+            return pipe.ProblemOut(posed.question, list(posed.prompt_tokens))
+        score = float(scorer.score(item.split, item.index, item.tokens))
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # its verdict, whatever it is
+        return pipe.Failed(describe(error))
+    return pipe.ScoreOut(score) if math.isfinite(score) else pipe.Failed(f"the score is {score}")
+
+
+def describe(error: BaseException) -> str:
+    """Type and text of an error, cut to what may travel."""
+    return f"{type(error).__name__}: {error}"[:MAX_DETAIL]
+
+
+def _private_pipe() -> tuple[BinaryIO, BinaryIO]:
+    """The pipe to the pool, out of reach of prints: descriptors 0 and 1 lead nowhere from now on."""
+    incoming = os.fdopen(os.dup(0), "rb")
+    outgoing = os.fdopen(os.dup(1), "wb")
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1):
+        os.dup2(nowhere, descriptor)
+    return incoming, outgoing
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point of the process."""
+    die_with_parent()
+    parser = argparse.ArgumentParser(prog="actors.reward.worker", description=__doc__)
+    parser.add_argument("--scorer", default="actors.reward.worker:task", help="MODULE:FACTORY")
+    parser.add_argument("--config", default="{}", help="JSON object for the factory")
+    parser.add_argument("--memory-bytes", type=int, required=True, help="limit of the process's own memory")
+    chosen = parser.parse_args(arguments)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a verifier that crashes must not fill the disk
+    resource.setrlimit(resource.RLIMIT_DATA, (chosen.memory_bytes, chosen.memory_bytes))
+    incoming, outgoing = _private_pipe()
+
+    def make() -> Scorer:
+        scorer = load(chosen.scorer, json.loads(chosen.config))
+        os.dup2(0, 2)  # what broke at the start was worth the log; what verifiers print has no limit
+        return scorer
+
+    serve(make, incoming, outgoing)
+
+
+if __name__ == "__main__":
+    main()

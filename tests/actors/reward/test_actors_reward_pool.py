@@ -1,0 +1,208 @@
+"""Whatever a verifier does, there is a verdict; real worker processes, real signals."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import hostile_scorer as hostile
+import psutil
+import pytest
+
+from actors.reward import pipe
+from actors.reward.pool import NoProblem, PoolFailed, Restarts, Verdict, WorkerPool
+from actors.reward.worker_process import WorkerSpec, how_it_ended
+from supervisor import Intensity, Overloaded
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+AMPLE_S = 60.0  # nothing here takes that long; what hangs gets a shorter deadline
+
+
+@pytest.fixture(autouse=True)
+def _scorer_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", f"{HERE}:{ROOT}")
+
+
+def spec(marks: Path, **config: object) -> WorkerSpec:
+    return WorkerSpec(scorer="hostile_scorer:make", config={"marks": str(marks), **config})
+
+
+@pytest.fixture
+async def pool(tmp_path: Path) -> AsyncIterator[WorkerPool]:
+    pool = WorkerPool(spec(tmp_path), workers=1, deadline_s=AMPLE_S, attempts=1)
+    pool.start()
+    yield pool
+    await pool.close()
+
+
+def children() -> list[psutil.Process]:
+    return [child for child in psutil.Process().children() if "actors.reward.worker" in child.cmdline()]
+
+
+async def test_answers_are_scored_and_problems_given(pool: WorkerPool) -> None:
+    assert await pool.score("train", 7, [hostile.FINE]) == Verdict(0.7, "ok")
+    assert await pool.problem("train", 3) == pipe.ProblemOut("train 3?", [3, 4])
+    with pytest.raises(NoProblem, match="problem -1 of 'train': LookupError: no problem -1"):
+        await pool.problem("train", -1)
+
+
+DEEDS = {
+    hostile.RAISE: ("error", "ValueError: bad answer"),
+    hostile.NAN: ("error", "the score is nan"),
+    hostile.ALLOCATE: ("error", "MemoryError"),
+    hostile.PRINT: ("ok", ""),
+    hostile.HANG: ("timeout", "no answer within 0.3 s"),
+    hostile.ABORT: ("crashed", "signal 6 (SIGABRT)"),
+    hostile.SEGFAULT: ("crashed", "signal 11 (SIGSEGV)"),
+    hostile.EXIT: ("crashed", "exit code 3"),
+    hostile.CHATTER: ("crashed", "garbage"),
+}
+
+
+async def test_whatever_a_verifier_does_is_a_verdict_and_the_next_item_is_scored(pool: WorkerPool) -> None:
+    for deed, (status, detail) in DEEDS.items():
+        verdict = await pool.score("train", 1, [deed], deadline_s=0.3 if deed == hostile.HANG else None)
+        assert verdict.status == status
+        assert detail in verdict.detail
+        assert verdict.score == (0.1 if status == "ok" else 0.0)
+        assert await pool.score("train", 2, [hostile.FINE]) == Verdict(0.2, "ok")
+    assert pool.deaths == {"timeout": 1, "crashed": 4}
+
+
+async def test_items_behind_a_hostile_one_are_untouched(tmp_path: Path) -> None:
+    pool = WorkerPool(spec(tmp_path), workers=2, deadline_s=AMPLE_S, attempts=2)
+    pool.start()
+    deeds = [hostile.ABORT, *[hostile.FINE] * 10, hostile.EXIT, *[hostile.FINE] * 10]
+    verdicts = await asyncio.gather(*(pool.score("train", 5, [deed]) for deed in deeds))
+    await pool.close()
+    expected = ["crashed", *["ok"] * 10, "crashed", *["ok"] * 10]
+    assert [verdict.status for verdict in verdicts] == expected
+    assert pool.deaths["crashed"] == 4, "each hostile item was tried twice"
+
+
+async def test_an_item_that_crashed_once_is_tried_again(tmp_path: Path) -> None:
+    pool = WorkerPool(spec(tmp_path), workers=1, deadline_s=AMPLE_S, attempts=2)
+    pool.start()
+    assert await pool.score("train", 4, [hostile.ONCE]) == Verdict(0.4, "ok")
+    assert pool.deaths["crashed"] == 1
+    await pool.close()
+
+
+async def test_a_worker_killed_while_idle_is_replaced_and_costs_no_item(pool: WorkerPool) -> None:
+    await pool.score("train", 1, [hostile.FINE])
+    [worker] = children()
+    worker.send_signal(signal.SIGKILL)
+    while any(child.status() != psutil.STATUS_ZOMBIE for child in children()):
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.05)
+    assert await pool.score("train", 2, [hostile.FINE]) == Verdict(0.2, "ok")
+
+
+async def test_what_a_hung_verifier_forked_goes_with_it(pool: WorkerPool, tmp_path: Path) -> None:
+    assert (await pool.score("train", 1, [hostile.FORK], deadline_s=2.0)).status == "timeout"
+    forked = int((tmp_path / "forked").read_text())
+    for _ in range(1000):
+        if not psutil.pid_exists(forked) or psutil.Process(forked).status() == psutil.STATUS_ZOMBIE:
+            break
+        await asyncio.sleep(0.01)
+    else:
+        pytest.fail("the forked process lives on")
+
+
+async def test_a_full_queue_says_so_at_once(tmp_path: Path) -> None:
+    pool = WorkerPool(spec(tmp_path), workers=1, deadline_s=60, max_queue=2)
+    pool.start()
+    waiting = [asyncio.create_task(pool.score("train", 1, [hostile.HANG])) for _ in range(2)]
+    await asyncio.sleep(0)
+    with pytest.raises(Overloaded, match="2 items wait"):
+        await pool.score("train", 1, [hostile.FINE])
+    await pool.close()
+    for result in await asyncio.gather(*waiting, return_exceptions=True):
+        assert isinstance(result, PoolFailed)
+    with pytest.raises(PoolFailed, match="it was closed"):
+        await pool.score("train", 1, [hostile.FINE])
+    assert children() == []
+
+
+async def test_a_scorer_that_cannot_be_loaded_fails_every_item_with_its_reason(tmp_path: Path) -> None:
+    pool = WorkerPool(spec(tmp_path, unusable=True), workers=1, deadline_s=AMPLE_S)
+    pool.start()
+    with pytest.raises(PoolFailed, match="hostile_scorer:make: KeyError: 'the task is not known'"):
+        await pool.score("train", 1, [hostile.FINE])
+    await pool.close()
+
+
+async def test_workers_that_die_at_every_start_end_the_pool(tmp_path: Path) -> None:
+    intensity = Intensity(restarts=2, within_s=60.0, backoff_s=0.01)
+    pool = WorkerPool(spec(tmp_path, stillborn=True), workers=1, deadline_s=AMPLE_S, intensity=intensity)
+    pool.start()
+    with pytest.raises(PoolFailed, match="3 times in a row: exit code 9"):
+        await pool.score("train", 1, [hostile.FINE])
+    assert pool.deaths["start"] == 3
+    await pool.close()
+
+
+async def test_a_caller_that_gave_up_does_not_get_in_the_way(pool: WorkerPool) -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await pool.score("train", 1, [hostile.FINE])
+    assert await pool.score("train", 2, [hostile.FINE]) == Verdict(0.2, "ok")
+
+
+PARENT = """
+import asyncio, sys
+from actors.reward.pool import WorkerPool
+from actors.reward.worker_process import WorkerSpec
+
+async def main():
+    pool = WorkerPool(WorkerSpec("hostile_scorer:make", {"marks": "."}), workers=1, deadline_s=60)
+    pool.start()
+    await pool.problem("train", 1)
+    print("ready", flush=True)
+    await pool.score("train", 1, [1])
+
+asyncio.run(main())
+"""
+
+
+def test_workers_die_with_the_process_of_the_pool() -> None:
+    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, cwd=ROOT)
+    try:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == b"ready\n"
+        workers = psutil.Process(parent.pid).children()
+        assert len(workers) == 1
+        parent.kill()
+        parent.wait(10)
+        _, alive = psutil.wait_procs(workers, timeout=10)
+        assert alive == []
+    finally:
+        parent.kill()
+        parent.wait(10)
+        parent.stdout.close() if parent.stdout else None
+
+
+def test_restarts_beyond_the_intensity_back_off() -> None:
+    restarts = Restarts(Intensity(restarts=2, within_s=10.0, backoff_s=0.5))
+    assert [restarts.delay_s(now) for now in (0.0, 0.1, 0.2, 0.3, 0.4)] == [0.0, 0.0, 0.5, 1.0, 2.0]
+    assert restarts.delay_s(5.0) == 4.0
+    assert restarts.delay_s(5.1) == 5.0, "it has a longest value"
+    assert restarts.delay_s(30.0) == 0.0, "what is long ago is forgotten"
+
+
+def test_ends_of_processes_have_names() -> None:
+    assert how_it_ended(-11) == "signal 11 (SIGSEGV)"
+    assert how_it_ended(-9) == "signal 9 (SIGKILL)"
+    assert how_it_ended(0) == "exit code 0"
+
+
+def test_frames_that_no_worker_would_take_are_refused() -> None:
+    with pytest.raises(pipe.BadFrame, match="announced"):
+        pipe.length(b"\xff\xff\xff\xff")
+    with pytest.raises(pipe.BadFrame, match="no frame"):
+        pipe.answer(b"\xc1\x80")
+    with pytest.raises(pipe.BadFrame, match="are sent"):
+        pipe.pack(pipe.ScoreItem("train", 1, [2**31] * 4_000_000))
