@@ -116,6 +116,8 @@ class Engine(Section, frozen=True, kw_only=True):
     """`builtin`: PyTorch with continuous batching, in this package."""
     slots: Annotated[int, Meta(ge=1, le=1024)] = 32
     """Requests decoded together; a decode step of a tiny model costs nearly the same for 1 as for 32."""
+    max_prompt_tokens: Count = 128
+    """Longest prompt, tokens; with `rollout.max_new_tokens` it sizes the KV cache of a slot."""
     threads: Count = 1
     """CPU threads of one engine; one, because several processes share the cores of a laptop."""
 

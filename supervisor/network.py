@@ -1,6 +1,61 @@
-"""Data sockets of this process."""
+"""Data sockets, opened with the keys, the address and the limits of this process.
+
+Owns nothing that it opened: who opens a socket closes it.
+"""
+
+from collections.abc import Callable
+
+import zmq
+from transport.bulk import BulkServer
+from transport.token_frame import TokenFrame
+from transport.token_stream import StreamReceiver, StreamSender
+
+from transport.keys import NodeKeys
 
 
 class Network:
-    def __init__(self, host: str, keys: object, context: object = None) -> None:
+    """Opens token streams and bulk servers on one interface.
+
+    Args:
+        host: interface address to bind to.
+        keys: CURVE keys of this node, None on loopback.
+        context: the process's ZeroMQ context.
+    """
+
+    def __init__(
+        self, host: str, keys: NodeKeys | None, context: "zmq.Context[zmq.Socket[bytes]] | None" = None
+    ) -> None:
         self.host = host
+        self._keys = keys
+        self._context = context
+
+    def token_receiver(
+        self,
+        on_frame: Callable[[TokenFrame], None],
+        have: Callable[[str, int], int | None],
+        *,
+        window: int,
+    ) -> StreamReceiver:
+        """The manager's end of token streams, on a port of its own."""
+        return StreamReceiver(
+            f"tcp://{self.host}:0", on_frame, have, window=window, keys=self._keys, context=self._context
+        )
+
+    def token_sender(
+        self, stream: str, incarnation: int, *, ring_frames: int, on_refused: Callable[[str], None]
+    ) -> StreamSender:
+        """An instance's end of its token stream."""
+        return StreamSender(
+            stream,
+            incarnation,
+            ring_frames=ring_frames,
+            keys=self._keys,
+            context=self._context,
+            on_refused=on_refused,
+        )
+
+    async def bulk_server(self) -> BulkServer:
+        """Serves ranges of published files to whoever holds a token."""
+        server = BulkServer(self.host, keys=self._keys)
+        await server.start()
+        return server

@@ -1,5 +1,7 @@
 """What is said to the Scheduler, the StateManager, the Provider and the node agents."""
 
+from typing import Literal
+
 import msgspec
 
 from actors.cluster.seeding import StepTimes
@@ -175,7 +177,7 @@ class NodeSeen(Message, frozen=True):
 
     node: str
     role: str
-    event: str
+    event: Literal["joined", "left", "killed", "noticed", "drained"]
 
 
 class RestartSeen(Message, frozen=True):

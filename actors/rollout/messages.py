@@ -177,11 +177,13 @@ class CannotTake(Message, frozen=True):
 class Withdraw(Message, frozen=True):
     """To the manager: give this instance nothing more; hand its requests over.
 
-    What executes may finish within `grace_s`. Answered when the instance holds nothing.
+    What executes may finish within `grace_s`. Answered when the instance holds nothing. `leaves`: for good
+    (its host goes away); otherwise it may serve again later.
     """
 
     instance: str
     grace_s: float
+    leaves: bool = False
 
 
 class Withdrawn(Message, frozen=True):

@@ -7,6 +7,7 @@ torn by a kill has no line end: the writer drops it, the readers wait for its re
 Times: `t_s` is seconds since the run began; after a resume it goes on from the last record.
 """
 
+import math
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -196,6 +197,11 @@ class HistoryFollower:
             raise HistoryError(
                 f"{self.path}:{self._line + 1}: a line beyond {MAX_LINE_BYTES} bytes; no history"
             )
+
+
+def finite(value: float) -> float | None:
+    """The value, or None where JSON has no word for it."""
+    return value if math.isfinite(value) else None
 
 
 def read_history(path: str | Path) -> list[AnyRecord]:

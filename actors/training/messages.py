@@ -45,6 +45,10 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
     training_s: float
     weights_s: float
 
+    def with_weights(self, root: bytes, weights_s: float) -> "StepResult":
+        """The same, its weights published."""
+        return msgspec.structs.replace(self, root=root, weights_s=weights_s)
+
 
 class TrainState(Message, frozen=True):
     """Answer to `TrainStep`: running, or done with this result."""

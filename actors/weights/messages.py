@@ -31,12 +31,12 @@ class Offer(Message, frozen=True):
 
 
 class Offered(Message, frozen=True):
-    """The manifest (encoded) and a capability to read its image: where, and under which token and secret."""
+    """The manifest (encoded), the model's config, and a capability to read the image: where, with what."""
 
     manifest: bytes
+    model_config: bytes
     endpoint: str
     token: bytes
-    secret: bytes
 
 
 class Fetch(Message, frozen=True):

@@ -1,0 +1,127 @@
+"""The engine of one instance, as its worker drives it: a turn at a time, on one thread.
+
+Owns making the engine when the first weights arrive, loading images from shared memory, and turning
+refusals of the engine into an answer. Adapter: touches torch and files; knows no actor.
+"""
+
+import mmap
+from array import array
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from actors.engine.builtin import BuiltinEngine
+from actors.engine.engine import Assignment, CannotServe, EngineFull, StepOutput
+from actors.engine.qwen3 import Qwen3
+from actors.engine.qwen3_config import Qwen3Config
+from actors.rollout.messages import Work
+from actors.weights.messages import Fetched
+from configs.schema import Config
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """These tickets were not taken."""
+
+    tickets: list[int]
+    why: str
+
+
+@dataclass(slots=True)
+class Orders:
+    """What the worker wants done before the next decode step, in this order."""
+
+    load: Fetched | None = None
+    aborts: list[int] = field(default_factory=list)
+    adds: list[tuple[int, list[Work]]] = field(default_factory=list)  # (weights version, work)
+
+    def __bool__(self) -> bool:
+        return bool(self.load or self.aborts or self.adds)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What a turn did: rows to stream, refusals to report, the weights that are served, whether work is
+    left."""
+
+    output: StepOutput | None
+    refusals: list[Refusal]
+    version: int | None
+    root: bytes
+    idle: bool
+
+
+class EngineHost:
+    """Calls come from one thread at a time."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._engine: BuiltinEngine | None = None
+        self._root = b""
+
+    def turn(self, orders: Orders) -> Turn:
+        """Carry the orders out, then one decode step if there is anything to decode."""
+        if orders.load is not None:
+            self._load(orders.load)
+        engine = self._engine
+        if engine is None:
+            refusals = [Refusal(_tickets(work), "it has no weights yet") for _, work in orders.adds]
+            return Turn(None, refusals, None, b"", idle=True)
+        engine.abort(orders.aborts)
+        refusals = [
+            refusal
+            for version, work in orders.adds
+            if (refusal := self._add(engine, version, work)) is not None
+        ]
+        output = None if engine.idle else engine.step()
+        return Turn(output, refusals, engine.weights_version, self._root, engine.idle)
+
+    def _add(self, engine: BuiltinEngine, version: int, work: list[Work]) -> Refusal | None:
+        if version != engine.weights_version:
+            return Refusal(_tickets(work), f"it serves version {engine.weights_version}, not {version}")
+        try:
+            engine.add([_assignment(one) for one in work])
+        except (CannotServe, EngineFull) as problem:
+            return Refusal(_tickets(work), str(problem))
+        return None
+
+    def _load(self, fetched: Fetched) -> None:
+        """The verified image becomes the engine's weights."""
+        if self._engine is None:
+            self._engine = self._make(fetched.model_config)
+        self._engine.drain()  # on-policy: what is left of an older version is told as aborted
+        with (
+            Path(fetched.path).open("rb") as file,
+            mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as image,
+            memoryview(image) as view,
+        ):
+            self._engine.load_weights(view, fetched.tensors, fetched.version)
+        self._root = fetched.root
+
+    def _make(self, model_config: bytes) -> BuiltinEngine:
+        config = msgspec.json.decode(model_config, type=Qwen3Config)
+        rollout, settings = self._config.rollout, self._config.engine
+        return BuiltinEngine(
+            Qwen3(config).requires_grad_(False),
+            slots=settings.slots,
+            max_tokens=settings.max_prompt_tokens + rollout.max_new_tokens,
+            eos_token_ids=config.eos_token_ids,
+            threads=settings.threads,
+            weights_version=-1,
+        )
+
+
+def _tickets(work: list[Work]) -> list[int]:
+    return [one.ticket for one in work]
+
+
+def _assignment(work: Work) -> Assignment:
+    return Assignment(
+        ticket=work.ticket,
+        prompt=array("I", work.prompt),
+        prefix=array("I", work.prefix),
+        seed=work.seed,
+        max_new_tokens=work.max_new_tokens,
+        temperature=work.temperature,
+    )

@@ -1,0 +1,237 @@
+"""RolloutWorker: an instance. Drives one engine, streams what it decodes, serves the weights that it is told
+to.
+
+Owns the engine, the ring of unacknowledged frames and the registration with the manager. It survives the
+manager: while nobody acknowledges it decodes on until the ring is full, and re-sends to whoever is the
+manager next. It does not survive its own death; its requests continue elsewhere from what was collected.
+"""
+
+import asyncio
+
+from actors.engine.host import EngineHost, Orders, Refusal
+from actors.rollout.messages import (
+    Abort,
+    CannotTake,
+    Dispatch,
+    Registered,
+    RegisterInstance,
+    ServeWeights,
+    Serving,
+    Weights,
+    Withdraw,
+    Withdrawn,
+)
+from actors.training.messages import CloseSeeding, OpenSeeding
+from actors.weights.messages import Fetch, Fetched
+from configs.schema import Config
+from supervisor import Actor, AskFailed, Deferred, Done, Fenced, Refused, Terminated, handles
+from transport.token_stream import StreamRefused
+from transport.wire import Peer
+
+MANAGER = "rollout/manager"
+REGISTER_DEADLINE_S = 5.0
+FETCH_DEADLINE_S = 60.0
+HAND_OVER_DEADLINE_S = 30.0
+RETRY_S = 0.2
+
+
+class RolloutWorker(Actor):
+    """See the module. Instance name: `<node>/engine`, the actor's own name."""
+
+    def __init__(self, config: Config, node: str, kind: str) -> None:
+        self._config = config
+        self._node = node
+        self._kind = kind
+        self._host = EngineHost(config)
+        self._orders = Orders()
+        self._serves: tuple[int | None, bytes] = (None, b"")
+        self._wanted: Weights | None = None
+        self._tokens = 0
+        self._wake = asyncio.Event()
+        self._loaded = asyncio.Event()
+        self._manager_lost = asyncio.Event()
+        self._closing = False
+
+    async def on_start(self) -> None:
+        self._sender = self.ctx.network.token_sender(
+            self.ctx.name,
+            self.ctx.incarnation,
+            ring_frames=self._config.limits.ring_frames,
+            on_refused=lambda why: self.ctx.crash(Fenced(f"the manager refused the stream: {why}")),
+        )
+        self.ctx.background(self._stay_registered(), "registration")
+        self.ctx.background(self._decode(), "decode")
+
+    async def on_stop(self) -> None:
+        await self._sender.close()
+
+    # -- the manager --
+
+    async def _stay_registered(self) -> None:
+        """Register, and again with every new incarnation of the manager."""
+        while True:
+            self._manager_lost.clear()
+            ask = RegisterInstance(
+                instance=self.ctx.name,
+                worker=self.ctx.address,
+                kind=self._kind,
+                slots=self._config.engine.slots,
+            )
+            try:
+                reply = await self.ctx.ask(MANAGER, ask, deadline_s=REGISTER_DEADLINE_S, expect=Registered)
+            except Refused as refusal:
+                raise Fenced(str(refusal)) from refusal
+            except AskFailed as problem:
+                self.ctx.log.info("no manager yet: %s", problem)
+                await asyncio.sleep(RETRY_S)
+                continue
+            self.ctx.watch(reply.manager)
+            self._sender.connect(Peer(reply.stream_endpoint, reply.stream_key))
+            if reply.weights is not None:
+                self._want(reply.weights)
+            elif self._kind == "reserved" and self._wanted is not None and not self._closing:
+                self._want(self._wanted)
+            await self._manager_lost.wait()
+
+    async def on_terminated(self, event: Terminated) -> None:
+        self.ctx.log.info("the manager %s#%d ended: %s", event.name, event.incarnation, event.cause)
+        self._manager_lost.set()
+
+    # -- weights --
+
+    @handles(ServeWeights)
+    async def serve_weights(self, message: ServeWeights) -> None:
+        self._want(message.weights)
+
+    @handles(OpenSeeding)
+    async def open_seeding(self, message: OpenSeeding) -> Done:
+        """The trainer on this host lends its device: serve the version that it published here."""
+        self._closing = False
+        self._want(Weights(version=message.version, root=message.root, sources=(f"{self._node}/transfer",)))
+        return Done()
+
+    @handles(CloseSeeding)
+    async def close_seeding(self, message: CloseSeeding) -> Deferred:
+        self._closing = True
+        self._wanted = None
+        deferred = Deferred()
+        self.ctx.background(self._hand_over(deferred), "hand over")
+        return deferred
+
+    async def _hand_over(self, deferred: Deferred) -> None:
+        deadline = self.ctx.now() + HAND_OVER_DEADLINE_S
+        while self._closing:
+            left_s = deadline - self.ctx.now()
+            try:
+                await self.ctx.ask(
+                    MANAGER,
+                    Withdraw(instance=self.ctx.name, grace_s=0.0),
+                    deadline_s=max(left_s, 0.1),
+                    expect=Withdrawn,
+                )
+                break
+            except AskFailed as problem:
+                if left_s <= 0:
+                    deferred.answer(
+                        Refused(f"the requests of {self.ctx.name} were not handed over: {problem}")
+                    )
+                    return
+                await asyncio.sleep(RETRY_S)
+        deferred.answer(Done())
+
+    def _want(self, weights: Weights) -> None:
+        """Serve these from now on; a pull for earlier ones is overtaken."""
+        self._wanted = weights
+        self.ctx.background(self._serve(weights), f"weights {weights.version}")
+
+    async def _serve(self, weights: Weights) -> None:
+        while self._wanted == weights:
+            if self._serves != (weights.version, weights.root):
+                try:
+                    fetched = await self.ctx.ask(
+                        f"{self._node}/transfer",
+                        Fetch(version=weights.version, root=weights.root, sources=weights.sources),
+                        deadline_s=FETCH_DEADLINE_S,
+                        expect=Fetched,
+                    )
+                except AskFailed as problem:
+                    self.ctx.log.warning("weights %d did not come: %s", weights.version, problem)
+                    await asyncio.sleep(RETRY_S)
+                    continue
+                if self._wanted != weights:
+                    return
+                await self._load(fetched)
+            if self._wanted != weights:
+                return
+            serving = Serving(
+                instance=self.ctx.name,
+                incarnation=self.ctx.incarnation,
+                version=weights.version,
+                root=weights.root,
+            )
+            try:
+                await self.ctx.ask(MANAGER, serving, deadline_s=REGISTER_DEADLINE_S, expect=Done)
+                return
+            except AskFailed as problem:
+                self.ctx.log.info("the manager did not hear what is served: %s", problem)
+                await asyncio.sleep(RETRY_S)
+
+    async def _load(self, fetched: Fetched) -> None:
+        """Before the engine's next turn."""
+        self._orders.load = fetched
+        self._loaded.clear()
+        self._wake.set()
+        await self._loaded.wait()
+
+    # -- requests --
+
+    @handles(Dispatch)
+    async def dispatch(self, message: Dispatch) -> None:
+        self._orders.adds.append((message.version, message.work))
+        self._wake.set()
+
+    @handles(Abort)
+    async def abort(self, message: Abort) -> None:
+        self._orders.aborts.extend(message.tickets)
+        self._wake.set()
+
+    async def _decode(self) -> None:
+        """A turn of the engine, a frame on the stream, and again; a full ring pauses it."""
+        idle = True
+        while True:
+            if idle and not self._orders:
+                self._wake.clear()
+                await self._wake.wait()
+            try:
+                await self._sender.writable()
+            except StreamRefused as refused:
+                raise Fenced(str(refused)) from refused
+            orders, self._orders = self._orders, Orders()
+            turn = await self.ctx.offload(self._host.turn, orders)
+            idle = turn.idle
+            if turn.output is not None and len(turn.output):
+                output = turn.output
+                self._sender.send(output.tickets, output.tokens, output.logprobs, output.flags)
+                self._tokens += len(output)
+            for refusal in turn.refusals:
+                await self._report(refusal)
+            if orders.load is not None:
+                self._serves = (turn.version, turn.root)
+                self._loaded.set()
+
+    async def _report(self, refusal: Refusal) -> None:
+        message = CannotTake(
+            instance=self.ctx.name,
+            incarnation=self.ctx.incarnation,
+            tickets=refusal.tickets,
+            why=refusal.why,
+        )
+        await self.ctx.tell(MANAGER, message)
+
+    def summary(self) -> dict[str, str | int | float]:
+        version = self._serves[0]
+        return {
+            "version": -1 if version is None else version,
+            "rows": self._tokens,
+            "unacknowledged": self._sender.unacknowledged,
+        }

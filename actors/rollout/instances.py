@@ -1,0 +1,88 @@
+"""The instances that have registered with this incarnation of the manager: how to reach them, what they
+serve.
+
+Soft state: rebuilt from registrations. Load is the balancer's, tickets are the token log's.
+"""
+
+from dataclasses import dataclass
+
+from actors.rollout.load_balancer import InstanceDown, InstanceServes, InstanceUp
+from actors.rollout.messages import RegisterInstance
+from supervisor import Address
+
+
+@dataclass(slots=True)
+class Instance:
+    """One registered incarnation. `version`: what it serves; None: it gets no requests. `leaving`: for good."""
+
+    name: str
+    kind: str
+    slots: int
+    worker: Address
+    heard_s: float
+    version: int | None = None
+    leaving: bool = False
+
+    @property
+    def incarnation(self) -> int:
+        """That of its worker."""
+        return self.worker.incarnation
+
+    def up(self, pending: int, executing: int) -> InstanceUp:
+        """For the balancer: it is there."""
+        return InstanceUp(
+            instance=self.name,
+            incarnation=self.incarnation,
+            kind=self.kind,
+            slots=self.slots,
+            pending=pending,
+            executing=executing,
+        )
+
+    def down(self) -> InstanceDown:
+        """For the balancer: it is gone."""
+        return InstanceDown(instance=self.name, incarnation=self.incarnation)
+
+    def serves(self, version: int | None, root: bytes = b"") -> InstanceServes:
+        """For the balancer: it serves these weights."""
+        return InstanceServes(instance=self.name, incarnation=self.incarnation, version=version, root=root)
+
+
+class Instances(dict[str, Instance]):
+    """Registered instances by name."""
+
+    def register(self, message: RegisterInstance, now_s: float) -> bool:
+        """Note a registration; False when it is the one that is there already."""
+        known = self.get(message.instance)
+        if known is not None and known.worker == message.worker:
+            return False
+        self[message.instance] = Instance(
+            message.instance, message.kind, message.slots, message.worker, now_s
+        )
+        return True
+
+    def remove(self, name: str, incarnation: int) -> Instance | None:
+        """Forget exactly this incarnation."""
+        known = self.get(name)
+        if known is None or known.incarnation != incarnation:
+            return None
+        return self.pop(name)
+
+    def heard(self, name: str, now_s: float) -> None:
+        """A frame came."""
+        known = self.get(name)
+        if known is not None:
+            known.heard_s = now_s
+
+    def preemptible(self) -> list[Instance]:
+        """Those that pull weights."""
+        return [instance for instance in self.values() if instance.kind == "preemptible"]
+
+    def serving(self, kind: str, version: int | None) -> int:
+        """How many of `kind` serve `version` (None: any)."""
+        return sum(
+            instance.kind == kind
+            and instance.version is not None
+            and (version is None or instance.version == version)
+            for instance in self.values()
+        )

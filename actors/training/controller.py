@@ -1,0 +1,375 @@
+"""RLController: the loop of a job: problems in, a step trained, its weights out; held-out rewards before and
+after.
+
+Owns where the job stands (journaled) and its history. It decides nothing about placement, seeding or rewards;
+it asks. Every step is idempotent: after its own death, or the trainer's, the controller asks for the same
+step again and gets the same result, so none is skipped and none done twice.
+"""
+
+import asyncio
+from typing import TypeVar
+
+import msgspec
+
+from actors.cluster.messages import (
+    JobEnded,
+    JobSpec,
+    LatestState,
+    NodeSeen,
+    Plan,
+    PlanNext,
+    RestartSeen,
+    StartTrace,
+    StateIs,
+    StateSaved,
+)
+from actors.cluster.seeding import StepTimes
+from actors.reward.messages import GetProblems, Problems
+from actors.rollout.events import BatchSubmitted, Prompt
+from actors.rollout.messages import (
+    BatchReport,
+    BatchTimes,
+    Groups,
+    ReleaseBatch,
+    RolloutFigures,
+    RolloutStatus,
+    SubmitBatch,
+    TakeGroups,
+    Weights,
+)
+from actors.training import history
+from actors.training.messages import (
+    CloseSeeding,
+    OpenSeeding,
+    StepDone,
+    StepResult,
+    TrainerIs,
+    TrainerStatus,
+    TrainState,
+    TrainStep,
+)
+from actors.training.seeds import request_seed
+from configs.schema import Config
+from supervisor import Actor, AskFailed, Done, Lane, Message, handles
+
+R = TypeVar("R", bound=Message)
+
+MANAGER = "rollout/manager"
+REWARD = "reward/proxy"
+TRAINER = "training/trainer"
+STATE = "training/state"
+SCHEDULER = "cluster/scheduler"
+PROVIDER = "cluster/provider"
+
+START_DEADLINE_S = 180.0  # until a trainer has joined, loaded and published; imports on a cold disk are slow
+ASK_DEADLINE_S = 60.0  # control asks: far above any restart of the one that answers
+STEP_POLL_S = 2.0  # the trainer tells when it is done; this is for when that was lost
+SAMPLE_S = 0.5
+MAX_UNDURABLE = 4  # steps ahead of the newest durable checkpoint; then the loop waits for the disk
+
+
+class EvalDone(Message, frozen=True):
+    """Journaled: a held-out evaluation is over."""
+
+    when: str
+
+
+class StepFinished(Message, frozen=True):
+    """Journaled: this step is trained and in the history."""
+
+    step: int
+
+
+class _TakeSample(Message, frozen=True):
+    """Time to look at the fleet."""
+
+
+class RLController(Actor):
+    """Runs one job to its end, then tells the Scheduler.
+
+    Args:
+        job: names and folders.
+        config: resolved settings.
+        writer: the run's history, open for appending.
+    """
+
+    def __init__(self, job: JobSpec, config: Config, writer: history.HistoryWriter) -> None:
+        self._job = job
+        self._config = config
+        self._writer = writer
+        self._finished = 0
+        self._durable = 0
+        self._evals: set[str] = set()
+        self._nodes: dict[str, str] = {}
+        self._step_done = asyncio.Event()
+        self._saved = asyncio.Event()
+        self._tokens = 0
+        self._sampled_s = 0.0
+
+    async def on_start(self) -> None:
+        async for event in self.ctx.journal.replay():
+            if isinstance(event, StepFinished):
+                self._finished = event.step
+            elif isinstance(event, EvalDone):
+                self._evals.add(event.when)
+        self._begin_s = self.ctx.now() - self._writer.last_t_s
+        self._writer.write(
+            history.Run(
+                t_s=self._now_s(),
+                run_id=self._job.run_id,
+                seed=self._config.job.seed,
+                steps=self._config.job.steps,
+                config=msgspec.to_builtins(self._config),
+            )
+        )
+        self.ctx.every(SAMPLE_S, _TakeSample())
+        self.ctx.background(self._run(), "job")
+
+    # -- the job --
+
+    async def _run(self) -> None:
+        try:
+            await self._loop()
+        except AskFailed as problem:
+            reason = f"step {self._finished + 1}: {problem}"
+            self.ctx.log.error("the job failed: %s", reason)
+            await self._end(JobEnded(ok=False, reason=reason))
+        else:
+            await self._end(JobEnded(ok=True))
+
+    async def _end(self, ended: JobEnded) -> None:
+        await self.ctx.ask(SCHEDULER, ended, deadline_s=ASK_DEADLINE_S, expect=Done)
+
+    async def _loop(self) -> None:
+        trainer = await self.ctx.ask(TRAINER, TrainerStatus(), deadline_s=START_DEADLINE_S, expect=TrainerIs)
+        await self._release_durable()
+        if trainer.step == 0 and self._finished == 0 and "first" not in self._evals:
+            await self._evaluate("first", trainer)
+        await self.ctx.tell(PROVIDER, StartTrace())
+        # A host copy that was lost with its host takes the trainer back to its last checkpoint.
+        for step in range(min(self._finished, trainer.step) + 1, self._config.job.steps + 1):
+            await self._one_step(step, trainer)
+            trainer = await self.ctx.ask(
+                TRAINER, TrainerStatus(), deadline_s=START_DEADLINE_S, expect=TrainerIs
+            )
+        if "last" not in self._evals:
+            await self._evaluate("last", trainer)
+        await self._until_durable(self._config.job.steps)
+
+    async def _one_step(self, step: int, trainer: TrainerIs) -> None:
+        begin_s = self.ctx.now()
+        batch = f"step-{step}"
+        plan = await self._ask(SCHEDULER, PlanNext(step=step, times=None), Plan)
+        if trainer.step < step:
+            rollout = self._config.rollout
+            first = (step - 1) * rollout.prompts
+            indices = [(first + g) % self._config.task.train_problems for g in range(rollout.prompts)]
+            await self._submit(batch, "train", indices, rollout.samples, rollout.temperature, trainer)
+        result = await self._train(
+            TrainStep(step=step, batch=batch, groups=self._config.rollout.prompts, t_seed_s=plan.t_seed_s)
+        )
+        if step > self._finished:
+            plan = await self._plan_next(step, batch, result, plan)
+            self._record(result, plan, self.ctx.now() - begin_s)
+            await self.ctx.journal.append(StepFinished(step=step))
+            self._finished = step
+        await self._until_durable(step - MAX_UNDURABLE)
+        await self._release_durable()
+
+    async def _train(self, order: TrainStep) -> StepResult:
+        """Ask until the step is done; a trainer that was restarted meanwhile begins it again."""
+        while True:
+            self._step_done.clear()
+            state = await self._ask(TRAINER, order, TrainState)
+            if state.result is not None:
+                return state.result
+            try:
+                await asyncio.wait_for(self._step_done.wait(), STEP_POLL_S)
+            except TimeoutError:
+                continue
+
+    async def _plan_next(self, step: int, batch: str, result: StepResult, plan: Plan) -> Plan:
+        """Algorithm 1 on what this step measured; the plan stays where the batch's times are gone."""
+        try:
+            times = await self.ctx.ask(MANAGER, BatchReport(batch=batch), deadline_s=5.0, expect=BatchTimes)
+        except AskFailed as problem:
+            self.ctx.log.warning("no times of %s: %s", batch, problem)
+            return plan
+        measured = StepTimes(
+            train_wait_s=result.waiting_s,
+            remote_wait_s=times.since_last_s if times.remote_s > 0 else 0.0,
+            train_s=result.training_s,
+            remote_s=times.remote_s,
+            mean_prem=times.mean_prem,
+            next_prem=times.next_prem,
+        )
+        return await self._ask(SCHEDULER, PlanNext(step=step + 1, times=measured), Plan)
+
+    async def _submit(
+        self,
+        batch: str,
+        split: str,
+        indices: list[int],
+        samples: int,
+        temperature: float,
+        trainer: TrainerIs,
+    ) -> None:
+        problems = await self._ask(REWARD, GetProblems(split=split, indices=indices), Problems)
+        seed = self._config.job.seed
+        prompts = tuple(
+            Prompt(
+                split=split,
+                index=index,
+                tokens=tuple(tokens),
+                seeds=tuple(request_seed(seed, batch, group, sample) for sample in range(samples)),
+            )
+            for group, (index, tokens) in enumerate(zip(indices, problems.prompts, strict=True))
+        )
+        submitted = BatchSubmitted(
+            batch=batch,
+            version=trainer.step,
+            prompts=prompts,
+            max_new_tokens=self._config.rollout.max_new_tokens,
+            temperature=temperature,
+        )
+        weights = Weights(version=trainer.step, root=trainer.root, sources=(trainer.source,))
+        await self._ask(MANAGER, SubmitBatch(batch=submitted, weights=weights), Done)
+
+    async def _evaluate(self, when: str, trainer: TrainerIs) -> None:
+        """Mean reward on the held-out problems, one sample each; the reserved engine helps."""
+        batch, count = f"eval-{when}", self._config.task.heldout_problems
+        temperature = self._config.rollout.eval_temperature
+        await self._submit(batch, "heldout", list(range(count)), 1, temperature, trainer)
+        engine = trainer.source.rsplit("/", 1)[0] + "/engine"
+        await self._ask(engine, OpenSeeding(version=trainer.step, root=trainer.root), Done)
+        scores: dict[int, float] = {}
+        while len(scores) < count:
+            take = TakeGroups(
+                batch=batch,
+                taker=self.ctx.incarnation,
+                have=sorted(scores),
+                min_groups=count - len(scores),
+                wait_s=2.0,
+            )
+            groups = await self._ask(MANAGER, take, Groups)
+            scores |= {group.group: group.samples[0].score for group in groups.groups}
+            if len(scores) < count:  # a trainer that was restarted has a new engine, which knows nothing
+                await self._ask(engine, OpenSeeding(version=trainer.step, root=trainer.root), Done)
+        await self._ask(engine, CloseSeeding(), Done)
+        self._writer.write(
+            history.Eval(
+                t_s=self._now_s(),
+                step=trainer.step,
+                when="first" if when == "first" else "last",
+                reward=sum(scores.values()) / count,
+                problems=count,
+            )
+        )
+        await self.ctx.journal.append(EvalDone(when=when))
+        self._evals.add(when)
+        await self._ask(MANAGER, ReleaseBatch(batch=batch), Done)
+
+    # -- durability --
+
+    async def _release_durable(self) -> None:
+        """Forget batches whose step is both recorded here and durable on disk."""
+        state = await self._ask(STATE, LatestState(), StateIs)
+        self._durable = max(self._durable, state.durable_step)
+        last = min(self._durable, self._finished)
+        for step in range(max(1, last - MAX_UNDURABLE - 1), last + 1):
+            await self._ask(MANAGER, ReleaseBatch(batch=f"step-{step}"), Done)
+
+    async def _until_durable(self, step: int) -> None:
+        while self._durable < step:
+            self._saved.clear()
+            try:
+                await asyncio.wait_for(self._saved.wait(), STEP_POLL_S)
+            except TimeoutError:
+                state = await self._ask(STATE, LatestState(), StateIs)
+                self._durable = max(self._durable, state.durable_step)
+
+    @handles(StateSaved, lane=Lane.SYSTEM)
+    async def state_saved(self, message: StateSaved) -> None:
+        self._durable = max(self._durable, message.step)
+        self._saved.set()
+
+    @handles(StepDone, lane=Lane.SYSTEM)
+    async def step_done(self, message: StepDone) -> None:
+        self._step_done.set()
+
+    # -- history --
+
+    def _now_s(self) -> float:
+        return self.ctx.now() - self._begin_s
+
+    def _record(self, result: StepResult, plan: Plan, step_s: float) -> None:
+        self._writer.write(
+            history.Step(
+                t_s=self._now_s(),
+                step=result.step,
+                reward=result.reward,
+                samples=result.samples,
+                tokens=result.tokens,
+                seeding_s=result.seeding_s,
+                waiting_s=result.waiting_s,
+                training_s=result.training_s,
+                weights_s=result.weights_s,
+                step_s=step_s,
+                t_seed_s=plan.t_seed_s,
+                n_prem=plan.n_prem,
+                grad_norm=history.finite(result.grad_norm),
+                loss=history.finite(result.loss),
+            )
+        )
+
+    @handles(NodeSeen, lane=Lane.SYSTEM)
+    async def node_seen(self, message: NodeSeen) -> None:
+        if message.event == "joined":
+            self._nodes[message.node] = message.role
+        elif message.event in ("left", "killed"):
+            self._nodes.pop(message.node, None)
+        self._writer.write(
+            history.Node(
+                t_s=self._now_s(),
+                node=message.node,
+                role=message.role,
+                event=message.event,
+            )
+        )
+
+    @handles(RestartSeen, lane=Lane.SYSTEM)
+    async def restart_seen(self, message: RestartSeen) -> None:
+        self._writer.write(
+            history.Restart(
+                t_s=self._now_s(), actor=message.actor, cause=message.cause, incarnation=message.incarnation
+            )
+        )
+
+    @handles(_TakeSample)
+    async def take_sample(self, message: _TakeSample) -> None:
+        try:
+            figures = await self.ctx.ask(MANAGER, RolloutStatus(), deadline_s=SAMPLE_S, expect=RolloutFigures)
+        except AskFailed:
+            return  # the manager restarts; the next look will show it
+        now_s = self._now_s()
+        period_s = now_s - self._sampled_s
+        rate = max(0.0, (figures.tokens_collected - self._tokens) / period_s) if self._sampled_s else 0.0
+        self._sampled_s, self._tokens = now_s, figures.tokens_collected
+        roles = list(self._nodes.values())
+        self._writer.write(
+            history.Sample(
+                t_s=now_s,
+                step=self._finished + 1,
+                reserved=roles.count("reserved"),
+                preemptible=roles.count("preemptible"),
+                serving=figures.serving_reserved + figures.serving_preemptible,
+                executing=figures.executing,
+                pending=figures.pending + figures.queued,
+                tokens_collected=figures.tokens_collected,
+                migrations=figures.requests_migrated,
+                tokens_per_s=rate,
+            )
+        )
+
+    async def _ask(self, to: str, message: Message, expect: type[R]) -> R:
+        return await self.ctx.ask(to, message, deadline_s=ASK_DEADLINE_S, expect=expect)

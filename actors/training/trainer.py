@@ -1,0 +1,214 @@
+"""Trainer: makes version v+1 out of the samples of version v, and lends its device to rollout at the begin
+of a step.
+
+Owns the running step. The mathematics is `policy_update.TrainerCompute`, the files are `trainer_files`. A
+step is done the moment its host copy is sealed: whoever asks for it again gets its result, and a trainer
+that was killed
+before begins the step anew with the responses that were collected already (RLBoost 4.1, 4.2).
+"""
+
+import zlib
+from array import array
+from pathlib import Path
+
+from actors.cluster.messages import LatestState, SaveState, StateIs, StepTrained, TrainedSample
+from actors.rollout.messages import GroupOut, Groups, TakeGroups
+from actors.training.grpo import group_advantages
+from actors.training.messages import (
+    CloseSeeding,
+    OpenSeeding,
+    StepDone,
+    StepResult,
+    TrainerIs,
+    TrainerStatus,
+    TrainState,
+    TrainStep,
+)
+from actors.training.samples import Sample
+from actors.training.trainer_files import Commit, TrainerFiles
+from actors.weights.messages import Publish, Published
+from configs.schema import Config
+from supervisor import Actor, Done, Refused, handles
+
+MANAGER = "rollout/manager"
+STATE = "training/state"
+CONTROLLER = "training/controller"
+ASK_DEADLINE_S = 60.0
+WAIT_S = 1.0  # one wait for groups; between two of them the trainer looks whether anybody still rolls out
+COLOCATED_S = 2.0  # seeding window while nobody else rolls out
+
+
+class _StepTimes:
+    """Where the time of a step goes (s); every moment is counted under one name."""
+
+    def __init__(self, now_s: float) -> None:
+        self._since_s = now_s
+        self.spent: dict[str, float] = {"seeding": 0.0, "waiting": 0.0, "training": 0.0, "weights": 0.0}
+
+    def lap(self, what: str, now_s: float) -> None:
+        """What passed since the last lap was `what`."""
+        self.spent[what] += now_s - self._since_s
+        self._since_s = now_s
+
+
+class Trainer(Actor):
+    """See the module.
+
+    Args:
+        config: resolved settings.
+        node: this host; its TransferAgent is `<node>/transfer`, its rollout worker `<node>/engine`.
+        model_dir: the initial checkpoint (Hugging Face format).
+        store_dir: images of weights in shared memory, served by the TransferAgent.
+        state_dir: host copies of the trainer's state in shared memory.
+    """
+
+    def __init__(self, config: Config, node: str, model_dir: Path, store_dir: Path, state_dir: Path) -> None:
+        self._config = config
+        self._node = node
+        self._files = TrainerFiles(config, model_dir, store_dir, state_dir)
+        self._done = 0
+        self._root = b""
+        self._result: StepResult | None = None
+        self._running: int | None = None
+
+    async def on_start(self) -> None:
+        state = await self.ctx.ask(STATE, LatestState(), deadline_s=ASK_DEADLINE_S, expect=StateIs)
+        commit = await self.ctx.offload(self._files.load, state.path)
+        self._done = state.step
+        self._root = await self._publish(state.step)
+        if commit is not None:
+            self._result = commit.result.with_weights(self._root, 0.0)
+        await self._save(commit)
+        self.ctx.log.info("ready with %d steps done", self._done)
+
+    @handles(TrainerStatus)
+    async def status(self, message: TrainerStatus) -> TrainerIs:
+        return TrainerIs(step=self._done, root=self._root, source=f"{self._node}/transfer")
+
+    @handles(TrainStep)
+    async def train_step(self, message: TrainStep) -> TrainState:
+        if message.step <= self._done:
+            if self._result is None or self._result.step != message.step:
+                raise Refused(f"step {message.step} was done before this run's last {self._done}; it is gone")
+            return TrainState(result=self._result)
+        if message.step != self._done + 1:
+            raise Refused(f"step {message.step} cannot follow step {self._done}")
+        if self._running is None:
+            self._running = message.step
+            self.ctx.background(self._step(message), f"step {message.step}")
+        return TrainState(result=None)
+
+    async def _step(self, order: TrainStep) -> None:
+        compute = self._files.compute
+        await self.ctx.offload(compute.begin_step)
+        times = _StepTimes(self.ctx.now())
+        groups: list[GroupOut] = await self._seed(order, [], order.t_seed_s)
+        times.lap("seeding", self.ctx.now())
+        trained: list[TrainedSample] = []
+        scores: list[float] = []
+        have: list[int] = []
+        while True:
+            if groups:
+                have += [group.group for group in groups]
+                scores += [sample.score for group in groups for sample in group.samples]
+                trained += [_trained(group, i) for group in groups for i in range(len(group.samples))]
+                await self.ctx.offload(compute.add_micro_batch, _samples(groups))
+                times.lap("training", self.ctx.now())
+            if len(have) >= order.groups:
+                break
+            reply = await self._take(order, have, self._config.training.micro_batch_groups, WAIT_S)
+            times.lap("waiting", self.ctx.now())
+            groups = reply.groups
+            if not groups and reply.remote_serving == 0:
+                groups = await self._seed(order, have, COLOCATED_S)
+                times.lap("seeding", self.ctx.now())
+        stats = await self.ctx.offload(compute.finish_step)
+        times.lap("training", self.ctx.now())
+        result = StepResult(
+            step=order.step,
+            root=b"",
+            reward=sum(scores) / len(scores),
+            samples=len(scores),
+            tokens=stats.tokens,
+            loss=stats.loss,
+            grad_norm=stats.grad_norm,
+            seeding_s=times.spent["seeding"],
+            waiting_s=times.spent["waiting"],
+            training_s=times.spent["training"],
+            weights_s=0.0,
+        )
+        commit = Commit(result=result, samples=tuple(trained))
+        await self.ctx.offload(self._files.seal, commit)  # from here on the step is done
+        self._done, self._result = order.step, result
+        self._root = await self._publish(order.step)
+        await self._save(commit)
+        times.lap("weights", self.ctx.now())
+        self._result = result.with_weights(self._root, times.spent["weights"])
+        self._running = None
+        await self.ctx.tell(CONTROLLER, StepDone(step=order.step))
+
+    # -- samples --
+
+    async def _seed(self, order: TrainStep, have: list[int], window_s: float) -> list[GroupOut]:
+        """Lend the device to rollout for `window_s`, or until nothing of the batch is left.
+
+        While no preemptible instance serves, the window is prolonged: the run goes on as a co-located one.
+        """
+        left = order.groups - len(have)
+        if window_s <= 0 and (await self._take(order, have, left, 0.0)).remote_serving > 0:
+            return []
+        engine = f"{self._node}/engine"
+        opened = OpenSeeding(version=self._done, root=self._root)
+        await self.ctx.ask(engine, opened, deadline_s=ASK_DEADLINE_S, expect=Done)
+        while True:
+            reply = await self._take(order, have, left, window_s)
+            if reply.remaining == 0 or reply.remote_serving > 0:
+                break
+            window_s = COLOCATED_S
+        await self.ctx.ask(engine, CloseSeeding(), deadline_s=ASK_DEADLINE_S, expect=Done)
+        return reply.groups
+
+    async def _take(self, order: TrainStep, have: list[int], least: int, wait_s: float) -> Groups:
+        ask = TakeGroups(
+            batch=order.batch, taker=self.ctx.incarnation, have=have, min_groups=least, wait_s=wait_s
+        )
+        return await self.ctx.ask(MANAGER, ask, deadline_s=ASK_DEADLINE_S + wait_s, expect=Groups)
+
+    # -- weights and state --
+
+    async def _publish(self, version: int) -> bytes:
+        publish: Publish = await self.ctx.offload(self._files.write_image, version)
+        published = await self.ctx.ask(
+            f"{self._node}/transfer", publish, deadline_s=ASK_DEADLINE_S, expect=Published
+        )
+        return published.root
+
+    async def _save(self, commit: Commit | None) -> None:
+        trained = None
+        if commit is not None:
+            trained = StepTrained(step=commit.result.step, samples=commit.samples, root=self._root)
+        save = SaveState(step=self._done, trained=trained)
+        await self.ctx.ask(STATE, save, deadline_s=ASK_DEADLINE_S, expect=Done)
+
+    def summary(self) -> dict[str, str | int | float]:
+        return {"steps": self._done, "running": self._running if self._running is not None else "-"}
+
+
+def _samples(groups: list[GroupOut]) -> list[Sample]:
+    return [
+        Sample(
+            prompt=array("I", group.prompt),
+            response=array("I", sample.tokens),
+            logprobs=array("f", sample.logprobs),
+            advantage=advantage,
+        )
+        for group in groups
+        for sample, advantage in zip(
+            group.samples, group_advantages([sample.score for sample in group.samples]), strict=True
+        )
+    ]
+
+
+def _trained(group: GroupOut, index: int) -> TrainedSample:
+    sample = group.samples[index]
+    return TrainedSample(request=sample.request, count=len(sample.tokens) // 4, crc=zlib.crc32(sample.tokens))

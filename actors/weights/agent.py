@@ -1,0 +1,189 @@
+"""TransferAgent: one on every host that trains or rolls out. Has versions of the weights, gives and gets
+them.
+
+Owns the host's image store and its bulk server. The trainer writes an image and goes on; the agent
+describes it (manifest), and other agents pull it by verified chunks into their own shared memory,
+whenever they want it (RLBoost
+4.3). An image becomes visible whole and verified, or not at all; a pull that broke off goes on from its
+last chunk. What was published survives the agent: manifests lie beside the images.
+"""
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+
+from actors.weights.image_store import Draft, Image, ImageStore, ImageStoreError, NoSuchImage
+from actors.weights.manifest import Manifest, ManifestError
+from actors.weights.messages import Fetch, Fetched, Offer, Offered, Publish, Published
+from configs.schema import Config
+from supervisor import Actor, AskFailed, Deferred, Refused, handles
+from transport.bulk import BulkSource, Chunk, PullError, pull
+
+OFFER_DEADLINE_S = 5.0
+PULL_DEADLINE_S = 60.0
+ATTEMPTS = 20  # offers asked for in one fetch; each failed one costs at least the pause
+RETRY_S = 0.2
+
+
+class _Note(msgspec.Struct, frozen=True, array_like=True):
+    """What lies beside an image."""
+
+    manifest: bytes
+    model_config: bytes
+
+
+class TransferAgent(Actor):
+    """See the module.
+
+    Args:
+        store_dir: where the host's images are, in shared memory.
+        config: chunk size and window.
+    """
+
+    def __init__(self, store_dir: Path, config: Config) -> None:
+        self._settings = config.weights
+        self._store = ImageStore(store_dir)
+        self._have: dict[int, tuple[Manifest, bytes]] = {}
+        self._fetching: dict[tuple[int, bytes], list[Deferred]] = {}
+        self._pulled_bytes = 0
+
+    async def on_start(self) -> None:
+        self._server = await self.ctx.network.bulk_server()
+        for version in self._store.versions():
+            noted = self._store.noted(version)
+            if noted is not None:
+                note = msgspec.msgpack.decode(noted, type=_Note)
+                self._serve(Manifest.decode(note.manifest), note.model_config)
+
+    async def on_stop(self) -> None:
+        await self._server.close()
+
+    @handles(Publish)
+    async def publish(self, message: Publish) -> Published:
+        """Describe the image that the trainer sealed in the store, and serve it."""
+        try:
+            image = self._store.open(message.version)
+        except NoSuchImage as absent:
+            raise Refused(f"version {message.version} cannot be published: {absent}") from absent
+        with image:
+            manifest = await self.ctx.offload(self._describe, message, image)
+        known = self._have.get(message.version)
+        if known is not None and known[0].root != manifest.root:
+            raise Refused(f"version {message.version} was published before with other bytes")
+        self._serve(manifest, message.model_config)
+        return Published(version=message.version, root=manifest.root)
+
+    def _describe(self, message: Publish, image: Image) -> Manifest:
+        return Manifest.build(
+            message.version, image.view, message.tensors, chunk_bytes=self._settings.chunk_bytes
+        )
+
+    @handles(Offer)
+    async def offer(self, message: Offer) -> Offered:
+        known = self._have.get(message.version)
+        if known is None or known[0].root != message.root:
+            raise Refused(f"{self.ctx.name} does not have version {message.version} with that root")
+        manifest, model_config = known
+        return Offered(
+            manifest=manifest.encode(),
+            model_config=model_config,
+            endpoint=self._server.endpoint,
+            token=self._server.issue_token(message.version),
+        )
+
+    @handles(Fetch)
+    async def fetch(self, message: Fetch) -> Deferred:
+        deferred = Deferred()
+        key = (message.version, message.root)
+        waiting = self._fetching.setdefault(key, [])
+        waiting.append(deferred)
+        if len(waiting) == 1:
+            self.ctx.background(self._fetch(message), f"fetch {message.version}")
+        return deferred
+
+    async def _fetch(self, message: Fetch) -> None:
+        began_s = self.ctx.now()
+        key = (message.version, message.root)
+        pulled_bytes = 0
+        outcome: Fetched | Refused = Refused(f"version {message.version}: no source gave it")
+        draft: Draft | None = None
+        done: set[int] = set()
+        for attempt in range(ATTEMPTS):
+            known = self._have.get(message.version)
+            if known is not None and known[0].root == message.root:
+                outcome = self._fetched(*known, pulled_bytes, self.ctx.now() - began_s)
+                break
+            try:
+                offered = await self.ctx.ask(
+                    message.sources[attempt % len(message.sources)],
+                    Offer(version=message.version, root=message.root),
+                    deadline_s=OFFER_DEADLINE_S,
+                    expect=Offered,
+                )
+                manifest = Manifest.decode(offered.manifest)
+                if manifest.root != message.root:
+                    raise Refused(f"the offer's root is not the one of version {message.version}")
+                if draft is None:
+                    draft = self._store.create(message.version, manifest.image_bytes)
+                pulled_bytes += await self._pull(offered, manifest, draft, done)
+                manifest.verify(draft.view)
+                draft.seal()
+            except (AskFailed, PullError, ManifestError, ImageStoreError) as problem:
+                self.ctx.log.warning("version %d, attempt %d: %s", message.version, attempt + 1, problem)
+                outcome = Refused(f"version {message.version} could not be pulled: {problem}")
+                await asyncio.sleep(RETRY_S)
+                continue
+            draft = None
+            self._serve(manifest, offered.model_config)
+        if draft is not None:
+            draft.abandon()
+        self._pulled_bytes += pulled_bytes
+        for deferred in self._fetching.pop(key, []):
+            deferred.answer(outcome)
+
+    async def _pull(self, offered: Offered, manifest: Manifest, draft: Draft, done: set[int]) -> int:
+        """Pull the chunks that are not `done` yet; the bytes pulled. A failure keeps what has come."""
+        left = [
+            Chunk(chunk.offset, chunk.length, chunk.digest)
+            for chunk in manifest.chunks
+            if chunk.offset not in done
+        ]
+        result = await pull(
+            BulkSource(offered.endpoint, offered.token),
+            manifest.version,
+            left,
+            draft.view,
+            window=self._settings.window,
+            deadline_s=PULL_DEADLINE_S,
+            on_chunk=lambda chunk: done.add(chunk.offset),
+        )
+        return result.received_bytes
+
+    def _serve(self, manifest: Manifest, model_config: bytes) -> None:
+        version = manifest.version
+        note = msgspec.msgpack.encode(_Note(manifest.encode(), model_config))
+        self._store.note(version, note)
+        self._server.publish(version, self._store.path(version))
+        self._have[version] = (manifest, model_config)
+        for old in set(self._have) - set(self._store.versions()):
+            del self._have[old]
+            self._server.retire(old)
+
+    def _fetched(self, manifest: Manifest, model_config: bytes, pulled: int, seconds: float) -> Fetched:
+        return Fetched(
+            version=manifest.version,
+            root=manifest.root,
+            path=str(self._store.path(manifest.version)),
+            tensors=manifest.tensors,
+            model_config=model_config,
+            pulled_bytes=pulled,
+            seconds=seconds,
+        )
+
+    def summary(self) -> dict[str, str | int | float]:
+        return {
+            "versions": ",".join(map(str, sorted(self._have))) or "-",
+            "pulled_bytes": self._pulled_bytes,
+            "served_bytes": self._server.served_bytes,
+        }
