@@ -1,0 +1,312 @@
+"""Bulk pulls: right bytes in the right place or a typed error, and what is done stays done."""
+
+import asyncio
+import os
+import socket
+import struct
+from pathlib import Path
+
+import pytest
+import uvloop
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transport import bulk, bulk_frames, bulk_pull
+from transport.bulk import BulkServer, BulkSource, Chunk, pull
+from transport.keys import NodeKeys, RefusedToListen
+from transport.refusal import NotAnEnvelope
+from transport.sockets import CannotListen
+
+pytestmark = pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy.")
+CHUNK = 64 << 10
+
+
+@pytest.fixture(
+    params=[asyncio.DefaultEventLoopPolicy(), uvloop.EventLoopPolicy()], ids=["asyncio", "uvloop"]
+)
+def event_loop_policy(request: pytest.FixtureRequest) -> asyncio.AbstractEventLoopPolicy:
+    return request.param
+
+
+@pytest.fixture
+async def server():
+    server = BulkServer()
+    await server.start()
+    yield server
+    await server.close()
+
+
+@pytest.fixture
+def content(tmp_path: Path) -> bytes:
+    """Seven chunks and a short one."""
+    return os.urandom(7 * CHUNK + 1234)
+
+
+@pytest.fixture
+def path(tmp_path: Path, content: bytes) -> Path:
+    path = tmp_path / "weights"
+    path.write_bytes(content)
+    return path
+
+
+def chunks_of(content: bytes) -> list[Chunk]:
+    return [
+        Chunk(at, len(content[at : at + CHUNK]), xxhash.xxh3_128(content[at : at + CHUNK]).digest())
+        for at in range(0, len(content), CHUNK)
+    ]
+
+
+def source_of(server: BulkServer, version: int | None = None) -> BulkSource:
+    return BulkSource(server.endpoint, server.issue_token(version))
+
+
+def address_of(server: BulkServer) -> tuple[str, int]:
+    return "127.0.0.1", int(server.endpoint.rsplit(":", 1)[1])
+
+
+async def test_a_pull_lands_every_chunk_in_its_place(server, content, path) -> None:
+    server.publish(3, path)
+    into, landed = bytearray(len(content)), []
+    result = await pull(
+        source_of(server), 3, chunks_of(content), memoryview(into), deadline_s=10, on_chunk=landed.append
+    )
+    assert into == content
+    assert landed == chunks_of(content)
+    assert (result.received_bytes, result.retried_chunks) == (len(content), 0)
+    assert server.served_bytes == len(content)
+
+
+async def test_only_the_asked_ranges_are_touched(server, content, path) -> None:
+    server.publish(3, path)
+    into = bytearray(len(content))
+    wanted = chunks_of(content)[2:4]
+    await pull(source_of(server), 3, wanted, memoryview(into), deadline_s=10)
+    assert into[2 * CHUNK : 4 * CHUNK] == content[2 * CHUNK : 4 * CHUNK]
+    assert not any(into[: 2 * CHUNK])
+    assert not any(into[4 * CHUNK :])
+
+
+async def test_many_pullers_at_once_get_the_same(server, content, path) -> None:
+    server.publish(3, path)
+    into = [bytearray(len(content)) for _ in range(8)]
+    await asyncio.gather(
+        *(pull(source_of(server), 3, chunks_of(content), memoryview(to), deadline_s=10) for to in into)
+    )
+    assert all(to == content for to in into)
+
+
+async def test_another_version_is_gone(server, content, path) -> None:
+    server.publish(3, path)
+    into = memoryview(bytearray(len(content)))
+    with pytest.raises(bulk.SourceGone, match="version 4.*not served"):
+        await pull(source_of(server), 4, chunks_of(content), into, deadline_s=10)
+    server.retire(3)
+    with pytest.raises(bulk.SourceGone):
+        await pull(source_of(server), 3, chunks_of(content), into, deadline_s=10)
+
+
+async def test_a_version_is_served_anew_under_its_number(server, content, path, tmp_path) -> None:
+    server.publish(3, path)
+    other = tmp_path / "other"
+    other.write_bytes(content[::-1])
+    server.publish(3, other)
+    into = bytearray(len(content))
+    await pull(source_of(server), 3, chunks_of(content[::-1]), memoryview(into), deadline_s=10)
+    assert into == content[::-1]
+
+
+@pytest.mark.parametrize("which", ["forged", "stranger", "other version", "revoked"])
+async def test_without_the_right_token_there_is_nothing(server, content, path, which) -> None:
+    server.publish(3, path)
+    good = server.issue_token(4 if which == "other version" else 3)
+    if which == "revoked":
+        server.revoke_token(good)
+    token = {"forged": good[:16] + bytes(32), "stranger": os.urandom(48)}.get(which, good)
+    into = bytearray(len(content))
+    with pytest.raises(bulk.Unauthorized):
+        await pull(BulkSource(server.endpoint, token), 3, chunks_of(content), memoryview(into), deadline_s=10)
+    assert not any(into)
+    assert server.refused["unauthorized"] >= 1
+
+
+async def test_a_signature_covers_the_range_and_the_version(server, content, path) -> None:
+    request = bulk_frames.Request(b"i" * 16, 3, 0, 10, 1)
+    frame = bulk_frames.encode_request(request, b"s" * 32)
+    assert bulk_frames.is_signed(frame, b"s" * 32)
+    for at in range(len(frame)):
+        changed = frame[:at] + bytes([frame[at] ^ 1]) + frame[at + 1 :]
+        assert not bulk_frames.is_signed(changed, b"s" * 32)
+
+
+async def test_a_range_outside_the_file_is_refused(server, content, path) -> None:
+    server.publish(3, path)
+    beyond = Chunk(len(content) - 10, 20, bytes(16))
+    with pytest.raises(bulk.BadRange):
+        await pull(source_of(server), 3, [beyond], memoryview(bytearray(2 * len(content))), deadline_s=10)
+
+
+async def test_ranges_that_do_not_fit_the_memory_are_an_error_of_the_caller(server, content) -> None:
+    for chunk, into in (
+        (Chunk(0, 20, b""), bytearray(10)),
+        (Chunk(-1, 5, b""), bytearray(10)),
+        (Chunk(0, 0, b""), bytearray(10)),
+        (Chunk(0, 5, b""), bytes(10)),
+    ):
+        with pytest.raises(ValueError, match=r"fit|read-only"):
+            await pull(source_of(server), 3, [chunk], memoryview(into), deadline_s=1)
+    with pytest.raises(ValueError, match="token"):
+        await pull(BulkSource(server.endpoint, b"short"), 3, [], memoryview(bytearray(1)), deadline_s=1)
+
+
+async def test_a_chunk_with_a_wrong_hash_is_retried_twice_and_then_named(server, content, path) -> None:
+    server.publish(3, path)
+    chunks = chunks_of(content)
+    bad = Chunk(chunks[2].offset, chunks[2].length, bytes(16))
+    with pytest.raises(bulk.BadHash, match="3 times") as caught:
+        await pull(
+            source_of(server),
+            3,
+            [*chunks[:2], bad, *chunks[3:]],
+            memoryview(bytearray(len(content))),
+            deadline_s=10,
+        )
+    assert caught.value.chunk == bad
+    assert set(caught.value.done) == set(chunks) - {chunks[2]}
+    assert server.served_bytes == len(content) + 2 * chunks[2].length
+
+
+async def test_a_chunk_that_arrives_right_at_the_second_time_is_done(server, content, path) -> None:
+    chunks, into = chunks_of(content), bytearray(len(content))
+    damaged = bytearray(content)
+    damaged[5 * CHUNK] ^= 1
+    path.write_bytes(damaged)
+    server.publish(3, path)
+
+    def repair(chunk: Chunk) -> None:
+        if chunk == chunks[-1]:  # the last one of the first round
+            with path.open("r+b") as file:
+                file.write(content)
+
+    result = await pull(source_of(server), 3, chunks, memoryview(into), deadline_s=10, on_chunk=repair)
+    assert into == content
+    assert 1 <= result.retried_chunks <= 2  # its first retry may leave before the repair
+
+
+async def test_a_pull_is_resumed_at_another_source_with_what_is_missing(server, content, path) -> None:
+    second = BulkServer()
+    await second.start()
+    server.publish(3, path)
+    second.publish(3, path)
+    chunks, into = chunks_of(content), bytearray(len(content))
+
+    def stop(chunk: Chunk) -> None:
+        server.retire(3)
+
+    with pytest.raises(bulk.SourceGone) as caught:
+        await pull(source_of(server), 3, chunks, memoryview(into), window=1, deadline_s=10, on_chunk=stop)
+    done = caught.value.done
+    assert 1 <= len(done) < len(chunks)
+    rest = [chunk for chunk in chunks if chunk not in done]
+    result = await pull(source_of(second), 3, rest, memoryview(into), deadline_s=10)
+    assert into == content
+    assert result.received_bytes == sum(chunk.length for chunk in rest)
+    await second.close()
+
+
+async def test_a_server_that_dies_in_the_middle_is_gone_and_a_closed_port_too(server, content, path) -> None:
+    server.publish(3, path)
+    closing: list[asyncio.Task[None]] = []
+    source = source_of(server)
+
+    def die(chunk: Chunk) -> None:
+        if not closing:
+            closing.append(asyncio.ensure_future(server.close()))
+
+    into = memoryview(bytearray(len(content)))
+    with pytest.raises(bulk.SourceGone) as caught:
+        await pull(source, 3, chunks_of(content), into, window=1, deadline_s=10, on_chunk=die)
+    assert caught.value.done
+    with pytest.raises(bulk.SourceGone):
+        await pull(source, 3, chunks_of(content), into, deadline_s=10)
+
+
+async def test_a_silent_source_is_given_up_and_a_late_one_too(monkeypatch, content) -> None:
+    monkeypatch.setattr(bulk_pull, "STALL_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        source = BulkSource(f"tcp://127.0.0.1:{silent.getsockname()[1]}", bytes(48))
+        into = memoryview(bytearray(len(content)))
+        with pytest.raises(bulk.PullTimeout, match="nothing arrived"):
+            await pull(source, 3, chunks_of(content), into, deadline_s=10)
+        with pytest.raises(bulk.PullTimeout, match=r"not done within 0\.1 s"):
+            await pull(source, 3, chunks_of(content), into, deadline_s=0.1)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        os.urandom(24),
+        bulk_frames.encode_answer(bulk_frames.Status.OK, 3, 99, CHUNK),
+        bulk_frames.encode_answer(bulk_frames.Status.OK, 4, 1, CHUNK),
+        bulk_frames.encode_answer(bulk_frames.Status.OK, 3, 1, CHUNK + 1),
+    ],
+)
+async def test_an_answer_to_something_else_never_lands(content, answer) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(bulk_frames.REQUEST_BYTES)
+        writer.write(answer + b"\xee" * (CHUNK + 1))
+        writer.close()
+
+    false = await asyncio.start_server(serve, "127.0.0.1", 0)
+    source = BulkSource(f"tcp://127.0.0.1:{false.sockets[0].getsockname()[1]}", bytes(48))
+    into = bytearray(len(content))
+    with pytest.raises(bulk.SourceGone):
+        await pull(source, 3, chunks_of(content)[:1], memoryview(into), deadline_s=5)
+    assert not any(into)
+    false.close()
+
+
+async def test_garbage_on_the_port_is_counted_and_pulls_go_on(server, content, path, eventually) -> None:
+    server.publish(3, path)
+    signed = bulk_frames.encode_request(bulk_frames.Request(b"i" * 16, 3, 0, 10, 1), b"s" * 32)
+    for junk in (
+        os.urandom(500),
+        b"GET / HTTP/1.1\r\n\r\n",
+        signed[:-1],
+        signed,
+        struct.pack("<4sB", b"GLB1", 1) * 99,
+    ):
+        with socket.create_connection(address_of(server)) as raw:
+            raw.sendall(junk)
+            await asyncio.sleep(0.02)
+    into = bytearray(len(content))
+    await pull(source_of(server), 3, chunks_of(content), memoryview(into), deadline_s=10)
+    assert into == content
+    await eventually(lambda: server.refused.total() == 5)
+    assert server.refused == {"not-ours": 1, "truncated": 2, "unauthorized": 2}
+
+
+@given(st.binary(min_size=80, max_size=80))
+def test_random_requests_are_read_or_refused(frame: bytes) -> None:
+    with pytest.raises(NotAnEnvelope):
+        bulk_frames.decode_request(frame)
+    bulk_frames.decode_request(b"GLB1\x01" + frame[5:])
+    assert not bulk_frames.is_signed(frame, b"s" * 32)
+
+
+@given(st.binary(min_size=24, max_size=24))
+def test_random_answers_are_refused(frame: bytes) -> None:
+    with pytest.raises(NotAnEnvelope):
+        bulk_frames.decode_answer(frame)
+
+
+async def test_listening_beyond_loopback_needs_keys_and_a_free_port(server) -> None:
+    with pytest.raises(RefusedToListen):
+        BulkServer("10.1.2.3")
+    BulkServer("10.1.2.3", keys=NodeKeys.generate())
+    with pytest.raises(CannotListen):
+        await BulkServer("127.0.0.1", address_of(server)[1]).start()
+
+
+def test_a_source_does_not_show_its_token() -> None:
+    assert "secret" not in repr(BulkSource("tcp://127.0.0.1:1", b"secret" * 8))

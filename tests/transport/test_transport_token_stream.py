@@ -1,0 +1,326 @@
+"""Token streams over real sockets: restarts, kills, refusals, garbage."""
+
+import asyncio
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import zmq
+
+from transport import stream_control, token_frame
+from transport.keys import NodeKeys
+from transport.stream_control import Hello
+from transport.token_frame import Flag, TokenFrame
+from transport.token_stream import StreamReceiver, StreamRefused, StreamSender
+from transport.wire import Peer
+
+
+class Manager:
+    """Receives streams and journals what it is told to; its journal survives its receiver."""
+
+    def __init__(self, *, prompt: bool = True, window: int = 16, **options: object) -> None:
+        self.journal: dict[tuple[str, int], list[int]] = {}
+        self.in_hand: dict[tuple[str, int], list[int]] = {}
+        self.fenced: set[tuple[str, int]] = set()
+        self.prompt = prompt  # journal every frame at once
+        self.options = {"window": window, **options}
+        self.open()
+
+    def open(self) -> None:
+        self.receiver = StreamReceiver("tcp://127.0.0.1:0", self.on_frame, self.have, **self.options)
+
+    async def restart(self) -> None:
+        await self.receiver.close()
+        self.in_hand.clear()  # what was not journaled dies with the process
+        self.open()
+
+    def have(self, stream: str, incarnation: int) -> int | None:
+        if (stream, incarnation) in self.fenced:
+            return None
+        return len(self.journal.get((stream, incarnation), []))
+
+    def on_frame(self, frame: TokenFrame) -> None:
+        key = (frame.stream, frame.incarnation)
+        self.in_hand.setdefault(key, []).append(int(frame.tokens[0]))
+        if self.prompt:
+            self.commit(*key)
+
+    def commit(self, stream: str, incarnation: int) -> None:
+        journal = self.journal.setdefault((stream, incarnation), [])
+        journal += self.in_hand.pop((stream, incarnation), [])
+        self.receiver.acknowledge(stream, incarnation, len(journal))
+
+
+@pytest.fixture
+async def closing():
+    opened: list[StreamSender | Manager] = []
+    yield lambda thing: opened.append(thing) or thing
+    for thing in opened:
+        await (thing.receiver if isinstance(thing, Manager) else thing).close()
+
+
+def token(sender: StreamSender, value: int) -> bool:
+    return sender.send([3], [value], [-0.25], [Flag.FIRST])
+
+
+async def pour(sender: StreamSender, numbers: Iterator[int] | range) -> None:
+    for number in numbers:
+        await asyncio.wait_for(sender.writable(), 5)
+        assert token(sender, number)
+
+
+async def test_frames_arrive_whole_and_are_acknowledged(closing, eventually) -> None:
+    frames: list[TokenFrame] = []
+    receiver = StreamReceiver("tcp://127.0.0.1:0", frames.append, lambda stream, incarnation: 0)
+    sender = closing(StreamSender("spot-1", 4))
+    sender.connect(receiver.local)
+    assert sender.send([7, 8], [100, 200], [-0.5, -1.5], [Flag.FIRST, Flag.FINISHED])
+    await eventually(lambda: len(frames) == 1)
+    frame = frames[0]
+    assert (frame.stream, frame.incarnation, frame.seq) == ("spot-1", 4, 1)
+    assert frame.slots.tolist() == [7, 8]
+    assert frame.tokens.tolist() == [100, 200]
+    assert frame.logprobs.tolist() == [-0.5, -1.5]
+    assert frame.flags.tolist() == [1, 2]
+    assert sender.unacknowledged == sender.last_seq == 1
+    receiver.acknowledge("spot-1", 4, 1)
+    await asyncio.wait_for(sender.drained(), 5)
+    await receiver.close()
+
+
+async def test_a_receiver_restarted_elsewhere_gets_the_rest_and_nothing_twice(closing, eventually) -> None:
+    manager = closing(Manager(prompt=False))
+    sender = closing(StreamSender("spot-1", 1))
+    sender.connect(manager.receiver.local)
+    await pour(sender, range(1, 41))
+    for part in range(41, 401, 40):
+        await eventually(lambda: len(manager.in_hand.get(("spot-1", 1), [])) >= 5)
+        if part % 80 == 1:
+            manager.commit("spot-1", 1)
+        await manager.restart()
+        sender.connect(manager.receiver.local)
+        await pour(sender, range(part, part + 40))
+    manager.prompt = True
+    await eventually(lambda: manager.in_hand.get(("spot-1", 1)) is not None or sender.unacknowledged == 0)
+    if sender.unacknowledged:
+        manager.commit("spot-1", 1)
+    await asyncio.wait_for(sender.drained(), 10)
+    assert manager.journal[("spot-1", 1)] == list(range(1, 401))
+
+
+async def test_a_receiver_restarted_at_its_old_address_is_found_without_being_told(
+    closing, eventually
+) -> None:
+    manager = closing(Manager())
+    sender = closing(StreamSender("spot-1", 1))
+    sender.connect(manager.receiver.local)
+    await pour(sender, range(1, 11))
+    await asyncio.wait_for(sender.drained(), 5)
+    address = manager.receiver.local.endpoint
+    await manager.receiver.close()
+    await pour(sender, range(11, 21))  # decoding goes on meanwhile
+    await asyncio.sleep(0.1)
+    assert sender.unacknowledged == 10
+    manager.receiver = StreamReceiver(address, manager.on_frame, manager.have)
+    await asyncio.wait_for(sender.drained(), 5)
+    assert manager.journal[("spot-1", 1)] == list(range(1, 21))
+
+
+async def test_a_full_ring_takes_nothing_until_there_is_an_acknowledgement(closing, eventually) -> None:
+    manager = closing(Manager(prompt=False))
+    sender = closing(StreamSender("spot-1", 1, ring_frames=8))
+    assert [token(sender, n) for n in range(1, 11)] == [True] * 8 + [False] * 2
+    assert sender.full
+    waiting = asyncio.ensure_future(sender.writable())
+    sender.connect(manager.receiver.local)
+    await eventually(lambda: len(manager.in_hand.get(("spot-1", 1), [])) == 8)
+    assert not waiting.done()
+    manager.commit("spot-1", 1)
+    await asyncio.wait_for(waiting, 5)
+    assert token(sender, 9)
+
+
+async def test_no_more_than_the_window_is_in_flight_while_the_journal_is_behind(closing, eventually) -> None:
+    manager = closing(Manager(prompt=False, window=4))
+    sender = closing(StreamSender("spot-1", 1))
+    sender.connect(manager.receiver.local)
+    await pour(sender, range(1, 21))
+    await eventually(lambda: len(manager.in_hand.get(("spot-1", 1), [])) == 4)
+    await asyncio.sleep(0.6)  # two probes later it is still so
+    assert len(manager.in_hand[("spot-1", 1)]) == 4
+    assert manager.receiver.duplicates == 0
+    manager.prompt = True
+    manager.commit("spot-1", 1)
+    await asyncio.wait_for(sender.drained(), 5)
+    assert manager.journal[("spot-1", 1)] == list(range(1, 21))
+
+
+async def test_a_fenced_incarnation_is_told_and_stops(closing, eventually) -> None:
+    manager = closing(Manager())
+    manager.fenced.add(("spot-1", 1))
+    why: list[str] = []
+    zombie, heir = (
+        closing(StreamSender("spot-1", 1, on_refused=why.append)),
+        closing(StreamSender("spot-1", 2)),
+    )
+    token(zombie, 1)
+    zombie.connect(manager.receiver.local)
+    heir.connect(manager.receiver.local)
+    token(heir, 7)
+    await eventually(lambda: bool(why))
+    await asyncio.wait_for(heir.drained(), 5)
+    assert why == ["incarnation 1 of spot-1 is not wanted"]
+    assert not token(zombie, 2)
+    with pytest.raises(StreamRefused, match="not wanted"):
+        await zombie.drained()
+    assert manager.journal == {("spot-1", 2): [7]}
+    assert manager.receiver.refused["fenced"] >= 1
+
+
+async def test_a_stream_fenced_in_the_middle_is_told_once_it_is_forgotten(closing, eventually) -> None:
+    manager = closing(Manager())
+    why: list[str] = []
+    sender = closing(StreamSender("spot-1", 1, on_refused=why.append))
+    sender.connect(manager.receiver.local)
+    token(sender, 1)
+    await asyncio.wait_for(sender.drained(), 5)
+    manager.fenced.add(("spot-1", 1))
+    manager.receiver.forget("spot-1", 1)
+    token(sender, 2)
+    await eventually(lambda: len(why) == 1)
+    assert manager.journal[("spot-1", 1)] == [1]
+
+
+async def test_a_frame_over_which_the_manager_failed_comes_again(closing, eventually) -> None:
+    manager = closing(Manager())
+    sender = closing(StreamSender("spot-1", 1, hello_period_s=0.05))
+    failures: list[BaseException] = []
+    asyncio.get_running_loop().set_exception_handler(
+        lambda loop, context: failures.append(context["exception"])
+    )
+    real, times = manager.on_frame, iter(range(100))
+
+    def fragile(frame: TokenFrame) -> None:
+        if frame.seq == 3 and next(times) < 2:
+            raise RuntimeError("journal is full")
+        real(frame)
+
+    manager.receiver._on_frame = fragile
+    sender.connect(manager.receiver.local)
+    await pour(sender, range(1, 11))
+    await asyncio.wait_for(sender.drained(), 5)
+    assert manager.journal[("spot-1", 1)] == list(range(1, 11))
+    assert len(failures) == 2
+
+
+async def test_a_gap_is_asked_for_and_duplicates_are_dropped(closing, eventually) -> None:
+    manager = closing(Manager())
+    peer = manager.receiver.local
+
+    def frame(seq: int) -> list[bytes]:
+        column = np.array([seq])
+        return [token_frame.header("raw", 1, seq, 1), token_frame.pack_columns(column, column, column, [0])]
+
+    with zmq.Context.instance().socket(zmq.DEALER) as raw:
+        raw.linger, raw.routing_id, raw.rcvtimeo = 0, b"gl1#raw#", 2000
+        raw.connect(peer.endpoint)
+        for part in (stream_control.encode(Hello(1, "raw", 1, 0)), frame(1), frame(1), frame(4), frame(5)):
+            raw.send_multipart(part)
+        await eventually(lambda: manager.receiver.gaps == 2)
+        assert manager.receiver.duplicates == 1
+        said = [stream_control.decode_from_receiver(raw.recv_multipart()) for _ in range(3)]
+        assert said == [
+            stream_control.Have(1, 0, 0, 0, 16),
+            stream_control.Ack(1),
+            stream_control.Resend(2),
+        ]
+        raw.send_multipart(frame(500))
+        await eventually(lambda: manager.receiver.refused["over-credit"] == 1)
+
+
+async def test_garbage_on_the_stream_socket_is_counted_and_streams_go_on(closing, eventually) -> None:
+    manager = closing(Manager())
+    sender = closing(StreamSender("spot-1", 1))
+    sender.connect(manager.receiver.local)
+    with (
+        zmq.Context.instance().socket(zmq.DEALER) as rude,
+        zmq.Context.instance().socket(zmq.DEALER) as nobody,
+    ):
+        rude.linger = nobody.linger = 0
+        rude.routing_id = b"gl1#rude#"
+        rude.connect(manager.receiver.local.endpoint)
+        nobody.connect(manager.receiver.local.endpoint)
+        nobody.send(b"x")
+        rude.send(b"\xc1")
+        rude.send_multipart([b"a", b"b", b"c"])
+        rude.send_multipart(stream_control.encode(Hello(9, "s", 1, 0)))
+        rude.send_multipart([token_frame.header("s", 1, 1, 2), b"short"])
+        rude.send_multipart(stream_control.encode(stream_control.Ack(1)))
+        await pour(sender, range(1, 51))
+        await asyncio.wait_for(sender.drained(), 5)
+        await eventually(lambda: manager.receiver.refused.total() == 6)
+    assert manager.receiver.refused == {
+        "no-identity": 1,
+        "not-ours": 1,
+        "wrong-parts": 1,
+        "unknown-version": 1,
+        "truncated": 1,
+        "bad-field": 1,
+    }
+    assert manager.journal == {("spot-1", 1): list(range(1, 51))}
+
+
+async def test_with_keys_only_trusted_instances_are_heard(closing, eventually) -> None:
+    friend, stranger, own = NodeKeys.generate(), NodeKeys.generate(), NodeKeys.generate()
+    manager = closing(Manager(keys=NodeKeys(own.public, own.secret, frozenset({friend.public}))))
+    good, bad = closing(StreamSender("good", 1, keys=friend)), closing(StreamSender("bad", 1, keys=stranger))
+    for sender in (bad, good):
+        sender.connect(manager.receiver.local)
+        token(sender, 1)
+    await asyncio.wait_for(good.drained(), 5)
+    await eventually(lambda: manager.receiver.refused["unknown-key"] >= 1)
+    assert manager.journal == {("good", 1): [1]}
+    assert bad.unacknowledged == 1
+    with pytest.raises(ValueError, match="CURVE key"):
+        good.connect(Peer("tcp://127.0.0.1:1"))
+
+
+SENDER = """
+import asyncio, sys
+from transport.token_stream import StreamSender
+from transport.wire import Peer
+
+async def main():
+    sender = StreamSender("spot-1", 1, ring_frames=64)
+    sender.connect(Peer(sys.argv[1]))
+    number = 0
+    while True:
+        await sender.writable()
+        number += 1
+        sender.send([0], [number], [0.0], [0])
+        await asyncio.sleep(0)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.realprocess
+async def test_a_killed_sender_loses_nothing_that_was_acknowledged(closing, eventually) -> None:
+    manager = closing(Manager())
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", SENDER, manager.receiver.local.endpoint
+    )
+    try:
+        await eventually(lambda: len(manager.journal.get(("spot-1", 1), [])) > 500, within_s=10)
+    finally:
+        child.kill()
+        await child.wait()
+    await asyncio.sleep(0.1)
+    journal = manager.journal[("spot-1", 1)]
+    assert journal == list(range(1, len(journal) + 1))
+    heir = closing(StreamSender("spot-1", 2))
+    heir.connect(manager.receiver.local)
+    await pour(heir, range(1, 11))
+    await asyncio.wait_for(heir.drained(), 5)
+    assert manager.journal[("spot-1", 2)] == list(range(1, 11))

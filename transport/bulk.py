@@ -1,0 +1,34 @@
+"""Bulk transfer: ranged, authorised, hash-checked pulls of published files (weights) over plain TCP.
+
+Owns nothing but the names: the bytes are in `bulk_frames`, the source in `bulk_server`, the puller in
+`bulk_pull`.
+"""
+
+from transport.bulk_frames import DIGEST_BYTES, MAX_CHUNK_BYTES, BulkSource, Chunk
+from transport.bulk_pull import (
+    BadHash,
+    BadRange,
+    PullError,
+    PullResult,
+    PullTimeout,
+    SourceGone,
+    Unauthorized,
+    pull,
+)
+from transport.bulk_server import BulkServer
+
+__all__ = [
+    "DIGEST_BYTES",
+    "MAX_CHUNK_BYTES",
+    "BadHash",
+    "BadRange",
+    "BulkServer",
+    "BulkSource",
+    "Chunk",
+    "PullError",
+    "PullResult",
+    "PullTimeout",
+    "SourceGone",
+    "Unauthorized",
+    "pull",
+]

@@ -1,0 +1,219 @@
+"""Pulls ranges of a published file straight into the caller's memory.
+
+Owns one connection to one source: requests in flight, landing in place, the hash of every chunk, deadlines.
+Does not choose sources: the caller resumes elsewhere with the chunks that are not done.
+"""
+
+import asyncio
+import contextlib
+import socket
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import xxhash
+
+from transport.bulk_frames import (
+    ANSWER_BYTES,
+    MAX_CHUNK_BYTES,
+    SECRET_BYTES,
+    TOKEN_ID_BYTES,
+    BulkSource,
+    Chunk,
+    Request,
+    Status,
+    decode_answer,
+    encode_request,
+)
+from transport.refusal import NotAnEnvelope
+
+STALL_S = 2.0  # a source that delivers no byte for so long is given up
+RETRIES = 2  # of a chunk whose hash was wrong
+PIECE_BYTES = 1 << 20  # read and hashed at a time, while it is in the cache
+
+
+class PullError(Exception):
+    """A pull ended early. `done` are the chunks that are verified and stay: pull the rest elsewhere."""
+
+    def __init__(self, message: str, done: Sequence[Chunk] = ()) -> None:
+        super().__init__(message)
+        self.done = tuple(done)
+
+
+class SourceGone(PullError):
+    """The source does not serve that version, or its connection broke."""
+
+
+class Unauthorized(PullError):
+    """The source does not accept the token for that version."""
+
+
+class BadRange(PullError):
+    """The source's file has no such range: its content is not what the manifest describes."""
+
+
+class BadHash(PullError):
+    """A chunk arrived wrong every time; `chunk` tells which."""
+
+    def __init__(self, message: str, done: Sequence[Chunk], chunk: Chunk) -> None:
+        super().__init__(message, done)
+        self.chunk = chunk
+
+
+class PullTimeout(PullError):
+    """The deadline passed, or nothing arrived for `STALL_S`."""
+
+
+@dataclass(frozen=True, slots=True)
+class PullResult:
+    """What a pull did: bytes verified, chunks asked for again because of their hash, seconds taken."""
+
+    received_bytes: int
+    retried_chunks: int
+    seconds: float
+
+
+async def pull(
+    source: BulkSource,
+    version: int,
+    ranges: Sequence[Chunk],
+    into: memoryview,
+    *,
+    window: int = 4,
+    deadline_s: float,
+    on_chunk: Callable[[Chunk], None] | None = None,
+) -> PullResult:
+    """Fetch `ranges` of `version` into `into` (each lands at its own offset), `window` requests in flight on
+    one connection. `on_chunk` is called for each verified chunk. Raises a `PullError`; ValueError for ranges
+    that do not fit, a read-only `into`, or something that is no token or endpoint."""
+    loop = asyncio.get_running_loop()
+    into = into.cast("B")
+    for chunk in ranges:
+        if not 1 <= chunk.length <= MAX_CHUNK_BYTES or not 0 <= chunk.offset <= len(into) - chunk.length:
+            raise ValueError(f"{chunk} does not fit: {len(into)} bytes, chunks up to {MAX_CHUNK_BYTES}")
+    if into.readonly:
+        raise ValueError("the memory to pull into is read-only")
+    if len(source.token) != TOKEN_ID_BYTES + SECRET_BYTES:
+        raise ValueError(
+            f"a bulk token has {TOKEN_ID_BYTES + SECRET_BYTES} bytes, this has {len(source.token)}"
+        )
+    began_s = loop.time()
+    running = _Pull(source, version, ranges, into, window, on_chunk)
+    stall: asyncio.Timeout | None = None
+    try:
+        async with asyncio.timeout(deadline_s), asyncio.timeout(STALL_S) as stall:
+            await running.run(stall)
+    except TimeoutError:
+        stalled = stall is not None and stall.expired()
+        why = f"nothing arrived for {STALL_S} s" if stalled else f"not done within {deadline_s} s"
+        raise PullTimeout(f"{source.endpoint}: {why}", running.done) from None
+    except OSError as error:
+        raise SourceGone(f"{source.endpoint}: {error}", running.done) from None
+    received_bytes = sum(chunk.length for chunk in running.done)
+    return PullResult(received_bytes, running.failures.total(), loop.time() - began_s)
+
+
+class _Pull:
+    def __init__(
+        self,
+        source: BulkSource,
+        version: int,
+        ranges: Sequence[Chunk],
+        into: memoryview,
+        window: int,
+        on_chunk: Callable[[Chunk], None] | None,
+    ) -> None:
+        self.done: list[Chunk] = []
+        self.failures: Counter[Chunk] = Counter()
+        self._source = source
+        self._version = version
+        self._into = into
+        self._window = max(1, window)
+        self._on_chunk = on_chunk
+        self._wanted = deque(ranges)
+        self._in_flight: deque[tuple[int, Chunk]] = deque()  # the source answers in the order of requests
+        self._tag = 0
+        self._loop = asyncio.get_running_loop()
+
+    async def run(self, stall: asyncio.Timeout) -> None:
+        host, _, port = self._source.endpoint.removeprefix("tcp://").rpartition(":")
+        family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
+        with socket.socket(family, socket.SOCK_STREAM) as connection:
+            connection.setblocking(False)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await self._loop.sock_connect(connection, (host.strip("[]"), int(port)))
+            head = memoryview(bytearray(ANSWER_BYTES))
+            while self._wanted or self._in_flight:
+                await self._ask(connection)
+                await self._receive(connection, head, stall, None)
+                chunk = self._expect(bytes(head))
+                digest = xxhash.xxh3_128()
+                place = self._into[chunk.offset : chunk.offset + chunk.length]
+                await self._receive(connection, place, stall, digest.update)
+                self._land(chunk, digest.digest())
+                await asyncio.sleep(0)  # while bytes are there reading never suspends: let others run
+
+    async def _ask(self, connection: socket.socket) -> None:
+        token_id, secret = self._source.token[:TOKEN_ID_BYTES], self._source.token[TOKEN_ID_BYTES:]
+        requests = []
+        while self._wanted and len(self._in_flight) < self._window:
+            chunk = self._wanted.popleft()
+            self._tag = (self._tag + 1) & 0xFFFFFFFF
+            self._in_flight.append((self._tag, chunk))
+            request = Request(token_id, self._version, chunk.offset, chunk.length, self._tag)
+            requests.append(encode_request(request, secret))
+        if requests:
+            await self._loop.sock_sendall(connection, b"".join(requests))
+
+    async def _receive(
+        self,
+        connection: socket.socket,
+        place: memoryview,
+        stall: asyncio.Timeout,
+        on_piece: Callable[[memoryview], None] | None,
+    ) -> None:
+        filled = 0
+        while filled < len(place):
+            count = await self._loop.sock_recv_into(connection, place[filled : filled + PIECE_BYTES])
+            if count == 0:
+                raise ConnectionResetError("the source closed the connection")
+            if on_piece is not None:
+                on_piece(place[filled : filled + count])
+            filled += count
+            with contextlib.suppress(RuntimeError):  # the deadline struck in this very turn
+                stall.reschedule(self._loop.time() + STALL_S)
+
+    def _expect(self, head: bytes) -> Chunk:
+        """Match an answer with the oldest request."""
+        tag, chunk = self._in_flight.popleft()
+        where = f"{self._source.endpoint}, version {self._version}, {chunk.length} bytes at {chunk.offset}"
+        try:
+            status, version, got_tag, length = decode_answer(head)
+        except NotAnEnvelope as error:
+            raise SourceGone(f"{where}: {error}", self.done) from None
+        if status is Status.GONE:
+            raise SourceGone(f"{where}: that version is not served", self.done)
+        if status is Status.UNAUTHORIZED:
+            raise Unauthorized(f"{where}: the token is not accepted", self.done)
+        if status is Status.BAD_RANGE:
+            raise BadRange(f"{where}: no such range", self.done)
+        if (version, got_tag, length) != (self._version, tag, chunk.length):
+            raise SourceGone(f"{where}: answered version {version}, {length} bytes", self.done)
+        return chunk
+
+    def _land(self, chunk: Chunk, digest: bytes) -> None:
+        """A chunk is complete: done, or asked for again."""
+        if digest == chunk.digest:
+            self.done.append(chunk)
+            if self._on_chunk is not None:
+                self._on_chunk(chunk)
+            return
+        self.failures[chunk] += 1
+        if self.failures[chunk] > RETRIES:
+            raise BadHash(
+                f"{self._source.endpoint}: {chunk.length} bytes at {chunk.offset} of version {self._version} "
+                f"have hash {digest.hex()}, expected {chunk.digest.hex()}, {RETRIES + 1} times",
+                self.done,
+                chunk,
+            )
+        self._wanted.append(chunk)

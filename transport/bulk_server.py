@@ -1,0 +1,185 @@
+"""Serves ranges of published files over plain TCP.
+
+Owns the listening socket, the versions and the tokens. A published file is mapped, so what is in shared
+memory goes from there to the kernel without a copy. Files must stay as they are while published (replace,
+never truncate). Content is authorised, not encrypted. Knows no manifest: the puller checks every chunk.
+"""
+
+import asyncio
+import mmap
+import os
+import secrets
+import socket
+from collections import Counter
+from collections.abc import Coroutine
+from pathlib import Path
+
+from transport.bulk_frames import (
+    MAX_CHUNK_BYTES,
+    REQUEST_BYTES,
+    SECRET_BYTES,
+    TOKEN_ID_BYTES,
+    Request,
+    Status,
+    decode_request,
+    encode_answer,
+    is_signed,
+)
+from transport.keys import NodeKeys, require_keys_beyond_loopback
+from transport.refusal import NotAnEnvelope, Refusals
+from transport.sockets import CannotListen
+
+MAX_CONNECTIONS = 256  # further ones are closed at once
+MAX_TOKENS = 4096  # beyond it the oldest is forgotten
+FIRST_REQUEST_S = 2.0  # who asks nothing within this time is no puller
+IDLE_S = 30.0  # between two requests
+STALL_S = 10.0  # a puller that takes nothing of its chunk for so long is gone
+
+
+class BulkServer:
+    """Answers `pull`. `await start()` on the running loop (asyncio or uvloop), `await close()` at the end.
+    Beyond loopback it needs the node's keys, because tokens must travel encrypted (`RefusedToListen`)."""
+
+    def __init__(self, bind_host: str = "127.0.0.1", port: int = 0, *, keys: NodeKeys | None = None) -> None:
+        host = f"[{bind_host}]" if ":" in bind_host else bind_host
+        require_keys_beyond_loopback(f"tcp://{host}:{port}", keys)
+        self._address = (bind_host, port)
+        self._files: dict[int, memoryview] = {}
+        self._tokens: dict[bytes, tuple[bytes, int | None]] = {}
+        self._refusals = Refusals("bulk server")
+        self._listening: socket.socket | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.served_bytes = 0
+
+    @property
+    def endpoint(self) -> str:
+        """Where pullers connect, once started."""
+        if self._listening is None:
+            raise RuntimeError("the bulk server is not started")
+        host, port = self._listening.getsockname()[:2]
+        return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+
+    @property
+    def refused(self) -> Counter[str]:
+        """Refused input by reason."""
+        return self._refusals.by_reason
+
+    async def start(self) -> None:
+        """Listen. Raises `CannotListen`."""
+        family = socket.AF_INET6 if ":" in self._address[0] else socket.AF_INET
+        try:
+            self._listening = socket.create_server(self._address, family=family, backlog=128)
+        except OSError as error:
+            where = f"tcp://{self._address[0]}:{self._address[1]}"
+            raise CannotListen(
+                error.errno, f"{where}: {error.strerror}; give a free port of this host"
+            ) from None
+        self._listening.setblocking(False)
+        self._spawn(self._accept(self._listening))
+
+    def publish(self, version: int, path: Path | str) -> None:
+        """Serve a file as `version` from now on. Raises OSError, or ValueError for an empty file."""
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            self._files[version] = memoryview(mmap.mmap(fd, 0, access=mmap.ACCESS_READ))
+        finally:
+            os.close(fd)
+
+    def retire(self, version: int) -> None:
+        """Stop serving a version; chunks under way are finished."""
+        self._files.pop(version, None)
+
+    def issue_token(self, version: int | None = None) -> bytes:
+        """A new token, for one version or for all; to be handed over on the control plane."""
+        while len(self._tokens) >= MAX_TOKENS:
+            del self._tokens[next(iter(self._tokens))]
+        token_id, secret = secrets.token_bytes(TOKEN_ID_BYTES), secrets.token_bytes(SECRET_BYTES)
+        self._tokens[token_id] = (secret, version)
+        return token_id + secret
+
+    def revoke_token(self, token: bytes) -> None:
+        """Refuse a token from now on."""
+        self._tokens.pop(token[:TOKEN_ID_BYTES], None)
+
+    async def close(self) -> None:
+        """Stop listening and cut every connection."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._listening is not None:
+            self._listening.close()
+        self._files.clear()
+
+    def _spawn(self, work: Coroutine[object, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, address = await loop.sock_accept(listening)
+            except OSError as error:  # out of descriptors, or the peer left already
+                self._refusals.count("accept", "accept-failed", str(error))
+                await asyncio.sleep(0.05)
+                continue
+            if len(self._tasks) > MAX_CONNECTIONS:
+                self._refusals.count(address[0], "too-many-connections", f"limit {MAX_CONNECTIONS}")
+                connection.close()
+            else:
+                self._spawn(self._serve(connection, address[0]))
+
+    async def _serve(self, connection: socket.socket, address: str) -> None:
+        with connection:
+            connection.setblocking(False)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            try:
+                patience_s = FIRST_REQUEST_S
+                while await self._serve_one(connection, address, patience_s):
+                    patience_s = IDLE_S
+            except TimeoutError:
+                self._refusals.count(address, "silent", "no request, or no progress")
+            except NotAnEnvelope as error:
+                self._refusals.count(address, error.reason, str(error))
+            except OSError:
+                return  # the puller is gone, as pullers go; it asks another source or comes again
+
+    async def _serve_one(self, connection: socket.socket, address: str, patience_s: float) -> bool:
+        """Answer one request; False when the connection is at its end."""
+        loop = asyncio.get_running_loop()
+        frame = bytearray(REQUEST_BYTES)
+        filled = 0
+        async with asyncio.timeout(patience_s):
+            while filled < REQUEST_BYTES:
+                count = await loop.sock_recv_into(connection, memoryview(frame)[filled:])
+                if count == 0:
+                    if filled:
+                        self._refusals.count(address, "truncated", f"request of {filled} bytes")
+                    return False
+                filled += count
+        request = decode_request(bytes(frame))
+        status, payload = self._look_up(bytes(frame), request)
+        answer = encode_answer(status, request.version, request.tag, len(payload))
+        if status is not Status.OK:
+            self._refusals.count(address, status.name.lower().replace("_", "-"), f"version {request.version}")
+        async with asyncio.timeout(STALL_S):
+            await loop.sock_sendall(connection, answer)
+            if payload:
+                await loop.sock_sendall(connection, payload)
+        self.served_bytes += len(payload)
+        await asyncio.sleep(0)  # while the puller takes everything nothing suspends: let others run
+        return status is not Status.UNAUTHORIZED
+
+    def _look_up(self, frame: bytes, request: Request) -> tuple[Status, memoryview]:
+        nothing = memoryview(b"")
+        secret, only = self._tokens.get(request.token_id, (b"", None))
+        if not secret or not is_signed(frame, secret) or only not in (None, request.version):
+            return Status.UNAUTHORIZED, nothing
+        content = self._files.get(request.version)
+        if content is None:
+            return Status.GONE, nothing
+        if not 1 <= request.length <= MAX_CHUNK_BYTES or request.offset + request.length > len(content):
+            return Status.BAD_RANGE, nothing
+        return Status.OK, content[request.offset : request.offset + request.length]

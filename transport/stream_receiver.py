@@ -1,0 +1,172 @@
+"""The manager's end of the token streams.
+
+Owns the ROUTER that all instances send to, the order of each stream, and the answers: have, ack, resend,
+refused. What becomes of a frame is decided by `token_ring.ReceiveCursor`. Does not journal.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import zmq
+
+from transport import stream_control, token_frame
+from transport.keys import NodeKeys
+from transport.port import Port, Sock
+from transport.refusal import FrameError, Refusals
+from transport.sockets import default_context, open_router
+from transport.stream_control import Ack, Have, Hello, Refused, Resend
+from transport.token_frame import TokenFrame
+from transport.token_ring import ReceiveCursor, Verdict
+from transport.wire import Peer, Route
+from transport.zap import ROUTING_MARK, Authenticator, receive_verified
+
+WINDOW_FRAMES = 256  # unacknowledged frames in flight for each instance
+MAX_STREAMS = 4096  # incarnations of streams that a receiver remembers
+
+
+@dataclass(slots=True)
+class _Stream:
+    cursor: ReceiveCursor
+    route: Route
+
+
+class StreamReceiver:
+    """The manager's end. `on_frame` gets every frame of every stream once and in order; an exception of it
+    leaves the frame undelivered, to come again. `have(stream, incarnation)` tells the last journaled frame
+    (0: none), or None to refuse that incarnation."""
+
+    def __init__(
+        self,
+        bind: str,
+        on_frame: Callable[[TokenFrame], None],
+        have: Callable[[str, int], int | None],
+        *,
+        window: int = WINDOW_FRAMES,
+        keys: NodeKeys | None = None,
+        context: zmq.Context[Sock] | None = None,
+    ) -> None:
+        self._on_frame = on_frame
+        self._have = have
+        self._window = window
+        self._context = context or default_context()
+        self._refusals = Refusals("token streams")
+        self.duplicates = 0  # frames that came again and were dropped
+        self.gaps = 0  # frames that came too early and were dropped
+        self._streams: dict[tuple[str, int], _Stream] = {}
+        listener = open_router(self._context, bind, keys, self._on_stranger, hwm=2 * window)
+        self._local, self._domain = listener.local, listener.domain
+        receive = (lambda: receive_verified(listener.sock)) if keys is not None else None
+        self._port = Port(listener.sock, self._on_frames, receive=receive, on_refused=self._on_bad)
+        self._closed = False
+
+    @property
+    def local(self) -> Peer:
+        """Where senders connect."""
+        return self._local
+
+    @property
+    def refused(self) -> Counter[str]:
+        """Refused input by reason."""
+        return self._refusals.by_reason
+
+    def acknowledge(self, stream: str, incarnation: int, seq: int) -> None:
+        """Frames up to `seq` are journaled: they will not be asked for again. Raises ValueError for frames
+        that were not delivered; a stream that is not connected is told when it comes back."""
+        known = self._streams.get((stream, incarnation))
+        if known is not None and known.cursor.acknowledge(seq):
+            self._answer(known.route, Ack(seq))
+
+    def forget(self, stream: str, incarnation: int) -> None:
+        """Drop what is known of a stream; if it speaks again, `have` decides anew."""
+        self._streams.pop((stream, incarnation), None)
+
+    async def close(self) -> None:
+        """Stop receiving. Senders keep what is not acknowledged."""
+        if not self._closed:
+            self._closed = True
+            self._port.close()
+            if self._domain:
+                Authenticator.shared(self._context).release(self._domain)
+
+    def _on_frames(self, frames: list[bytes]) -> None:
+        route, *parts = frames
+        if not route.startswith(ROUTING_MARK):
+            self._refusals.count("a stranger", "no-identity", f"routing id {route[:32]!r} is not of our form")
+            return
+        try:
+            if len(parts) == 1:
+                self._on_hello(route, stream_control.decode_hello(parts))
+            else:
+                self._on_tokens(route, token_frame.decode(parts))
+        except FrameError as error:
+            self._refusals.count(route.decode(errors="replace"), error.reason, str(error))
+
+    def _on_hello(self, route: Route, hello: Hello) -> None:
+        known = self._find(route, hello.stream, hello.incarnation)
+        if known is not None:
+            cursor = known.cursor
+            cursor.greeted()
+            self._answer(
+                route,
+                Have(stream_control.MAJOR, cursor.acked, cursor.delivered, hello.sent, self._window),
+            )
+
+    def _on_tokens(self, route: Route, frame: TokenFrame) -> None:
+        known = self._find(route, frame.stream, frame.incarnation)
+        if known is None:
+            return
+        cursor = known.cursor
+        match cursor.judge(frame.seq, self._window):
+            case Verdict.DELIVER:
+                cursor.delivered_one()  # first, so that the callback may acknowledge
+                try:
+                    self._on_frame(frame)
+                except BaseException:
+                    cursor.not_delivered()
+                    raise
+            case Verdict.DUPLICATE:
+                self.duplicates += 1
+            case Verdict.GAP:
+                self.gaps += 1
+            case Verdict.ASK:
+                self.gaps += 1
+                self._answer(route, Resend(cursor.delivered + 1))
+            case Verdict.OVER_CREDIT:
+                self._refusals.count(route.decode(errors="replace"), "over-credit", f"frame {frame.seq}")
+
+    def _find(self, route: Route, stream: str, incarnation: int) -> _Stream | None:
+        key = (stream, incarnation)
+        known = self._streams.get(key)
+        if known is None:
+            have = self._have(stream, incarnation)
+            if have is None:
+                self._refusals.count(f"{stream}#{incarnation}", "fenced", "this incarnation is not wanted")
+                self._answer(route, Refused(f"incarnation {incarnation} of {stream[:100]} is not wanted"))
+                return None
+            if len(self._streams) >= MAX_STREAMS and not self._evict():
+                self._refusals.count(stream, "too-many-streams", f"{MAX_STREAMS} have frames to journal")
+                return None
+            known = self._streams[key] = _Stream(ReceiveCursor(have), route)
+        known.route = route
+        return known
+
+    def _evict(self) -> bool:
+        for key, known in self._streams.items():
+            if known.cursor.delivered == known.cursor.acked:  # `have` restores such a one exactly
+                del self._streams[key]
+                return True
+        return False
+
+    def _answer(self, route: Route, message: stream_control.FromReceiver) -> None:
+        try:
+            self._port.send([route, *stream_control.encode(message)])  # not taken: the next hello asks again
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:  # the sender is gone; it says hello when it is back
+                raise
+
+    def _on_bad(self, error: FrameError) -> None:
+        self._refusals.count("a peer", error.reason, str(error))
+
+    def _on_stranger(self, address: str, what: str) -> None:
+        self._refusals.count(address, "unknown-key", f"{what} is not in trusted/")

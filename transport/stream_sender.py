@@ -1,0 +1,213 @@
+"""The instance's end of a token stream.
+
+Owns the DEALER to the manager: hello after every connection, sending within the credit, re-sending,
+redialling after silence. What may be sent is decided by `token_ring.SendRing`.
+"""
+
+import asyncio
+import itertools
+import os
+from collections import Counter
+from collections.abc import Callable
+
+import zmq
+from numpy.typing import ArrayLike
+
+from transport import stream_control, token_frame
+from transport.keys import NodeKeys
+from transport.port import MonitorPort, Port, Sock
+from transport.refusal import BadField, FrameError, Refusals
+from transport.sockets import default_context, open_dealer
+from transport.stream_control import Ack, Have, Hello, Refused, Resend
+from transport.token_frame import ROW_BYTES
+from transport.token_ring import LostByReceiver, SendRing
+from transport.wire import Peer
+from transport.zap import owned_routing_id
+
+RING_FRAMES = 4096  # about a minute and a half of decoding at 45 steps a second
+HELLO_PERIOD_S = 0.25  # how soon silence is answered by another hello
+REDIAL_S = 5.0  # a connection that brings no answer for so long is made anew
+
+_DIAL_EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+_numbers = itertools.count(1)  # of this process: no two connections share a routing id
+
+
+class StreamRefused(Exception):
+    """The receiver does not want this incarnation of the stream, or lost what it had acknowledged."""
+
+
+class StreamSender:
+    """The instance's end. Lives on the running loop; keeps frames while there is no connection.
+
+    `on_refused(why)` is called once when the receiver refuses this incarnation; nothing is sent after that.
+    """
+
+    def __init__(
+        self,
+        stream: str,
+        incarnation: int,
+        *,
+        ring_frames: int = RING_FRAMES,
+        on_refused: Callable[[str], None] | None = None,
+        keys: NodeKeys | None = None,
+        context: zmq.Context[Sock] | None = None,
+        hello_period_s: float = HELLO_PERIOD_S,
+    ) -> None:
+        self._stream = stream
+        self._incarnation = incarnation
+        self._ring: SendRing[list[bytes]] = SendRing(ring_frames)
+        self._on_refused = on_refused
+        self._keys = keys
+        self._context = context or default_context()
+        self._period_s = hello_period_s
+        self._refusals = Refusals(f"stream {stream}#{incarnation}")
+        self._to: Peer | None = None
+        self._port: Port | None = None
+        self._monitor: MonitorPort | None = None
+        self._room = asyncio.Event()
+        self._acked_before = 0
+        self._loop = asyncio.get_running_loop()
+        self._silent_since = self._loop.time()
+        self._timer = self._loop.call_later(self._period_s, self._tick)
+        self._why_refused = ""
+        self._closed = False
+
+    @property
+    def full(self) -> bool:
+        """The ring takes no frame now: pause decoding."""
+        return self._ring.full
+
+    @property
+    def unacknowledged(self) -> int:
+        """Frames in the ring."""
+        return self._ring.unacknowledged
+
+    @property
+    def last_seq(self) -> int:
+        """Number of the newest frame; 0 before the first."""
+        return self._ring.last_seq
+
+    @property
+    def refused(self) -> Counter[str]:
+        """Refused input by reason."""
+        return self._refusals.by_reason
+
+    def connect(self, to: Peer) -> None:
+        """Send to this receiver from now on; also to another one after the first came back elsewhere. Raises
+        ValueError for an address that cannot be dialled."""
+        self._disconnect()
+        self._to = to
+        self._silent_since = self._loop.time()
+        name = f"{self._stream[:40]}#{self._incarnation}#{os.getpid():x}.{next(_numbers)}"
+        sock = open_dealer(self._context, to, owned_routing_id(name, self._keys), self._keys)
+        self._monitor = MonitorPort(sock, _DIAL_EVENTS, self._on_event)
+        self._port = Port(sock, self._on_frames)
+        try:
+            sock.connect(to.endpoint)
+        except zmq.ZMQError as error:
+            self._disconnect()
+            raise ValueError(f"{to.endpoint} cannot be dialled: {error.strerror}") from None
+
+    def send(self, slots: ArrayLike, tokens: ArrayLike, logprobs: ArrayLike, flags: ArrayLike) -> bool:
+        """Take one decode step's rows. False: the ring is full (or the stream refused), nothing was taken."""
+        if self._closed or self._why_refused or self._ring.full:
+            return False
+        columns = token_frame.pack_columns(slots, tokens, logprobs, flags)
+        head = token_frame.header(
+            self._stream, self._incarnation, self._ring.last_seq + 1, len(columns) // ROW_BYTES
+        )
+        self._ring.push([head, columns])
+        self._flush()
+        return True
+
+    async def writable(self) -> None:
+        """Wait until the ring takes a frame. Raises `StreamRefused`."""
+        await self._until(lambda: not self._ring.full)
+
+    async def drained(self) -> None:
+        """Wait until everything is acknowledged. Raises `StreamRefused`."""
+        await self._until(lambda: not self._ring.unacknowledged)
+
+    async def close(self) -> None:
+        """Close the connection; what is unacknowledged is dropped (await `drained` first to keep it)."""
+        self._closed = True
+        self._timer.cancel()
+        self._disconnect()
+        self._room.set()
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            if self._why_refused or self._closed:
+                raise StreamRefused(self._why_refused or "closed")
+            self._room.clear()
+            await self._room.wait()
+
+    def _disconnect(self) -> None:
+        self._ring.disconnected()
+        if self._monitor is not None and self._port is not None:
+            self._monitor.close()
+            self._port.close()
+            self._monitor = self._port = None
+
+    def _tick(self) -> None:
+        self._timer = self._loop.call_later(self._period_s, self._tick)
+        if self._ring.live and (self._ring.sent == self._ring.acked or self._ring.acked > self._acked_before):
+            self._silent_since = self._loop.time()
+        elif self._to is not None and self._loop.time() - self._silent_since > REDIAL_S:
+            self.connect(self._to)
+        else:
+            self._say_hello()
+        self._acked_before = self._ring.acked
+        self._flush()
+
+    def _say_hello(self) -> None:
+        if self._port is not None:
+            hello = Hello(stream_control.MAJOR, self._stream, self._incarnation, self._ring.sent)
+            self._port.send(stream_control.encode(hello))
+
+    def _flush(self) -> None:
+        while self._port is not None and (frame := self._ring.sendable()) is not None:
+            if not self._port.send(frame):
+                return  # the next acknowledgement or tick goes on
+            self._ring.advance()
+
+    def _on_event(self, event: int, _value: int) -> None:
+        if event == zmq.EVENT_DISCONNECTED:
+            self._ring.disconnected()
+        elif self._port is not None:
+            self._port.writable()  # lets the socket notice its new connection
+            self._say_hello()
+
+    def _on_frames(self, frames: list[bytes]) -> None:
+        try:
+            message = stream_control.decode_from_receiver(frames)
+        except FrameError as error:
+            self._refusals.count(str(self._to), error.reason, str(error))
+            return
+        try:
+            match message:
+                case Have():
+                    self._silent_since = self._loop.time()
+                    self._ring.have(message.acked, message.delivered, message.sent, message.window)
+                case Ack():
+                    self._ring.acknowledge(message.seq)
+                case Resend():
+                    self._ring.resend(message.seq)
+                case Refused():
+                    self._stop(message.why)
+        except (BadField, LostByReceiver) as error:
+            self._refusals.count(str(self._to), error.reason, str(error))
+            self._stop(str(error))
+        if not self._ring.full:
+            self._room.set()
+        self._flush()
+
+    def _stop(self, why: str) -> None:
+        if self._why_refused:
+            return
+        self._why_refused = why or "refused"
+        self._timer.cancel()
+        self._disconnect()
+        self._room.set()
+        if self._on_refused is not None:
+            self._on_refused(self._why_refused)
