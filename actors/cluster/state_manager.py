@@ -1,0 +1,101 @@
+"""StateManager: the only authority over what state of the trainer is where: host copy, checkpoint on disk.
+
+Owns the checkpoints and the record of which samples made which version (journaled, once a step). The
+trainer seals a host copy and goes on; this actor makes it durable behind it, then says so. It lives in
+the node agent's process,
+so it outlives the trainer.
+"""
+
+import asyncio
+from pathlib import Path
+
+from actors.cluster.checkpoint_store import CheckpointStore
+from actors.cluster.host_copy import HostCopies
+from actors.cluster.messages import LatestState, SaveState, StateIs, StateSaved, StepTrained
+from actors.cluster.sealed import Damaged
+from configs.schema import Config
+from supervisor import Actor, Done, Message, Refused, handles
+
+CONTROLLER = "training/controller"
+
+
+class Rewound(Message, frozen=True):
+    """Journaled: the newest state that survived is `step`; what was recorded of later steps is void."""
+
+    step: int
+
+
+class StateManager(Actor):
+    """See the module.
+
+    Args:
+        host_dir: host copies, in shared memory.
+        checkpoint_dir: durable checkpoints.
+        config: how many checkpoints stay.
+    """
+
+    def __init__(self, host_dir: Path, checkpoint_dir: Path, config: Config) -> None:
+        self._copies = HostCopies(host_dir)
+        self._store = CheckpointStore(checkpoint_dir, keep=config.training.checkpoint_keep)
+        self._trained = 0
+        self._durable = -1
+        self._wanted = asyncio.Event()
+
+    async def on_start(self) -> None:
+        async for event in self.ctx.journal.replay():
+            if isinstance(event, StepTrained | Rewound):
+                self._trained = event.step
+        latest = await self.ctx.offload(self._store.latest)
+        for damage in latest.skipped:
+            self.ctx.log.warning("checkpoint passed over: %s", damage)
+        self._durable = latest.checkpoint.step if latest.checkpoint is not None else -1
+        newest = (await self.latest(LatestState())).step
+        if newest < self._trained:  # the host lost its memory: the job goes on from the checkpoint
+            await self.ctx.journal.append(Rewound(step=newest))
+            self._trained = newest
+        self.ctx.background(self._make_durable(), "checkpoints")
+        self._wanted.set()
+
+    @handles(LatestState)
+    async def latest(self, message: LatestState) -> StateIs:
+        """The newest whole state: the host copy if there is one, else the checkpoint."""
+        copy = await self.ctx.offload(self._copies.newest)
+        if copy is not None and copy.step >= self._durable:
+            return StateIs(step=copy.step, path=str(copy.path), durable_step=self._durable)
+        if self._durable >= 0:
+            path = str(self._store.path(self._durable))
+            return StateIs(step=self._durable, path=path, durable_step=self._durable)
+        return StateIs(step=0, path="", durable_step=-1)
+
+    @handles(SaveState)
+    async def save(self, message: SaveState) -> Done:
+        trained = message.trained
+        if trained is not None and trained.step > self._trained:
+            if trained.step != self._trained + 1:
+                raise Refused(f"step {trained.step} cannot follow step {self._trained} on record")
+            await self.ctx.journal.append(trained)
+            self._trained = trained.step
+        self._wanted.set()
+        return Done()
+
+    async def _make_durable(self) -> None:
+        """Bring the newest host copy to disk, again and again; a newer one overtakes those that wait."""
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            copy = await self.ctx.offload(self._copies.newest)
+            if copy is None or copy.step <= self._durable:
+                continue
+            try:
+                written = await self.ctx.offload(self._store.adopt, copy)
+            except Damaged as problem:  # the trainer has replaced it meanwhile; it says so when it is done
+                self.ctx.log.info("host copy of step %d: %s", copy.step, problem)
+                await asyncio.sleep(0.1)
+                self._wanted.set()
+                continue
+            self._durable = written.step
+            saved = StateSaved(step=written.step, path=str(written.path))
+            await self.ctx.tell(CONTROLLER, saved)
+
+    def summary(self) -> dict[str, str | int | float]:
+        return {"trained": self._trained, "durable": self._durable}

@@ -1,0 +1,100 @@
+"""RewardProxy: the entry to every reward computation of the job.
+
+Owns the pool of worker processes and the verdicts of what was asked already. A wrong answer, a verifier
+that hangs and one that crashes are all verdicts; none of them is a hang or the proxy's own death. A
+reward may be computed
+more than once (the proxy keeps no journal); the manager counts the first verdict only.
+"""
+
+import asyncio
+from array import array
+from collections import Counter
+from pathlib import Path
+
+from actors.reward.messages import GetProblems, Problems, Score, Verdict
+from actors.reward.pool import NoProblem, PoolFailed, WorkerPool
+from actors.reward.worker_process import WorkerSpec
+from configs.schema import Config
+from supervisor import Actor, Crashed, Deferred, Overloaded, Refused, handles
+
+
+class RewardProxy(Actor):
+    """See the module.
+
+    Args:
+        config: task, workers, deadline and attempts.
+        tokenizer_dir: checkpoint directory whose tokenizer turns tokens into text.
+    """
+
+    def __init__(self, config: Config, tokenizer_dir: Path) -> None:
+        self._pool = WorkerPool(
+            WorkerSpec(
+                config={
+                    "name": config.task.name,
+                    "config": config.task.params,
+                    "seed": config.job.seed,
+                    "tokenizer": str(tokenizer_dir),
+                }
+            ),
+            workers=config.reward.workers,
+            deadline_s=config.reward.deadline_s,
+            attempts=config.reward.attempts,
+        )
+        self._verdicts: Counter[str] = Counter()
+
+    async def on_start(self) -> None:
+        self._pool.start()
+
+    async def on_stop(self) -> None:
+        await self._pool.close()
+
+    @handles(GetProblems)
+    async def problems(self, message: GetProblems) -> Deferred:
+        deferred = Deferred()
+        self.ctx.background(self._pose(message, deferred), "problems")
+        return deferred
+
+    async def _pose(self, message: GetProblems, deferred: Deferred) -> None:
+        try:
+            posed = await asyncio.gather(
+                *[self._pool.problem(message.split, index) for index in message.indices]
+            )
+        except (NoProblem, Overloaded) as problem:
+            deferred.answer(Refused(str(problem)))
+            return
+        except PoolFailed as problem:
+            deferred.answer(Crashed(str(problem)))
+            raise  # the supervisor starts another pool, or gives up aloud
+        deferred.answer(Problems(prompts=[one.prompt_tokens for one in posed]))
+
+    @handles(Score)
+    async def score(self, message: Score) -> Deferred:
+        deferred = Deferred()
+        self.ctx.background(self._judge(message, deferred), "score")
+        return deferred
+
+    async def _judge(self, message: Score, deferred: Deferred) -> None:
+        if len(message.tokens) % 4:
+            deferred.answer(Refused(f"{message.request}: {len(message.tokens)} bytes are no u32 tokens"))
+            return
+        try:
+            verdict = await self._pool.score(message.split, message.index, array("I", message.tokens))
+        except Overloaded as full:
+            deferred.answer(full)
+            return
+        except PoolFailed as problem:
+            deferred.answer(Crashed(str(problem)))
+            raise
+        self._verdicts[verdict.status] += 1
+        deferred.answer(
+            Verdict(
+                request=message.request, score=verdict.score, status=verdict.status, detail=verdict.detail
+            )
+        )
+
+    def summary(self) -> dict[str, str | int | float]:
+        return {
+            "workers": self._pool.alive,
+            "queued": self._pool.queued,
+            **{f"verdicts_{status}": count for status, count in sorted(self._verdicts.items())},
+        }
