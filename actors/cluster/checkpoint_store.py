@@ -1,0 +1,115 @@
+"""Checkpoints on disk: each one whole or absent, the last K kept, damage found before it is loaded.
+
+Owns the folder `checkpoints/` with its `step-000007` directories. Does not own what the files hold. One
+process writes at a time; any number may read.
+
+A checkpoint is written under a temporary name, with every file on the disk, before one rename makes it
+visible; it is deleted the other way round. Whatever stops a writer, readers see only whole checkpoints.
+"""
+
+import contextlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from actors.cluster import sealed
+from actors.cluster.sealed import Content, Damaged, FileInfo, Note, Sealed
+
+_STEP = re.compile(r"step-(\d{6,})")
+_UNFINISHED = ".unfinished"
+
+
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """The newest whole checkpoint, if any, and why newer ones were passed over."""
+
+    checkpoint: Sealed | None
+    skipped: tuple[str, ...]
+
+
+class CheckpointStore:
+    """See the module. `keep`: how many checkpoints stay."""
+
+    def __init__(self, directory: str | Path, *, keep: int = 3) -> None:
+        if keep < 1:
+            raise ValueError(f"keep is {keep}; the last checkpoint must stay")
+        self.directory = Path(directory)
+        self.keep = keep
+
+    def path(self, step: int) -> Path:
+        """Where the checkpoint after `step` steps is, or would be."""
+        return self.directory / f"step-{step:06d}"
+
+    def steps(self) -> list[int]:
+        """Steps with a checkpoint, whole or not, ascending."""
+        if not self.directory.is_dir():
+            return []
+        found = (_STEP.fullmatch(path.name) for path in self.directory.iterdir())
+        return sorted(int(match[1]) for match in found if match)
+
+    def write(self, step: int, files: Mapping[str, Content], meta: Mapping[str, Note]) -> Sealed:
+        """Make a checkpoint durable, then drop what is beyond the last `keep`.
+
+        A whole checkpoint of this step stays as it is: writing it again changes nothing. Raises
+        `StateDirFull`.
+        """
+        return self._write(step, files, meta, {})
+
+    def adopt(self, source: Sealed) -> Sealed:
+        """Make another sealed directory (a host copy) durable, under the same step.
+
+        Raises `StateDirFull`, or `Damaged` when the source changed while it was copied.
+        """
+        files: dict[str, Content] = {name: sealed.copier(source.path / name) for name in source.files}
+        try:
+            return self._write(source.step, files, source.meta, source.files)
+        except FileNotFoundError as error:
+            raise Damaged(f"{source.path} vanished while it was copied: {error}") from error
+
+    def load(self, step: int) -> Sealed:
+        """A checkpoint, verified. Raises `Damaged`."""
+        found = sealed.verify(self.path(step))
+        if found.step != step:
+            raise Damaged(f"{found.path} holds the state after step {found.step}: it was renamed")
+        return found
+
+    def latest(self) -> Latest:
+        """The newest checkpoint that verifies. Reads as many as it takes."""
+        skipped: list[str] = []
+        for step in reversed(self.steps()):
+            try:
+                return Latest(self.load(step), tuple(skipped))
+            except Damaged as damage:
+                skipped.append(str(damage))
+        return Latest(None, tuple(skipped))
+
+    def _write(
+        self,
+        step: int,
+        files: Mapping[str, Content],
+        meta: Mapping[str, Note],
+        expected: Mapping[str, FileInfo],
+    ) -> Sealed:
+        final = self.path(step)
+        with contextlib.suppress(Damaged):  # absent or damaged: it is written (again)
+            return self.load(step)
+        self._remove_unfinished()
+        temporary = self.directory / f"{final.name}{_UNFINISHED}"
+        try:
+            written = sealed.write(temporary, step, files, meta, durable=True, expected=expected)
+            sealed.remove(final)
+            temporary.rename(final)
+        except BaseException:
+            sealed.remove(temporary)
+            raise
+        sealed.sync_directory(self.directory)
+        for old in self.steps()[: -self.keep]:
+            sealed.remove(self.path(old))
+        return Sealed(step, final, written.meta, written.files)
+
+    def _remove_unfinished(self) -> None:
+        """What a writer left that was killed."""
+        if self.directory.is_dir():
+            for path in self.directory.glob(f"*{_UNFINISHED}"):
+                sealed.remove(path)

@@ -1,0 +1,48 @@
+"""The host copy of the trainer's state: two slots in shared memory, written in turn.
+
+Owns the two slots. A step's state is written into the one that does not hold the newest, and counts only once
+it is sealed; so however the trainer dies, the newest whole state survives it. What makes it survive the
+host is the checkpoint (`checkpoint_store.CheckpointStore.adopt` copies a slot, and notices if it changes
+meanwhile).
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from actors.cluster import sealed
+from actors.cluster.sealed import Content, Damaged, Note, Sealed
+
+
+class HostCopy:
+    """See the module. One process writes at a time."""
+
+    def __init__(self, directory: str | Path) -> None:
+        self.directory = Path(directory)
+        self.slots = (self.directory / "slot-0", self.directory / "slot-1")
+
+    def write(self, step: int, files: Mapping[str, Content], meta: Mapping[str, Note]) -> Sealed:
+        """Write and seal the state after `step` steps. Raises `StateDirFull`; the newest state stays."""
+        slot = min(self.slots, key=_sealed_step)
+        sealed.remove(slot)
+        try:
+            return sealed.write(slot, step, files, meta, durable=False)
+        except BaseException:
+            sealed.remove(slot)
+            raise
+
+    def latest(self) -> Sealed | None:
+        """The newest state that verifies."""
+        for slot in sorted(self.slots, key=_sealed_step, reverse=True):
+            try:
+                return sealed.verify(slot)
+            except Damaged:
+                continue
+        return None
+
+
+def _sealed_step(slot: Path) -> int:
+    """The step in a slot; -1 when nothing whole can be in it."""
+    try:
+        return sealed.read_seal(slot).step
+    except Damaged:
+        return -1

@@ -1,0 +1,220 @@
+"""A directory of files under a seal: whole and unchanged, or known to be damaged.
+
+Owns the seal, `meta.json`: the size and xxh3-128 digest of every file beside it, and a digest of itself.
+It is written last, by rename, so a directory without one is unfinished. Where such directories lie, and
+how many, is for `checkpoint_store` and `host_copy`.
+"""
+
+import contextlib
+import errno
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import xxhash
+
+SEAL = "meta.json"
+READ_BYTES = 4 * 2**20
+
+Content = bytes | bytearray | memoryview | Callable[[Path], None]
+Note = str | int | float | bool | None
+
+
+class StateDirFull(RuntimeError):
+    """No space for a copy of the state. Nothing half-written is left, and older copies are intact."""
+
+    def __init__(self, path: Path, needed: int, free: int) -> None:
+        super().__init__(
+            f"{path}: {needed} bytes are needed for a copy of the state and {free} are free. Older copies "
+            "are intact and the job can go on from them: free space there, or move the state directory to "
+            "another disk"
+        )
+        self.path, self.needed, self.free = path, needed, free
+
+
+class Damaged(RuntimeError):
+    """The files are not what was sealed; the text names the first that differs."""
+
+
+class FileInfo(msgspec.Struct, frozen=True):
+    """Size in bytes and xxh3-128 digest (hex) of a file."""
+
+    bytes: int
+    digest: str
+
+
+class Seal(msgspec.Struct, frozen=True, kw_only=True):
+    """What `meta.json` says."""
+
+    format: int = 1
+    step: int
+    files: dict[str, FileInfo]
+    meta: dict[str, Note]
+    digest: str = ""
+
+    def expected_digest(self) -> str:
+        bare = msgspec.structs.replace(self, digest="")
+        return xxhash.xxh3_128_hexdigest(msgspec.json.encode(bare, order="deterministic"))
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """A whole directory: the state after `step` finished steps, its files, and what was noted with it."""
+
+    step: int
+    path: Path
+    meta: Mapping[str, Note]
+    files: Mapping[str, FileInfo]
+
+
+def write(
+    directory: Path,
+    step: int,
+    files: Mapping[str, Content],
+    meta: Mapping[str, Note],
+    *,
+    durable: bool,
+    expected: Mapping[str, FileInfo] | None = None,
+) -> Sealed:
+    """Write the files and their seal. `durable`: do not return before they are on the disk.
+
+    A file's content is its bytes, or a function that writes it at the path it is given; `expected` says what
+    the result must be, by name. Raises `StateDirFull`, or `Damaged` where it is something else; then, as
+    after any other failure, there is no seal and the directory is the caller's to remove.
+    """
+    expected = expected or {}
+    known = sum(max(_size(content), _expected_size(expected, name)) for name, content in files.items())
+    if (free := free_bytes(directory)) < known:
+        raise StateDirFull(directory, known, free)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        infos = {name: _write_file(directory, name, content, durable) for name, content in files.items()}
+        for name in expected:
+            if infos[name] != expected[name]:
+                raise Damaged(f"{directory / name} is not what it was to be: its source changed meanwhile")
+        seal = Seal(step=step, files=infos, meta=dict(meta))
+        seal = msgspec.structs.replace(seal, digest=seal.expected_digest())
+        draft = f"{SEAL}.unfinished"
+        _write_file(directory, draft, msgspec.json.format(msgspec.json.encode(seal)), durable)
+        (directory / draft).rename(directory / SEAL)
+        if durable:
+            sync_directory(directory)
+    except Exception as error:
+        if _no_space(error):
+            raise StateDirFull(directory, known, free_bytes(directory)) from error
+        raise
+    return Sealed(step, directory, seal.meta, infos)
+
+
+def read_seal(directory: Path) -> Seal:
+    """The seal alone, without reading the files. Raises `Damaged`."""
+    try:
+        seal = msgspec.json.decode((directory / SEAL).read_bytes(), type=Seal)
+    except FileNotFoundError:
+        raise Damaged(f"{directory} has no {SEAL}: it was never finished") from None
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise Damaged(f"{directory / SEAL} cannot be read: {error}") from error
+    if seal.format != 1:
+        raise Damaged(f"{directory / SEAL} has format {seal.format}, this version reads 1")
+    if seal.digest != seal.expected_digest():
+        raise Damaged(f"{directory / SEAL} does not match its own digest")
+    return seal
+
+
+def verify(directory: Path) -> Sealed:
+    """Read everything and compare. Raises `Damaged`."""
+    seal = read_seal(directory)
+    for name, info in seal.files.items():
+        try:
+            found = _info(directory / name)
+        except OSError as error:
+            raise Damaged(f"{directory / name} cannot be read: {error}") from error
+        if found != info:
+            what = "is missing" if found is None else f"has {found.bytes} bytes of digest {found.digest}"
+            raise Damaged(
+                f"{directory / name} {what}; {info.bytes} bytes of digest {info.digest} were sealed"
+            )
+    return Sealed(seal.step, directory, seal.meta, seal.files)
+
+
+def copier(source: Path) -> Callable[[Path], None]:
+    """A content that is the copy of a file."""
+    return lambda target: _copy(source, target)
+
+
+def unseal(directory: Path) -> None:
+    """The files may change from now on."""
+    (directory / SEAL).unlink(missing_ok=True)
+
+
+def remove(directory: Path) -> None:
+    """Delete a directory so that no half of it can ever be taken for a whole one."""
+    with contextlib.suppress(FileNotFoundError):
+        unseal(directory)
+        shutil.rmtree(directory)
+
+
+def free_bytes(directory: Path) -> int:
+    """What may still be written where `directory` is or will be."""
+    while not directory.exists():
+        directory = directory.parent
+    stat = os.statvfs(directory)
+    return stat.f_bavail * stat.f_frsize
+
+
+def sync_directory(directory: Path) -> None:
+    """Make renames in a directory durable."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_file(directory: Path, name: str, content: Content, durable: bool) -> FileInfo:
+    if not name or "/" in name or name in (".", "..", SEAL):
+        raise ValueError(f"{name!r} cannot be the name of a file of the state")
+    path = directory / name
+    if callable(content):
+        content(path)
+    else:
+        path.write_bytes(content)
+    info = _info(path)
+    if info is None:
+        raise FileNotFoundError(errno.ENOENT, "the writer of this file did not write it", str(path))
+    if durable:
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+    return info
+
+
+def _info(path: Path) -> FileInfo | None:
+    digest = xxhash.xxh3_128()
+    try:
+        with path.open("rb") as file:
+            while part := file.read(READ_BYTES):
+                digest.update(part)
+            return FileInfo(file.tell(), digest.hexdigest())
+    except FileNotFoundError:
+        return None
+
+
+def _copy(source: Path, target: Path) -> None:
+    shutil.copyfile(source, target)
+
+
+def _expected_size(expected: Mapping[str, FileInfo], name: str) -> int:
+    return expected[name].bytes if name in expected else 0
+
+
+def _size(content: Content) -> int:
+    return 0 if callable(content) else memoryview(content).nbytes
+
+
+def _no_space(error: Exception) -> bool:
+    # Libraries that write files themselves (safetensors) raise errors of their own with the system's text.
+    known = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return known or os.strerror(errno.ENOSPC) in str(error)
