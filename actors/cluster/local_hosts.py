@@ -1,0 +1,103 @@
+"""Hosts that are processes of this machine: node agents that the head starts, each with a state directory.
+
+The adapter behind `provider.Hosts`; it outlives the Provider actor, so that a restarted one finds the hosts
+that run. Owns their processes and the cleaning up after them. A host dies with the head, and its children die
+with it: no orphan is left, whoever is killed.
+"""
+
+import asyncio
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from actors.cluster.job import config_of, forget_memory, host_dir
+from actors.cluster.messages import JobSpec
+from supervisor import ActorSystem, Intensity, ProcessExit, ProcessSpec, Supervisor, child, one_for_one
+from supervisor.process import ChildProcess
+from transport.wire import Peer
+
+RESERVED = "reserved-1"
+STOP_S = 12.0  # for a host to stop its children in order; then it is killed
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """How a new host finds the head: its address, the interface to listen on, the key directory."""
+
+    head: Peer
+    interface: str
+    keys: Path | None = None
+
+
+class LocalHosts:
+    """Node agents as child processes: one reserved for good, preemptible ones by name."""
+
+    def __init__(self, system: ActorSystem, join: Join) -> None:
+        self._system = system
+        self._join = join
+        self._preemptible: dict[str, ChildProcess] = {}
+        self._ended: list[tuple[str, ProcessExit]] = []  # bounded: each was started by who takes them
+        self._reserved: Supervisor | None = None
+        self._on_give_up: Callable[[str], None] = lambda _reason: None
+        self._used: dict[str, JobSpec] = {}
+
+    def running(self) -> list[str]:
+        """Preemptible hosts that have not ended."""
+        return list(self._preemptible)
+
+    def take_ended(self) -> list[tuple[str, ProcessExit]]:
+        """Preemptible hosts that have ended since the last call, and how."""
+        ended, self._ended = self._ended, []
+        return ended
+
+    async def keep_reserved(self, job: JobSpec, on_give_up: Callable[[str], None]) -> None:
+        """Have the reserved host, restarted with back-off; `on_give_up` when it fails too often."""
+        self._on_give_up = on_give_up
+        if self._reserved is not None:
+            return
+        fleet = config_of(job).fleet
+        spec = one_for_one(
+            child(RESERVED, self._spec(RESERVED, "reserved", job), shutdown_s=STOP_S),
+            name="hosts",
+            intensity=Intensity(restarts=fleet.restarts, within_s=fleet.restarts_within_s),
+        )
+        self._reserved = Supervisor(
+            self._system, spec, on_failure=lambda problem: self._on_give_up(f"the reserved host: {problem}")
+        )
+        await self._reserved.start()
+
+    def start(self, name: str, job: JobSpec) -> None:
+        """Bring a preemptible host up. Raises OSError."""
+
+        def ended(exit_: ProcessExit) -> None:
+            self._preemptible.pop(name, None)
+            forget_memory(job, name)
+            self._ended.append((name, exit_))
+
+        self._preemptible[name] = ChildProcess(self._spec(name, "preemptible", job), ended)
+
+    def kill(self, name: str) -> None:
+        """Take a host away, without a word."""
+        process = self._preemptible.get(name)
+        if process is not None:
+            process.send_signal(9)
+
+    async def stop(self) -> None:
+        """Let every host go in order, all at once, and free their shared memory."""
+        reserved, self._reserved = self._reserved, None
+        stops = [process.stop(STOP_S) for process in self._preemptible.values()]
+        await asyncio.gather(*stops, *([reserved.stop()] if reserved is not None else []))
+        for name, job in self._used.items():
+            forget_memory(job, name)
+        self._used.clear()
+
+    def _spec(self, name: str, role: str, job: JobSpec) -> ProcessSpec:
+        self._used[name] = job
+        state_dir = host_dir(job, name)
+        argv = [sys.executable, "-m", "nodeagent", "start", "--join", self._join.head.endpoint]
+        argv += ["--role", role, "--name", name, "--state-dir", str(state_dir)]
+        argv += ["--listen", f"{self._join.interface}:0"]
+        if self._join.keys is not None:
+            argv += ["--keys", str(self._join.keys), "--head-key", self._join.head.public_key]
+        return ProcessSpec(argv, state_dir / "logs" / "agent.out")

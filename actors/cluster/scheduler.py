@@ -1,0 +1,266 @@
+"""Scheduler: the job, the hosts that it runs on, and Algorithm 1 between its steps.
+
+Owns the job's state, the membership of hosts and the seeding state; all three survive its own death. Nobody
+else tells the controller of hosts: joined, left and killed as it sees them (by hello, goodbye and watch),
+noticed and drained as the node agents report them. Starts nothing itself: node agents ask it what to run, the
+Provider is told what the job needs.
+"""
+
+import asyncio
+from collections import deque
+
+from actors.cluster.job import config_of
+from actors.cluster.membership import MAX_MEMBERS, Member, Members
+from actors.cluster.messages import (
+    JobEnded,
+    JobIs,
+    JobSpec,
+    JobStatus,
+    NodeHello,
+    NodeSeen,
+    NodeWork,
+    Plan,
+    PlanNext,
+    SetFleet,
+    StartFleet,
+    StopFleet,
+    SubmitJob,
+)
+from actors.cluster.seeding import SeedingPolicy, SeedingState
+from configs.load import ConfigError
+from configs.schema import Config
+from supervisor import Actor, Address, AskFailed, Done, Lane, Message, Refused, Terminated, handles
+
+CONTROLLER = "training/controller"
+PROVIDER = "cluster/provider"
+ASK_DEADLINE_S = 10.0
+RETRY_S = 0.2
+LOOK_S = 0.5  # how often silence is looked for; far below the silence that counts
+MAX_UNTOLD = 4 * MAX_MEMBERS  # events that the controller has not taken yet; the oldest go first
+
+
+class ClusterState(Message, frozen=True):
+    """Journaled: the job and the plan of its next step."""
+
+    job: JobSpec | None = None
+    state: str = "none"
+    reason: str = ""
+    planned_step: int = -1
+    seeding: SeedingState | None = None
+
+
+class MembersAre(Message, frozen=True):
+    """Journaled: who was a member in this life of the head's process; another life starts with none."""
+
+    boot: int
+    roles: dict[str, str]
+    agents: dict[str, Address]
+
+
+class LookForSilence(Message, frozen=True):
+    """To itself."""
+
+
+class Scheduler(Actor):
+    """See the module. `boot` tells one life of the head's process from another."""
+
+    def __init__(self, boot: int) -> None:
+        self._boot = boot
+        self._now = ClusterState()
+        self._members = Members()
+        self._untold: deque[NodeSeen] = deque(maxlen=MAX_UNTOLD)
+        self._told = 0
+        self._news = asyncio.Event()
+        self._take_config(Config())
+
+    async def on_start(self) -> None:
+        self._membership = self.ctx.stream("members")
+        async for event in self.ctx.journal.replay():
+            if isinstance(event, ClusterState):
+                self._now = event
+        async for event in self._membership.replay():
+            if isinstance(event, MembersAre) and event.boot == self._boot:
+                for node, role in event.roles.items():
+                    self._members.by_name[node] = Member(role, event.agents[node], "up", self.ctx.now())
+                    self.ctx.watch(event.agents[node])
+        if self._now.job is not None:
+            self._take_config(config_of(self._now.job))
+            if self._now.state == "running":
+                self.ctx.background(self._insist(StartFleet(job=self._now.job)), "fleet")
+        self.ctx.background(self._tell_controller(), "news of hosts")
+        self.ctx.every(LOOK_S, LookForSilence())
+
+    # -- the job --
+
+    @handles(SubmitJob)
+    async def submit(self, message: SubmitJob) -> JobIs:
+        job = message.job
+        known = self._now.job
+        if known is not None and known.run_id == job.run_id and self._now.state in ("running", "done"):
+            return self._job_is()
+        if known is not None and self._now.state == "running":
+            raise Refused(f"job {known.run_id} is running here: wait for its end or stop it first")
+        try:
+            config = config_of(job)
+        except ConfigError as problem:
+            raise Refused(str(problem)) from problem
+        # First the fleet: a trace that cannot be replayed is refused before anything is accepted.
+        try:
+            await self.ctx.ask(PROVIDER, StartFleet(job=job), deadline_s=ASK_DEADLINE_S, expect=Done)
+        except AskFailed as problem:
+            raise Refused(f"no hosts for job {job.run_id}: {problem}") from problem
+        self._take_config(config)
+        again = known is not None and known.run_id == job.run_id
+        await self._become(
+            ClusterState(
+                job=job,
+                state="running",
+                planned_step=self._now.planned_step if again else -1,
+                seeding=self._now.seeding if again else None,
+            )
+        )
+        for node, member in self._members.by_name.items():
+            if member.role != "head":
+                self._tell_later([NodeSeen(node=node, role=member.role, event="joined")])
+        return self._job_is()
+
+    @handles(JobStatus)
+    async def status(self, message: JobStatus) -> JobIs:
+        return self._job_is()
+
+    @handles(JobEnded)
+    async def ended(self, message: JobEnded) -> None:
+        now = self._now
+        if now.state != "running":
+            return  # the first verdict stands
+        self.ctx.log.info("the job ended: %s", "done" if message.ok else message.reason)
+        await self._become(
+            ClusterState(
+                job=now.job,
+                state="done" if message.ok else "failed",
+                reason=message.reason,
+                planned_step=now.planned_step,
+                seeding=now.seeding,
+            )
+        )
+        self._untold.clear()
+        self.ctx.background(self._insist(StopFleet()), "fleet")
+
+    @handles(PlanNext)
+    async def plan(self, message: PlanNext) -> Plan:
+        """Algorithm 1 with what a step measured. The same step again gets the same plan."""
+        now = self._now
+        if now.job is None:
+            raise Refused("there is no job to plan for")
+        seeding = now.seeding or self._policy.initial()
+        planned_step = now.planned_step
+        if message.times is not None and message.step > planned_step:
+            seeding = self._policy.next(seeding, message.times)
+            planned_step = message.step
+        if (seeding, planned_step) != (now.seeding, now.planned_step):
+            await self._become(
+                ClusterState(job=now.job, state=now.state, planned_step=planned_step, seeding=seeding)
+            )
+        await self.ctx.tell(PROVIDER, SetFleet(n_prem=seeding.n_prem))
+        return Plan(t_seed_s=seeding.t_seed_s, n_prem=seeding.n_prem)
+
+    def _take_config(self, config: Config) -> None:
+        self._dead_s = config.liveness.dead_s
+        self._policy = SeedingPolicy(
+            config.seeding, n_reserved=config.fleet.reserved, n_prem_max=config.fleet.n_prem_max
+        )
+
+    async def _become(self, state: ClusterState) -> None:
+        await self.ctx.journal.snapshot(state)
+        self._now = state
+
+    def _job_is(self) -> JobIs:
+        run_id = self._now.job.run_id if self._now.job is not None else ""
+        return JobIs(state=self._now.state, run_id=run_id, reason=self._now.reason)
+
+    async def _insist(self, message: StartFleet | StopFleet) -> None:
+        """Until the Provider took it; it may be restarting."""
+        while True:
+            try:
+                await self.ctx.ask(PROVIDER, message, deadline_s=ASK_DEADLINE_S, expect=Done)
+                return
+            except Refused as refusal:
+                await self.ended(JobEnded(ok=False, reason=str(refusal)))
+                return
+            except AskFailed as problem:
+                self.ctx.log.warning("no answer from the provider: %s", problem)
+                await asyncio.sleep(RETRY_S)
+
+    # -- hosts --
+
+    @handles(NodeHello, lane=Lane.SYSTEM)
+    async def hello(self, message: NodeHello) -> NodeWork:
+        known = self._members.by_name.get(message.node)
+        events = self._members.hello(message, self.ctx.now())
+        member = self._members.by_name.get(message.node)
+        if member is not None and (known is None or known.agent != member.agent):
+            self.ctx.watch(member.agent)
+        await self._changed(events)
+        return NodeWork(job=self._now.job if self._now.state == "running" else None)
+
+    @handles(NodeSeen, lane=Lane.SYSTEM)
+    async def reported(self, message: NodeSeen) -> None:
+        """A node agent's own notice or drain."""
+        self._tell_later([message])
+
+    @handles(LookForSilence)
+    async def look_for_silence(self, message: LookForSilence) -> None:
+        await self._changed(self._members.silent(self.ctx.now(), self._dead_s))
+
+    async def on_terminated(self, event: Terminated) -> None:
+        await self._changed(self._members.ended(event.name, event.incarnation, event.cause))
+
+    async def _changed(self, events: list[NodeSeen]) -> None:
+        if not events:
+            return
+        for event in events:
+            self.ctx.log.info("host %s (%s): %s", event.node, event.role, event.event)
+        members = self._members.by_name
+        await self._membership.snapshot(
+            MembersAre(
+                boot=self._boot,
+                roles={node: member.role for node, member in members.items()},
+                agents={node: member.agent for node, member in members.items()},
+            )
+        )
+        self._tell_later(events)
+
+    def _tell_later(self, events: list[NodeSeen]) -> None:
+        if self._now.state == "running":
+            self._untold.extend(events)
+            self._news.set()
+
+    async def _tell_controller(self) -> None:
+        """Every event once and in order; the controller may start later, or be restarting."""
+        while True:
+            while not self._untold:
+                self._news.clear()
+                await self._news.wait()
+            event = self._untold[0]
+            key = f"{self.ctx.name}/{self.ctx.incarnation}/{self._told}"
+            try:
+                await self.ctx.ask(CONTROLLER, event, deadline_s=ASK_DEADLINE_S, expect=Done, key=key)
+            except Refused as refusal:
+                self.ctx.log.warning("the controller does not want to know of %s: %s", event, refusal)
+            except AskFailed:
+                await asyncio.sleep(RETRY_S)
+                continue
+            if self._untold and self._untold[0] is event:
+                self._untold.popleft()
+            self._told += 1
+
+    def summary(self) -> dict[str, str | int | float]:
+        seeding = self._now.seeding
+        return {
+            "job": self._now.job.run_id if self._now.job is not None else "-",
+            "state": self._now.state,
+            "reserved": self._members.count("reserved"),
+            "preemptible": self._members.count("preemptible"),
+            "t_seed_s": round(seeding.t_seed_s, 3) if seeding is not None else 0.0,
+            "n_prem": seeding.n_prem if seeding is not None else 0,
+        }
