@@ -100,6 +100,7 @@ class Cell:
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._timer_id = 0
         self._deferred: list[Deferred] = []
+        self._closers: list[Callable[[], Coroutine[object, object, None]]] = []
         self._ended = False
         self.ctx = Context(system, self, journal)
         self._main = asyncio.get_running_loop().create_task(self._run(), name=address.name)
@@ -204,6 +205,10 @@ class Cell:
         self._timers[timer] = handle
         return handle
 
+    def at_end(self, close: Callable[[], Coroutine[object, object, None]]) -> None:
+        """See `Context.at_end`."""
+        self._closers.append(close)
+
     def crash(self, problem: Exception) -> None:
         """End with `problem`."""
         if not self._ended:
@@ -233,6 +238,8 @@ class Cell:
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
+        for close in reversed(self._closers):
+            self._system.finish(close())
         self.ctx.close()
         if not self.started.done():
             self.started.set_exception(problem or Unreachable(f"{self.address} was stopped"))

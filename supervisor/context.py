@@ -104,6 +104,10 @@ class Context:
         """Send `message` to oneself once, `delay_s` from now."""
         return self._cell.after(delay_s, message, lane)
 
+    def at_end(self, close: Callable[[], Coroutine[object, object, None]]) -> None:
+        """Run `close` when this incarnation ends, in order or by a crash: what it opened must not outlive it."""
+        self._cell.at_end(close)
+
     async def offload(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run blocking `work` on this actor's own single thread, in the order of the calls."""
         if self._offloader is None:

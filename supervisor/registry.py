@@ -16,8 +16,8 @@ from supervisor.system_messages import (
     ListNames,
     Lookup,
     Names,
-    Register,
-    Registered,
+    ClaimNames,
+    LeaseGranted,
     Unregister,
 )
 
@@ -95,8 +95,8 @@ class Registry(Actor):
             elif isinstance(event, NameFenced):
                 self._leases.highest[event.name] = event.incarnation
 
-    @handles(Register, lane=Lane.SYSTEM)
-    async def register(self, message: Register) -> Registered:
+    @handles(ClaimNames, lane=Lane.SYSTEM)
+    async def register(self, message: ClaimNames) -> LeaseGranted:
         superseded: dict[str, int] = {}
         fences: list[NameFenced] = []
         for name, incarnation in message.names.items():
@@ -114,7 +114,7 @@ class Registry(Actor):
             if self._since_snapshot >= _SNAPSHOT_EVERY:
                 self._since_snapshot = 0
                 await self.ctx.journal.snapshot(Fences(highest=dict(self._leases.highest)))
-        return Registered(lease_s=self._leases.lease_s, superseded=superseded)
+        return LeaseGranted(lease_s=self._leases.lease_s, superseded=superseded)
 
     @handles(Unregister, lane=Lane.SYSTEM)
     async def unregister(self, message: Unregister) -> Done:

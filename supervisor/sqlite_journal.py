@@ -197,7 +197,7 @@ class SqliteJournal:
             kind, body = write.rows[0]
             self._db.execute(
                 "INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?, ?)",
-                (write.stream, last_seq, kind, body, _crc(last_seq, kind, body)),
+                (write.stream, last_seq, kind, body, row_checksum(last_seq, kind, body)),
             )
             self._db.execute("DELETE FROM events WHERE stream=? AND seq<=?", (write.stream, last_seq))
             return last_seq
@@ -205,7 +205,7 @@ class SqliteJournal:
             last_seq += 1
             self._db.execute(
                 "INSERT INTO events VALUES (?, ?, ?, ?, ?)",
-                (write.stream, last_seq, kind, body, _crc(last_seq, kind, body)),
+                (write.stream, last_seq, kind, body, row_checksum(last_seq, kind, body)),
             )
         self._db.execute("UPDATE streams SET last_seq=? WHERE name=?", (last_seq, write.stream))
         return last_seq
@@ -235,7 +235,7 @@ class SqliteJournal:
         return snapshot, events
 
     def _checked(self, stream: str, seq: int, kind: str, body: bytes, crc: int) -> Message:
-        if _crc(seq, kind, body) != crc:
+        if row_checksum(seq, kind, body) != crc:
             raise JournalDamaged(self._advice(f"event {seq} of {stream} fails its checksum"))
         return decode_body(kind, body)
 
@@ -277,7 +277,7 @@ class SqliteJournal:
         )
 
 
-def _crc(seq: int, kind: str, body: bytes) -> int:
+def row_checksum(seq: int, kind: str, body: bytes) -> int:
     return zlib.crc32(body, zlib.crc32(f"{seq} {kind}".encode()))
 
 

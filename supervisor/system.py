@@ -11,7 +11,7 @@ import asyncio
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import TypeVar, cast
 
 from supervisor.actor import Actor, Terminated
@@ -42,8 +42,8 @@ from supervisor.system_messages import (
     Found,
     Inspect,
     Lookup,
-    Register,
-    Registered,
+    ClaimNames,
+    LeaseGranted,
     SystemState,
     Unregister,
     Watch,
@@ -109,7 +109,14 @@ class ActorSystem:
         self._watches = Watches(self)
         self._names_changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+        self._finishing: set[asyncio.Task[None]] = set()
         self._closed = False
+
+    def finish(self, work: Coroutine[object, object, None]) -> None:
+        """Run what an ended actor left to close; `close` waits for it."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._finishing.add(task)
+        task.add_done_callback(self._finishing.discard)
 
     def start(self) -> None:
         """Begin to receive; call once, on the running loop."""
@@ -129,7 +136,7 @@ class ActorSystem:
                 await cell.stop(self.limits.stop_s)
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, *self._finishing, return_exceptions=True)
         await self.wire.close()
         await self._journals.close()
 
@@ -483,9 +490,9 @@ class ActorSystem:
             if registry is not None and self._cells:
                 names = {name: cell.address.incarnation for name, cell in self._cells.items()}
                 local = self.wire.local
-                claim = Register(endpoint=local.endpoint, public_key=local.public_key, names=names)
+                claim = ClaimNames(endpoint=local.endpoint, public_key=local.public_key, names=names)
                 try:
-                    reply = await self.ask(registry, claim, deadline_s=period_s, expect=Registered)
+                    reply = await self.ask(registry, claim, deadline_s=period_s, expect=LeaseGranted)
                 except AskFailed as problem:
                     log.debug("lease not renewed: %s", problem)
                     await asyncio.sleep(_RETRY_S)

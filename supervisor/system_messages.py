@@ -70,7 +70,7 @@ class SystemState(Message, frozen=True):
     dead_letters: dict[str, int]
 
 
-class Register(Message, frozen=True):
+class ClaimNames(Message, frozen=True):
     """Claim or renew names for the process at `endpoint`; repeated within the lease."""
 
     endpoint: str
@@ -79,7 +79,7 @@ class Register(Message, frozen=True):
     public_key: str = ""
 
 
-class Registered(Message, frozen=True):
+class LeaseGranted(Message, frozen=True):
     """`superseded`: names of the request that a newer incarnation holds; their actors must end."""
 
     lease_s: float

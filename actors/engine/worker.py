@@ -59,11 +59,9 @@ class RolloutWorker(Actor):
             ring_frames=self._config.limits.ring_frames,
             on_refused=lambda why: self.ctx.crash(Fenced(f"the manager refused the stream: {why}")),
         )
+        self.ctx.at_end(self._sender.close)
         self.ctx.background(self._stay_registered(), "registration")
         self.ctx.background(self._decode(), "decode")
-
-    async def on_stop(self) -> None:
-        await self._sender.close()
 
     # -- the manager --
 

@@ -44,9 +44,7 @@ class RewardProxy(Actor):
 
     async def on_start(self) -> None:
         self._pool.start()
-
-    async def on_stop(self) -> None:
-        await self._pool.close()
+        self.ctx.at_end(self._pool.close)
 
     @handles(GetProblems)
     async def problems(self, message: GetProblems) -> Deferred:

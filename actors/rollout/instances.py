@@ -13,8 +13,7 @@ from supervisor import Address
 
 @dataclass(slots=True)
 class Instance:
-    """One registered incarnation. `version`: what it serves; None: it gets no requests. `leaving`: for good.
-    One registered incarnation. `version`: what it serves; None: it gets no requests. `leaving`: for good."""
+    """One registered incarnation. `version`: what it serves; None: it gets no requests. `leaving`: for good."""
 
     name: str
     kind: str

@@ -9,6 +9,7 @@ meanwhile.
 """
 
 import asyncio
+import contextlib
 import zlib
 from collections.abc import Awaitable
 
@@ -107,9 +108,9 @@ class RolloutManager(Actor):
         self._takers: list[tuple[float, TakeGroups, Deferred]] = []
         self._withdrawals: dict[str, tuple[int, Deferred]] = {}
         self._dirty = asyncio.Event()
+        self._ended = asyncio.Event()
         self._scoring: asyncio.Queue[str] = asyncio.Queue()  # bounded by the open requests
         self._load: list[LoadChange] = []
-        self._commits: dict[tuple[str, int], int] = {}
 
     async def on_start(self) -> None:
         async for event in self.ctx.journal.replay():
@@ -126,6 +127,7 @@ class RolloutManager(Actor):
         self._receiver = self.ctx.network.token_receiver(
             self._on_frame, self._state.streams.have, window=self._config.limits.credit_frames
         )
+        self.ctx.at_end(self._receiver.close)
         self._registered_by = now + REREGISTER_S
         for log in self._state.log.unscored():
             self._scoring.put_nowait(log.id)
@@ -133,9 +135,6 @@ class RolloutManager(Actor):
             self.ctx.background(self._score_loop(), "scores")
         self.ctx.background(self._pump_loop(), "dispatch")
         self.ctx.every(SWEEP_S, _Sweep())
-
-    async def on_stop(self) -> None:
-        await self._receiver.close()
 
     # -- instances --
 
@@ -204,7 +203,9 @@ class RolloutManager(Actor):
         if waiting and grace_s > 0:
             await self.ctx.tell(instance.worker, Abort(tickets=waiting))
         while stream is not None and stream.live() and self.ctx.now() < deadline:
-            await asyncio.sleep(0.02)
+            self._ended.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), deadline - self.ctx.now())
         tickets = list(stream.live()) if stream is not None else []
         if instance.name in self._withdrawals:
             self._withdrawals[instance.name] = (
@@ -555,6 +556,7 @@ class RolloutManager(Actor):
             self._answer_takers()
         if changes.ended or changes.queued or changes.started:
             self._dirty.set()
+            self._ended.set()
             self._settle_withdrawals()
 
     def _newest_weights(self) -> Weights | None:

@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 import msgspec
 
 from actors.rollout.events import FrameLogged, Ticket
+from transport.token_frame import Flag
 
 MAX_TICKETS = 8192  # of one stream; at the limit the oldest superseded one is forgotten: its rows are "late"
 MAX_GONE = 1024  # fences kept for dead instances; an instance that is not known at all is refused as well
 
-# Flags of a row, as on the wire.
-FIRST = 1  # decoding began
-FINISHED = 2  # stop token or length; the row bears the last token
-ABORTED = 4  # no token: the ticket ended here
-NO_TOKEN = 8  # no token: the row bears other flags only
+# Plain integers: an IntFlag costs ten times as much in the loop over rows.
+FIRST, FINISHED, ABORTED, NO_TOKEN = (
+    int(flag) for flag in (Flag.FIRST, Flag.FINISHED, Flag.ABORTED, Flag.NO_TOKEN)
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,14 +50,12 @@ class TransferAgent(Actor):
 
     async def on_start(self) -> None:
         self._server = await self.ctx.network.bulk_server()
+        self.ctx.at_end(self._server.close)
         for version in self._store.versions():
             noted = self._store.noted(version)
             if noted is not None:
                 note = msgspec.msgpack.decode(noted, type=_Note)
                 self._serve(Manifest.decode(note.manifest), note.model_config)
-
-    async def on_stop(self) -> None:
-        await self._server.close()
 
     @handles(Publish)
     async def publish(self, message: Publish) -> Published:

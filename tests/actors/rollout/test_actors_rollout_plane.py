@@ -1,0 +1,198 @@
+"""The rollout plane in one process: manager, balancer, transfer agents and real engines over real data sockets."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import torch
+
+from actors.engine.qwen3 import Qwen3
+from actors.engine.qwen3_config import Qwen3Config
+from actors.engine.tensor_spec import image_bytes
+from actors.engine.weight_image import weight_layout, write_weights
+from actors.engine.worker import RolloutWorker
+from actors.reward.messages import Score, Verdict
+from actors.rollout.events import BatchSubmitted, Prompt
+from actors.rollout.load_balancer import LoadBalancer
+from actors.rollout.manager import RolloutManager
+from actors.rollout.messages import (
+    Groups,
+    ReleaseBatch,
+    RolloutFigures,
+    RolloutStatus,
+    SubmitBatch,
+    TakeGroups,
+    Weights,
+    Withdraw,
+    Withdrawn,
+)
+from actors.weights.agent import TransferAgent
+from actors.weights.image_store import ImageStore
+from actors.weights.messages import Publish, Published
+from configs.load import from_tree
+from configs.schema import Config
+from supervisor import Actor, Done, handles
+from supervisor.testing import TestSystem
+
+MODEL = Qwen3Config(
+    vocab_size=64,
+    hidden_size=32,
+    intermediate_size=64,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    num_key_value_heads=1,
+    head_dim=16,
+    tie_word_embeddings=True,
+    eos_token_ids=(1,),
+)
+NEW_TOKENS = 100
+
+
+class LengthReward(Actor):
+    """A reward that needs no worker process: the share of the longest response."""
+
+    @handles(Score)
+    async def score(self, message: Score) -> Verdict:
+        return Verdict(request=message.request, score=len(message.tokens) / 4 / NEW_TOKENS, status="ok")
+
+
+@dataclass
+class Plane:
+    head: TestSystem
+    source: TestSystem
+    config: Config
+    directory: Path
+    weights: Weights
+
+    async def host(self, name: str) -> TestSystem:
+        """One more preemptible host with its agent and engine."""
+        system = TestSystem(self.directory, node=name, join=self.head)
+        await system.__aenter__()
+        system.spawn(f"{name}/transfer", lambda: TransferAgent(self.directory / f"{name}-store", self.config))
+        system.spawn(f"{name}/engine", lambda: RolloutWorker(self.config, name, "preemptible"))
+        return system
+
+    async def submit(self, batch: str = "step-1") -> None:
+        prompts = tuple(
+            Prompt(split="train", index=g, tokens=(2 + g, 5, 7), seeds=tuple(100 * g + i for i in range(4)))
+            for g in range(6)
+        )
+        submitted = BatchSubmitted(batch=batch, version=3, prompts=prompts, max_new_tokens=NEW_TOKENS)
+        await self.head.ask("rollout/manager", SubmitBatch(batch=submitted, weights=self.weights), Done)
+
+    async def figures(self) -> RolloutFigures:
+        return await self.head.ask("rollout/manager", RolloutStatus(), RolloutFigures)
+
+    async def until_decoding(self, least: int = 200) -> None:
+        async with asyncio.timeout(20):
+            while (await self.figures()).tokens_collected < least:
+                await asyncio.sleep(0.01)
+
+    async def responses(self, batch: str = "step-1") -> dict[str, bytes]:
+        """Take every group; the tokens of each request."""
+        got: dict[str, bytes] = {}
+        have: list[int] = []
+        async with asyncio.timeout(40):
+            while len(have) < 6:
+                ask = TakeGroups(batch=batch, taker=1, have=have, min_groups=6 - len(have), wait_s=1.0)
+                groups = await self.head.ask("rollout/manager", ask, Groups)
+                for group in groups.groups:
+                    have.append(group.group)
+                    got |= {sample.request: sample.tokens for sample in group.samples}
+        return got
+
+
+@asynccontextmanager
+async def plane(directory: Path) -> AsyncIterator[Plane]:
+    config = from_tree({"engine": {"slots": 4}, "rollout": {"max_new_tokens": NEW_TOKENS}}, "test")
+    torch.manual_seed(0)
+    model = Qwen3(MODEL)
+    async with TestSystem(directory, node="head") as head, TestSystem(directory, node="r", join=head) as source:
+        store = ImageStore(directory / "store")
+        specs = tuple(weight_layout(model))
+        with store.create(3, image_bytes(specs)) as draft:
+            write_weights(model, draft.view)
+            draft.seal()
+        source.spawn("r/transfer", lambda: TransferAgent(directory / "store", config))
+        publish = Publish(version=3, tensors=specs, model_config=msgspec.json.encode(MODEL))
+        published = await source.ask("r/transfer", publish, Published)
+        head.spawn("reward/proxy", LengthReward)
+        head.spawn("rollout/balancer", lambda: LoadBalancer(4))
+        head.spawn("rollout/manager", lambda: RolloutManager(config))
+        weights = Weights(version=3, root=published.root, sources=("r/transfer",))
+        yield Plane(head, source, config, directory, weights)
+
+
+async def undisturbed(directory: Path) -> dict[str, bytes]:
+    async with plane(directory) as rollout:
+        host = await rollout.host("spot-0")
+        await rollout.submit()
+        responses = await rollout.responses()
+        await host.system.close()
+        return responses
+
+
+async def test_a_killed_instance_loses_no_token_and_changes_no_response(tmp_path: Path) -> None:
+    expected = await undisturbed(tmp_path / "calm")
+    async with plane(tmp_path / "storm") as rollout:
+        one, two = await rollout.host("spot-1"), await rollout.host("spot-2")
+        await rollout.submit()
+        await rollout.until_decoding()
+        one.kill("spot-1/engine")
+        assert await rollout.responses() == expected
+        figures = await rollout.figures()
+        assert figures.requests_migrated > 0
+        assert figures.tokens_lost == 0
+        assert figures.tokens_generated_twice == 0
+        assert figures.tokens_collected == sum(len(tokens) // 4 for tokens in expected.values())
+        await rollout.head.ask("rollout/manager", ReleaseBatch(batch="step-1"), Done)
+        await one.system.close()
+        await two.system.close()
+
+
+async def test_a_killed_manager_comes_back_and_nothing_is_generated_twice(tmp_path: Path) -> None:
+    expected = await undisturbed(tmp_path / "calm")
+    async with plane(tmp_path / "storm") as rollout:
+        host = await rollout.host("spot-1")
+        await rollout.submit()
+        await rollout.until_decoding()
+        rollout.head.kill("rollout/manager")
+        rollout.head.spawn("rollout/manager", lambda: RolloutManager(rollout.config))
+        assert await rollout.responses() == expected
+        figures = await rollout.figures()
+        assert figures.tokens_generated_twice == 0
+        assert figures.tokens_lost == 0
+        await host.system.close()
+
+
+async def test_a_withdrawn_instance_hands_its_requests_over(tmp_path: Path) -> None:
+    expected = await undisturbed(tmp_path / "calm")
+    async with plane(tmp_path / "storm") as rollout:
+        one, two = await rollout.host("spot-1"), await rollout.host("spot-2")
+        await rollout.submit()
+        await rollout.until_decoding()
+        withdraw = Withdraw(instance="spot-1/engine", grace_s=0.0, leaves=True)
+        withdrawn = await rollout.head.ask("rollout/manager", withdraw, Withdrawn)
+        assert withdrawn.handed_over > 0
+        assert await rollout.responses() == expected
+        figures = await rollout.figures()
+        assert figures.tokens_generated_twice == 0
+        assert figures.serving_preemptible == 1
+        await one.system.close()
+        await two.system.close()
+
+
+async def test_an_instance_that_joins_in_the_middle_gets_work(tmp_path: Path) -> None:
+    async with plane(tmp_path) as rollout:
+        one = await rollout.host("spot-1")
+        await rollout.submit()
+        await rollout.until_decoding(100)
+        two = await rollout.host("spot-2")
+        await rollout.responses()
+        ledger_instances = (await rollout.figures()).serving_preemptible
+        assert ledger_instances == 2
+        await one.system.close()
+        await two.system.close()
