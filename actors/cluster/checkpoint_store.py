@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from actors.cluster import sealed
-from actors.cluster.sealed import Content, Damaged, FileInfo, Note, Sealed
+from actors.cluster.sealed import Content, Contents, Damaged, FileInfo, Note, Sealed
 
 _STEP = re.compile(r"step-(\d{6,})")
 _UNFINISHED = ".unfinished"
@@ -48,7 +48,7 @@ class CheckpointStore:
         found = (_STEP.fullmatch(path.name) for path in self.directory.iterdir())
         return sorted(int(match[1]) for match in found if match)
 
-    def write(self, step: int, files: Mapping[str, Content], meta: Mapping[str, Note]) -> Sealed:
+    def write(self, step: int, files: Contents, meta: Mapping[str, Note]) -> Sealed:
         """Make a checkpoint durable, then drop what is beyond the last `keep`.
 
         A whole checkpoint of this step stays as it is: writing it again changes nothing. Raises
@@ -87,7 +87,7 @@ class CheckpointStore:
     def _write(
         self,
         step: int,
-        files: Mapping[str, Content],
+        files: Contents,
         meta: Mapping[str, Note],
         expected: Mapping[str, FileInfo],
     ) -> Sealed:

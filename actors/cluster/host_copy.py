@@ -1,4 +1,4 @@
-"""The host copy of the trainer's state: two slots in shared memory, written in turn.
+"""Host copies of the trainer's state: two slots in shared memory, written in turn.
 
 Owns the two slots. A step's state is written into the one that does not hold the newest, and counts only once
 it is sealed; so however the trainer dies, the newest whole state survives it. What makes it survive the
@@ -10,27 +10,27 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from actors.cluster import sealed
-from actors.cluster.sealed import Content, Damaged, Note, Sealed
+from actors.cluster.sealed import Contents, Damaged, Note, Sealed
 
 
-class HostCopy:
+class HostCopies:
     """See the module. One process writes at a time."""
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
         self.slots = (self.directory / "slot-0", self.directory / "slot-1")
 
-    def write(self, step: int, files: Mapping[str, Content], meta: Mapping[str, Note]) -> Sealed:
+    def write(self, step: int, files: Contents, meta: Mapping[str, Note] | None = None) -> Sealed:
         """Write and seal the state after `step` steps. Raises `StateDirFull`; the newest state stays."""
         slot = min(self.slots, key=_sealed_step)
         sealed.remove(slot)
         try:
-            return sealed.write(slot, step, files, meta, durable=False)
+            return sealed.write(slot, step, files, meta or {}, durable=False)
         except BaseException:
             sealed.remove(slot)
             raise
 
-    def latest(self) -> Sealed | None:
+    def newest(self) -> Sealed | None:
         """The newest state that verifies."""
         for slot in sorted(self.slots, key=_sealed_step, reverse=True):
             try:

@@ -20,6 +20,9 @@ SEAL = "meta.json"
 READ_BYTES = 4 * 2**20
 
 Content = bytes | bytearray | memoryview | Callable[[Path], None]
+"""Of a file: its bytes, or a function that writes it at the path that it is given."""
+Contents = Mapping[str, Content] | Callable[[Path], None]
+"""Of a directory: its files by name, or a function that writes them into the directory that it is given."""
 Note = str | int | float | bool | None
 
 
@@ -73,7 +76,7 @@ class Sealed:
 def write(
     directory: Path,
     step: int,
-    files: Mapping[str, Content],
+    files: Contents,
     meta: Mapping[str, Note],
     *,
     durable: bool,
@@ -81,24 +84,30 @@ def write(
 ) -> Sealed:
     """Write the files and their seal. `durable`: do not return before they are on the disk.
 
-    A file's content is its bytes, or a function that writes it at the path it is given; `expected` says what
-    the result must be, by name. Raises `StateDirFull`, or `Damaged` where it is something else; then, as
-    after any other failure, there is no seal and the directory is the caller's to remove.
+    `expected` says what the result must be, by name. Raises `StateDirFull`, or `Damaged` where it is
+    something else; then, as after any other failure, there is no seal and the directory is the caller's
+    to remove.
     """
     expected = expected or {}
-    known = sum(max(_size(content), _expected_size(expected, name)) for name, content in files.items())
+    given = {} if callable(files) else files
+    known = sum(max(_size(content), _expected_size(expected, name)) for name, content in given.items())
     if (free := free_bytes(directory)) < known:
         raise StateDirFull(directory, known, free)
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        infos = {name: _write_file(directory, name, content, durable) for name, content in files.items()}
+        for name, content in given.items():
+            _write_file(directory, name, content)
+        if callable(files):
+            files(directory)
+        infos = {path.name: _finish(path, durable) for path in sorted(directory.iterdir())}
         for name in expected:
             if infos[name] != expected[name]:
                 raise Damaged(f"{directory / name} is not what it was to be: its source changed meanwhile")
         seal = Seal(step=step, files=infos, meta=dict(meta))
         seal = msgspec.structs.replace(seal, digest=seal.expected_digest())
         draft = f"{SEAL}.unfinished"
-        _write_file(directory, draft, msgspec.json.format(msgspec.json.encode(seal)), durable)
+        _write_file(directory, draft, msgspec.json.format(msgspec.json.encode(seal)))
+        _finish(directory / draft, durable)
         (directory / draft).rename(directory / SEAL)
         if durable:
             sync_directory(directory)
@@ -174,17 +183,22 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def _write_file(directory: Path, name: str, content: Content, durable: bool) -> FileInfo:
+def _write_file(directory: Path, name: str, content: Content) -> None:
     if not name or "/" in name or name in (".", "..", SEAL):
         raise ValueError(f"{name!r} cannot be the name of a file of the state")
     path = directory / name
-    if callable(content):
-        content(path)
-    else:
+    if not callable(content):
         path.write_bytes(content)
+        return
+    content(path)
+    if not path.is_file():
+        raise FileNotFoundError(errno.ENOENT, "the writer of this file did not write it", str(path))
+
+
+def _finish(path: Path, durable: bool) -> FileInfo:
     info = _info(path)
     if info is None:
-        raise FileNotFoundError(errno.ENOENT, "the writer of this file did not write it", str(path))
+        raise FileNotFoundError(errno.ENOENT, "it went away before it was sealed", str(path))
     if durable:
         with path.open("rb") as file:
             os.fsync(file.fileno())

@@ -15,11 +15,9 @@ import xxhash
 
 from actors.engine.tensor_spec import TensorSpec
 from actors.engine.tensor_spec import image_bytes as bytes_of
+from transport.bulk_frames import DIGEST_BYTES, MAX_CHUNK_BYTES, Chunk
 
 MIN_CHUNK_BYTES = 4096
-MAX_CHUNK_BYTES = (
-    16 * 2**20
-)  # a pulled range must fit a receiver's window; larger ones fault pages at every pull
 MAX_CHUNKS = 2**20  # a manifest travels as one message
 
 _ENCODER = msgspec.msgpack.Encoder(order="deterministic")
@@ -39,14 +37,6 @@ class ImageMismatch(ManifestError):
     def __init__(self, text: str, chunk: int) -> None:
         super().__init__(text)
         self.chunk = chunk
-
-
-class Chunk(msgspec.Struct, frozen=True):
-    """A range of the image, in bytes, and the xxh3-128 digest of its contents."""
-
-    offset: int
-    length: int
-    digest: bytes
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,7 +141,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
             yield f"{len(self.chunks)} chunks, at most {MAX_CHUNKS} are handled: use larger chunks"
         end = 0
         for number, chunk in enumerate(self.chunks):
-            if chunk.offset != end or not 0 < chunk.length <= MAX_CHUNK_BYTES or len(chunk.digest) != 16:
+            sound = 0 < chunk.length <= MAX_CHUNK_BYTES and len(chunk.digest) == DIGEST_BYTES
+            if chunk.offset != end or not sound:
                 yield f"chunk {number} at {chunk.offset} of {chunk.length} bytes does not continue at {end}"
             end = chunk.offset + chunk.length
         if end != self.image_bytes:

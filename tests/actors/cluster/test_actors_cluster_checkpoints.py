@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from actors.cluster import sealed
 from actors.cluster.checkpoint_store import CheckpointStore
-from actors.cluster.host_copy import HostCopy
+from actors.cluster.host_copy import HostCopies
 from actors.cluster.sealed import Damaged, StateDirFull
 
 ROOT = Path(__file__).parents[3]
@@ -54,6 +54,21 @@ def test_files_may_be_views_or_written_by_a_function(store: CheckpointStore, tmp
     with pytest.raises(FileNotFoundError, match="did not write it"):
         store.write(2, {"none": lambda path: None}, {})
     assert names(store.directory) == ["step-000001"]
+
+
+def test_a_function_may_fill_the_whole_directory(store: CheckpointStore) -> None:
+    def fill(directory: Path) -> None:
+        (directory / "config.json").write_bytes(b"{}")
+        (directory / "model.safetensors").write_bytes(b"weights")
+
+    written = store.write(1, fill, META)
+    assert {name: info.bytes for name, info in written.files.items()} == {
+        "config.json": 2,
+        "model.safetensors": 7,
+    }
+    (written.path / "model.safetensors").unlink()
+    with pytest.raises(Damaged, match="is missing"):
+        store.load(1)
 
 
 def test_the_last_ones_are_kept(store: CheckpointStore) -> None:
@@ -218,21 +233,21 @@ def test_a_full_disk_met_by_a_library_with_errors_of_its_own_is_known_as_such(st
 
 
 @pytest.fixture
-def host() -> Iterator[HostCopy]:
+def host() -> Iterator[HostCopies]:
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="gleaner-test-") as path:
-        yield HostCopy(Path(path) / "state")
+        yield HostCopies(Path(path) / "state")
 
 
-def test_the_newest_host_copy_wins_and_slots_take_turns(host: HostCopy) -> None:
-    assert host.latest() is None
+def test_the_newest_host_copy_wins_and_slots_take_turns(host: HostCopies) -> None:
+    assert host.newest() is None
     paths = [host.write(step, {"state": str(step).encode()}, {}).path.name for step in range(1, 5)]
     assert paths == ["slot-0", "slot-1", "slot-0", "slot-1"]
-    latest = host.latest()
+    latest = host.newest()
     assert latest is not None
     assert (latest.step, (latest.path / "state").read_bytes()) == (4, b"4")
 
 
-def test_a_host_copy_that_fails_leaves_the_one_before(host: HostCopy) -> None:
+def test_a_host_copy_that_fails_leaves_the_one_before(host: HostCopies) -> None:
     host.write(1, FILES, META)
     host.write(2, FILES, META)
 
@@ -242,23 +257,23 @@ def test_a_host_copy_that_fails_leaves_the_one_before(host: HostCopy) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         host.write(3, {"state": dies}, {})
-    latest = host.latest()
+    latest = host.newest()
     assert latest is not None
     assert latest.step == 2
     assert host.write(3, FILES, META).path != latest.path
 
 
-def test_a_damaged_host_copy_is_passed_over(host: HostCopy) -> None:
+def test_a_damaged_host_copy_is_passed_over(host: HostCopies) -> None:
     host.write(1, FILES, META)
     newest = host.write(2, FILES, META)
     damage_content(newest.path)
-    latest = host.latest()
+    latest = host.newest()
     assert latest is not None
     assert latest.step == 1
 
 
 def test_a_host_copy_becomes_a_checkpoint_unless_it_changes_meanwhile(
-    host: HostCopy, store: CheckpointStore
+    host: HostCopies, store: CheckpointStore
 ) -> None:
     copy = host.write(5, FILES, META)
     durable = store.adopt(copy)

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.engine.tensor_spec import TensorSpec
-from actors.weights.manifest import BadManifest, Chunk, ImageMismatch, Manifest, ManifestError
+from actors.weights.manifest import BadManifest, ImageMismatch, Manifest, ManifestError
+from transport.bulk import Chunk
 
 CHUNK = 4096
 IMAGE = bytes(range(256)) * 40  # 10240 bytes: two whole chunks and a half
