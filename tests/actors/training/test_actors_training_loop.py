@@ -1,0 +1,205 @@
+"""The training loop in one process: controller, trainer, state manager and rollout over real data sockets."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from actors.cluster.messages import (
+    JobEnded,
+    JobSpec,
+    LatestState,
+    Plan,
+    PlanNext,
+    StateIs,
+)
+from actors.cluster.state_manager import StateManager
+from actors.engine.checkpoint import load_checkpoint
+from actors.engine.qwen3 import Qwen3
+from actors.engine.qwen3_config import Qwen3Config
+from actors.engine.worker import RolloutWorker
+from actors.reward.messages import GetProblems, Problems, Score, Verdict
+from actors.rollout.load_balancer import LoadBalancer
+from actors.rollout.manager import RolloutManager
+from actors.training.controller import RLController
+from actors.training.history import Eval, HistoryWriter, Step, read_history
+from actors.training.trainer import Trainer
+from actors.weights.agent import TransferAgent
+from configs.load import dump, from_tree
+from configs.schema import Config
+from supervisor import Actor, Done, handles
+from supervisor.testing import TestSystem
+
+STEPS = 4
+SIZES = {
+    "model_type": "qwen3",
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+    "tie_word_embeddings": True,
+    "eos_token_id": 1,
+    "hidden_act": "silu",
+    "max_position_embeddings": 512,
+}
+
+
+class EvenReward(Actor):
+    """Likes even tokens; needs no worker process."""
+
+    @handles(GetProblems)
+    async def problems(self, message: GetProblems) -> Problems:
+        return Problems(prompts=[[2 + index % 50, 5] for index in message.indices])
+
+    @handles(Score)
+    async def score(self, message: Score) -> Verdict:
+        tokens = memoryview(message.tokens).cast("I")
+        return Verdict(
+            request=message.request, score=sum(t % 2 == 0 for t in tokens) / len(tokens), status="ok"
+        )
+
+
+class OnePlan(Actor):
+    """A scheduler that always plans the same, and notes the end of the job."""
+
+    def __init__(self, t_seed_s: float) -> None:
+        self.t_seed_s = t_seed_s
+        self.ended: list[JobEnded] = []
+
+    @handles(PlanNext)
+    async def plan(self, message: PlanNext) -> Plan:
+        return Plan(t_seed_s=self.t_seed_s, n_prem=1)
+
+    @handles(JobEnded)
+    async def end(self, message: JobEnded) -> Done:
+        self.ended.append(message)
+        return Done()
+
+
+@dataclass
+class Loop:
+    head: TestSystem
+    reserved: TestSystem
+    config: Config
+    directory: Path
+    scheduler: OnePlan
+
+    def start_trainer(self) -> None:
+        node, directory = "r", self.directory
+        self.reserved.spawn("r/engine", lambda: RolloutWorker(self.config, node, "reserved"))
+        self.reserved.spawn(
+            "training/trainer",
+            lambda: Trainer(
+                self.config, node, directory / "model", directory / "store", directory / "copies"
+            ),
+        )
+
+    def kill_trainer(self) -> None:
+        for name in ("training/trainer", "r/engine"):
+            self.reserved.kill(name)
+
+    def start_controller(self) -> None:
+        job = JobSpec(run_id="test", run_dir="", model_dir="", config=dump(self.config))
+        path = self.directory / "history.jsonl"
+        self.head.spawn("training/controller", lambda: RLController(job, self.config, HistoryWriter(path)))
+
+    async def until_ended(self) -> JobEnded:
+        async with asyncio.timeout(60):
+            while not self.scheduler.ended:
+                await asyncio.sleep(0.02)
+        return self.scheduler.ended[0]
+
+    def steps(self) -> list[Step]:
+        return [r for r in read_history(self.directory / "history.jsonl") if isinstance(r, Step)]
+
+    async def until_step(self, step: int) -> None:
+        async with asyncio.timeout(30):
+            while not (self.directory / "history.jsonl").exists() or len(self.steps()) < step:
+                await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def loop(directory: Path, t_seed_s: float = 0.2, preemptible: bool = True) -> AsyncIterator[Loop]:
+    model_dir = directory / "model"
+    model_dir.mkdir(parents=True)
+    (model_dir / "config.json").write_text(json.dumps(SIZES))
+    torch.manual_seed(0)
+    from safetensors.torch import save_file
+
+    save_file(Qwen3(Qwen3Config.load(model_dir)).state_dict(), model_dir / "model.safetensors")
+    config = from_tree(
+        {
+            "job": {"steps": STEPS},
+            "engine": {"slots": 8},
+            "task": {"heldout_problems": 8},
+            "rollout": {"max_new_tokens": 24, "prompts": 4, "samples": 4},
+            "training": {"micro_batch_groups": 2},
+        },
+        "test",
+    )
+    scheduler = OnePlan(t_seed_s)
+    async with (
+        TestSystem(directory, node="head") as head,
+        TestSystem(directory, node="r", join=head) as reserved,
+        TestSystem(directory, node="s", join=head) as spot,
+    ):
+        reserved.spawn("r/transfer", lambda: TransferAgent(directory / "store", config))
+        reserved.spawn(
+            "training/state", lambda: StateManager(directory / "copies", directory / "checkpoints", config)
+        )
+        if preemptible:
+            spot.spawn("s/transfer", lambda: TransferAgent(directory / "spot-store", config))
+            spot.spawn("s/engine", lambda: RolloutWorker(config, "s", "preemptible"))
+        head.spawn("reward/proxy", EvenReward)
+        head.spawn("cluster/scheduler", lambda: scheduler)
+        head.spawn("rollout/balancer", lambda: LoadBalancer(4))
+        head.spawn("rollout/manager", lambda: RolloutManager(config))
+        running = Loop(head, reserved, config, directory, scheduler)
+        running.start_trainer()
+        running.start_controller()
+        yield running
+
+
+async def assert_whole(running: Loop) -> None:
+    assert (await running.until_ended()).ok
+    assert [step.step for step in running.steps()] == list(range(1, STEPS + 1))
+    evals = [r for r in read_history(running.directory / "history.jsonl") if isinstance(r, Eval)]
+    assert [record.when for record in evals] == ["first", "last"]
+    state = await running.head.ask("training/state", LatestState(), StateIs)
+    assert state.durable_step == STEPS
+    load_checkpoint(running.directory / "checkpoints" / f"step-{STEPS:06d}")
+
+
+async def test_a_job_runs_to_its_end_and_leaves_a_checkpoint(tmp_path: Path) -> None:
+    async with loop(tmp_path) as running:
+        await assert_whole(running)
+        assert all(step.samples == 16 for step in running.steps())
+
+
+async def test_without_any_preemptible_instance_the_job_runs_colocated(tmp_path: Path) -> None:
+    async with loop(tmp_path, t_seed_s=0.0, preemptible=False) as running:
+        await assert_whole(running)
+
+
+async def test_a_trainer_killed_in_a_step_does_it_once(tmp_path: Path) -> None:
+    async with loop(tmp_path) as running:
+        await running.until_step(1)
+        running.kill_trainer()
+        await asyncio.sleep(0.1)
+        running.start_trainer()
+        await assert_whole(running)
+
+
+async def test_a_controller_killed_in_a_step_goes_on_where_it_was(tmp_path: Path) -> None:
+    async with loop(tmp_path) as running:
+        await running.until_step(2)
+        running.head.kill("training/controller")
+        running.start_controller()
+        await assert_whole(running)
