@@ -178,6 +178,7 @@ def run_process(main: Callable[[asyncio.Event], Coroutine[object, object, int]],
             loop.add_signal_handler(number, stop.set)
         return await main(stop)
 
+    logging.getLogger().addHandler(logging.NullHandler())  # nothing goes to stderr unasked
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(edge())

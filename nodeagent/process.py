@@ -68,7 +68,7 @@ async def serve(kind: str, seat: Seat, job_file: Path, stop: asyncio.Event) -> i
     config = config_of(job)
     bounds = Bounds.of(config)
     open_log(seat, bounds.log_bytes)
-    spec = TREES[kind](Place(job, config, seat.node, seat.log_file.parent))
+    spec = TREES[kind](Place(job, config, seat.node))
     failures: list[Exception] = []
 
     def gave_up(problem: Exception) -> None:

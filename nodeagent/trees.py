@@ -18,12 +18,11 @@ STOP_S = 5.0  # an ordered stop of one actor; every one of them survives the kil
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a tree needs to know: the job, its settings, the host, and where logs go."""
+    """What a tree needs to know: the job, its settings, the host."""
 
     job: JobSpec
     config: Config
     node: str
-    log_dir: Path
 
     @property
     def intensity(self) -> Intensity:
@@ -52,7 +51,7 @@ def reward(place: Place) -> TreeSpec:
 
     tokenizer_dir = Path(place.job.model_dir)
     return one_for_one(
-        child("reward/proxy", lambda: RewardProxy(place.config, tokenizer_dir, place.log_dir)),
+        child("reward/proxy", lambda: RewardProxy(place.config, tokenizer_dir)),
         name="reward",
         intensity=place.intensity,
     )
@@ -81,7 +80,11 @@ def trainer(place: Place) -> TreeSpec:
         child(
             "training/trainer",
             lambda: Trainer(
-                config, node, Path(job.run_dir), Path(job.model_dir), places.store_dir(job, node)
+                config,
+                node,
+                Path(job.model_dir),
+                places.store_dir(job, node),
+                places.state_copy_dir(job, node),
             ),
             shutdown_s=STOP_S,
         ),

@@ -1,0 +1,169 @@
+"""`nodeagent start|status|drain|stop`: the daemon of a host, and the commands that talk to it.
+
+Owns the command line. It stays in the foreground: systemd, a container or `rlctl run` keeps it.
+"""
+
+import sys
+
+from supervisor.process import die_with_parent
+
+if __name__ == "__main__":
+    die_with_parent()  # before the imports below: they take time, and the parent may be killed meanwhile
+
+import argparse
+import os
+import re
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+from configs.trace import INSTANCE
+from nodeagent import commands
+from nodeagent.children import ROLES
+from nodeagent.exit_codes import MEANINGS, USAGE, CannotRun
+from nodeagent.host import LOOPBACK, Seat, run_process
+from nodeagent.node import Options, run_node
+from transport.keys import is_loopback
+from transport.wire import Peer
+
+_START = """\
+examples:
+  a head that starts the other hosts itself, as processes of this machine (what `rlctl run` does):
+    nodeagent start --role head --fleet local --state-dir runs/first/nodes/head
+  a head that others join over the network, with keys made by `rlctl keygen`:
+    nodeagent start --role head --listen tcp://10.0.0.1:7700 --keys /etc/gleaner/keys
+  a preemptible host that joins it; it leaves in order on SIGTERM:
+    nodeagent start --join tcp://10.0.0.1:7700 --head-key /etc/gleaner/head.public \\
+        --listen tcp://10.0.0.7:0 --keys /etc/gleaner/keys --name spot-7
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit code."""
+    args = _parser().parse_args(argv)
+    try:
+        if args.command == "start":
+            options = start_options(args)
+            return run_process(lambda stop: run_node(options, stop), f"nodeagent {options.seat.node}")
+        state_dir = args.state_dir or default_state_dir("head")
+    except CannotRun as problem:
+        print(f"nodeagent: error: {problem}", file=sys.stderr)
+        return problem.code
+    if args.command == "status":
+        return run_process(lambda _: commands.status(state_dir, as_json=args.json), "nodeagent status")
+    if args.command == "drain":
+        work = commands.drain(state_dir, args.deadline, as_json=args.json)
+    else:
+        work = commands.stop(state_dir, as_json=args.json)
+    return run_process(lambda _: work, f"nodeagent {args.command}")
+
+
+def start_options(args: argparse.Namespace) -> Options:
+    """What `start` was asked for. Raises CannotRun (exit code 2) for what cannot go together."""
+    role = args.role or ("preemptible" if args.join else "head")
+    if role == "head" and args.join:
+        raise CannotRun(USAGE, "--role head and --join: a head joins nobody; leave one of them out")
+    if role != "head" and not args.join:
+        raise CannotRun(USAGE, f"--role {role} needs --join with the address of the head")
+    if args.fleet == "local" and role != "head":
+        raise CannotRun(USAGE, "--fleet local: only a head starts other hosts")
+    name = args.name or ("head" if role == "head" else default_name())
+    if not INSTANCE.fullmatch(name) or set(name) == {"."}:
+        raise CannotRun(USAGE, f"--name {name!r}: use 1 to 64 letters, digits, '_', '.' or '-'")
+    head = None
+    if args.join:
+        head = Peer(_address(args.join, "--join"), _head_key(args))
+        if is_loopback(args.listen) and not is_loopback(head.endpoint):
+            raise CannotRun(
+                USAGE,
+                f"--listen {args.listen}: the head at {head.endpoint} could not reach this host; give "
+                "--listen tcp://ADDRESS:0 with this host's address in that network",
+            )
+    state_dir = args.state_dir or default_state_dir(name)
+    listen = _address(args.listen, "--listen")
+    seat = Seat(name, "agent", state_dir.absolute(), listen, args.keys, head)
+    return Options(seat, role, args.fleet == "local")
+
+
+def default_name() -> str:
+    """The host's name, as far as it can name a folder."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "-", socket.gethostname())[:64] or "host"
+
+
+def default_state_dir(name: str) -> Path:
+    """Where a node agent keeps its state unless told otherwise."""
+    base = os.environ.get("STATE_DIRECTORY") or os.environ.get("XDG_STATE_HOME")
+    if os.environ.get("STATE_DIRECTORY"):
+        return Path(str(base)) / name  # systemd made it
+    return (Path(base) if base else Path.home() / ".local" / "state") / "gleaner" / name
+
+
+def _address(text: str, option: str) -> str:
+    text = text if "://" in text else f"tcp://{text}"
+    if not re.fullmatch(r"tcp://(\[[0-9A-Fa-f:]+\]|[^:/]+):\d{1,5}", text):
+        raise CannotRun(USAGE, f"{option} {text}: expected an address like tcp://10.0.0.1:7700")
+    return text
+
+
+def _head_key(args: argparse.Namespace) -> str:
+    """The head's public key: given as text, or as a file of one line."""
+    if not args.head_key:
+        if args.keys is not None:
+            raise CannotRun(USAGE, "--keys needs --head-key: the head's node.public, or the key in it")
+        return ""
+    if args.keys is None:
+        raise CannotRun(USAGE, "--head-key needs --keys: the head admits known keys only")
+    text = str(args.head_key)
+    if len(text) != 40 or Path(text).exists():
+        try:
+            text = Path(text).read_text().strip()
+        except (OSError, UnicodeDecodeError) as problem:
+            raise CannotRun(USAGE, f"--head-key {args.head_key}: no key and no file: {problem}") from problem
+    return text
+
+
+def _parser() -> argparse.ArgumentParser:
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        prog="nodeagent",
+        description="The daemon of a host: joins a head, runs the host's part of the job, leaves in order.",
+        epilog=MEANINGS,
+    )
+    commands_ = parser.add_subparsers(dest="command", required=True, metavar="start|status|drain|stop")
+    start = commands_.add_parser(
+        "start", help="run the node agent here", epilog=f"{_START}\n{MEANINGS}", formatter_class=raw
+    )
+    start.add_argument("--join", metavar="ADDR", help="address of the head (tcp://HOST:PORT)")
+    start.add_argument("--role", choices=ROLES, help="default: head without --join, preemptible with it")
+    start.add_argument("--name", help="name of this host in the cluster (default: head, or the host's name)")
+    start.add_argument("--state-dir", type=Path, help="journals, logs, agent.json (one agent a directory)")
+    start.add_argument(
+        "--listen", metavar="ADDR", default=LOOPBACK, help="own address; beyond loopback --keys is needed"
+    )
+    start.add_argument("--keys", metavar="DIR", type=Path, help="key directory made by `rlctl keygen`")
+    start.add_argument("--head-key", metavar="KEY", help="public key of the head: a file or the key itself")
+    start.add_argument(
+        "--fleet",
+        choices=("local", "external"),
+        default="external",
+        help="head only: start the job's other hosts as local processes, or let them join (default)",
+    )
+    for name, text, example in (
+        ("status", "show the node agent and its children", "nodeagent status --json"),
+        ("drain", "hand the host's requests over, then leave", "nodeagent drain --deadline 30"),
+        ("stop", "stop the node agent and its children in order", "nodeagent stop"),
+    ):
+        sub = commands_.add_parser(
+            name, help=text, epilog=f"example: {example} --state-dir DIR\n{MEANINGS}", formatter_class=raw
+        )
+        sub.add_argument("--state-dir", type=Path, help="of the agent that is meant (default: the head's)")
+        sub.add_argument("--json", action="store_true", help="for machines")
+        if name == "drain":
+            sub.add_argument(
+                "--deadline", type=float, default=30.0, metavar="S", help="seconds left (default: 30)"
+            )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,173 @@
+"""NodeAgent: a host's voice in the cluster. Says hello, runs what the Scheduler gives, leaves in good order.
+
+Owns the host's state (up, draining, leaving) and the order of leaving: the engine's requests are handed over,
+the children stopped, the goodbye said, then the process exits. The children themselves are `children`. A head
+that vanished is waited for: the children go on meanwhile, and find it again by themselves.
+"""
+
+import asyncio
+import signal
+from collections.abc import Callable
+from typing import Literal
+
+from actors.cluster.messages import (
+    Inventory,
+    KillChild,
+    NodeHello,
+    NodeSeen,
+    NodeWork,
+    PreemptionNotice,
+    StopNode,
+)
+from actors.rollout.messages import Withdraw, Withdrawn
+from configs.load import ConfigError
+from nodeagent.children import Children
+from nodeagent.exit_codes import FAILED, OK
+from supervisor import Actor, AskFailed, Done, Lane, Refused, handles
+
+SCHEDULER = "cluster/scheduler"
+MANAGER = "rollout/manager"
+HELLO_S = 0.5  # between two hellos; ten of them fit into the silence that counts as death
+HELLO_DEADLINE_S = 2.0
+GOODBYE_DEADLINE_S = 1.0  # a goodbye that is lost makes the host count as killed, which harms nobody
+REPORT_DEADLINE_S = 5.0
+MARGIN_S = 2.0  # of a notice is kept for stopping the children, at most half of it
+
+Leave = Callable[[int, str], None]
+
+
+class NodeAgent(Actor):
+    """See the module.
+
+    Args:
+        role: head, reserved or preemptible.
+        inventory: what the host has.
+        children: what runs here.
+        leave: ends the process with an exit code and a reason.
+    """
+
+    def __init__(self, role: str, inventory: Inventory, children: Children, leave: Leave) -> None:
+        self._role = role
+        self._inventory = inventory
+        self._children = children
+        self._leave = leave
+        self._state = "up"
+        self._connected = False
+
+    async def on_start(self) -> None:
+        self.ctx.background(self._keep_in_touch(), "hellos")
+
+    # -- the head --
+
+    async def _keep_in_touch(self) -> None:
+        """Say hello for ever; run what the answer says."""
+        while True:
+            try:
+                work = await self._hello(HELLO_DEADLINE_S)
+            except AskFailed as problem:
+                if self._connected:
+                    self.ctx.log.warning("the head does not answer, trying on: %s", problem)
+                self._connected = False
+            else:
+                if not self._connected:
+                    self.ctx.log.info("in touch with the head")
+                self._connected = True
+                if self._state == "up":
+                    await self._run(work)
+            await asyncio.sleep(HELLO_S)
+
+    async def _hello(self, deadline_s: float) -> NodeWork:
+        hello = NodeHello(
+            node=self.ctx.node,
+            role=self._role,
+            agent=self.ctx.address,
+            inventory=self._inventory,
+            state=self._state,
+        )
+        return await self.ctx.ask(SCHEDULER, hello, deadline_s=deadline_s, expect=NodeWork)
+
+    async def _run(self, work: NodeWork) -> None:
+        try:
+            await self._children.run(work.job)
+        except (ConfigError, OSError) as problem:
+            self._leave(FAILED, f"cannot run job {work.job.run_id if work.job else ''}: {problem}")
+
+    # -- leaving --
+
+    @handles(PreemptionNotice, lane=Lane.SYSTEM)
+    async def preempted(self, message: PreemptionNotice) -> None:
+        """Drain within the time that is left, then leave. A deadline of 0 means now."""
+        if self._role != "preemptible":
+            raise Refused(f"{self.ctx.node} is a {self._role} host: only preemptible ones drain; stop it")
+        if self._state != "up":
+            return
+        self._state = "draining"
+        self.ctx.log.info("notice: this host goes away in %.1f s", message.deadline_s)
+        self.ctx.background(self._drain(message.deadline_s), "drain")
+
+    @handles(StopNode, lane=Lane.SYSTEM)
+    async def stop(self, message: StopNode) -> None:
+        if self._state != "leaving":
+            self._state = "leaving"
+            self.ctx.background(self._go(), "stop")
+
+    async def _drain(self, deadline_s: float) -> None:
+        self.ctx.background(self._report("noticed"), "report")
+        margin_s = min(MARGIN_S, deadline_s / 2)
+        grace_s = deadline_s - margin_s
+        if grace_s > 0 and self._children.job is not None:
+            withdraw = Withdraw(instance=f"{self.ctx.node}/engine", grace_s=grace_s, leaves=True)
+            wait_s = grace_s + margin_s / 2  # the answer travels too
+            try:
+                done = await self.ctx.ask(MANAGER, withdraw, deadline_s=wait_s, expect=Withdrawn)
+            except AskFailed as problem:  # its requests go on elsewhere from what was collected
+                self.ctx.log.warning("left without handing over: %s", problem)
+            else:
+                self.ctx.log.info("drained; %d requests go on elsewhere", done.handed_over)
+                await self._report("drained")
+        if self._state != "leaving":
+            self._state = "leaving"
+            await self._go()
+
+    async def _go(self) -> None:
+        await self._children.stop()
+        try:
+            await self._hello(GOODBYE_DEADLINE_S)
+        except AskFailed as problem:
+            self.ctx.log.info("nobody heard the goodbye: %s", problem)
+        self._leave(OK, "left in order")
+
+    async def _report(self, event: Literal["noticed", "drained"]) -> None:
+        seen = NodeSeen(node=self.ctx.node, role=self._role, event=event)
+        try:
+            await self.ctx.ask(SCHEDULER, seen, deadline_s=REPORT_DEADLINE_S, expect=Done)
+        except AskFailed as problem:
+            self.ctx.log.warning("%s was not reported: %s", event, problem)
+
+    # -- children --
+
+    @handles(KillChild, lane=Lane.SYSTEM)
+    async def kill_child(self, message: KillChild) -> None:
+        try:
+            number = signal.Signals(message.signal)
+        except ValueError:
+            raise Refused(f"{message.signal} is no signal of this system") from None
+        pid = self._children.signal(message.child, number)
+        if pid is None:
+            raise Refused(
+                f"{self.ctx.node} runs no process {message.child!r}; it has "
+                f"{', '.join(self._children.names()) or 'none'}"
+            )
+        self.ctx.log.warning("%s to %s (pid %d) on request", number.name, message.child, pid)
+
+    def summary(self) -> dict[str, str | int | float]:
+        job = self._children.job
+        return {
+            "role": self._role,
+            "state": self._state,
+            "head": "connected" if self._connected else "not reached",
+            "job": job.run_id if job is not None else "-",
+            "cores": self._inventory.cores,
+            "memory_bytes": self._inventory.memory_bytes,
+            "gpus": ", ".join(self._inventory.gpus) or "none",
+        }

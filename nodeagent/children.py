@@ -1,0 +1,144 @@
+"""The children of a node agent for a job: the processes and actors of its role, under one supervisor.
+
+Owns which role runs what, the job file that the child processes read, and the supervisor. When that gives up,
+all children are stopped and `on_give_up` is told; what follows is the agent's to decide.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from actors.cluster import job as places
+from actors.cluster.messages import JobSpec
+from configs.schema import Config
+from nodeagent.files import write_whole
+from nodeagent.host import Seat
+from nodeagent.process import arguments
+from nodeagent.restarts import RestartReporter
+from nodeagent.trees import threads
+from supervisor import ActorSystem, ChildSpec, Intensity, ProcessSpec, Supervisor, child, one_for_one
+
+ROLES = ("head", "reserved", "preemptible")
+PROCESSES = {
+    "head": ("rollout", "reward"),
+    "reserved": ("transfer", "trainer"),
+    "preemptible": ("transfer", "engine"),
+}
+STOP_S = 5.0  # of one child, in order; then it is killed
+
+log = logging.getLogger("nodeagent")
+
+
+class Children:
+    """What runs here for the job, if there is one.
+
+    Args:
+        system: of the node agent's process.
+        seat: where the node agent sits; `seat.head` says whom the children join.
+        role: one of `ROLES`.
+        on_give_up: called with the reason when the supervisor's intensity is spent.
+    """
+
+    def __init__(self, system: ActorSystem, seat: Seat, role: str, on_give_up: Callable[[str], None]) -> None:
+        self._system = system
+        self._seat = seat
+        self._role = role
+        self._on_give_up = on_give_up
+        self._reporter = RestartReporter(system)
+        self._tree: Supervisor | None = None
+        self._job: JobSpec | None = None
+        self._lock = asyncio.Lock()
+
+    @property
+    def job(self) -> JobSpec | None:
+        """The job that runs here."""
+        return self._job
+
+    def names(self) -> list[str]:
+        """Declared children."""
+        return self._tree.names() if self._tree is not None else []
+
+    async def run(self, job: JobSpec | None) -> None:
+        """Run the part of `job` that belongs here, and of no other. Raises ConfigError, OSError."""
+        async with self._lock:
+            if job == self._job:
+                return
+            await self._stop()
+            if job is not None:
+                await self._start(job)
+
+    async def stop(self) -> None:
+        """Stop every child in order and free the job's shared memory."""
+        async with self._lock:
+            await self._stop()
+        self._reporter.close()
+
+    def signal(self, name: str, number: int) -> int | None:
+        """Send a signal to a child process; its pid, or None where no such process runs."""
+        process = self._tree.process(name) if self._tree is not None else None
+        if process is None:
+            return None
+        process.send_signal(number)
+        return process.pid
+
+    async def _start(self, job: JobSpec) -> None:
+        config = places.config_of(job)
+        job_file = self._seat.state_dir / "job.json"
+        write_whole(job_file, msgspec.json.encode(job))
+        fleet = config.fleet
+        spec = one_for_one(
+            *self._actors(job, config),
+            *(self._process(kind, job_file, config) for kind in PROCESSES[self._role]),
+            name=f"{self._seat.node}/children",
+            intensity=Intensity(restarts=fleet.restarts, within_s=fleet.restarts_within_s),
+        )
+        self._job = job
+        self._tree = Supervisor(self._system, spec, on_failure=self._gave_up, on_restart=self._reporter)
+        log.info("job %s: starting %s", job.run_id, ", ".join(self._tree.names()))
+        await self._tree.start()
+
+    async def _stop(self) -> None:
+        tree, self._tree = self._tree, None
+        job, self._job = self._job, None
+        if tree is not None:
+            await tree.stop()
+        if job is not None:
+            places.forget_memory(job, self._seat.node)
+
+    def _gave_up(self, problem: Exception) -> None:
+        self._on_give_up(str(problem))
+
+    def _process(self, kind: str, job_file: Path, config: Config) -> ChildSpec:
+        seat = self._seat
+        count = str(threads(kind, config))
+        spec = ProcessSpec(
+            arguments(kind, seat, job_file),
+            seat.state_dir / "logs" / f"{kind}.out",
+            {"OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count},
+        )
+        return child(kind, spec, shutdown_s=STOP_S)
+
+    def _actors(self, job: JobSpec, config: Config) -> list[ChildSpec]:
+        """The actors of a role that live in the node agent's own process."""
+        if self._role == "head":
+            from actors.training.controller import RLController
+            from actors.training.history import HistoryWriter
+
+            history = Path(job.run_dir) / "history.jsonl"
+            return [
+                child(
+                    "training/controller",
+                    lambda: RLController(job, config, HistoryWriter(history)),
+                    restart="transient",
+                )
+            ]
+        if self._role == "reserved":
+            from actors.cluster.state_manager import StateManager
+
+            copies = places.state_copy_dir(job, self._seat.node)
+            checkpoints = places.checkpoint_dir(job)
+            return [child("training/state", lambda: StateManager(copies, checkpoints, config))]
+        return []

@@ -1,0 +1,58 @@
+"""Talking to a node agent from a command: find it by its state directory, ask, leave.
+
+Owns a process's short life as a caller without actors of its own.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from nodeagent.files import AgentFile
+from nodeagent.host import LOOPBACK, load_keys, wall_ms
+from supervisor import ActorSystem, Address, Incarnations, Message, SqliteJournal
+from supervisor.network import Network
+from supervisor.system_messages import SYSTEM, Inspect, SystemState
+from transport.mesh import ZmqWire
+
+R = TypeVar("R", bound=Message)
+NO_FILE = Path(":memory:")  # SQLite's name for a database that is no file: a caller keeps no journal
+
+
+@asynccontextmanager
+async def calling(agent: AgentFile) -> AsyncIterator[ActorSystem]:
+    """An actor system for asking the processes that `agent` can reach. Raises BadKeys."""
+    keys = load_keys(Path(agent.keys) if agent.keys else None)
+    incarnations = Incarnations(wall_ms)
+    wire = ZmqWire("caller", incarnations.mint(), LOOPBACK, keys)
+    system = ActorSystem(
+        node="caller",
+        process="caller",
+        wire=wire,
+        journals=SqliteJournal(NO_FILE),
+        network=Network("127.0.0.1", keys),
+        incarnations=incarnations,
+    )
+    system.start()
+    try:
+        yield system
+    finally:
+        await system.close()
+
+
+def agent_address(agent: AgentFile) -> Address:
+    """The NodeAgent actor, whichever incarnation."""
+    return Address(name=f"{agent.node}/agent", endpoint=agent.endpoint, public_key=agent.public_key)
+
+
+async def inspect(agent: AgentFile, deadline_s: float) -> SystemState:
+    """What the node agent's process shows of itself. Raises AskTimeout, Unreachable."""
+    address = Address(name=SYSTEM, endpoint=agent.endpoint, public_key=agent.public_key)
+    async with calling(agent) as system:
+        return await system.ask(address, Inspect(), deadline_s=deadline_s, expect=SystemState)
+
+
+async def tell_agent(agent: AgentFile, message: Message, expect: type[R], deadline_s: float) -> R:
+    """Ask the node agent. Raises AskTimeout, Unreachable, Refused."""
+    async with calling(agent) as system:
+        return await system.ask(agent_address(agent), message, deadline_s=deadline_s, expect=expect)

@@ -1,0 +1,93 @@
+"""What `nodeagent status|drain|stop` do: find the agent of a state directory, ask it, print, wait.
+
+Owns what is printed. Every wait has an end.
+"""
+
+import asyncio
+import json
+from pathlib import Path
+
+import msgspec
+
+from actors.cluster.messages import PreemptionNotice, StopNode
+from nodeagent.client import inspect, tell_agent
+from nodeagent.exit_codes import FAILED, OK, USAGE, CannotRun
+from nodeagent.files import AgentFile, find_agent, is_running
+from supervisor import AskFailed, Done, Message, Refused
+from supervisor.system_messages import ActorState, SystemState
+
+ANSWER_S = 5.0
+END_S = 40.0  # for an ordered end, beyond the deadline of a drain
+POLL_S = 0.1
+
+
+async def status(state_dir: Path, *, as_json: bool) -> int:
+    """Show the agent, its children and its host."""
+    agent = find_agent(state_dir)
+    try:
+        state = await inspect(agent, ANSWER_S)
+    except AskFailed as problem:
+        raise _silent(agent, problem) from problem
+    me = next((actor for actor in state.actors if actor.name == f"{agent.node}/agent"), None)
+    if as_json:
+        print(json.dumps({"agent": msgspec.to_builtins(agent), "process": msgspec.to_builtins(state)}))
+        return OK
+    figures = me.figures if me is not None else {}
+    print(f"{agent.node} ({agent.role})  pid {agent.pid}  {agent.endpoint}")
+    for key in ("state", "head", "job", "cores", "memory_bytes", "gpus"):
+        print(f"  {key:13} {figures.get(key, '?')}")
+    print("\n".join(_table(state)))
+    return OK
+
+
+async def drain(state_dir: Path, deadline_s: float, *, as_json: bool) -> int:
+    """Give the host notice and wait until it left."""
+    if deadline_s < 0:
+        raise CannotRun(USAGE, f"--deadline {deadline_s:g}: expected a number of seconds ≥ 0")
+    return await _end(state_dir, PreemptionNotice(deadline_s=deadline_s), deadline_s, "drained", as_json)
+
+
+async def stop(state_dir: Path, *, as_json: bool) -> int:
+    """Stop the agent in order and wait until it ended."""
+    return await _end(state_dir, StopNode(), 0.0, "stopped", as_json)
+
+
+async def _end(state_dir: Path, message: Message, within_s: float, done: str, as_json: bool) -> int:
+    agent = find_agent(state_dir)
+    try:
+        await tell_agent(agent, message, Done, ANSWER_S)
+    except Refused as refusal:
+        raise CannotRun(FAILED, str(refusal)) from refusal
+    except AskFailed as problem:
+        raise _silent(agent, problem) from problem
+    try:
+        async with asyncio.timeout(within_s + END_S):
+            while is_running(state_dir):  # noqa: ASYNC110 (the end of another process)
+                await asyncio.sleep(POLL_S)
+    except TimeoutError as problem:
+        raise CannotRun(
+            FAILED, f"{agent.node} (pid {agent.pid}) has not ended after {within_s + END_S:.0f} s"
+        ) from problem
+    print(json.dumps({"node": agent.node, "result": done}) if as_json else f"{agent.node}: {done}")
+    return OK
+
+
+def _silent(agent: AgentFile, problem: AskFailed) -> CannotRun:
+    return CannotRun(
+        FAILED, f"{agent.node} (pid {agent.pid}) at {agent.endpoint} does not answer: {problem}; see its log"
+    )
+
+
+def _table(state: SystemState) -> list[str]:
+    rows = [("CHILD", "PID", "STATE", "RESTARTS", "LAST FAILURE")]
+    rows += [_row(actor) for actor in state.actors if actor.pid or actor.parent]
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    return [
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]])
+        for row in rows
+    ]
+
+
+def _row(actor: ActorState) -> tuple[str, str, str, str, str]:
+    pid = str(actor.pid) if actor.pid else "-"
+    return (actor.name, pid, actor.state, str(actor.restarts), actor.last_failure or "-")

@@ -1,0 +1,109 @@
+"""The files by which a node agent is found and by which a second one is kept off.
+
+`agent.json` says where the agent of a state directory is reached; `agent.lock` is locked while it lives (by
+the kernel, so it cannot be left behind by a kill). Owns both, and writing a file whole or not at all.
+"""
+
+import fcntl
+import os
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from nodeagent.exit_codes import IN_USE, NO_STATE, NOT_RUNNING, CannotRun
+from transport.wire import Peer
+
+AGENT_FILE = "agent.json"
+LOCK_FILE = "agent.lock"
+
+
+class AgentFile(msgspec.Struct, frozen=True, kw_only=True):
+    """`agent.json`: who runs here, where it is reached, which key directory a caller on this host may use."""
+
+    node: str
+    role: str
+    endpoint: str
+    public_key: str
+    pid: int
+    keys: str = ""
+
+    @property
+    def peer(self) -> Peer:
+        """Where the node agent's process is reached."""
+        return Peer(self.endpoint, self.public_key)
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write under another name, flush to the disk, rename: readers see all of it or none. Raises OSError."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    with partial.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def publish_agent(state_dir: Path, agent: AgentFile) -> None:
+    """Say where the agent is. Raises OSError."""
+    write_whole(state_dir / AGENT_FILE, msgspec.json.format(msgspec.json.encode(agent), indent=2))
+
+
+def withdraw_agent(state_dir: Path) -> None:
+    """An ordered end: nobody need look for it."""
+    (state_dir / AGENT_FILE).unlink(missing_ok=True)
+
+
+def find_agent(state_dir: Path) -> AgentFile:
+    """The agent that runs on `state_dir`. Raises CannotRun when none does."""
+    path = state_dir / AGENT_FILE
+    nobody = CannotRun(NOT_RUNNING, f"no node agent runs on {state_dir}; start one with `nodeagent start`")
+    if not is_running(state_dir):
+        raise nobody
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=AgentFile)
+    except FileNotFoundError as problem:  # it is just starting, or just leaving
+        raise nobody from problem
+    except (OSError, msgspec.MsgspecError) as problem:
+        raise CannotRun(NO_STATE, f"{path} cannot be read: {problem}") from problem
+
+
+class StateLock:
+    """Holds a state directory for this process until `release` or its end. Raises CannotRun."""
+
+    def __init__(self, state_dir: Path) -> None:
+        path = state_dir / LOCK_FILE
+        try:
+            self._file: IO[str] = path.open("a+")
+        except OSError as problem:
+            raise CannotRun(NO_STATE, f"{path}: {problem.strerror}") from problem
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as problem:
+            self._file.seek(0)
+            holder = self._file.read(32).strip() or "unknown"
+            self._file.close()
+            raise CannotRun(
+                IN_USE,
+                f"a node agent (pid {holder}) runs on {state_dir} already: stop it with `nodeagent stop "
+                f"--state-dir {state_dir}`, or give another --state-dir",
+            ) from problem
+        self._file.truncate(0)
+        self._file.write(f"{os.getpid()}\n")
+        self._file.flush()
+
+    def release(self) -> None:
+        """Let another agent have the directory."""
+        self._file.close()
+
+
+def is_running(state_dir: Path) -> bool:
+    """Whether a node agent holds `state_dir`."""
+    try:
+        with (state_dir / LOCK_FILE).open("r") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False

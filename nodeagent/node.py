@@ -1,0 +1,169 @@
+"""The node agent's own process: what is opened, in which order, and what is closed.
+
+Owns the tree of the process (the head's has the registry, the Scheduler and the Provider beside the
+NodeAgent) and the ordered end: hosts that it started first, then its children, then itself.
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass, replace
+
+from actors.cluster.local_hosts import Join, LocalHosts
+from actors.cluster.messages import JobEnded, StopNode
+from actors.cluster.provider import LocalProvider
+from actors.cluster.scheduler import Scheduler
+from nodeagent.agent import SCHEDULER, NodeAgent
+from nodeagent.children import Children
+from nodeagent.exit_codes import FAILED, OK, CannotRun
+from nodeagent.files import AgentFile, StateLock, publish_agent, withdraw_agent
+from nodeagent.host import Seat, open_log, open_system, prepare_state_dir, wall_ms
+from nodeagent.inventory import take_inventory
+from supervisor import (
+    ActorSystem,
+    AskFailed,
+    ChildSpec,
+    Done,
+    Registry,
+    Restarted,
+    Supervisor,
+    child,
+    one_for_one,
+)
+
+LEAVE_S = 30.0  # an ordered end takes at most this long; then the process goes without it
+
+log = logging.getLogger("nodeagent")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a node agent is started. `local_fleet`: the head starts the other hosts itself, as processes."""
+
+    seat: Seat
+    role: str
+    local_fleet: bool = False
+
+
+async def run_node(options: Options, stop: asyncio.Event) -> int:
+    """Run the node agent until it leaves by itself or `stop` is set. The exit code.
+
+    Raises CannotRun, BadKeys, RefusedToListen, CannotListen, JournalError.
+    """
+    state_dir = options.seat.state_dir
+    prepare_state_dir(state_dir)
+    lock = StateLock(state_dir)
+    try:
+        open_log(options.seat)
+        async with open_system(options.seat) as system:
+            node = _Node(options, system, stop)
+            return await node.run()
+    finally:
+        lock.release()
+
+
+class _Node:
+    """One run of a node agent."""
+
+    def __init__(self, options: Options, system: ActorSystem, stop: asyncio.Event) -> None:
+        self._system = system
+        self._stop = stop
+        self._role = options.role
+        self._end: tuple[int, str] | None = None
+        self._left = asyncio.Event()
+        self._background: set[asyncio.Task[None]] = set()
+        seat = options.seat
+        if seat.head is None:
+            seat = replace(seat, head=system.wire.local)
+        self._seat = seat
+        assert seat.head is not None
+        self._children = Children(system, seat, options.role, self._gave_up)
+        self._hosts: LocalHosts | None = None
+        if options.local_fleet:
+            self._hosts = LocalHosts(system, Join(seat.head, seat.interface, seat.keys))
+        self._tree = Supervisor(
+            system,
+            one_for_one(*self._actors(), name=f"{seat.node}/actors"),
+            on_failure=lambda problem: self._leave(FAILED, str(problem)),
+            on_restart=_log_restart,
+        )
+
+    async def run(self) -> int:
+        """Until the end; closes in order."""
+        seat, local = self._seat, self._system.wire.local
+        await self._tree.start()
+        publish_agent(
+            seat.state_dir,
+            AgentFile(
+                node=seat.node,
+                role=self._role,
+                endpoint=local.endpoint,
+                public_key=local.public_key,
+                pid=self._system.state().pid,
+                keys=str(seat.keys.absolute()) if seat.keys is not None else "",
+            ),
+        )
+        log.info("node agent of %s (%s) listens at %s", seat.node, self._role, local.endpoint)
+        await self._stop.wait()
+        withdraw_agent(seat.state_dir)
+        try:
+            async with asyncio.timeout(LEAVE_S):
+                await self._close()
+        except TimeoutError:
+            log.warning("the ordered end took more than %.0f s; leaving without it", LEAVE_S)
+        code, reason = self._end or (OK, "stopped in order")
+        if code != OK:
+            raise CannotRun(code, reason)
+        log.info("%s", reason)
+        return code
+
+    async def _close(self) -> None:
+        if self._hosts is not None:
+            await self._tree.remove("cluster/provider")  # or it would replace the hosts that leave
+            await self._hosts.stop()
+        if self._end is None:
+            agent = f"{self._seat.node}/agent"
+            try:
+                await self._system.ask(agent, StopNode(), deadline_s=LEAVE_S, expect=Done)
+                await self._left.wait()
+            except AskFailed as problem:
+                log.warning("the agent could not stop in order: %s", problem)
+        await self._children.stop()
+        await self._tree.stop()
+
+    def _leave(self, code: int, reason: str) -> None:
+        """The process is to end; the first reason counts."""
+        if self._end is None:
+            self._end = (code, reason)
+        self._left.set()
+        self._stop.set()
+
+    def _gave_up(self, reason: str) -> None:
+        """The children failed too often. The head's are the job itself; another host fails as a whole, and
+        whoever started it decides."""
+        if self._role != "head":
+            self._leave(FAILED, reason)
+            return
+        told = self._system.tell(SCHEDULER, JobEnded(ok=False, reason=reason))
+        task = asyncio.get_running_loop().create_task(told)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    def _actors(self) -> list[ChildSpec]:
+        boot = wall_ms()
+        lease_s = self._system.limits.lease_s
+        agent = child(f"{self._seat.node}/agent", self._agent)
+        if self._role != "head":
+            return [agent]
+        return [
+            child("registry", lambda: Registry(lease_s)),
+            child("cluster/provider", lambda: LocalProvider(self._hosts, boot)),
+            child("cluster/scheduler", lambda: Scheduler(boot)),
+            agent,
+        ]
+
+    def _agent(self) -> NodeAgent:
+        return NodeAgent(self._role, take_inventory(), self._children, self._leave)
+
+
+def _log_restart(restarted: Restarted) -> None:
+    log.warning("restart %d of %s: %s", restarted.restarts, restarted.name, restarted.cause)
