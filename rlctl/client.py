@@ -1,0 +1,155 @@
+"""The client library: talk to the actors of a cluster from outside of it.
+
+    async with connect("tcp://10.0.0.1:7700", keys="keys/laptop", head_key=KEY) as cluster:
+        job = await cluster.ask("cluster/scheduler", JobStatus(), expect=JobIs, deadline_s=2.0)
+
+Owns an actor system without actors: names resolve through the head's registry, asks are re-sent under one
+key until their deadline. To read an answer its message type must be imported.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Never, TypeVar
+
+from nodeagent.files import find_agent
+from nodeagent.host import wall_ms
+from rlctl.runs import RunDir
+from supervisor import ActorSystem, Address, AskFailed, Incarnations, JournalError, Message
+from supervisor.network import Network
+from supervisor.system import REGISTRY
+from supervisor.system_messages import SYSTEM, Inspect, ListNames, Names, SystemState
+from transport.keys import NodeKeys
+from transport.mesh import ZmqWire
+from transport.wire import Peer
+
+R = TypeVar("R", bound=Message)
+
+DEADLINE_S = 5.0
+"""Of a question about the state of things; an actor that restarts answers well within it."""
+LOOPBACK = "tcp://127.0.0.1:0"
+
+
+class Cluster:
+    """What a client may do. Asks raise `AskTimeout`, `Unreachable`, `Overloaded` or `Refused`."""
+
+    def __init__(self, system: ActorSystem, head: Peer) -> None:
+        self._system = system
+        self.head = head
+
+    async def find(self, name: str, deadline_s: float = DEADLINE_S) -> Address:
+        """Who holds `name`, with its incarnation. Raises AskTimeout where nobody does."""
+        return await self._system.resolve(name, deadline_s)
+
+    async def ask(
+        self,
+        to: Address | str,
+        message: Message,
+        *,
+        expect: type[R],
+        deadline_s: float = DEADLINE_S,
+        key: str = "",
+    ) -> R:
+        """Ask an actor. By name it survives the actor's restart; `key` makes it take effect once."""
+        return await self._system.ask(to, message, deadline_s=deadline_s, expect=expect, key=key)
+
+    async def tell(self, to: Address | str, message: Message) -> None:
+        """Tell an actor, at most once and without an answer."""
+        await self._system.tell(to, message)
+
+    async def names(self, prefix: str = "", deadline_s: float = DEADLINE_S) -> list[Address]:
+        """Every registered actor whose name starts so."""
+        registry = Address(name=REGISTRY, endpoint=self.head.endpoint, public_key=self.head.public_key)
+        names = await self.ask(registry, ListNames(prefix=prefix), expect=Names, deadline_s=deadline_s)
+        return names.addresses
+
+    async def processes(self, deadline_s: float = DEADLINE_S) -> "Processes":
+        """What every process of the cluster says of itself, all asked at once."""
+        addresses = await self.names(deadline_s=deadline_s)
+        peers = sorted({address.peer for address in addresses} | {self.head}, key=lambda peer: peer.endpoint)
+        states = await asyncio.gather(*(self._inspect(peer, deadline_s) for peer in peers))
+        found = [state for state in states if state is not None]
+        silent = [peer.endpoint for peer, state in zip(peers, states, strict=True) if state is None]
+        return Processes(sorted(found, key=_order), silent)
+
+    async def _inspect(self, peer: Peer, deadline_s: float) -> SystemState | None:
+        system = Address(name=SYSTEM, endpoint=peer.endpoint, public_key=peer.public_key)
+        try:
+            return await self.ask(system, Inspect(), expect=SystemState, deadline_s=deadline_s)
+        except AskFailed:
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class Processes:
+    """`states` of those that answered, the head's first; endpoints of those that did not."""
+
+    states: Sequence[SystemState]
+    silent: Sequence[str]
+
+
+@asynccontextmanager
+async def connect(
+    endpoint: str, keys: NodeKeys | Path | str | None = None, *, head_key: str = ""
+) -> AsyncIterator[Cluster]:
+    """Join the cluster of the head at `endpoint` ("tcp://host:port") as a client.
+
+    keys: this client's own, or the directory of them; needed where the head has some. head_key: the head's
+    public key (z85). Nothing is sent before the first question. Raises BadKeys.
+    """
+    own = NodeKeys.load(keys) if isinstance(keys, Path | str) else keys
+    incarnations = Incarnations(wall_ms)
+    head = Peer(endpoint, head_key)
+    system = ActorSystem(
+        node="rlctl",
+        process="client",
+        wire=ZmqWire("rlctl", incarnations.mint(), LOOPBACK, own),
+        journals=_NoJournal(),
+        network=Network("127.0.0.1", own),
+        incarnations=incarnations,
+        registry=head,
+    )
+    system.start()
+    try:
+        yield Cluster(system, head)
+    finally:
+        await system.close()
+
+
+@asynccontextmanager
+async def connect_to_run(run: RunDir) -> AsyncIterator[Cluster]:
+    """Join the cluster of a run of this machine. Raises CannotRun where its head does not run."""
+    agent = find_agent(run.head)
+    async with connect(
+        agent.endpoint, Path(agent.keys) if agent.keys else None, head_key=agent.public_key
+    ) as it:
+        yield it
+
+
+def _order(state: SystemState) -> tuple[bool, str, bool, str]:
+    return state.node != "head", state.node, state.process != "agent", state.process
+
+
+class _NoJournal:
+    """A `JournalStore` for a process that has no actors."""
+
+    def open(self, stream: str, incarnation: int) -> None:
+        self._refuse(stream)
+
+    def append(self, stream: str, incarnation: int, events: Sequence[Message]) -> Awaitable[int]:
+        self._refuse(stream)
+
+    async def read(self, stream: str) -> tuple[Message | None, list[tuple[int, Message]]]:
+        self._refuse(stream)
+
+    def snapshot(self, stream: str, incarnation: int, state: Message) -> Awaitable[int]:
+        self._refuse(stream)
+
+    async def close(self) -> None:
+        return None
+
+    @staticmethod
+    def _refuse(stream: str) -> Never:
+        raise JournalError(f"{stream}: a client of a cluster keeps no journal")

@@ -1,0 +1,38 @@
+"""How a command ends that cannot do what was asked: an exit code, and lines that say why and what to do."""
+
+from collections.abc import Sequence
+
+OK = 0
+FAILED = 1
+USAGE = 2
+NOTHING = 3
+INTERRUPTED = 130
+
+MEANINGS = (
+    "exit codes: 0 done; 1 the run or the command failed; 2 usage or settings that cannot be used; "
+    "3 nothing runs there, or not found; 130 interrupted"
+)
+
+
+class CommandError(Exception):
+    """Ends a command. `code` is its exit code; each line becomes an `error: ...` line on standard error."""
+
+    def __init__(self, code: int, *lines: str) -> None:
+        super().__init__("\n".join(lines))
+        self.code = code
+        self.lines: Sequence[str] = lines
+
+
+def usage(*lines: str) -> CommandError:
+    """Arguments, settings, keys or traces that cannot be used."""
+    return CommandError(USAGE, *lines)
+
+
+def failed(*lines: str) -> CommandError:
+    """It was tried and did not work."""
+    return CommandError(FAILED, *lines)
+
+
+def nothing(*lines: str) -> CommandError:
+    """What was named does not exist, or does not run."""
+    return CommandError(NOTHING, *lines)
