@@ -26,8 +26,7 @@ class StepTrained(Message, frozen=True):
 
 
 class SaveState(Message, frozen=True):
-    """To the StateManager: the host copy of `step` is sealed; make it durable. Repeating it changes nothing.
-    To the StateManager: the host copy of `step` is sealed; make it durable. Repeating it changes nothing."""
+    """To the StateManager: make the sealed host copy of `step` durable. Repeating it changes nothing."""
 
     step: int
     trained: StepTrained | None
