@@ -27,9 +27,12 @@ from transport.bulk_frames import (
 )
 from transport.refusal import NotAnEnvelope
 
-STALL_S = 2.0  # a source that delivers no byte for so long is given up
+STALL_S = 2.0  # a source that does not deliver WAKE_BYTES (or the chunk's rest) in that time is given up
 RETRIES = 2  # of a chunk whose hash was wrong
 PIECE_BYTES = 1 << 20  # read and hashed at a time, while it is in the cache
+WAKE_BYTES = (
+    512 << 10
+)  # the kernel gathers so much before it wakes us: fewer turns of the loop
 
 
 class PullError(Exception):
@@ -174,6 +177,8 @@ class _Pull:
     ) -> None:
         filled = 0
         while filled < len(place):
+            enough = min(WAKE_BYTES, len(place) - filled)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, enough)
             count = await self._loop.sock_recv_into(connection, place[filled : filled + PIECE_BYTES])
             if count == 0:
                 raise ConnectionResetError("the source closed the connection")

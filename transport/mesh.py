@@ -33,6 +33,7 @@ from transport.zap import ROUTING_MARK, Authenticator, owned_routing_id, receive
 
 MAX_PEERS = 1000  # dialled at a time; three sockets of the context's limit each
 MAX_PARTS = 16  # frames in one message
+MAX_NAME_BYTES = 128  # of a node; a routing id takes 255 in all
 DIAL_ROUTE = b"\0dial#"  # libzmq reserves the leading zero byte, so no routing id of a peer begins so
 
 _DIAL_EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
@@ -100,6 +101,8 @@ class ZmqWire:
         grace_s: float = GRACE_S,
         connect_deadline_s: float = CONNECT_DEADLINE_S,
     ) -> None:
+        if not 1 <= len(node.encode()) <= MAX_NAME_BYTES:
+            raise ValueError(f"node name {node!r}: 1 to {MAX_NAME_BYTES} bytes are needed")
         self.grace_s = grace_s
         self.connect_deadline_s = connect_deadline_s
         self._name = f"{node}#{incarnation}"

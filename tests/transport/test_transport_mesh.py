@@ -174,6 +174,12 @@ async def test_listening_beyond_loopback_without_keys_is_refused(opened) -> None
         opened("a", bind="tcp://10.1.2.3:0")
 
 
+@pytest.mark.parametrize("name", ["", "x" * 200])
+async def test_a_name_that_makes_no_routing_id_is_refused(opened, name) -> None:
+    with pytest.raises(ValueError, match="node name"):
+        opened(name)
+
+
 async def test_a_port_in_use_is_named(opened) -> None:
     first = opened("a")
     with pytest.raises(CannotListen, match=rf"{first.local.endpoint}.*another process listens there"):

@@ -212,6 +212,14 @@ async def test_what_no_receiver_would_take_is_not_sent(carrier) -> None:
         a.send(b.local, [])
 
 
+async def test_a_process_may_talk_to_itself(carrier, hear, eventually) -> None:
+    a = hear(carrier.open("a"))
+    a.wire.send(a.wire.local, [b"note to self"])
+    await eventually(lambda: a.frames == [[b"note to self"]])
+    a.wire.send(a.routes[0], [b"answer to self"])
+    await eventually(lambda: a.frames[1:] == [[b"answer to self"]])
+
+
 async def test_closing_twice_and_sending_after_close_are_harmless(carrier) -> None:
     a, b = carrier.open("a"), carrier.open("b")
     await a.close()
