@@ -1,0 +1,36 @@
+# make run    the quickstart: GRPO on machines that vanish, about five minutes
+# make test   lint, types and every test
+# Both make .venv first, once; nothing else on the machine is touched.
+
+PYTHON   ?= python3.11
+PIP_ARGS ?=
+BIN      := .venv/bin
+
+.PHONY: run test setup lint bench clean
+
+run: setup
+	$(BIN)/rlctl run configs/quickstart.toml
+
+test: setup lint
+	$(BIN)/python -m pytest
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup
+	$(BIN)/python -m bench.token_stream
+	$(BIN)/python -m bench.weight_pull
+
+setup: .venv/.ready
+
+.venv/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv runs build *.egg-info
