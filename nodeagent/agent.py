@@ -52,6 +52,7 @@ class NodeAgent(Actor):
         self._children = children
         self._leave = leave
         self._state = "up"
+        self._going = False
         self._connected = False
 
     async def on_start(self) -> None:
@@ -107,9 +108,7 @@ class NodeAgent(Actor):
 
     @handles(StopNode, lane=Lane.SYSTEM)
     async def stop(self, message: StopNode) -> None:
-        if self._state != "leaving":
-            self._state = "leaving"
-            self.ctx.background(self._go(), "stop")
+        self._go_once()
 
     async def _drain(self, deadline_s: float) -> None:
         self.ctx.background(self._report("noticed"), "report")
@@ -125,12 +124,17 @@ class NodeAgent(Actor):
             else:
                 self.ctx.log.info("drained; %d requests go on elsewhere", done.handed_over)
                 await self._report("drained")
-        if self._state != "leaving":
-            self._state = "leaving"
-            await self._go()
+        self._go_once()
+
+    def _go_once(self) -> None:
+        if not self._going:
+            self._going = True
+            self._state = "draining"
+            self.ctx.background(self._go(), "stop")
 
     async def _go(self) -> None:
         await self._children.stop()
+        self._state = "leaving"
         try:
             await self._hello(GOODBYE_DEADLINE_S)
         except AskFailed as problem:

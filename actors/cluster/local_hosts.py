@@ -40,6 +40,7 @@ class LocalHosts:
         self._ended: list[tuple[str, ProcessExit]] = []  # bounded: each was started by who takes them
         self._reserved: Supervisor | None = None
         self._on_give_up: Callable[[str], None] = lambda _reason: None
+        self._stopping: asyncio.Task[None] | None = None
         self._used: dict[str, JobSpec] = {}
 
     def running(self) -> list[str]:
@@ -84,7 +85,13 @@ class LocalHosts:
             process.send_signal(9)
 
     async def stop(self) -> None:
-        """Let every host go in order, all at once, and free their shared memory."""
+        """Let every host go in order, all at once, and free their shared memory. Once begun it goes on, even
+        if its caller is cancelled."""
+        if self._stopping is None or self._stopping.done():
+            self._stopping = asyncio.get_running_loop().create_task(self._stop())
+        await asyncio.shield(self._stopping)
+
+    async def _stop(self) -> None:
         reserved, self._reserved = self._reserved, None
         stops = [process.stop(STOP_S) for process in self._preemptible.values()]
         await asyncio.gather(*stops, *([reserved.stop()] if reserved is not None else []))
