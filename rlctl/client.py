@@ -18,8 +18,8 @@ from nodeagent.files import find_agent
 from nodeagent.host import wall_ms
 from rlctl.runs import RunDir
 from supervisor import ActorSystem, Address, AskFailed, Incarnations, JournalError, Message
+from supervisor.names import REGISTRY
 from supervisor.network import Network
-from supervisor.system import REGISTRY
 from supervisor.system_messages import SYSTEM, Inspect, ListNames, Names, SystemState
 from transport.keys import NodeKeys
 from transport.mesh import ZmqWire
@@ -29,6 +29,7 @@ R = TypeVar("R", bound=Message)
 
 DEADLINE_S = 5.0
 """Of a question about the state of things; an actor that restarts answers well within it."""
+REGISTRY = "registry"
 LOOPBACK = "tcp://127.0.0.1:0"
 
 

@@ -256,3 +256,12 @@ class Cell:
 def _answer(delivery: Delivery, outcome: Message | Exception) -> None:
     if delivery.answer is not None:
         delivery.answer(outcome)
+
+
+def lane_of(cell: Cell, message: Message) -> Lane | None:
+    """The lane that a message takes to this actor; None when the actor does not handle it."""
+    actor = cell.actor
+    if actor is None:  # still being built: whatever it is waits for it
+        return Lane.USER
+    found = type(actor).handler_of(type(message))
+    return None if found is None else found[1]

@@ -105,7 +105,7 @@ class Context:
         return self._cell.after(delay_s, message, lane)
 
     def at_end(self, close: Callable[[], Coroutine[object, object, None]]) -> None:
-        """Run `close` when this incarnation ends, in order or by a crash: what it opened must not outlive it."""
+        """Run `close` when this incarnation ends, however: what it opened must not outlive it."""
         self._cell.at_end(close)
 
     async def offload(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -6,11 +6,11 @@ Owns nothing that it opened: who opens a socket closes it.
 from collections.abc import Callable
 
 import zmq
+
 from transport.bulk import BulkServer
+from transport.keys import NodeKeys
 from transport.token_frame import TokenFrame
 from transport.token_stream import StreamReceiver, StreamSender
-
-from transport.keys import NodeKeys
 
 
 class Network:

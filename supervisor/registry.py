@@ -12,12 +12,12 @@ from supervisor.address import Address
 from supervisor.mailbox import Lane
 from supervisor.message import Done, Message
 from supervisor.system_messages import (
+    ClaimNames,
     Found,
+    LeaseGranted,
     ListNames,
     Lookup,
     Names,
-    ClaimNames,
-    LeaseGranted,
     Unregister,
 )
 

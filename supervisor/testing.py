@@ -9,10 +9,11 @@ from supervisor.actor import Actor
 from supervisor.address import Address, Incarnations
 from supervisor.limits import Limits
 from supervisor.message import Message
+from supervisor.names import REGISTRY
 from supervisor.network import Network
 from supervisor.registry import Registry
 from supervisor.sqlite_journal import SqliteJournal
-from supervisor.system import REGISTRY, ActorSystem
+from supervisor.system import ActorSystem
 from transport.loopback import LoopbackNetwork
 from transport.wire import Peer
 

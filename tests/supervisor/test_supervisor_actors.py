@@ -293,5 +293,5 @@ async def test_a_superseded_actor_ends_itself(tmp_path: Path) -> None:
         async with asyncio.timeout(5):
             while one.system.cell("odd") is not None:
                 await asyncio.sleep(0.02)
-        head.system._resolved.clear()
+        head.system.names.forget("odd")
         assert (await head.system.resolve("odd", 2.0)).incarnation == newer.incarnation

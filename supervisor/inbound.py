@@ -1,0 +1,137 @@
+"""The receiving side of an actor system: frames in, deliveries into mailboxes, answers back.
+
+Owns the answers that are kept for asks which are sent again. What cannot be believed is refused and counted;
+nothing that arrives raises out of the wire.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from supervisor.address import ANY_INCARNATION
+from supervisor.asks import Outcome, ServedAsks
+from supervisor.cell import Cell, Delivery, lane_of
+from supervisor.errors import (
+    ActorError,
+    AskFailed,
+    AskTimeout,
+    Crashed,
+    Overloaded,
+    Refused,
+    Unreachable,
+)
+from supervisor.message import Message, decode_body, encode_body, kind_of
+from supervisor.system_messages import SYSTEM, Beat, Ended, Failure, Inspect, Watch
+from transport.envelope import Envelope, Mode, decode, encode
+from transport.wire import Link, Peer, Route, Sent
+
+if TYPE_CHECKING:
+    from supervisor.system import ActorSystem
+
+_FAILURES: dict[str, type[AskFailed]] = {
+    cls.__name__: cls for cls in (AskTimeout, Unreachable, Overloaded, Refused, Crashed)
+}
+
+
+class Inbound:
+    """See the module; one an actor system."""
+
+    def __init__(self, system: ActorSystem) -> None:
+        self._system = system
+        self._served = ServedAsks()
+
+    def on_frames(self, route: Route, frames: list[bytes]) -> None:
+        """One message of the wire."""
+        if len(frames) != 1:
+            self._system.wire.refuse(route, "wrong-parts", f"{len(frames)} parts, expected 1")
+            return
+        envelope = decode(frames[0])
+        try:
+            message = decode_body(envelope.kind, envelope.body)
+        except ActorError as problem:
+            self._system.wire.refuse(route, type(problem).__name__, str(problem))
+            if envelope.mode is Mode.ASK:
+                self._reply(route, envelope, Refused(str(problem)))
+            return
+        if envelope.mode in (Mode.REPLY, Mode.ERROR):
+            outcome: Outcome = message
+            if isinstance(message, Failure):
+                outcome = _FAILURES.get(message.code, Crashed)(message.text)
+            if not self._system.outbound.answered(envelope.corr, outcome):
+                self._system.dead_letters["reply: late"] += 1
+        elif envelope.dst == SYSTEM:
+            self._system_message(route, envelope, message)
+        else:
+            self._deliver(route, envelope, message)
+
+    def _deliver(self, route: Route, envelope: Envelope, message: Message) -> None:
+        cell = self._system.cell(envelope.dst)
+        stale = cell is not None and envelope.dst_inc not in (ANY_INCARNATION, cell.address.incarnation)
+        if cell is None or stale:
+            self._system.dead_letter("stale incarnation" if stale else "no such actor", envelope.dst, message)
+            if envelope.mode is Mode.ASK:
+                self._reply(
+                    route, envelope, Unreachable(f"{envelope.dst}#{envelope.dst_inc} is not alive here")
+                )
+            return
+        if envelope.mode is Mode.ASK:
+            deadline = asyncio.get_running_loop().time() + envelope.deadline_left_ms / 1000
+            self.admit(
+                cell, message, envelope.key, deadline, lambda outcome: self._reply(route, envelope, outcome)
+            )
+            return
+        lane = lane_of(cell, message)
+        if lane is None or not cell.deliver(Delivery(message), lane):
+            self._system.dead_letter("not handled" if lane is None else "mailbox full", envelope.dst, message)
+
+    def admit(
+        self, cell: Cell, message: Message, key: str, deadline: float, reply: Callable[[Outcome], None]
+    ) -> None:
+        """Hand an ask to its actor, once: a repetition gets the first one's answer."""
+        now = asyncio.get_running_loop().time()
+        receiver = (cell.address.name, cell.address.incarnation)
+        answer = self._served.admit(receiver, key, deadline, now, reply)
+        if answer is None:
+            return
+        lane = lane_of(cell, message)
+        if lane is None:
+            answer(Refused(f"{cell.address} does not handle {kind_of(message)}"))
+        else:
+            cell.deliver(Delivery(message, deadline, answer), lane)
+
+    def _system_message(self, route: Route, envelope: Envelope, message: Message) -> None:
+        if isinstance(message, Watch):
+            self._system.send_system(route, Beat(endpoint=self._system.wire.local.endpoint))
+            self._system.watches.watched_by(message)
+        elif isinstance(message, Beat):
+            self._system.watches.heard(message.endpoint)
+        elif isinstance(message, Ended):
+            self._system.watches.remote_ended(message)
+        elif isinstance(message, Inspect) and envelope.mode is Mode.ASK:
+            self._reply(route, envelope, self._system.state())
+        else:
+            self._system.wire.refuse(route, "not-for-system", kind_of(message))
+
+    def on_link(self, peer: Peer, link: Link) -> None:
+        """The state of a dialled process changed."""
+        if link is Link.DOWN:
+            self._system.outbound.peer_gone(peer)
+            self._system.names.forget_peer(peer)
+            self._system.watches.link_down(peer.endpoint)
+
+    def _reply(self, route: Route, ask: Envelope, outcome: Outcome) -> None:
+        if isinstance(outcome, Exception):
+            outcome = Failure(code=type(outcome).__name__, text=str(outcome))
+        envelope = Envelope(
+            kind=kind_of(outcome),
+            mode=Mode.ERROR if isinstance(outcome, Failure) else Mode.REPLY,
+            src=ask.dst,
+            dst=ask.src,
+            dst_inc=ask.src_inc,
+            corr=ask.corr,
+            body=encode_body(outcome),
+        )
+        if self._system.wire.send(route, [encode(envelope)]) is not Sent.OK:
+            self._system.dead_letters["reply: link full or gone"] += 1
