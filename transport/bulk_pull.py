@@ -30,9 +30,7 @@ from transport.refusal import NotAnEnvelope
 STALL_S = 2.0  # a source that does not deliver WAKE_BYTES (or the chunk's rest) in that time is given up
 RETRIES = 2  # of a chunk whose hash was wrong
 PIECE_BYTES = 1 << 20  # read and hashed at a time, while it is in the cache
-WAKE_BYTES = (
-    512 << 10
-)  # the kernel gathers so much before it wakes us: fewer turns of the loop
+WAKE_BYTES = 512 << 10  # the kernel gathers so much before it wakes us: fewer turns of the loop
 
 
 class PullError(Exception):

@@ -106,7 +106,6 @@ class StreamReceiver:
         known = self._find(route, hello.stream, hello.incarnation)
         if known is not None:
             cursor = known.cursor
-            cursor.greeted()
             self._answer(
                 route,
                 Have(stream_control.MAJOR, cursor.acked, cursor.delivered, hello.sent, self._window),

@@ -143,10 +143,6 @@ class ReceiveCursor:
         """The layer above failed over that frame: it will come again, unless it was acknowledged already."""
         self.delivered = max(self.delivered - 1, self.acked)
 
-    def greeted(self) -> None:
-        """The sender said hello: a request of before may have been lost."""
-        self._asked_at = -1
-
     def acknowledge(self, seq: int) -> bool:
         """Frames up to `seq` are journaled; False when that is no news. Raises ValueError beyond what was
         delivered."""

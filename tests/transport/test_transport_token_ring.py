@@ -51,7 +51,6 @@ class Story:
             return
         kind, number = self.to_receiver.popleft()
         if kind == "hello":
-            self.cursor.greeted()
             self.to_sender.append(("have", self.cursor.acked, self.cursor.delivered, number))
             return
         match self.cursor.judge(number, WINDOW):
