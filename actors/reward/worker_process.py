@@ -16,6 +16,9 @@ from dataclasses import dataclass
 from actors.reward import pipe
 from supervisor.process import PARENT_VARIABLE
 
+# Numeric libraries start a thread a core; there is one worker a core already, and each thread reserves
+# memory.
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 REAP_S = 5.0  # a SIGKILLed process ends at once, unless the kernel itself is stuck with its pages
 
 
@@ -67,7 +70,7 @@ class WorkerProcess:
                 f"--memory-bytes={spec.memory_bytes}",
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
-                env={**os.environ, PARENT_VARIABLE: str(os.getpid())},
+                env={**os.environ, **ONE_THREAD, PARENT_VARIABLE: str(os.getpid())},
                 start_new_session=True,  # a group of its own: what a verifier forks goes with it
             )
         except OSError as error:
@@ -85,8 +88,12 @@ class WorkerProcess:
 
     @property
     def dead(self) -> bool:
-        """It ended by itself."""
-        return self._process.returncode is not None
+        """It ended by itself. Asks the kernel: the loop may learn it a moment later."""
+        try:
+            ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:  # reaped already
+            return True
+        return ended is not None
 
     async def ask(self, frame: bytes, deadline_s: float) -> pipe.Answer:
         """The answer to one packed item. Raises `WorkerHung` or `WorkerDied`: then kill the worker."""
