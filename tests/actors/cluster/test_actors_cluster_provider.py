@@ -1,0 +1,223 @@
+"""The LocalProvider over hosts that are only pretended."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from actors.cluster.messages import (
+    JobEnded,
+    JobSpec,
+    PreemptionNotice,
+    SetFleet,
+    StartFleet,
+    StartTrace,
+    StopFleet,
+)
+from actors.cluster.provider import LocalProvider
+from configs import load
+from configs.schema import Config, Fleet
+from configs.trace import Trace, TraceError, parse
+from supervisor import Actor, Done, ProcessExit, Refused, handles
+from supervisor.testing import TestSystem
+
+ROWS = "t_seconds,event,instance_id\n0,add,a\n0,add,b\n0.6,notice,b\n0.8,remove,a\n1.2,remove,b\n60,add,c\n"
+
+
+class PretendedHosts:
+    """A `provider.Hosts` without processes."""
+
+    def __init__(self) -> None:
+        self.up: list[str] = []
+        self.log: list[str] = []
+        self._ended: list[tuple[str, ProcessExit]] = []
+        self.give_up: Callable[[str], None] = lambda _reason: None
+
+    def running(self) -> list[str]:
+        return list(self.up)
+
+    def take_ended(self) -> list[tuple[str, ProcessExit]]:
+        ended, self._ended = self._ended, []
+        return ended
+
+    async def keep_reserved(self, job: JobSpec, on_give_up: Callable[[str], None]) -> None:
+        self.give_up = on_give_up
+        self.log.append("reserved")
+
+    def start(self, name: str, job: JobSpec) -> None:
+        assert name not in self.up
+        self.up.append(name)
+        self.log.append(f"start {name}")
+
+    def kill(self, name: str) -> None:
+        self.log.append(f"kill {name}")
+        self.end(name, ProcessExit(None, 9))
+
+    def end(self, name: str, exit_: ProcessExit) -> None:
+        self.up.remove(name)
+        self._ended.append((name, exit_))
+
+    async def stop(self) -> None:
+        self.log.append("stop")
+        self.up.clear()
+
+
+class Agent(Actor):
+    """A host's agent that takes its notice."""
+
+    def __init__(self, log: list[str]) -> None:
+        self._log = log
+
+    @handles(PreemptionNotice)
+    async def noticed(self, message: PreemptionNotice) -> None:
+        self._log.append(f"notice {self.ctx.name} {message.deadline_s:.0f}")
+
+
+class Scheduler(Actor):
+    """Hears of a job that failed."""
+
+    def __init__(self, log: list[str]) -> None:
+        self._log = log
+
+    @handles(JobEnded)
+    async def ended(self, message: JobEnded) -> None:
+        self._log.append(message.reason)
+
+
+def job(run_id: str = "run", *, trace: str = "trace.csv") -> JobSpec:
+    config = Config(fleet=Fleet(n_prem_max=2, trace=trace))
+    return JobSpec(run_id=run_id, run_dir="/nowhere", model_dir="/nowhere", config=load.dump(config))
+
+
+def read(path: str) -> Trace:
+    return parse(ROWS, path)
+
+
+def provide(
+    test: TestSystem, hosts: PretendedHosts | None, boot: int = 1, read_trace: Callable[[str], Trace] = read
+) -> None:
+    test.spawn("cluster/provider", lambda: LocalProvider(hosts, boot, read_trace))
+
+
+async def until(condition: Callable[[], object], limit_s: float = 5.0) -> None:
+    async with asyncio.timeout(limit_s):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_hosts_are_up_before_the_clock_and_follow_the_trace_after(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as test:
+        hosts = PretendedHosts()
+        provide(test, hosts)
+        test.spawn("b/agent", lambda: Agent(hosts.log))
+        await test.ask("cluster/provider", StartFleet(job=job()), Done)
+        await test.ask("cluster/provider", StartFleet(job=job()), Done)
+        await asyncio.sleep(1.0)  # the trace's removals are due, but its clock does not run
+        assert hosts.log == ["reserved", "start a", "start b"]
+        await test.tell("cluster/provider", StartTrace())
+        await until(lambda: "kill b" in hosts.log)
+        assert hosts.log[3:] == ["notice b/agent 1", "kill a", "kill b"]
+
+
+async def test_a_host_beyond_n_prem_waits_for_room(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as test:
+        hosts = PretendedHosts()
+        provide(test, hosts)
+        await test.ask("cluster/provider", StartFleet(job=job()), Done)
+        await test.tell("cluster/provider", SetFleet(n_prem=1))
+        hosts.end("a", ProcessExit(None, 9))
+        await asyncio.sleep(1.5)  # longer than the pause before a replacement
+        assert hosts.up == ["b"]
+        await test.tell("cluster/provider", SetFleet(n_prem=2))
+        await until(lambda: hosts.up == ["b", "a"])
+
+
+async def test_the_clock_goes_on_in_a_restarted_provider_and_finds_its_hosts(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as test:
+        hosts = PretendedHosts()
+        provide(test, hosts)
+        await test.ask("cluster/provider", StartFleet(job=job()), Done)
+        await test.tell("cluster/provider", StartTrace())
+        await until(lambda: hosts.up == ["b"])
+        test.kill("cluster/provider")
+        provide(test, hosts)
+        await until(lambda: hosts.up == [])
+        assert hosts.log.count("start b") == 1
+
+
+async def test_after_a_resume_the_clock_waits_where_it_stopped(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as test:
+        hosts = PretendedHosts()
+        provide(test, hosts)
+        await test.ask("cluster/provider", StartFleet(job=job()), Done)
+        await test.tell("cluster/provider", StartTrace())
+        await asyncio.sleep(2.5)  # beyond every removal, by more than the clock's journal lags
+        test.kill("cluster/provider")
+        resumed = PretendedHosts()
+        provide(test, resumed, boot=2)
+        await test.ask("cluster/provider", StartFleet(job=job()), Done)
+        await asyncio.sleep(0.5)
+        assert resumed.log == ["reserved"]  # a and b are gone, c is not there yet
+
+
+async def test_a_host_that_dies_unasked_is_replaced_after_a_pause(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as test:
+        hosts = PretendedHosts()
+        provide(test, hosts)
+        await test.ask("cluster/provider", StartFleet(job=job()), Done)
+        hosts.end("a", ProcessExit(None, 9))
+        await until(lambda: hosts.up == ["b", "a"])
+
+
+async def test_a_trace_that_cannot_be_replayed_is_refused(tmp_path: Path) -> None:
+    def unreadable(path: str) -> Trace:
+        raise TraceError(f"{path}:3: unknown event 'boom'")
+
+    async with TestSystem(tmp_path) as test:
+        provide(test, PretendedHosts(), read_trace=unreadable)
+        with pytest.raises(Refused, match="boom"):
+            await test.ask("cluster/provider", StartFleet(job=job()), Done)
+
+
+async def test_an_instance_may_not_have_the_name_of_the_head(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as test:
+        hosts = PretendedHosts()
+        provide(test, hosts, read_trace=lambda p: parse("t_seconds,event,instance_id\n0,add,head\n", p))
+        with pytest.raises(Refused, match="rename"):
+            await test.ask("cluster/provider", StartFleet(job=job()), Done)
+        assert hosts.log == []
+
+
+async def test_a_reserved_host_that_fails_too_often_ends_the_job(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as test:
+        hosts, heard = PretendedHosts(), list[str]()
+        test.spawn("cluster/scheduler", lambda: Scheduler(heard))
+        provide(test, hosts)
+        await test.ask("cluster/provider", StartFleet(job=job()), Done)
+        hosts.give_up("the reserved host: SIGKILL again")
+        await until(lambda: heard == ["the reserved host: SIGKILL again"])
+
+
+async def test_a_stopped_fleet_starts_nothing_more_and_another_job_may_come(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as test:
+        hosts = PretendedHosts()
+        provide(test, hosts)
+        await test.ask("cluster/provider", StartFleet(job=job()), Done)
+        with pytest.raises(Refused, match="another job"):
+            await test.ask("cluster/provider", StartFleet(job=job("other")), Done)
+        await test.ask("cluster/provider", StopFleet(), Done)
+        await until(lambda: "stop" in hosts.log)
+        await asyncio.sleep(0.5)
+        assert hosts.up == []
+        await test.ask("cluster/provider", StartFleet(job=job("other", trace="")), Done)
+        await until(lambda: hosts.up == ["spot-1", "spot-2"])
+
+
+async def test_where_hosts_join_by_themselves_nothing_is_started(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as test:
+        provide(test, None, read_trace=lambda _: pytest.fail("read a trace"))
+        await test.ask("cluster/provider", StartFleet(job=job()), Done)
+        await test.tell("cluster/provider", StartTrace())
+        await test.tell("cluster/provider", SetFleet(n_prem=3))
+        await test.ask("cluster/provider", StopFleet(), Done)

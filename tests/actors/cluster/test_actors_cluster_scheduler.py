@@ -1,0 +1,229 @@
+"""The Scheduler among a fake provider, controller and node agents: one job, hosts told once, plans kept."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from actors.cluster.messages import (
+    Inventory,
+    JobEnded,
+    JobIs,
+    JobSpec,
+    JobStatus,
+    NodeHello,
+    NodeSeen,
+    NodeWork,
+    Plan,
+    PlanNext,
+    SetFleet,
+    StartFleet,
+    StopFleet,
+    SubmitJob,
+)
+from actors.cluster.scheduler import Scheduler
+from actors.cluster.seeding import StepTimes
+from configs import load
+from configs.schema import Config
+from supervisor import Actor, Address, Message, Refused, handles
+from supervisor.testing import TestSystem
+
+INVENTORY = Inventory(hostname="h", cores=1, memory_bytes=1)
+TIMES = StepTimes(train_wait_s=4.0, remote_wait_s=0.0, train_s=2.0, remote_s=5.0, mean_prem=1.0, next_prem=2)
+
+
+class Provider(Actor):
+    """Remembers what it was told; refuses jobs named `bad`."""
+
+    def __init__(self, told: list[Message]) -> None:
+        self._told = told
+
+    @handles(StartFleet)
+    async def start_fleet(self, message: StartFleet) -> None:
+        if message.job.run_id == "bad":
+            raise Refused("trace.csv:3: unknown event")
+        self._told.append(message)
+
+    @handles(SetFleet)
+    async def set_fleet(self, message: SetFleet) -> None:
+        self._told.append(message)
+
+    @handles(StopFleet)
+    async def stop_fleet(self, message: StopFleet) -> None:
+        self._told.append(message)
+
+
+class Controller(Actor):
+    """Remembers the hosts that it heard of."""
+
+    def __init__(self, seen: list[tuple[str, str]]) -> None:
+        self._seen = seen
+
+    @handles(NodeSeen)
+    async def node_seen(self, message: NodeSeen) -> None:
+        self._seen.append((message.node, message.event))
+
+
+class Idle(Actor):
+    """A node agent's address."""
+
+
+class World:
+    """A head in one process."""
+
+    def __init__(self, test: TestSystem) -> None:
+        self.test = test
+        self.told: list[Message] = []
+        self.seen: list[tuple[str, str]] = []
+        test.spawn("cluster/provider", lambda: Provider(self.told))
+        self.schedule()
+
+    def schedule(self, boot: int = 1) -> None:
+        self.test.spawn("cluster/scheduler", lambda: Scheduler(boot))
+
+    def control(self) -> None:
+        self.test.spawn("training/controller", lambda: Controller(self.seen))
+
+    async def submit(self, run_id: str = "run") -> JobIs:
+        return await self.test.ask("cluster/scheduler", SubmitJob(job=job(run_id)), JobIs)
+
+    async def hello(self, node: str, agent: Address, state: str = "up") -> NodeWork:
+        message = NodeHello(node=node, role="preemptible", agent=agent, inventory=INVENTORY, state=state)
+        return await self.test.ask("cluster/scheduler", message, NodeWork)
+
+    async def plan(self, step: int, times: StepTimes | None) -> Plan:
+        return await self.test.ask("cluster/scheduler", PlanNext(step=step, times=times), Plan)
+
+    async def state(self) -> str:
+        return (await self.test.ask("cluster/scheduler", JobStatus(), JobIs)).state
+
+
+def job(run_id: str) -> JobSpec:
+    return JobSpec(run_id=run_id, run_dir="/nowhere", model_dir="/nowhere", config=load.dump(Config()))
+
+
+async def until(condition: Callable[[], object], limit_s: float = 5.0) -> None:
+    async with asyncio.timeout(limit_s):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_job_is_taken_once_and_given_to_whoever_says_hello(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as test:
+        world = World(test)
+        agent = test.spawn("spot/agent", Idle)
+        assert (await world.hello("spot", agent)).job is None
+        assert (await world.submit()).state == "running"
+        assert (await world.submit()).state == "running"
+        assert [type(message) for message in world.told] == [StartFleet]
+        assert (await world.hello("spot", agent)).job == job("run")
+        with pytest.raises(Refused, match="run is running"):
+            await world.submit("other")
+
+
+async def test_a_job_whose_hosts_cannot_be_had_is_refused_and_not_kept(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as test:
+        world = World(test)
+        with pytest.raises(Refused, match="unknown event"):
+            await world.submit("bad")
+        assert await world.state() == "none"
+
+
+async def test_settings_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as test:
+        World(test)
+        spec = JobSpec(run_id="r", run_dir="/", model_dir="/", config="[rollout]\nprompts = 'abc'\n")
+        with pytest.raises(Refused, match=r"rollout\.prompts"):
+            await test.ask("cluster/scheduler", SubmitJob(job=spec), JobIs)
+
+
+async def test_the_job_and_its_plan_survive_the_death_of_the_scheduler(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as test:
+        world = World(test)
+        await world.submit()
+        first = await world.plan(0, None)
+        planned = await world.plan(1, TIMES)
+        assert planned != first
+        test.kill("cluster/scheduler")
+        world.schedule(boot=2)
+        assert await world.state() == "running"
+        assert await world.plan(1, TIMES) == planned  # the same step again is not measured twice
+        assert await world.plan(2, None) == planned
+        await until(lambda: [type(m) for m in world.told].count(StartFleet) == 2)
+
+
+async def test_every_plan_reaches_the_provider(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as test:
+        world = World(test)
+        await world.submit()
+        plan = await world.plan(1, TIMES)
+        await until(lambda: SetFleet(n_prem=plan.n_prem) in world.told)
+
+
+async def test_a_controller_that_starts_late_hears_of_every_host_in_order(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as test:
+        world = World(test)
+        agents = {name: test.spawn(f"{name}/agent", Idle) for name in ("one", "two", "three")}
+        await world.hello("one", agents["one"])  # before there is a job
+        await world.submit()
+        await world.hello("two", agents["two"])
+        await world.hello("three", agents["three"])
+        await world.hello("two", agents["two"], state="leaving")
+        world.control()
+        await until(lambda: len(world.seen) == 4)
+        assert world.seen == [("one", "joined"), ("two", "joined"), ("three", "joined"), ("two", "left")]
+
+
+async def test_a_host_whose_process_is_gone_was_killed_and_that_is_told_once(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as test:
+        world = World(test)
+        world.control()
+        await world.submit()
+        async with TestSystem(tmp_path, node="spot", join=test) as spot:
+            await world.hello("spot", spot.spawn("spot/agent", Idle))
+            test.network.kill("spot")
+            await until(lambda: ("spot", "killed") in world.seen)
+            await asyncio.sleep(0.7)  # longer than the silence that counts
+            assert world.seen == [("spot", "joined"), ("spot", "killed")]
+
+
+async def test_a_restarted_scheduler_does_not_tell_again_of_hosts_that_stayed(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as test:
+        world = World(test)
+        world.control()
+        agent = test.spawn("spot/agent", Idle)
+        await world.submit()
+        await world.hello("spot", agent)
+        await until(lambda: world.seen)
+        test.kill("cluster/scheduler")
+        world.schedule(boot=1)
+        await world.hello("spot", agent)
+        await world.hello("other", agent)
+        await until(lambda: ("other", "joined") in world.seen)
+        assert world.seen == [("spot", "joined"), ("other", "joined")]
+
+
+async def test_after_the_end_hosts_are_let_go_and_nothing_runs(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as test:
+        world = World(test)
+        agent = test.spawn("spot/agent", Idle)
+        await world.submit()
+        await test.tell("cluster/scheduler", JobEnded(ok=True))
+        await until(lambda: StopFleet() in world.told)
+        await test.tell("cluster/scheduler", JobEnded(ok=False, reason="too late"))
+        assert await world.state() == "done"
+        assert (await world.hello("spot", agent)).job is None
+        assert (await world.submit()).state == "done"
+
+
+async def test_a_failed_job_may_be_submitted_again_and_keeps_its_plan(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as test:
+        world = World(test)
+        await world.submit()
+        planned = await world.plan(3, TIMES)
+        await test.tell("cluster/scheduler", JobEnded(ok=False, reason="disk full"))
+        status = await test.ask("cluster/scheduler", JobStatus(), JobIs)
+        assert (status.state, status.reason) == ("failed", "disk full")
+        assert (await world.submit()).state == "running"
+        assert await world.plan(4, None) == planned

@@ -1,0 +1,92 @@
+"""Real node agents for tests: started, found, and killed by pid at the end whatever happened."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from nodeagent.exit_codes import CannotRun
+from nodeagent.files import AgentFile, find_agent
+from supervisor.process import PARENT_VARIABLE
+
+START_S = 30.0  # machines that run tests are busy
+
+
+def wait_for(condition: Callable[[], object], limit_s: float = START_S, what: str = "condition") -> None:
+    """Poll until it holds."""
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {limit_s:.0f} s"
+        time.sleep(0.05)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process runs; one that ended and was not collected does not."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+class Nodes:
+    """Node agents of one test, each in its own state directory under `root`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, name: str, *args: str, state_dir: Path | None = None) -> AgentFile:
+        """Start one and wait until it can be talked to."""
+        process = self.popen(name, *args, state_dir=state_dir)
+        found: list[AgentFile] = []
+
+        def there() -> bool:
+            assert process.poll() is None, f"{name} ended: {self.output(name)}"
+            try:
+                found.append(find_agent(state_dir or self.root / name))
+            except CannotRun:
+                return False
+            return True
+
+        wait_for(there, what=f"agent.json of {name}")
+        return found[-1]
+
+    def popen(self, name: str, *args: str, state_dir: Path | None = None) -> subprocess.Popen[bytes]:
+        """Start one; it may fail."""
+        # Tests that fail must not leave anything behind: the agents die with the test process.
+        env = {**os.environ, PARENT_VARIABLE: str(os.getpid())}
+        argv = [sys.executable, "-m", "nodeagent", "start", "--name", name]
+        argv += ["--state-dir", str(state_dir or self.root / name), *args]
+        with (self.root / f"{name}.out").open("ab") as out:
+            process = subprocess.Popen(argv, stdout=out, stderr=out, env=env)
+        self.processes[name] = process
+        return process
+
+    def fails(self, name: str, *args: str, state_dir: Path | None = None) -> tuple[int, str]:
+        """Start one that cannot run: its exit code and what it said."""
+        code = self.popen(name, *args, state_dir=state_dir).wait(START_S)
+        return code, self.output(name)
+
+    def output(self, name: str) -> str:
+        """What it printed."""
+        return (self.root / f"{name}.out").read_text()
+
+    def log(self, name: str) -> str:
+        """Its log file."""
+        return (self.root / name / "logs" / "agent.log").read_text()
+
+    def command(self, *args: str) -> subprocess.CompletedProcess[str]:
+        """Run `nodeagent ...` to its end."""
+        argv = [sys.executable, "-m", "nodeagent", *args]
+        return subprocess.run(argv, capture_output=True, text=True, timeout=60.0, check=False)
+
+    def close(self) -> None:
+        """Kill what still runs."""
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.kill()
+            process.wait(10.0)

@@ -1,0 +1,163 @@
+"""Node agents as real processes: they find each other, leave in order, and say clearly why they cannot."""
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+from real_nodes import Nodes, wait_for
+
+from nodeagent.exit_codes import DAMAGED, IN_USE, NO_STATE, NOT_RUNNING, OK, USAGE
+from transport.keys import NodeKeys
+
+pytestmark = pytest.mark.realprocess
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+def test_a_host_joins_is_shown_drains_and_the_head_stops_in_order(nodes: Nodes) -> None:
+    head = nodes.start("head", "--role", "head")
+    nodes.start("spot-1", "--join", head.endpoint)
+    wait_for(lambda: "host spot-1 (preemptible): joined" in nodes.log("head"), what="join")
+
+    shown = nodes.command("status", "--json", "--state-dir", str(nodes.root / "head"))
+    status = json.loads(shown.stdout)
+    figures = {actor["name"]: actor["figures"] for actor in status["process"]["actors"]}
+    assert figures["cluster/scheduler"]["preemptible"] == 1
+    assert figures["head/agent"]["head"] == "connected"
+
+    drained = nodes.command("drain", "--deadline", "5", "--state-dir", str(nodes.root / "spot-1"))
+    assert (drained.returncode, drained.stdout) == (OK, "spot-1: drained\n")
+    assert nodes.processes["spot-1"].wait(10.0) == OK
+    assert "host spot-1 (preemptible): left" in nodes.log("head")
+
+    stopped = nodes.command("stop", "--state-dir", str(nodes.root / "head"))
+    assert (stopped.returncode, stopped.stdout) == (OK, "head: stopped\n")
+    assert nodes.processes["head"].wait(10.0) == OK
+    gone = nodes.command("status", "--state-dir", str(nodes.root / "head"))
+    assert gone.returncode == NOT_RUNNING
+    assert "no node agent runs on" in gone.stderr
+
+
+def test_sigterm_stops_in_order(nodes: Nodes) -> None:
+    nodes.start("head", "--role", "head")
+    nodes.processes["head"].terminate()
+    assert nodes.processes["head"].wait(20.0) == OK
+    assert "left in order" in nodes.log("head")
+    assert not (nodes.root / "head" / "agent.json").exists()
+
+
+def test_a_host_finds_a_head_that_was_killed_and_came_back(nodes: Nodes) -> None:
+    listen = f"tcp://127.0.0.1:{free_port()}"
+    head = nodes.start("head", "--role", "head", "--listen", listen)
+    nodes.start("spot-1", "--join", head.endpoint)
+    wait_for(lambda: "in touch" in nodes.log("spot-1"), what="join")
+    nodes.processes["head"].kill()
+    nodes.processes["head"].wait(10.0)
+    wait_for(lambda: "the head does not answer" in nodes.log("spot-1"), what="loss")
+    nodes.start("head", "--role", "head", "--listen", listen)
+    wait_for(lambda: nodes.log("spot-1").count("in touch with the head") == 2, what="return")
+    assert nodes.processes["spot-1"].poll() is None
+
+
+def test_only_preemptible_hosts_drain(nodes: Nodes) -> None:
+    nodes.start("head", "--role", "head")
+    refused = nodes.command("drain", "--state-dir", str(nodes.root / "head"))
+    assert refused.returncode == 1
+    assert "only preemptible ones drain" in refused.stderr
+
+
+def test_a_second_agent_on_a_state_directory_is_refused(nodes: Nodes) -> None:
+    first = nodes.start("head", "--role", "head")
+    code, said = nodes.fails("other", "--role", "head", state_dir=nodes.root / "head")
+    assert code == IN_USE
+    assert f"pid {first.pid}" in said
+    assert nodes.processes["head"].poll() is None
+
+
+def test_a_port_in_use_is_named(nodes: Nodes) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        code, said = nodes.fails("head", "--role", "head", "--listen", address)
+    assert code == IN_USE
+    assert address in said
+    assert "another process listens there" in said
+
+
+def test_nothing_listens_beyond_loopback_without_keys(nodes: Nodes) -> None:
+    code, said = nodes.fails("head", "--role", "head", "--listen", "tcp://10.255.255.1:7700")
+    assert code == USAGE
+    assert "rlctl keygen" in said
+
+
+def test_a_key_directory_without_keys_is_named(nodes: Nodes) -> None:
+    code, said = nodes.fails("head", "--role", "head", "--keys", str(nodes.root / "nokeys"))
+    assert code == USAGE
+    assert "nokeys/node.public is missing" in said
+
+
+def test_hosts_with_keys_find_each_other_and_commands_use_them(nodes: Nodes) -> None:
+    head_keys, spot_keys = NodeKeys.generate(), NodeKeys.generate()
+    NodeKeys(head_keys.public, head_keys.secret, frozenset({spot_keys.public})).save(nodes.root / "hk")
+    NodeKeys(spot_keys.public, spot_keys.secret, frozenset({head_keys.public})).save(nodes.root / "sk")
+    head = nodes.start("head", "--role", "head", "--keys", str(nodes.root / "hk"))
+    key = str(nodes.root / "hk" / "node.public")
+    nodes.start("spot-1", "--join", head.endpoint, "--keys", str(nodes.root / "sk"), "--head-key", key)
+    wait_for(lambda: "spot-1 (preemptible): joined" in nodes.log("head"), what="join")
+    assert nodes.command("status", "--state-dir", str(nodes.root / "head")).returncode == OK
+
+
+@pytest.mark.parametrize(
+    ("args", "word"),
+    [
+        (("--role", "head", "--join", "tcp://127.0.0.1:1"), "joins nobody"),
+        (("--role", "reserved"), "needs --join"),
+        (("--join", "nowhere"), "tcp://10.0.0.1:7700"),
+        (("--join", "tcp://10.0.0.1:7700"), "could not reach this host"),
+        (("--join", "tcp://127.0.0.1:1", "--fleet", "local"), "only a head"),
+        (("--join", "tcp://127.0.0.1:1", "--keys", "k"), "needs --head-key"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(nodes: Nodes, args: tuple[str, ...], word: str) -> None:
+    code, said = nodes.fails("x", *args)
+    assert code == USAGE
+    assert word in said
+
+
+def test_a_state_directory_that_is_a_file_is_named(nodes: Nodes) -> None:
+    (nodes.root / "file").write_text("")
+    code, said = nodes.fails("head", "--role", "head", state_dir=nodes.root / "file" / "state")
+    assert code == NO_STATE
+    assert "file/state" in said
+    assert "--state-dir" in said
+
+
+def test_a_full_state_directory_is_named(nodes: Nodes) -> None:
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("no /dev/full here")
+    state_dir = nodes.root / "state"
+    (state_dir / "logs").mkdir(parents=True)
+    (state_dir / "journal").mkdir()
+    (state_dir / "journal" / "agent.sqlite").symlink_to(full)
+    code, said = nodes.fails("head", "--role", "head", state_dir=state_dir)
+    assert code in (NO_STATE, DAMAGED)
+    assert "agent.sqlite" in said
+
+
+def test_a_damaged_journal_is_refused_and_named(nodes: Nodes) -> None:
+    journal = nodes.root / "head" / "journal" / "agent.sqlite"
+    journal.parent.mkdir(parents=True)
+    journal.write_bytes(b"not a journal at all" * 500)
+    code, said = nodes.fails("head", "--role", "head")
+    assert code == DAMAGED
+    assert str(journal) in said
+    assert "move it away" in said
+    assert str(journal) in nodes.log("head").splitlines()[-1]
