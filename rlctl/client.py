@@ -29,7 +29,6 @@ R = TypeVar("R", bound=Message)
 
 DEADLINE_S = 5.0
 """Of a question about the state of things; an actor that restarts answers well within it."""
-REGISTRY = "registry"
 LOOPBACK = "tcp://127.0.0.1:0"
 
 

@@ -30,17 +30,18 @@ Mode = Literal["auto", "live", "plain", "json"]
 
 
 def follow(
-    path: str | Path,
+    history: str | Path | HistoryFollower,
     alive: Callable[[], bool],
     *,
     poll_s: float = POLL_S,
-    sleep: Callable[[float], None] = time.sleep,
+    sleep: Callable[[float], object] = time.sleep,
 ) -> Iterator[AnyRecord]:
     """Records of a history as they are written, until the run's end or until its processes are gone.
 
-    alive: whether the run's processes live; after it says no, what they still wrote is read once more.
+    history: its file, or a follower that has read a part of it. alive: whether the run's processes live;
+    after it says no, what they still wrote is read once more.
     """
-    follower = HistoryFollower(path)
+    follower = history if isinstance(history, HistoryFollower) else HistoryFollower(history)
     while True:
         last_look = not alive()
         for record in follower.poll():
@@ -52,8 +53,8 @@ def follow(
         sleep(poll_s)
 
 
-def show(records: Iterable[AnyRecord], mode: Mode, out: TextIO) -> Progress:
-    """Show records until they end; returns what was learnt.
+def show(records: Iterable[AnyRecord], mode: Mode, out: TextIO, known: Progress | None = None) -> Progress:
+    """Show records until they end; returns what was learnt, beside what was `known` (before a resume).
 
     mode: "live" draws a panel that changes in place; "plain" writes a line for each step and event, without
     control codes; "json" writes every record as one JSON object a line; "auto" is live where `out` is a
@@ -62,8 +63,8 @@ def show(records: Iterable[AnyRecord], mode: Mode, out: TextIO) -> Progress:
     if mode == "auto":
         mode = "live" if out.isatty() else "plain"
     if mode == "live":
-        return _show_live(records, Console(file=out))
-    progress = Progress()
+        return _show_live(records, Console(file=out), known or Progress())
+    progress = known or Progress()
     for record in records:
         progress.observe(record)
         line = msgspec.json.encode(record).decode() if mode == "json" else plain_line(progress, record)
@@ -73,8 +74,7 @@ def show(records: Iterable[AnyRecord], mode: Mode, out: TextIO) -> Progress:
     return progress
 
 
-def _show_live(records: Iterable[AnyRecord], console: Console) -> Progress:
-    progress = Progress()
+def _show_live(records: Iterable[AnyRecord], console: Console, progress: Progress) -> Progress:
     heard_at = time.monotonic()
 
     def panel() -> RenderableType:  # drawn by rich's own thread, also while no record comes

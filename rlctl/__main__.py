@@ -1,0 +1,69 @@
+"""`rlctl`: the command line.
+
+Owns the list of commands, and the last word on what goes wrong: a line on standard error and an exit code,
+never a traceback for something that a user can mend.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from rlctl.commands import (
+    audit,
+    doctor,
+    keygen,
+    kill,
+    logs,
+    model,
+    preempt,
+    ps,
+    report,
+    resume,
+    run,
+    tree,
+)
+from rlctl.commands.common import print_errors
+from rlctl.errors import INTERRUPTED, MEANINGS, OK, CommandError
+
+_DESCRIPTION = """\
+Reinforcement-learning post-training with rollouts on machines that may vanish at any instant.
+
+Begin with `rlctl doctor`, then `rlctl run quickstart`. Every command has a --help with examples."""
+
+COMMANDS = (run, resume, ps, tree, logs, kill, preempt, report, audit, model, keygen, doctor)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    root = argparse.ArgumentParser(
+        prog="rlctl",
+        description=_DESCRIPTION,
+        epilog=MEANINGS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for command in COMMANDS:
+        command.add(commands)
+    return root
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit code."""
+    args = parser().parse_args(argv)
+    try:
+        code: int = args.run(args)
+        sys.stdout.flush()
+    except CommandError as problem:
+        print_errors(problem)
+        return problem.code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # `rlctl logs | head`: whoever reads has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,160 @@
+"""What the commands share: their parsers, the options that name runs and clusters, and printing.
+
+Owns no command.
+"""
+
+import argparse
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import msgspec
+from rich.console import Console
+
+from nodeagent.exit_codes import CannotRun
+from rlctl.client import Cluster, connect, connect_to_run
+from rlctl.errors import MEANINGS, CommandError, failed, nothing, usage
+from rlctl.runs import find_driven
+from supervisor import AskFailed, Refused
+from transport.keys import Z85_KEY_CHARS, BadKeys
+
+T = TypeVar("T")
+
+PIPE_WIDTH = 200  # cells of a line where there is no terminal
+
+
+class Subparsers(Protocol):
+    """What `argparse` gives for adding commands."""
+
+    def add_parser(
+        self,
+        name: str,
+        *,
+        help: str,
+        description: str,
+        epilog: str,
+        formatter_class: type[argparse.HelpFormatter],
+    ) -> argparse.ArgumentParser:
+        """A parser for one command."""
+
+
+def add_command(
+    commands: Subparsers,
+    name: str,
+    run: Callable[[argparse.Namespace], int],
+    *,
+    help: str,
+    description: str,
+    examples: str,
+) -> argparse.ArgumentParser:
+    """A command with help that teaches; `run` returns the exit code."""
+    parser = commands.add_parser(
+        name,
+        help=help,
+        description=description,
+        epilog=f"examples:\n{examples.rstrip()}\n\n{MEANINGS}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """`--json`."""
+    parser.add_argument("--json", action="store_true", help="one JSON object for machines")
+
+
+def add_runs_dir(parser: argparse.ArgumentParser) -> None:
+    """`--runs-dir`."""
+    parser.add_argument(
+        "--runs-dir",
+        type=Path,
+        default=Path("runs"),
+        metavar="DIR",
+        help="folder of all runs (default: runs)",
+    )
+
+
+def add_cluster(parser: argparse.ArgumentParser) -> None:
+    """The options that say which cluster is meant."""
+    parser.add_argument(
+        "--run", dest="run_name", default="", metavar="RUN", help="id or path (default: what runs)"
+    )
+    add_runs_dir(parser)
+    add_head(parser)
+
+
+def add_head(parser: argparse.ArgumentParser) -> None:
+    """The options that name a cluster by its head."""
+    parser.add_argument("--head", metavar="ADDR", help="a cluster that runs elsewhere: tcp://HOST:PORT")
+    parser.add_argument(
+        "--head-key", metavar="KEY", help="public key of that head: a file, or the key itself"
+    )
+    parser.add_argument("--keys", type=Path, metavar="DIR", help="own key directory, from `rlctl keygen`")
+
+
+def head_key(args: argparse.Namespace) -> str:
+    """The key of `--head-key`. Raises CommandError."""
+    if not args.head_key:
+        if args.keys is not None:
+            raise usage("--keys needs --head-key: the head's node.public, or the key in it")
+        return ""
+    if args.keys is None:
+        raise usage("--head-key needs --keys: the head admits known keys only")
+    text = str(args.head_key)
+    if len(text) != Z85_KEY_CHARS or Path(text).exists():
+        try:
+            text = Path(text).read_text().strip()
+        except (OSError, UnicodeDecodeError) as problem:
+            raise usage(f"--head-key {args.head_key}: no key and no file: {problem}") from problem
+    return text
+
+
+def address(text: str) -> str:
+    """`HOST:PORT` with or without `tcp://`."""
+    return text if "://" in text else f"tcp://{text}"
+
+
+@asynccontextmanager
+async def chosen_cluster(args: argparse.Namespace) -> AsyncIterator[Cluster]:
+    """The cluster that the options mean. Raises CommandError where it does not run or does not answer."""
+    try:
+        if args.head:
+            async with connect(address(args.head), args.keys, head_key=head_key(args)) as cluster:
+                yield cluster
+        else:
+            async with connect_to_run(find_driven(args.runs_dir, args.run_name)) as cluster:
+                yield cluster
+    except CannotRun as problem:
+        raise nothing(str(problem)) from problem
+    except BadKeys as problem:
+        raise usage(str(problem)) from problem
+    except Refused as refusal:
+        raise failed(str(refusal)) from refusal
+    except AskFailed as problem:
+        raise failed(f"the cluster does not answer: {problem}") from problem
+
+
+def run_async(work: Coroutine[object, object, T]) -> T:
+    """Run a command's coroutine."""
+    return asyncio.run(work)
+
+
+def print_json(value: object) -> None:
+    """One JSON object on standard output."""
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+
+
+def console() -> Console:
+    """Standard output; a file or a pipe has no width to keep to."""
+    width = None if sys.stdout.isatty() else PIPE_WIDTH
+    return Console(file=sys.stdout, highlight=False, soft_wrap=True, width=width)
+
+
+def print_errors(problem: CommandError) -> None:
+    """Its lines on standard error."""
+    for line in problem.lines:
+        sys.stderr.write(f"error: {line}\n")

@@ -1,0 +1,64 @@
+"""`rlctl doctor`: what this host has and lacks."""
+
+import argparse
+from dataclasses import asdict
+
+from rich.table import Table
+from rich.text import Text
+
+from rlctl.commands.common import Subparsers, add_command, add_json, add_runs_dir, console, print_json
+from rlctl.doctor import Row, examine
+from rlctl.errors import FAILED, OK
+
+_DESCRIPTION = """\
+Look at this host: Python, packages, ZeroMQ, torch, GPUs, memory, disk, limits, kernel, isolation, ports,
+clock.
+
+Each row is ok, warn (it works without, or less well) or missing (a run would fail), with what to do about it.
+Exit code 1 only when something needed is missing. Nothing is changed."""
+
+_EXAMPLES = """\
+  rlctl doctor
+  rlctl doctor --json | jq '.rows[] | select(.verdict != "ok")'"""
+
+STYLES = {"ok": "green", "warn": "yellow", "missing": "bold red"}
+
+
+def add(commands: Subparsers) -> None:
+    """Declare the command."""
+    parser = add_command(
+        commands,
+        "doctor",
+        doctor,
+        help="tell what this host lacks",
+        description=_DESCRIPTION,
+        examples=_EXAMPLES,
+    )
+    add_runs_dir(parser)
+    add_json(parser)
+
+
+def doctor(args: argparse.Namespace) -> int:
+    """Do it."""
+    rows = examine(args.runs_dir)
+    missing = [row for row in rows if row.verdict == "missing"]
+    if args.json:
+        print_json({"ok": not missing, "rows": [asdict(row) for row in rows]})
+    else:
+        out = console()
+        out.print(table(rows))
+        if missing:
+            out.print(Text(f"{len(missing)} needed things are missing", style="bold red"))
+        else:
+            out.print("this host can run Gleaner: rlctl run quickstart")
+    return FAILED if missing else OK
+
+
+def table(rows: list[Row]) -> Table:
+    """The table."""
+    shown = Table(box=None, pad_edge=False)
+    for name in ("", "WHAT", "FOUND", "TO DO"):
+        shown.add_column(name, overflow="fold")
+    for row in rows:
+        shown.add_row(Text(row.verdict, style=STYLES[row.verdict]), row.what, Text(row.found), Text(row.todo))
+    return shown

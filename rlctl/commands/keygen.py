@@ -1,0 +1,75 @@
+"""`rlctl keygen`: one key directory for each node, every one trusting all of them."""
+
+import argparse
+from pathlib import Path
+
+from configs.trace import INSTANCE
+from rlctl.commands.common import Subparsers, add_command, add_json, console, print_json
+from rlctl.errors import OK, failed, usage
+from transport.keys import BadKeys, NodeKeys
+
+_DESCRIPTION = """\
+Make CURVE keys for the nodes of a cluster: DIR/<node>/ with node.public, node.secret and trusted/.
+
+Every node trusts every other one, and those that DIR holds already learn of the new ones. Copy each
+directory to its host by a safe way, and to no other: the secret is what proves a node to be itself. A process
+refuses to listen beyond loopback without keys; whoever has none of these gets nothing."""
+
+_EXAMPLES = """\
+  rlctl keygen keys --node head --node spot-1 --node laptop
+  nodeagent start --role head --listen tcp://10.0.0.1:7700 --keys keys/head
+  rlctl ps --head tcp://10.0.0.1:7700 --head-key keys/head/node.public --keys keys/laptop"""
+
+
+def add(commands: Subparsers) -> None:
+    """Declare the command."""
+    parser = add_command(
+        commands, "keygen", keygen, help="make keys for the nodes of a cluster", description=_DESCRIPTION,
+        examples=_EXAMPLES,
+    )  # fmt: skip
+    parser.add_argument("directory", type=Path, metavar="DIR", help="holds one key directory a node")
+    parser.add_argument(
+        "--node", action="append", default=[], metavar="NAME", help="a node; repeated (default: head)"
+    )
+    add_json(parser)
+
+
+def keygen(args: argparse.Namespace) -> int:
+    """Do it."""
+    names: list[str] = args.node or ["head"]
+    for name in names:
+        if not INSTANCE.fullmatch(name) or set(name) == {"."}:
+            raise usage(f"--node {name!r}: use 1 to 64 letters, digits, '_', '.' or '-'")
+        if names.count(name) > 1:
+            raise usage(f"--node {name}: is given twice")
+        if (args.directory / name / "node.secret").exists():
+            raise failed(f"{args.directory / name} has keys: move them away if a new identity is wanted")
+    try:
+        known = {
+            path.parent.name: NodeKeys.load(path.parent) for path in args.directory.glob("*/node.secret")
+        }
+        made = {name: NodeKeys.generate() for name in names}
+        everybody = {keys.public for keys in (*known.values(), *made.values())}
+        for name, keys in made.items():
+            NodeKeys(keys.public, keys.secret, frozenset(everybody - {keys.public})).save(
+                args.directory / name
+            )
+        for name in known:
+            _trust(args.directory / name / "trusted", made)
+    except (BadKeys, OSError) as problem:
+        raise failed(f"{args.directory}: {problem}") from problem
+    if args.json:
+        print_json({name: {"path": str(args.directory / name), "public": made[name].public} for name in made})
+        return OK
+    out = console()
+    for name, keys in made.items():
+        out.print(f"{args.directory / name}  {keys.public}", markup=False)
+    if known:
+        out.print(f"{', '.join(sorted(known))}: trust the new ones now; copy their directories again")
+    return OK
+
+
+def _trust(folder: Path, made: dict[str, NodeKeys]) -> None:
+    folder.mkdir(exist_ok=True)
+    for keys in made.values():
+        (folder / f"{keys.public.encode().hex()[:16]}.public").write_text(keys.public + "\n")

@@ -1,0 +1,69 @@
+"""`rlctl preempt`: give a host its notice, as a cloud would."""
+
+import argparse
+
+from actors.cluster.messages import PreemptionNotice
+from rlctl.commands.common import (
+    Subparsers,
+    add_cluster,
+    add_command,
+    add_json,
+    chosen_cluster,
+    console,
+    print_json,
+    run_async,
+)
+from rlctl.errors import OK, nothing, usage
+from supervisor import AskTimeout, Done
+
+_DESCRIPTION = """\
+Tell a preemptible host that it goes away: it takes no more requests, hands over those it has, leaves, exits.
+
+What a request has collected goes with it: another instance continues from its last token. A host that the
+trace brings is replaced when the trace, or the number of hosts that the job wants, says so."""
+
+_EXAMPLES = """\
+  rlctl preempt spot-2                    in 10 s
+  rlctl preempt spot-2 --notice 30
+  rlctl preempt spot-2 --notice 0         at once: nothing more is decoded there"""
+
+
+def add(commands: Subparsers) -> None:
+    """Declare the command."""
+    parser = add_command(
+        commands,
+        "preempt",
+        preempt,
+        help="give a host its notice",
+        description=_DESCRIPTION,
+        examples=_EXAMPLES,
+    )
+    parser.add_argument("node", metavar="NODE", help="name of the host (see rlctl ps)")
+    parser.add_argument("--notice", type=float, default=10.0, metavar="S", help="seconds left (default: 10)")
+    add_cluster(parser)
+    add_json(parser)
+
+
+def preempt(args: argparse.Namespace) -> int:
+    """Do it."""
+    if not 0 <= args.notice < float("inf"):
+        raise usage(f"--notice {args.notice:g}: expected a number of seconds ≥ 0")
+
+    async def tell() -> None:
+        async with chosen_cluster(args) as cluster:
+            agents = [address.name.removesuffix("/agent") for address in await cluster.names()
+                      if address.name.endswith("/agent")]  # fmt: skip
+            if args.node not in agents:
+                raise nothing(f"{args.node}: no such host; there are {', '.join(agents) or 'none'}")
+            try:
+                notice = PreemptionNotice(deadline_s=args.notice)
+                await cluster.ask(f"{args.node}/agent", notice, expect=Done)
+            except AskTimeout as problem:
+                raise nothing(f"{args.node} does not answer: {problem}") from problem
+
+    run_async(tell())
+    if args.json:
+        print_json({"node": args.node, "notice_s": args.notice})
+    else:
+        console().print(f"{args.node} was told to leave within {args.notice:g} s")
+    return OK

@@ -1,0 +1,59 @@
+"""`rlctl report`: report.html and report.json of a run."""
+
+import argparse
+
+import msgspec
+
+from actors.training.history import HistoryError
+from configs.load import ConfigError
+from rlctl import runs
+from rlctl.commands.common import Subparsers, add_command, add_json, add_runs_dir, console
+from rlctl.errors import OK, failed, nothing
+from rlctl.outcome import print_closing
+from rlctl.report import make
+
+_DESCRIPTION = """\
+Write a run's report.html (one page that stands alone) and report.json, and show the figures.
+
+Works at any time: of a run that goes on or was stopped, what is known so far."""
+
+_EXAMPLES = """\
+  rlctl report                          the newest run
+  rlctl report quickstart-20250101 --json
+  open "$(rlctl report --open-path)"    the path of the page, and nothing else"""
+
+
+def add(commands: Subparsers) -> None:
+    """Declare the command."""
+    parser = add_command(
+        commands,
+        "report",
+        report,
+        help="write and show a run's report",
+        description=_DESCRIPTION,
+        examples=_EXAMPLES,
+    )
+    parser.add_argument("name", nargs="?", default="", metavar="RUN", help="id or path (default: the newest)")
+    parser.add_argument("--open-path", action="store_true", help="print the path of report.html alone")
+    add_json(parser)
+    add_runs_dir(parser)
+
+
+def report(args: argparse.Namespace) -> int:
+    """Do it."""
+    run = runs.find(args.runs_dir, args.name)
+    if not run.history.exists():
+        raise nothing(f"{run.id} has no history yet: it never began to train")
+    try:
+        made = make(run.path)
+    except (HistoryError, ConfigError) as problem:
+        raise failed(str(problem)) from problem
+    except OSError as problem:
+        raise failed(f"{run.path}: the report cannot be written: {problem}") from problem
+    if args.open_path:
+        print(run.path / "report.html")
+    elif args.json:
+        print(msgspec.json.format(msgspec.json.encode(made), indent=2).decode())
+    else:
+        print_closing(made, run, console())
+    return OK

@@ -1,0 +1,61 @@
+"""`rlctl resume`: go on with a run that was stopped, killed or failed."""
+
+import argparse
+
+from actors.training.history import End, HistoryError, read_history
+from rlctl import preflight, runs
+from rlctl.commands.common import Subparsers, add_command, add_head, add_runs_dir, run_async
+from rlctl.commands.run import add_state_dir, add_view, cluster_of, execute
+from rlctl.errors import failed, usage
+from rlctl.head import wait_for_remains
+from rlctl.runs import RunDir
+
+_DESCRIPTION = """\
+Go on with a run after Ctrl-C, after a failure, or after `rlctl run` itself was killed.
+
+The run's own settings are used. No finished step is done again: the trainer goes on from its newest state,
+the rollout from the tokens that were collected. A run that ended cannot be resumed."""
+
+_EXAMPLES = """\
+  rlctl resume                                the newest run
+  rlctl resume quickstart-20250101-120000     by id, or the begin of one
+  rlctl resume runs/quickstart-20250101-120000-1a2b"""
+
+
+def add(commands: Subparsers) -> None:
+    """Declare the command."""
+    parser = add_command(
+        commands, "resume", resume, help="go on with a run", description=_DESCRIPTION, examples=_EXAMPLES
+    )
+    parser.add_argument("name", nargs="?", default="", metavar="RUN", help="id or path (default: the newest)")
+    add_view(parser)
+    add_runs_dir(parser)
+    add_head(parser)
+    add_state_dir(parser)
+
+
+def resume(args: argparse.Namespace) -> int:
+    """Do it."""
+    run = runs.find(args.runs_dir, args.name)
+    if run.driven():
+        raise failed(f"{run.id} runs already; watch it with `rlctl ps --run {run.id}`")
+    refuse_finished(run)
+    config = run.config()
+    problems = preflight.problems(config, run.path)
+    if problems:
+        raise usage(*problems)
+    elsewhere = cluster_of(args)
+    run_async(wait_for_remains(run))
+    return execute(run, config, args, elsewhere)
+
+
+def refuse_finished(run: RunDir) -> None:
+    """Raises CommandError where there is nothing left to do."""
+    if not run.history.exists():
+        return
+    try:
+        records = read_history(run.history)
+    except HistoryError as problem:
+        raise usage(str(problem)) from problem
+    if any(isinstance(record, End) for record in records):
+        raise failed(f"{run.id} has ended; see {run.path / 'report.html'}, or start another with `rlctl run`")

@@ -1,0 +1,192 @@
+"""`rlctl run`: a run from its settings to its report."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import msgspec
+
+from configs.load import ConfigError, load
+from configs.schema import Config
+from rlctl import models, preflight, report, runs
+from rlctl.commands.common import (
+    Subparsers,
+    add_command,
+    add_head,
+    add_json,
+    add_runs_dir,
+    address,
+    console,
+    head_key,
+    print_errors,
+    run_async,
+)
+from rlctl.drive import Elsewhere, View, drive
+from rlctl.errors import FAILED, INTERRUPTED, OK, CommandError, usage
+from rlctl.live import Mode
+from rlctl.outcome import print_closing
+from rlctl.runs import RunDir
+from transport.keys import BadKeys
+
+_DESCRIPTION = """\
+Train a model with rollouts on hosts that may vanish at any instant.
+
+Checks everything first; makes runs/<id>/; makes a small model unless the settings name one; starts a head,
+which starts the other hosts as processes of this machine and lets them come and go as the trace says; shows
+progress; audits what was journaled and trained; writes the report. Ctrl-C stops in order."""
+
+_EXAMPLES = """\
+  rlctl run quickstart                                     five minutes on two cores
+  rlctl run configs/quickstart.toml --set rollout.samples=16 --seed 1
+  rlctl run quickstart --trace my-trace.csv                t_seconds,event,instance_id
+  rlctl run quickstart --json > progress.jsonl             every record, then the result
+  rlctl run big.toml --head tcp://10.0.0.1:7700 --head-key head.public --keys keys/laptop
+                                                           on a cluster that runs (shared runs folder)"""
+
+
+def add(commands: Subparsers) -> None:
+    """Declare the command."""
+    parser = add_command(
+        commands,
+        "run",
+        run,
+        help="train, from settings to report",
+        description=_DESCRIPTION,
+        examples=_EXAMPLES,
+    )
+    parser.add_argument("config", metavar="CONFIG", help="a TOML file, or the name of a preset: quickstart")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="A.B=C",
+        help="one setting over the file's; may be repeated",
+    )
+    parser.add_argument("--seed", metavar="N", help="short for --set job.seed=N")
+    parser.add_argument("--trace", metavar="FILE", help="short for --set fleet.trace=FILE")
+    parser.add_argument("--name", help="short for --set job.name=NAME; begins the run's id")
+    add_view(parser)
+    add_runs_dir(parser)
+    add_head(parser)
+    add_state_dir(parser)
+
+
+def add_state_dir(parser: argparse.ArgumentParser) -> None:
+    """Where the journals of a cluster that runs elsewhere are."""
+    parser.add_argument(
+        "--state-dir", type=Path, action="append", default=[], metavar="DIR",
+        help="with --head: a state directory of a host of that cluster, for the audit; may be repeated",
+    )  # fmt: skip
+
+
+def add_view(parser: argparse.ArgumentParser) -> None:
+    """How progress is shown."""
+    add_json(parser)
+    parser.add_argument("--plain", action="store_true", help="lines instead of a live panel")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do it."""
+    config = settings(args)
+    problems = preflight.problems(config, args.runs_dir)
+    if problems:
+        raise usage(*problems)
+    elsewhere = cluster_of(args)
+    folder = runs.create(args.runs_dir, config)
+    return execute(folder, config, args, elsewhere)
+
+
+def settings(args: argparse.Namespace) -> Config:
+    """The settings with what the options say. Raises CommandError."""
+    short = {"job.seed": args.seed, "fleet.trace": args.trace, "job.name": args.name}
+    sets = [*args.set, *(f"{key}={value}" for key, value in short.items() if value is not None)]
+    try:
+        return load(args.config, sets)
+    except ConfigError as problem:
+        raise usage(*problem.problems) from problem
+
+
+def cluster_of(args: argparse.Namespace) -> Elsewhere | None:
+    """The cluster of `--head`, if one is named. Raises CommandError."""
+    if not args.head:
+        if args.head_key or args.keys or args.state_dir:
+            raise usage(
+                "--head-key, --keys and --state-dir go with --head; a run of this machine has its keys from "
+                "the setting network.keys"
+            )
+        return None
+    return Elsewhere(address(args.head), head_key(args), args.keys, tuple(args.state_dir))
+
+
+def execute(folder: RunDir, config: Config, args: argparse.Namespace, elsewhere: Elsewhere | None) -> int:
+    """Drive the run in its folder; the exit code."""
+    mode: Mode = "json" if args.json else "plain" if args.plain else "auto"
+    ended: CommandError | None = None
+    violations = 0
+    with folder.lock():
+        try:
+            _model(folder, config, mode)
+            violations = len(run_async(drive(folder, config, View(mode, sys.stdout), elsewhere)))
+        except KeyboardInterrupt:
+            ended = CommandError(INTERRUPTED, "stopped on request")
+        except BadKeys as problem:
+            ended = usage(str(problem))
+        except CommandError as problem:
+            ended = problem
+        _tell_outcome(folder, args.json, ended)
+    if ended is not None:
+        print_errors(ended)
+        if ended.code in (FAILED, INTERRUPTED):
+            sys.stderr.write(
+                f"rlctl resume {folder.id}  continues it; rlctl logs --run {folder.id}  tells more\n"
+            )
+        return ended.code
+    return FAILED if violations else OK
+
+
+def _model(folder: RunDir, config: Config, mode: Mode) -> None:
+    """Check the model that the settings name, or make one. Raises CommandError."""
+    if config.model.path:
+        models.check(Path(config.model.path), folder.config_file)
+        return
+    if folder.model.exists():  # a resume; it appeared whole
+        return
+    models.make(folder.model, folder.config_file, progress_printer(mode))
+
+
+def progress_printer(mode: Mode) -> models.OnProgress:
+    """Shows how far the warm start is."""
+    live = mode == "auto" and sys.stdout.isatty()
+
+    def show(at: models.Progress) -> None:
+        last = at.step == at.steps
+        if mode == "json":
+            sys.stdout.write(msgspec.json.encode(at).decode() + "\n")
+        elif live:
+            text = f"making the model: {at.step}/{at.steps}, loss {at.loss:.3f}"
+            sys.stdout.write(f"\r{text}{chr(10) if last else ''}")
+        elif last or at.step % 100 == 0:
+            sys.stdout.write(f"making the model: step {at.step}/{at.steps}  loss {at.loss:.3f}\n")
+        sys.stdout.flush()
+
+    return show
+
+
+def _tell_outcome(folder: RunDir, as_json: bool, ended: CommandError | None) -> None:
+    """Write the report, where anything happened, and show its figures."""
+    made = None
+    if folder.history.exists():
+        made = report.make(folder.path)
+    if as_json:
+        result = {
+            "kind": "result",
+            "run_id": folder.id,
+            "path": str(folder.path),
+            "errors": list(ended.lines) if ended else [],
+            "report": msgspec.to_builtins(made),
+        }
+        sys.stdout.write(json.dumps(result) + "\n")
+    elif made is not None:
+        print_closing(made, folder, console())
+    sys.stdout.flush()

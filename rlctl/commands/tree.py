@@ -1,0 +1,121 @@
+"""`rlctl tree`: who supervises whom, host by host."""
+
+import argparse
+from collections.abc import Sequence
+
+import msgspec
+from rich.text import Text
+from rich.tree import Tree
+
+from rlctl.client import Processes
+from rlctl.commands.common import (
+    Subparsers,
+    add_cluster,
+    add_command,
+    add_json,
+    chosen_cluster,
+    console,
+    print_json,
+    run_async,
+)
+from rlctl.errors import FAILED, OK
+from supervisor.system_messages import ActorState, SystemState
+
+_DESCRIPTION = """\
+Show the supervision tree of every host: supervisors, actors and processes under them, and their figures.
+
+A failed child is restarted by the supervisor above it; when that happens too often the supervisor itself
+fails upward. A child process shows its own actors beneath it."""
+
+_EXAMPLES = """\
+  rlctl tree
+  rlctl tree --run quickstart-2025 --json"""
+
+
+def add(commands: Subparsers) -> None:
+    """Declare the command."""
+    parser = add_command(
+        commands, "tree", tree, help="show who supervises whom", description=_DESCRIPTION, examples=_EXAMPLES
+    )
+    add_cluster(parser)
+    add_json(parser)
+
+
+def tree(args: argparse.Namespace) -> int:
+    """Do it."""
+
+    async def look() -> Processes:
+        async with chosen_cluster(args) as cluster:
+            return await cluster.processes()
+
+    seen = run_async(look())
+    if args.json:
+        print_json({"hosts": _nested(seen.states), "silent": seen.silent})
+    else:
+        out = console()
+        for branch in trees(seen.states):
+            out.print(branch)
+        for endpoint in seen.silent:
+            out.print(f"no answer from the process at {endpoint}")
+    return FAILED if seen.silent else OK
+
+
+def trees(states: Sequence[SystemState]) -> list[Tree]:
+    """One tree a host; the node agent's process is its root, child processes hang where they are children."""
+    hosts: dict[str, list[SystemState]] = {}
+    for state in states:
+        hosts.setdefault(state.node, []).append(state)
+    return [_host(node, processes) for node, processes in hosts.items()]
+
+
+def _host(node: str, processes: Sequence[SystemState]) -> Tree:
+    by_pid = {state.pid: state for state in processes}
+    agent = next((state for state in processes if state.process == "agent"), None)
+    root = Tree(Text(node if agent is None else f"{node}  pid {agent.pid}", style="bold"))
+    shown: set[int] = set()
+    for state in ([agent] if agent else []) + [state for state in processes if state is not agent]:
+        if state.pid not in shown:
+            shown.add(state.pid)
+            base = root if state is agent else root.add(_process_label(state.process, state.pid))
+            _actors(base, state, by_pid, shown)
+    return root
+
+
+def _actors(base: Tree, state: SystemState, by_pid: dict[int, SystemState], shown: set[int]) -> None:
+    supervisors: dict[str, Tree] = {}
+    for actor in state.actors:
+        place = base
+        if actor.parent:
+            if actor.parent not in supervisors:
+                supervisors[actor.parent] = base.add(Text(actor.parent, style="dim"))
+            place = supervisors[actor.parent]
+        branch = place.add(_label(actor))
+        child = by_pid.get(actor.pid)
+        if child is not None and child.pid not in shown:
+            shown.add(child.pid)
+            _actors(branch, child, by_pid, shown)
+
+
+def _process_label(name: str, pid: int) -> Text:
+    return Text.assemble((name, "cyan"), (f"  pid {pid}", "dim"))
+
+
+def _label(actor: ActorState) -> Text:
+    text = _process_label(actor.name, actor.pid) if actor.pid else Text(actor.name)
+    if actor.state != "running":
+        text.append(f"  {actor.state}", style="yellow")
+    if actor.restarts:
+        text.append(f"  {actor.restarts} restarts, last: {actor.last_failure}", style="red")
+    figures = "  ".join(f"{name} {value}" for name, value in actor.figures.items())
+    return text.append(f"  {figures}" if figures else "", style="dim")
+
+
+def _nested(states: Sequence[SystemState]) -> dict[str, dict[str, object]]:
+    hosts: dict[str, dict[str, object]] = {}
+    for state in states:
+        hosts.setdefault(state.node, {})[state.process] = {
+            "pid": state.pid,
+            "endpoint": state.endpoint,
+            "actors": msgspec.to_builtins(state.actors),
+        }
+    return hosts

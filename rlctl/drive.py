@@ -1,0 +1,208 @@
+"""Drives a run from its settings to its report: head, job, live view, audit, and an end that leaves nothing.
+
+Owns the order of things and how a run ends. What each part does is in its own room. A run that did not
+finish can be resumed; only one that did gets its `End` record.
+"""
+
+import asyncio
+import signal
+import threading
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from actors.cluster.messages import JobEnded, JobIs, JobSpec, JobStatus, SubmitJob
+from actors.training.history import End, HistoryFollower, HistoryWriter
+from configs.load import dump
+from configs.schema import Config
+from rlctl.audit import Violation, audit
+from rlctl.client import Cluster, connect, connect_to_run
+from rlctl.errors import INTERRUPTED, CommandError, failed
+from rlctl.evidence import gather
+from rlctl.head import running_head
+from rlctl.live import Mode, follow, show
+from rlctl.progress import Progress
+from rlctl.runs import RunDir
+from supervisor import AskFailed, Refused
+
+SCHEDULER = "cluster/scheduler"
+SUBMIT_S = 60.0  # the scheduler starts the fleet before it answers
+STATUS_S = 5.0
+STATUS_PERIOD_S = 0.5
+SILENT_S = 60.0  # without an answer from the scheduler; its restart takes a second
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """A cluster that runs already. state_dirs: where its hosts keep their journals, for the audit."""
+
+    endpoint: str
+    head_key: str = ""
+    keys: Path | None = None
+    state_dirs: Sequence[Path] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """How progress is shown."""
+
+    mode: Mode
+    out: TextIO
+
+
+async def drive(
+    run: RunDir, config: Config, view: View, elsewhere: Elsewhere | None = None
+) -> list[Violation]:
+    """Run the job to its end; the broken invariants, none when all is well.
+
+    Raises CommandError: the job failed, the head ended, or the user stopped it (INTERRUPTED).
+    """
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    job = JobSpec(
+        run_id=run.id,
+        run_dir=str(run.path),
+        model_dir=config.model.path or str(run.model),
+        config=dump(config),
+    )
+    viewer = _Viewer(run, view)
+    try:
+        async with _cluster(run, config, elsewhere) as cluster:
+            await cluster.until(stop, _job_done(cluster.client, job, viewer))
+        violations = _close_books(run, config, elsewhere)
+        await viewer.finish()
+        return violations
+    finally:
+        await viewer.stop()
+
+
+class _Driven:
+    """A cluster that this run has a say in. `ended` is why its head ended; None where it is not ours."""
+
+    def __init__(self, client: Cluster, ended: "asyncio.Task[CommandError | None] | None") -> None:
+        self.client = client
+        self._ended = ended
+
+    async def until(self, stop: asyncio.Event, work: Coroutine[object, object, None]) -> None:
+        """Do `work`, unless the user stops it or the head ends first. Raises CommandError for those."""
+        doing: asyncio.Task[CommandError | None] = asyncio.create_task(_no_problem(work))
+        stopping: asyncio.Task[CommandError | None] = asyncio.create_task(_stopped(stop))
+        watched = [doing, stopping, *([self._ended] if self._ended is not None else [])]
+        try:
+            await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
+            if stopping.done() and not doing.done() and self._ended is None:
+                await _call_off(self.client)
+            problem = next(task.result() for task in watched if task.done())
+            if problem is not None:
+                raise problem
+        finally:
+            doing.cancel()
+            stopping.cancel()
+
+
+async def _no_problem(work: Coroutine[object, object, None]) -> None:
+    await work
+
+
+async def _stopped(stop: asyncio.Event) -> CommandError:
+    await stop.wait()
+    return CommandError(INTERRUPTED, "stopped on request")
+
+
+@asynccontextmanager
+async def _cluster(run: RunDir, config: Config, elsewhere: Elsewhere | None) -> AsyncIterator[_Driven]:
+    if elsewhere is not None:
+        async with connect(elsewhere.endpoint, elsewhere.keys, head_key=elsewhere.head_key) as client:
+            yield _Driven(client, None)
+        return
+    async with running_head(run, config) as head:
+        await head.found()
+        ended: asyncio.Task[CommandError | None] = asyncio.create_task(head.ended())
+        try:
+            async with connect_to_run(run) as client:
+                yield _Driven(client, ended)
+        finally:
+            ended.cancel()
+
+
+async def _job_done(cluster: Cluster, job: JobSpec, viewer: "_Viewer") -> None:
+    """Submit the job and wait for its end. Raises CommandError where it fails."""
+    try:
+        state = await cluster.ask(SCHEDULER, SubmitJob(job=job), expect=JobIs, deadline_s=SUBMIT_S)
+    except Refused as refusal:
+        raise failed(f"the cluster refused the job: {refusal}") from refusal
+    except AskFailed as problem:
+        raise failed(f"the cluster at {cluster.head.endpoint} did not take the job: {problem}") from problem
+    viewer.start()
+    silent_s = 0.0
+    while state.state == "running":
+        await asyncio.sleep(STATUS_PERIOD_S)
+        try:
+            state = await cluster.ask(SCHEDULER, JobStatus(), expect=JobIs, deadline_s=STATUS_S)
+            silent_s = 0.0
+        except AskFailed as problem:
+            silent_s += STATUS_PERIOD_S + STATUS_S
+            if silent_s > SILENT_S:
+                raise failed(f"the scheduler has been silent for {silent_s:.0f} s: {problem}") from problem
+    if state.state != "done":
+        raise failed(f"the job {state.state}: {state.reason or 'no reason was given'}")
+
+
+async def _call_off(cluster: Cluster) -> None:
+    """A cluster that goes on without us lets the job's hosts go."""
+    await cluster.tell(SCHEDULER, JobEnded(ok=False, reason="stopped on request"))
+
+
+def _close_books(run: RunDir, config: Config, elsewhere: Elsewhere | None) -> list[Violation]:
+    """Audit what the run left behind and write its end into its history."""
+    state_dirs = elsewhere.state_dirs if elsewhere is not None else ()
+    evidence = gather(run.path, config, complete=True, state_dirs=state_dirs)
+    violations = audit(evidence)
+    counters = evidence.counters
+    writer = HistoryWriter(run.history)
+    writer.write(
+        End(
+            t_s=writer.last_t_s,
+            tokens_collected=counters.tokens_collected if counters else 0,
+            tokens_lost=evidence.tokens_lost,
+            tokens_generated_twice=counters.tokens_generated_twice if counters else 0,
+            requests_migrated=counters.requests_migrated if counters else 0,
+            ok=not violations,
+            violations=[str(violation) for violation in violations],
+        )
+    )
+    writer.close()
+    return violations
+
+
+class _Viewer:
+    """The live view, on a thread of its own: it waits with `sleep`."""
+
+    def __init__(self, run: RunDir, view: View) -> None:
+        self._view = view
+        self._follower = HistoryFollower(run.history)
+        self._known = Progress()
+        for record in self._follower.poll():  # before a resume
+            self._known.observe(record)
+        self._over = threading.Event()
+        self._showing: asyncio.Task[Progress] | None = None
+
+    def start(self) -> None:
+        records = follow(self._follower, lambda: not self._over.is_set(), sleep=self._over.wait)
+        self._showing = asyncio.create_task(
+            asyncio.to_thread(show, records, self._view.mode, self._view.out, self._known)
+        )
+
+    async def finish(self) -> None:
+        """Show the end."""
+        if self._showing is not None:
+            await self._showing
+
+    async def stop(self) -> None:
+        """No more will come."""
+        self._over.set()
+        await self.finish()

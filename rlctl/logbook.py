@@ -1,0 +1,101 @@
+"""Reads the logs of many processes as one.
+
+Owns which files an actor, a process or a host writes to, and the order of their lines. Reads no more than the
+end of a file that is longer than what is asked for.
+"""
+
+import json
+import re
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+_TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[,.]\d{3}")
+BYTES_A_LINE = 400  # more than most lines; how far back the last lines are looked for
+MAX_READ = 1 << 20  # of one file at a time
+IN_AGENT = ("registry", "cluster", "training/controller", "training/state")
+"""Actors that live in a node agent's own process: their lines are in agent.log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line: the process that wrote it, the time that it bears (or that of the line before), its text."""
+
+    source: str
+    when: str
+    text: str
+
+    def as_json(self) -> str:
+        """For machines."""
+        return json.dumps({"source": self.source, "when": self.when, "text": self.text})
+
+
+def files_of(nodes: Path, who: str) -> list[Path]:
+    """Log files of a host, a process, an actor, or (for "") of everybody."""
+    every = sorted([*nodes.glob("*/logs/*.log"), *nodes.glob("*/logs/*.out")])
+    if not who:
+        return every
+    host = [file for file in every if _node(file) == who]
+    if host:
+        return host
+    first, _, last = who.partition("/")
+    exact = [file for file in every if (_node(file), file.stem) == (first, last)]
+    if exact:
+        return exact
+    if who.startswith(IN_AGENT):
+        return [file for file in every if file.stem == "agent"]
+    return [file for file in every if file.stem in (first, last)]
+
+
+def _node(file: Path) -> str:
+    return file.parent.parent.name
+
+
+class Logbook:
+    """The lines of some files, from the end of what was read."""
+
+    def __init__(self, files: Iterable[Path]) -> None:
+        self._offsets: dict[Path, int] = {}
+        self._files = list(files)
+
+    def last(self, count: int) -> list[Line]:
+        """The last lines of all files together, by time; what follows them comes with `more`."""
+        lines: list[Line] = []
+        for file in self._files:
+            size = file.stat().st_size
+            self._offsets[file] = max(0, size - min(MAX_READ, count * BYTES_A_LINE))
+            lines += self._read(file, partial_first=self._offsets[file] > 0)
+        lines.sort(key=lambda line: line.when)
+        return lines[-count:] if count else []
+
+    def more(self, files: Iterable[Path]) -> list[Line]:
+        """Lines that were written since, by time; files that are new are read from their begin."""
+        lines = [line for file in files for line in self._read(file)]
+        return sorted(lines, key=lambda line: line.when)
+
+    def _read(self, file: Path, *, partial_first: bool = False) -> list[Line]:
+        offset = self._offsets.get(file, 0)
+        try:
+            with file.open("rb") as opened:
+                if file.stat().st_size < offset:  # it was rotated
+                    offset = 0
+                opened.seek(offset)
+                data = opened.read(MAX_READ)
+        except FileNotFoundError:
+            return []
+        whole = data[: data.rfind(b"\n") + 1]
+        self._offsets[file] = offset + len(whole)
+        texts = whole.decode(errors="replace").splitlines()[1 if partial_first else 0 :]
+        written = time.strftime("%Y-%m-%d %H:%M:%S,000", time.localtime(file.stat().st_mtime))
+        return _lines(f"{_node(file)}/{file.stem}", texts, written if file.suffix == ".out" else "")
+
+
+def _lines(source: str, texts: Iterable[str], when: str) -> list[Line]:
+    """`when`: of lines before the first that bears a time; what was only printed bears none."""
+    lines = []
+    for text in texts:
+        found = _TIME.match(text)
+        when = found[0].replace(".", ",") if found else when
+        lines.append(Line(source, when, text))
+    return lines

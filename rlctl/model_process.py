@@ -1,0 +1,114 @@
+"""The process that loads torch (and, to make a model, transformers): `python -m rlctl.model_process ...`.
+
+Owns nothing but the way from its arguments to lines of JSON on standard output (`rlctl.models`). People use
+`rlctl model`.
+"""
+
+from supervisor.process import die_with_parent
+
+if __name__ == "__main__":
+    die_with_parent()  # before the imports below: they take seconds
+
+import argparse
+import sys
+from pathlib import Path
+
+import msgspec
+import torch
+
+from actors.engine.checkpoint import load_checkpoint
+from actors.engine.qwen3_config import BadCheckpoint, Qwen3Config
+from actors.reward.problems import BadTask, Problems
+from actors.reward.task import BadTokenizer, Task
+from configs.load import ConfigError, load
+from configs.schema import Config
+from rlctl.models import Made, Progress, Said, Unusable
+
+TRIED_PROBLEMS = 64
+"""Problems whose prompts must fit the engine before a run begins; a later one that does not fit is refused
+there."""
+REPORT_EVERY = 5
+
+
+def say(said: Said) -> None:
+    """One line for the process that started this one."""
+    sys.stdout.write(msgspec.json.encode(said).decode() + "\n")
+    sys.stdout.flush()
+
+
+def make(out_dir: Path, config: Config) -> None:
+    """Make the model of the settings. Raises BadTask, OSError."""
+    from actors.training.new_model import WarmStartProgress, new_model  # loads transformers
+
+    def report(at: WarmStartProgress) -> None:
+        if at.step % REPORT_EVERY == 0 or at.step == at.steps:
+            say(Progress(step=at.step, steps=at.steps, loss=at.loss))
+
+    problems = Problems(config.task.name, config.task.params, config.job.seed)
+    new_model(out_dir, config.model, problems, config.job.seed, report)
+
+
+def describe(directory: Path, example: str = "") -> Made:
+    """Load a checkpoint and count it. Raises BadCheckpoint."""
+    model = load_checkpoint(directory)
+    shape = Qwen3Config.load(directory)
+    parameters = list(model.parameters())
+    return Made(
+        path=str(directory),
+        parameters=sum(tensor.numel() for tensor in parameters),
+        layers=shape.num_hidden_layers,
+        hidden_size=shape.hidden_size,
+        heads=shape.num_attention_heads,
+        kv_heads=shape.num_key_value_heads,
+        vocabulary=shape.vocab_size,
+        longest=shape.max_position_embeddings,
+        bytes=sum(tensor.numel() * tensor.element_size() for tensor in parameters),
+        example=example,
+    )
+
+
+def fit(directory: Path, config: Config) -> str:
+    """Word some problems with the model's tokenizer; an example of them.
+
+    Raises BadTask, BadTokenizer, and BadCheckpoint where prompts or responses do not fit.
+    """
+    task = Task(config.task.name, config.task.params, config.job.seed, directory)
+    shape = Qwen3Config.load(directory)
+    tried = [task.problem("train", index) for index in range(min(TRIED_PROBLEMS, config.task.train_problems))]
+    longest = max(len(problem.prompt_tokens) for problem in tried)
+    if longest > config.engine.max_prompt_tokens:
+        raise BadCheckpoint(
+            f"a prompt of {config.task.name} has {longest} tokens, engine.max_prompt_tokens is "
+            f"{config.engine.max_prompt_tokens}: raise it"
+        )
+    if longest + config.rollout.max_new_tokens > shape.max_position_embeddings:
+        raise BadCheckpoint(
+            f"{directory}: it reads {shape.max_position_embeddings} tokens, prompts have up to {longest} "
+            f"and rollout.max_new_tokens is {config.rollout.max_new_tokens}: lower that"
+        )
+    return tried[0].question
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point; failures that a user can mend become a line of JSON."""
+    parser = argparse.ArgumentParser(prog="rlctl.model_process")
+    parser.add_argument("what", choices=["new", "check", "show"])
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--config", type=Path)
+    args = parser.parse_args(argv)
+    torch.set_num_threads(1)  # the same seed gives the same bits whatever the host; two threads gain little
+    try:
+        config = load(args.config) if args.config else Config()
+        if args.what == "new":
+            make(args.directory, config)
+        example = fit(args.directory, config) if args.what != "show" else ""
+        say(describe(args.directory, example))
+    except (BadCheckpoint, BadTask, BadTokenizer, ConfigError, FileExistsError) as problem:
+        say(Unusable(text=str(problem)))
+    except OSError as problem:
+        say(Unusable(text=f"{args.directory}: {problem}: is the disk full or not writable?"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,126 @@
+"""Makes, checks and describes models, in a process of its own: torch and transformers stay out of `rlctl`.
+
+Owns that process and what it says. The work is `rlctl.model_process`.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from rlctl.errors import CommandError, failed, usage
+from supervisor.process import PARENT_VARIABLE
+
+MAX_SAID = 4096
+"""Characters of an unforeseen failure that are shown; its end tells most."""
+
+
+class Said(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=str.lower):
+    """A line from the process."""
+
+
+class Progress(Said, frozen=True, kw_only=True):
+    """The warm start goes on. loss: nats a token."""
+
+    step: int
+    steps: int
+    loss: float
+
+
+class Made(Said, frozen=True, kw_only=True):
+    """What is in a checkpoint directory that loads. example: a problem of the task, if one was asked for."""
+
+    path: str
+    parameters: int
+    layers: int
+    hidden_size: int
+    heads: int
+    kv_heads: int
+    vocabulary: int
+    longest: int
+    bytes: int
+    example: str = ""
+
+
+class Unusable(Said, frozen=True, kw_only=True):
+    """It cannot be used. `text` says what, where and what to do."""
+
+    text: str
+
+
+_decoder = msgspec.json.Decoder(Progress | Made | Unusable)
+OnProgress = Callable[[Progress], None]
+
+
+def make(out_dir: Path, config_file: Path, on_progress: OnProgress) -> Made:
+    """Make the model of the settings in `out_dir`. Raises CommandError."""
+    return _ask(["new", str(out_dir), "--config", str(config_file)], on_progress)
+
+
+def check(model_dir: Path, config_file: Path) -> Made:
+    """Load a checkpoint as the trainer will, and word some problems with it. Raises CommandError."""
+    return _ask(["check", str(model_dir), "--config", str(config_file)], lambda _: None)
+
+
+def show(model_dir: Path) -> Made:
+    """Load a checkpoint and describe it. Raises CommandError."""
+    return _ask(["show", str(model_dir)], lambda _: None)
+
+
+def _ask(arguments: Sequence[str], on_progress: OnProgress) -> Made:
+    made: Made | None = None
+    with _process(arguments) as process:
+        for said in _lines(process):
+            if isinstance(said, Progress):
+                on_progress(said)
+            elif isinstance(said, Unusable):
+                raise usage(*said.text.splitlines())
+            else:
+                made = said
+    if made is None:
+        raise failed(f"the process that handles models ended with {process.returncode} and no answer")
+    return made
+
+
+def _lines(process: "subprocess.Popen[str]") -> Iterator[Progress | Made | Unusable]:
+    assert process.stdout is not None
+    assert process.stderr is not None
+    for line in process.stdout:
+        try:
+            yield _decoder.decode(line)
+        except msgspec.MsgspecError:
+            continue  # some library's own print
+    said = process.stderr.read()
+    if process.wait() != 0:
+        lines = [line for line in said[-MAX_SAID:].splitlines() if line.strip()]
+        raise failed("the process that handles models failed:", *lines[-6:])
+
+
+@contextmanager
+def _process(arguments: Sequence[str]) -> "Iterator[subprocess.Popen[str]]":
+    """Ends with the block, and with this process: Ctrl-C reaches `rlctl` alone, which then stops it."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rlctl.model_process", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, PARENT_VARIABLE: str(os.getpid()), "TOKENIZERS_PARALLELISM": "false"},
+    )
+    try:
+        with process:
+            try:
+                yield process
+            finally:
+                if process.poll() is None:
+                    process.kill()
+    except OSError as problem:
+        raise failed(f"cannot talk to the process that handles models: {problem}") from problem
+
+
+__all__ = ["CommandError", "Made", "OnProgress", "Progress", "Said", "Unusable", "check", "make", "show"]

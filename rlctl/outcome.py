@@ -1,0 +1,77 @@
+"""What is said when a run has ended: its figures in a table, and where its files are.
+
+Owns the words of the end. Computes nothing.
+"""
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rlctl.report.model import Report
+from rlctl.runs import RunDir
+from rlctl.wording import duration
+
+
+def closing_table(report: Report, run: RunDir) -> Table:
+    """The table that ends `rlctl run`."""
+    table = Table(title=f"run {report.run_id or run.id}", title_justify="left", show_header=False, box=None)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows(report, run):
+        table.add_row(name, Text(value))
+    return table
+
+
+def rows(report: Report, run: RunDir) -> list[tuple[str, str]]:
+    """Names and values, in the order in which people ask for them."""
+    tokens, cost = report.tokens, report.cost
+    restarts = sum(restart.count for restart in report.restarts)
+    found = [
+        ("held-out reward", f"{_number(report.reward.first)} → {_number(report.reward.last)}"),
+        ("steps", f"{report.steps} of {report.steps_planned} in {duration(report.wall_s)}"),
+        (
+            "tokens",
+            f"{tokens.collected:,} collected, {_count(tokens.lost)} lost, "
+            f"{_count(tokens.generated_twice)} generated twice",
+        ),
+        ("requests migrated", f"{report.requests.migrated}"),
+        (
+            "hosts taken away",
+            f"{report.preemptions.killed} killed, {report.preemptions.noticed} with notice",
+        ),
+        ("restarts", str(restarts)),
+    ]
+    if report.resumes:
+        found.append(("resumed", f"{report.resumes} times"))
+    if cost is not None:
+        found.append(
+            (
+                "cost",
+                f"{cost.total:.4f} {cost.currency} (all on reserved hosts: {cost.at_reserved_price:.4f})",
+            )
+        )
+    if report.ok is not None:
+        found.append(("invariants", "all held" if report.ok else f"{len(report.violations)} broken"))
+    found += [(f"  {index}.", text) for index, text in enumerate(report.violations, start=1)]
+    for name, path in (
+        ("report", run.path / "report.html"),
+        ("checkpoints", run.checkpoints),
+        ("logs", run.nodes),
+    ):
+        if path.exists():
+            found.append((name, str(path)))
+    return found
+
+
+def print_closing(report: Report, run: RunDir, console: Console) -> None:
+    """Print the table."""
+    console.print()
+    console.print(closing_table(report, run), soft_wrap=True)
+
+
+def _number(value: float | None) -> str:
+    return "?" if value is None else f"{value:.3f}"
+
+
+def _count(value: int | None) -> str:
+    return "?" if value is None else f"{value:,}"

@@ -1,0 +1,101 @@
+"""What can be known to fail before a run begins: trace, keys, disk, shared memory.
+
+Owns the checks and their words. Nothing is written. Whether a model loads is for `rlctl.models.check`, whose
+process has torch.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from actors.cluster.job import SHARED_MEMORY
+from actors.engine.qwen3_config import BadCheckpoint, Qwen3Config
+from configs import trace
+from configs.schema import Config
+from transport.keys import BadKeys, NodeKeys, RefusedToListen, require_keys_beyond_loopback
+
+BYTES_A_PARAMETER = 4
+"""Everything is float32 here."""
+STATE_COPIES = 3
+"""Weights and two moments of AdamW."""
+IMAGES_A_HOST = 3
+"""Images of weights that one host holds at once, at most: one served, one pulled, one about to be dropped."""
+MEMORY_SPARE_BYTES = 16 << 20
+DISK_SPARE_BYTES = 128 << 20
+"""Journals, logs and reports of a run of a few hundred steps."""
+
+
+def problems(config: Config, runs_dir: Path) -> list[str]:
+    """One finished line for each thing that would stop the run."""
+    return [*_settings(config), *_space(config, runs_dir)]
+
+
+def _settings(config: Config) -> Iterator[str]:
+    if config.fleet.trace:
+        try:
+            trace.read(config.fleet.trace)
+        except trace.TraceError as problem:
+            yield str(problem)
+    try:
+        keys = NodeKeys.load(config.network.keys) if config.network.keys else None
+        require_keys_beyond_loopback(listen_address(config), keys)
+    except (BadKeys, RefusedToListen) as problem:
+        yield f"network: {problem}"
+    if config.model.path:
+        try:
+            Qwen3Config.load(config.model.path)
+        except BadCheckpoint as problem:
+            yield f"model.path: {problem}"
+
+
+def listen_address(config: Config) -> str:
+    """Where the head listens: any port of the host's address."""
+    host = config.network.bind
+    return f"tcp://[{host}]:0" if ":" in host else f"tcp://{host}:0"
+
+
+def _space(config: Config, runs_dir: Path) -> Iterator[str]:
+    weights = weight_bytes(config)
+    state = STATE_COPIES * weights
+    on_disk = DISK_SPARE_BYTES + weights + (config.training.checkpoint_keep + 1) * state
+    in_memory = MEMORY_SPARE_BYTES + IMAGES_A_HOST * weights * (1 + config.fleet.n_prem_max) + 2 * state
+    folder = runs_dir.resolve()
+    while not folder.exists():
+        folder = folder.parent
+    if not os.access(folder, os.W_OK):
+        yield f"{folder}: cannot be written; give another folder with --runs-dir"
+    free = shutil.disk_usage(folder).free
+    if free < on_disk:
+        yield f"{folder}: {size(free)} are free, a run needs {size(on_disk)}; free space or use --runs-dir"
+    if not SHARED_MEMORY.is_dir():
+        yield f"{SHARED_MEMORY} does not exist: hosts keep weights there; mount a tmpfs"
+        return
+    free = shutil.disk_usage(SHARED_MEMORY).free
+    if free < in_memory:
+        left = sorted(SHARED_MEMORY.glob("gleaner-*"))
+        hint = f"; {len(left)} folders of other runs lie there (gleaner-*)" if left else ""
+        yield (
+            f"{SHARED_MEMORY}: {size(free)} are free, a run needs {size(in_memory)}{hint}; in a container, "
+            "give it more with --shm-size"
+        )
+
+
+def weight_bytes(config: Config) -> int:
+    """Size of the model's weights: of the files there are, or an estimate from the dimensions."""
+    model = config.model
+    if model.path:
+        return sum(file.stat().st_size for file in Path(model.path).glob("*.safetensors"))
+    attention = model.hidden_size * model.head_dim * 2 * (model.heads + model.kv_heads)
+    layer = attention + 3 * model.hidden_size * model.intermediate_size
+    return BYTES_A_PARAMETER * (model.layers * layer + 512 * model.hidden_size)
+
+
+def size(count: int) -> str:
+    """Bytes as people say them."""
+    amount = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TiB"
