@@ -3,6 +3,7 @@
 Owns a process's short life as a caller without actors of its own.
 """
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -27,7 +28,7 @@ async def calling(agent: AgentFile) -> AsyncIterator[ActorSystem]:
     wire = ZmqWire("caller", incarnations.mint(), LOOPBACK, keys)
     system = ActorSystem(
         node="caller",
-        process="caller",
+        process=f"caller-{os.getpid()}",
         wire=wire,
         journals=SqliteJournal(NO_FILE),
         network=Network("127.0.0.1", keys),

@@ -31,6 +31,8 @@ class Outbound:
     def __init__(self, system: ActorSystem) -> None:
         self._system = system
         self._pending = PendingAsks()
+        # Part of every key: a restarted process must not be answered by what its earlier life asked.
+        self._life = system.incarnations.mint()
         self._asks = 0
 
     def answered(self, corr: int, outcome: Outcome) -> bool:
@@ -84,7 +86,7 @@ class Outbound:
             deadline = min(deadline, source.deadline)
         if not key:
             self._asks += 1
-            key = f"{self._system.node}/{self._system.process}/{self._asks}"
+            key = f"{self._system.node}/{self._system.process}#{self._life}/{self._asks}"
         pause = RETRY_S
         while True:
             left = deadline - now()

@@ -1,0 +1,157 @@
+"""The children of real node agents: restarted when they are killed, gone when their agent is."""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from real_nodes import Nodes, is_alive, wait_for
+
+from actors.cluster.job import memory_dir
+from actors.cluster.messages import JobIs, JobSpec, KillChild, SubmitJob
+from configs import load
+from configs.schema import Config, Fleet
+from nodeagent.client import calling, inspect, tell_agent
+from nodeagent.exit_codes import FAILED, USAGE
+from nodeagent.files import AgentFile, find_agent
+from supervisor import Address, Done, Message, Refused
+
+pytestmark = pytest.mark.realprocess
+HOSTS = ("head", "reserved-1", "spot-1")
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[JobSpec]:
+    """A job that gets as far as its processes: its model does not exist."""
+    spec = JobSpec(
+        run_id=f"test-{os.getpid()}-{tmp_path.name}",
+        run_dir=str(tmp_path),
+        model_dir=str(tmp_path / "model"),
+        config=load.dump(Config(fleet=Fleet(n_prem_max=1, restarts=20))),
+    )
+    yield spec
+    for host in HOSTS:
+        if memory_dir(spec, host).is_dir():
+            shutil.rmtree(memory_dir(spec, host))
+
+
+def submit(head: AgentFile, job: JobSpec) -> JobIs:
+    async def ask() -> JobIs:
+        scheduler = Address(name="cluster/scheduler", endpoint=head.endpoint, public_key=head.public_key)
+        async with calling(head) as system:
+            return await system.ask(scheduler, SubmitJob(job=job), deadline_s=20.0, expect=JobIs)
+
+    return asyncio.run(ask())
+
+
+def order(agent: AgentFile, message: Message) -> None:
+    asyncio.run(tell_agent(agent, message, Done, 10.0))
+
+
+def children(agent: AgentFile) -> dict[str, int]:
+    """Child processes by name, with their pids."""
+    state = asyncio.run(inspect(agent, 10.0))
+    return {actor.name: actor.pid for actor in state.actors if actor.pid}
+
+
+def history(root: Path) -> list[dict[str, object]]:
+    file = root / "history.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def told(root: Path, **fields: object) -> int:
+    """How many records of the history have these fields."""
+    return sum(fields.items() <= record.items() for record in history(root))
+
+
+def test_a_killed_child_comes_back_and_a_killed_host_leaves_nobody_behind(nodes: Nodes, job: JobSpec) -> None:
+    head = nodes.start("head", "--role", "head")
+    assert submit(head, job).state == "running"
+    spot = nodes.start("spot-1", "--join", head.endpoint)
+    wait_for(lambda: set(children(spot)) == {"transfer", "engine"}, what="children of spot-1")
+    wait_for(lambda: told(nodes.root, kind="node", node="spot-1", event="joined"), what="joined")
+
+    before = children(spot)
+    order(spot, KillChild(child="transfer"))
+    wait_for(lambda: children(spot).get("transfer", before["transfer"]) != before["transfer"], what="restart")
+    assert not is_alive(before["transfer"])
+    assert children(spot)["engine"] == before["engine"]
+    restarted = {"kind": "restart", "actor": "transfer", "cause": "SIGKILL", "incarnation": 2}
+    wait_for(lambda: told(nodes.root, **restarted) == 1, what="report of the restart")
+    with pytest.raises(Refused, match="it has transfer, engine"):
+        order(spot, KillChild(child="tranfser"))
+
+    orphans = list(children(spot).values())
+    assert all(is_alive(pid) for pid in orphans)
+    nodes.processes["spot-1"].kill()
+    wait_for(lambda: not any(is_alive(pid) for pid in orphans), 5.0, "death of the children")
+    wait_for(lambda: told(nodes.root, kind="node", node="spot-1", event="killed") == 1, what="killed")
+
+
+def test_a_head_with_a_local_fleet_starts_its_hosts_and_takes_all_with_it(nodes: Nodes, job: JobSpec) -> None:
+    head_dir = nodes.root / "nodes" / "head"
+    head = nodes.start("head", "--role", "head", "--fleet", "local", state_dir=head_dir)
+    assert submit(head, job).state == "running"
+    for host in ("reserved-1", "spot-1"):
+        wait_for(lambda host=host: (nodes.root / "nodes" / host / "agent.json").exists(), what=host)  # type: ignore[misc]
+    hosts = [find_agent(nodes.root / "nodes" / host) for host in ("reserved-1", "spot-1")]
+    wait_for(lambda: set(children(hosts[0])) == {"transfer", "trainer"}, what="children of reserved-1")
+    wait_for(lambda: set(children(hosts[1])) == {"transfer", "engine"}, what="children of spot-1")
+    wait_for(lambda: {"rollout", "reward", "reserved-1"} <= set(children(head)), what="children of head")
+    everybody = [pid for agent in (head, *hosts) for pid in (agent.pid, *children(agent).values())]
+    assert len(set(everybody)) == 9
+
+    os.kill(hosts[0].pid, signal.SIGKILL)  # the reserved host is permanent: it comes back
+    wait_for(lambda: children(head).get("reserved-1", hosts[0].pid) != hosts[0].pid, what="return")
+    everybody += children(head).values()
+
+    nodes.processes["head"].kill()
+    wait_for(lambda: not any(is_alive(pid) for pid in everybody), 10.0, "death of everybody")
+
+
+def test_a_stopped_head_lets_its_hosts_go_in_order_and_frees_their_memory(nodes: Nodes, job: JobSpec) -> None:
+    head_dir = nodes.root / "nodes" / "head"
+    head = nodes.start("head", "--role", "head", "--fleet", "local", state_dir=head_dir)
+    submit(head, job)
+    spot_dir = nodes.root / "nodes" / "spot-1"
+    wait_for(lambda: memory_dir(job, "spot-1").exists(), what="the weights' folder of spot-1")
+    nodes.processes["head"].terminate()
+    assert nodes.processes["head"].wait(40.0) == 0
+    assert "left in order" in (spot_dir / "logs" / "agent.log").read_text()
+    assert not any(memory_dir(job, host).exists() for host in HOSTS)
+
+
+def test_a_process_without_its_job_file_says_so(tmp_path: Path) -> None:
+    ended = run_process("transfer", tmp_path, tmp_path / "none.json")
+    assert ended.returncode == USAGE
+    assert "none.json" in ended.stderr
+
+
+def test_a_process_that_keeps_failing_gives_up_with_its_reason(tmp_path: Path, job: JobSpec) -> None:
+    spec = msgspec.structs.replace(job, config=load.dump(Config(fleet=Fleet(restarts=1))))
+    job_file = tmp_path / "job.json"
+    job_file.write_bytes(msgspec.json.encode(spec))
+    blocked = memory_dir(spec, "spot-1")
+    blocked.write_text("a file where a folder is needed")
+    try:
+        ended = run_process("transfer", tmp_path, job_file)
+    finally:
+        blocked.unlink()
+    assert ended.returncode == FAILED
+    assert "1 restarts in 60 s" in ended.stderr
+    assert str(blocked) in ended.stderr
+    last = (tmp_path / "logs" / "transfer.log").read_text().splitlines()[-1]
+    assert "1 restarts in 60 s" in last
+
+
+def run_process(kind: str, state_dir: Path, job_file: Path) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "nodeagent.process", kind, "--node", "spot-1", "--job", str(job_file)]
+    argv += ["--state-dir", str(state_dir), "--head", "tcp://127.0.0.1:9"]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=60.0, check=False)
