@@ -58,5 +58,5 @@ def decode_body(kind: str, body: bytes) -> Message:
         decoder = _DECODERS[kind] = msgspec.msgpack.Decoder(cls)
     try:
         return decoder.decode(body)
-    except (msgspec.MsgspecError, RecursionError) as problem:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
         raise BadBody(f"message {kind!r}: {problem}") from problem

@@ -47,6 +47,8 @@ class RolloutWorker(Actor):
         self._serves: tuple[int | None, bytes] = (None, b"")
         self._wanted: Weights | None = None
         self._tokens = 0
+        self._epoch = ""
+        self._received = 0
         self._wake = asyncio.Event()
         self._loaded = asyncio.Event()
         self._manager_lost = asyncio.Event()
@@ -69,11 +71,13 @@ class RolloutWorker(Actor):
         """Register, and again with every new incarnation of the manager."""
         while True:
             self._manager_lost.clear()
+            self._epoch = ""  # whatever was sent to us and has not come is void from here on
             ask = RegisterInstance(
                 instance=self.ctx.name,
                 worker=self.ctx.address,
                 kind=self._kind,
                 slots=self._config.engine.slots,
+                received=self._received,
             )
             try:
                 reply = await self.ctx.ask(MANAGER, ask, deadline_s=REGISTER_DEADLINE_S, expect=Registered)
@@ -83,6 +87,7 @@ class RolloutWorker(Actor):
                 self.ctx.log.info("no manager yet: %s", problem)
                 await asyncio.sleep(RETRY_S)
                 continue
+            self._epoch = reply.epoch
             self.ctx.watch(reply.manager)
             self._sender.connect(Peer(reply.stream_endpoint, reply.stream_key))
             if reply.weights is not None:
@@ -185,6 +190,9 @@ class RolloutWorker(Actor):
 
     @handles(Dispatch)
     async def dispatch(self, message: Dispatch) -> None:
+        if message.epoch != self._epoch:
+            raise Refused(f"{self.ctx.name} is registered under epoch {self._epoch}, not {message.epoch}")
+        self._received = max([self._received, *(work.ticket for work in message.work)])
         self._orders.adds.append((message.version, message.work))
         self._wake.set()
 

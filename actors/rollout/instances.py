@@ -4,7 +4,8 @@ serve.
 Soft state: rebuilt from registrations. Load is the balancer's, tickets are the token log's.
 """
 
-from dataclasses import dataclass
+import asyncio
+from dataclasses import dataclass, field
 
 from actors.rollout.load_balancer import InstanceDown, InstanceServes, InstanceUp
 from actors.rollout.messages import RegisterInstance
@@ -13,15 +14,18 @@ from supervisor import Address
 
 @dataclass(slots=True)
 class Instance:
-    """One registered incarnation. `version`: what it serves; None: it gets no requests. `leaving`: for good."""
+    """One registered incarnation. `version`: what it serves, None: no requests. `leaving`: for good."""
 
     name: str
     kind: str
     slots: int
     worker: Address
     heard_s: float
+    epoch: str
     version: int | None = None
     leaving: bool = False
+    sending: list[asyncio.Task[None]] = field(default_factory=list)
+    order: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def incarnation(self) -> int:
@@ -51,15 +55,18 @@ class Instance:
 class Instances(dict[str, Instance]):
     """Registered instances by name."""
 
-    def register(self, message: RegisterInstance, now_s: float) -> bool:
-        """Note a registration; False when it is the one that is there already."""
+    def register(self, message: RegisterInstance, epoch: str, now_s: float) -> Instance:
+        """Note a registration. What an earlier one was still being sent is void: it is cancelled."""
         known = self.get(message.instance)
-        if known is not None and known.worker == message.worker:
-            return False
-        self[message.instance] = Instance(
-            message.instance, message.kind, message.slots, message.worker, now_s
+        leaving = False
+        if known is not None:
+            for task in known.sending:
+                task.cancel()
+            leaving = known.leaving and known.worker == message.worker
+        self[message.instance] = instance = Instance(
+            message.instance, message.kind, message.slots, message.worker, now_s, epoch, leaving=leaving
         )
-        return True
+        return instance
 
     def remove(self, name: str, incarnation: int) -> Instance | None:
         """Forget exactly this incarnation."""

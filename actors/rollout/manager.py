@@ -66,6 +66,7 @@ from supervisor import (
     Message,
     Refused,
     Terminated,
+    Unreachable,
     handles,
 )
 from transport.token_frame import TokenFrame
@@ -76,6 +77,10 @@ SCORING = 32  # verdicts asked for at a time: a few for each reward worker
 SWEEP_S = 1.0
 REREGISTER_S = 5.0  # after a restart: an instance of the journal that has not come back by then is gone
 PLACE_DEADLINE_S = 5.0
+DISPATCH_DEADLINE_S = 10.0  # an instance that takes no dispatch for so long is given up
+ABORT_AGAIN_S = 0.5  # an abort may be lost on the way; repeating it is harmless
+QUIET_S = 0.05  # a dead instance's stream is at its end when nothing came for so long
+QUIET_LOOKS = 10
 
 
 class BatchWeights(Message, frozen=True):
@@ -111,6 +116,7 @@ class RolloutManager(Actor):
         self._ended = asyncio.Event()
         self._scoring: asyncio.Queue[str] = asyncio.Queue()  # bounded by the open requests
         self._load: list[LoadChange] = []
+        self._registrations = 0
 
     async def on_start(self) -> None:
         async for event in self.ctx.journal.replay():
@@ -140,27 +146,41 @@ class RolloutManager(Actor):
 
     @handles(RegisterInstance)
     async def register(self, message: RegisterInstance) -> Registered:
+        """A worker came, or came back. Tickets that never reached it are taken back. It gets no new ones until
+        it says what it serves, and by then it knows the epoch that its dispatches must bear."""
         name, incarnation = message.instance, message.worker.incarnation
-        changes = self._apply(InstanceJoined(instance=name, incarnation=incarnation))
+        known = self._instances.get(name)
+        joined = InstanceJoined(instance=name, incarnation=incarnation)
+        changes = self._apply(joined)
         if changes.refused:
             raise Refused(
                 f"{name}#{incarnation} was replaced or given up: start again under a new incarnation"
             )
-        stream = self._state.streams[name]
-        pending, executing = stream.load()
-        await self._commit(InstanceJoined(instance=name, incarnation=incarnation))
-        if self._instances.register(message, self.ctx.now()):
+        self._registrations += 1
+        epoch = f"{self.ctx.incarnation}.{self._registrations}"
+        instance = self._instances.register(message, epoch, self.ctx.now())
+        if known is None or known.worker != message.worker:
             self.ctx.watch(message.worker)
-            up = self._instances[name].up(pending, executing)
-            await self.ctx.tell(BALANCER, up)
+        stream = self._state.streams[name]
+        lost = tuple(sorted(ticket for ticket in stream.live() if ticket > message.received))
+        revoked = TicketsRevoked(instance=name, incarnation=incarnation, tickets=lost)
+        taken_back = self._apply(revoked)
+        await self._commit(joined, revoked)
+        # The balancer gets the load as it is now; what led to it must not be reported a second time.
+        self._load = [change for change in self._load if change.instance != name]
+        await self.ctx.tell(BALANCER, instance.down())
+        await self.ctx.tell(BALANCER, instance.up(*stream.load()))
         await self._act(changes)
-        weights = self._newest_weights()
+        self._dirty.set()
+        if taken_back.queued:
+            self.ctx.log.info("%s never got %d dispatches: they go elsewhere", name, len(lost))
         local = self._receiver.local
         return Registered(
             manager=self.ctx.address,
+            epoch=epoch,
             stream_endpoint=local.endpoint,
             stream_key=local.public_key,
-            weights=weights if message.kind == "preemptible" else None,
+            weights=self._newest_weights() if message.kind == "preemptible" else None,
         )
 
     @handles(Serving)
@@ -197,24 +217,22 @@ class RolloutManager(Actor):
         return deferred
 
     async def _hand_over(self, instance: Instance, grace_s: float) -> None:
-        stream = self._state.streams.alive(instance.name, instance.incarnation)
+        """Abort what waits at once, what executes after the grace, and again until the stream says: ended."""
         deadline = self.ctx.now() + grace_s
-        waiting = [n for n, ticket in stream.live().items() if not ticket.started] if stream else []
-        if waiting and grace_s > 0:
-            await self.ctx.tell(instance.worker, Abort(tickets=waiting))
-        while stream is not None and stream.live() and self.ctx.now() < deadline:
+        aborted: set[int] = set()
+        while instance.name in self._withdrawals:
+            stream = self._state.streams.alive(instance.name, instance.incarnation)
+            live = stream.live() if stream is not None else {}
+            late = self.ctx.now() >= deadline
+            tickets = [number for number, ticket in live.items() if late or not ticket.started]
+            aborted |= set(tickets)
+            self._withdrawals[instance.name] = (len(aborted), self._withdrawals[instance.name][1])
+            if tickets:
+                await self.ctx.tell(instance.worker, Abort(tickets=tickets))
+            self._settle_withdrawals()
             self._ended.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._ended.wait(), deadline - self.ctx.now())
-        tickets = list(stream.live()) if stream is not None else []
-        if instance.name in self._withdrawals:
-            self._withdrawals[instance.name] = (
-                len(set(tickets) | set(waiting)),
-                self._withdrawals[instance.name][1],
-            )
-        if tickets:
-            await self.ctx.tell(instance.worker, Abort(tickets=tickets))
-        self._settle_withdrawals()
+                await asyncio.wait_for(self._ended.wait(), ABORT_AGAIN_S)
 
     def _settle_withdrawals(self) -> None:
         for name, (handed_over, deferred) in list(self._withdrawals.items()):
@@ -224,7 +242,23 @@ class RolloutManager(Actor):
                 deferred.answer(Withdrawn(handed_over=handed_over))
 
     async def on_terminated(self, event: Terminated) -> None:
-        await self._lose(event.name, event.incarnation, event.cause)
+        """It gets nothing more at once. Its last frames may still be on their way, on a socket of their own:
+        they are collected before its requests go elsewhere."""
+        instance = self._instances.remove(event.name, event.incarnation)
+        if instance is not None:
+            await self.ctx.tell(BALANCER, instance.down())
+            self._tick_clocks()
+            self.ctx.background(self._lose_when_quiet(event), f"end of {event.name}")
+
+    async def _lose_when_quiet(self, event: Terminated) -> None:
+        stream = self._state.streams.alive(event.name, event.incarnation)
+        for _ in range(QUIET_LOOKS):
+            seen = stream.last_seq if stream is not None else 0
+            await asyncio.sleep(QUIET_S)
+            if stream is None or stream.last_seq == seen:
+                break
+        if event.name not in self._instances:  # otherwise it is back already
+            await self._lose(event.name, event.incarnation, event.cause)
 
     async def _lose(self, name: str, incarnation: int, cause: str) -> None:
         instance = self._instances.remove(name, incarnation)
@@ -361,7 +395,7 @@ class RolloutManager(Actor):
             )
             for ticket, log in zip(tickets, logs, strict=True)
         ]
-        changes = self._apply(event)
+        self._apply(event)
         if instance.kind == "preemptible":
             for log in logs:
                 self._clocks[log.batch].dispatched(self.ctx.now())
@@ -369,10 +403,22 @@ class RolloutManager(Actor):
         self._load.append(
             LoadChange(instance=instance.name, incarnation=instance.incarnation, dispatched=len(logs))
         )
-        await self._commit(event)
+        dispatch = Dispatch(epoch=instance.epoch, version=weights.version, work=work)
+        committed = self.ctx.journal.append_soon(event)
         await self._report_load()
-        await self.ctx.tell(instance.worker, Dispatch(version=weights.version, work=work))
-        await self._act(changes)
+        instance.sending = [task for task in instance.sending if not task.done()]
+        instance.sending.append(self.ctx.background(self._deliver(instance, committed, dispatch), "dispatch"))
+
+    async def _deliver(self, instance: Instance, committed: Awaitable[int], dispatch: Dispatch) -> None:
+        """One dispatch after the other to an instance; a slow one holds up nobody else."""
+        async with instance.order:
+            await committed
+            try:
+                await self.ctx.ask(instance.worker, dispatch, deadline_s=DISPATCH_DEADLINE_S, expect=Done)
+            except (Refused, Unreachable) as problem:  # it registers again, or its end is told
+                self.ctx.log.info("%s took no dispatch: %s", instance.name, problem)
+            except AskFailed as problem:
+                await self._lose(instance.name, instance.incarnation, f"took no dispatch: {problem}")
 
     async def _report_load(self) -> None:
         if self._load:

@@ -109,18 +109,23 @@ class RolloutFigures(Message, frozen=True):
 
 
 class RegisterInstance(Message, frozen=True):
-    """To the manager, from a worker at its start and whenever the manager is another one."""
+    """To the manager, from a worker at its start and whenever it lost the manager.
+
+    `received`: the highest ticket that reached it; later ones were lost on the way and go elsewhere.
+    """
 
     instance: str
     worker: Address
     kind: str
     slots: int
+    received: int
 
 
 class Registered(Message, frozen=True):
-    """Where to stream, and what to serve. `journaled` frames of this incarnation need no re-send."""
+    """Where to stream, and what to serve. `epoch` names this registration: dispatches of others are void."""
 
     manager: Address
+    epoch: str
     stream_endpoint: str
     stream_key: str
     weights: Weights | None = None
@@ -153,8 +158,9 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Dispatch(Message, frozen=True):
-    """To a worker: these requests, all under `version`."""
+    """To a worker: these requests, all under `version`; refused unless `epoch` is its registration."""
 
+    epoch: str
     version: int
     work: list[Work]
 
