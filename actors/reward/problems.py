@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Literal, get_args
 
+from reasoning_gym.dataset import ProceduralDataset
 from reasoning_gym.factory import DATASETS, create_dataset
 from reasoning_gym.utils import extract_answer
 
@@ -25,12 +27,19 @@ SPLITS: tuple[Split, ...] = get_args(Split)
 SIXTEENTHS: dict[Split, int] = {"warmup": 8, "train": 6, "heldout": 2}
 """Share of all questions that falls to each split: the warm start sees the most, scores need the fewest."""
 
-LARGEST_INDEX = 2**20 - 1
-"""Problems of one split, at most; redraws of an index lie whole multiples of this range apart."""
+BLOCK = 4096
+"""Draws of one dataset of the package. Some tasks prepare all of a dataset's problems when it is made, so the
+stream is made in pieces."""
 
-REDRAWS = 512
-"""Draws until a question falls in the wanted split. The rarest split misses that often once in 10^29; more
-misses mean a task with so few questions that the split has none."""
+BLOCKS_KEPT = 4
+"""Pieces in memory at a time: training and held-out problems are read from a few at once."""
+
+BLOCKS = 2**10
+"""Pieces of a stream, at most: four million draws."""
+
+MISSES = 512
+"""Draws in a row without a question of the wanted split. The rarest split misses that often once in 10^29;
+more misses mean a task with so few questions that the split has none."""
 
 ANSWER_END = "</answer>"
 THINK_END = "</think>"
@@ -53,9 +62,10 @@ class TextProblem:
 class Problems:
     """The problems of one task, by split and index.
 
-    Any index up to `LARGEST_INDEX` can be asked for at once, in any order. Within a split a question may
-    come again under another index; across splits it cannot: the question's own hash decides on its split,
-    whatever the seed.
+    The package's stream of problems is dealt out: problem n of a split is the n-th drawn one that belongs
+    there. The question's own hash decides where, whatever the seed, so a question may come again within a
+    split and never in another one. Indices may be asked for in any order; a new highest one costs the draws
+    up to it, tens of microseconds each.
     """
 
     def __init__(self, name: str, params: Mapping[str, object], seed: int) -> None:
@@ -65,19 +75,18 @@ class Problems:
             hint = f", did you mean {near[0]!r}" if near else ""
             raise BadTask(f"task {name!r} is none of the {len(DATASETS)} of reasoning-gym{hint}")
         self.name = name
-        # 2^30 streams of 2^29 problems: neighbouring seeds must not share a shifted stream, and some tasks
-        # hand seed + index to generators that refuse more than 32 bits.
-        start = int.from_bytes(hashlib.blake2b(str(seed).encode(), digest_size=8).digest(), "little") % 2**30
-        try:
-            self._dataset = create_dataset(
-                name, seed=start, size=(LARGEST_INDEX + 1) * REDRAWS, **dict(params)
-            )
-        except (TypeError, AssertionError, ValueError) as error:
-            raise BadTask(f"task {name!r} refuses the parameters {dict(params)}: {error}") from error
+        # The package draws problem n from seed + n: neighbouring seeds must not share a shifted stream. And
+        # some tasks hand that sum to generators that refuse more than 32 bits.
+        self._start = int.from_bytes(hashlib.blake2b(str(seed).encode(), digest_size=8).digest()) % 2**31
+        self._params = dict(params)
+        self._blocks: OrderedDict[int, ProceduralDataset] = OrderedDict()  # least recently used first
+        self._dealt: dict[Split, list[int]] = {split: [] for split in SPLITS}  # draws of each split
+        self._drawn = 0
+        self._block(0)
 
     def problem(self, split: Split, index: int) -> TextProblem:
         """The problem at `index` of `split`. Raises `BadTask` where the split has no question left."""
-        entry = self._entry(split, index)
+        entry = self._draw(self._number(split, index))
         return TextProblem(split, index, str(entry["question"]), str(entry["answer"]))
 
     def score(self, split: Split, index: int, response: str) -> float:
@@ -86,24 +95,48 @@ class Problems:
         The answer is what stands between the last `<answer>` tags, else what follows the thinking. An answer
         that makes the package's verifier raise is worth 0: models write anything.
         """
-        entry = self._entry(split, index)
+        number = self._number(split, index)
+        entry, verifier = self._draw(number), self._block(number // BLOCK)
         try:
-            score = float(self._dataset.score_answer(answer_of(response), entry))
+            score = float(verifier.score_answer(answer_of(response), entry))
         except Exception:  # noqa: BLE001  # a hundred foreign verifiers, parsing what a model made up
             return 0.0
         return min(max(score, 0.0), 1.0) if math.isfinite(score) else 0.0
 
-    def _entry(self, split: Split, index: int) -> dict[str, object]:
-        if not 0 <= index <= LARGEST_INDEX:
-            raise BadTask(f"task {self.name!r} has problems 0 to {LARGEST_INDEX}, not {index}")
-        for redraw in range(REDRAWS):
-            entry: dict[str, object] = self._dataset[index + redraw * (LARGEST_INDEX + 1)]
-            if split_of(str(entry["question"])) == split:
-                return entry
-        raise BadTask(
-            f"task {self.name!r}: none of {REDRAWS} draws is a question of the split {split!r}: "
-            "its parameters leave too few different questions"
-        )
+    def _number(self, split: Split, index: int) -> int:
+        """The draw that a split's index names."""
+        dealt = self._dealt[split]
+        if index < 0:
+            raise BadTask(f"task {self.name!r}: {split} problem {index}: indices begin at 0")
+        misses = 0
+        while len(dealt) <= index:
+            if misses == MISSES or self._drawn == BLOCK * BLOCKS:
+                raise BadTask(
+                    f"task {self.name!r} has no {split} problem {index}, {self._drawn} draws hold "
+                    f"{len(dealt)}: its parameters leave too few different questions, or it is too high"
+                )
+            before = len(dealt)
+            self._dealt[split_of(str(self._draw(self._drawn)["question"]))].append(self._drawn)
+            self._drawn += 1
+            misses = 0 if len(dealt) > before else misses + 1
+        return dealt[index]
+
+    def _draw(self, number: int) -> dict[str, object]:
+        entry: dict[str, object] = self._block(number // BLOCK)[number % BLOCK]
+        return entry
+
+    def _block(self, number: int) -> ProceduralDataset:
+        if number not in self._blocks:
+            try:
+                self._blocks[number] = create_dataset(
+                    self.name, seed=self._start + number * BLOCK, size=BLOCK, **self._params
+                )
+            except (TypeError, AssertionError, ValueError) as error:
+                raise BadTask(f"task {self.name!r} refuses the parameters {self._params}: {error}") from error
+            if len(self._blocks) > BLOCKS_KEPT:
+                self._blocks.popitem(last=False)
+        self._blocks.move_to_end(number)
+        return self._blocks[number]
 
 
 def split_of(question: str) -> Split:

@@ -50,7 +50,7 @@ class Task:
         return self._problems.name
 
     def problem(self, split: Split, index: int) -> Problem:
-        """Problem `index` of a split; indices go up to 2^20 - 1. Raises `BadTask`."""
+        """Problem `index` of a split, from 0. Raises `BadTask`."""
         text = self._problems.problem(split, index)
         tokens = self._prompts.encode(text.question)
         return Problem(split, index, text.question, text.answer, tokens)
@@ -76,7 +76,9 @@ class Prompts:
             raise BadTokenizer(f"{path} is no tokenizer ({error}): copy the checkpoint again") from None
         template, self._names = _chat_template(directory)
         try:
-            environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+            environment = ImmutableSandboxedEnvironment(  # as transformers renders templates
+                trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+            )
             self._template = None if template is None else environment.from_string(template)
         except TemplateError as error:
             raise BadTokenizer(f"{directory}: the chat template is broken: {error}") from error

@@ -12,16 +12,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from actors.engine.qwen3 import Qwen3
 from actors.training.samples import Batch
 
 DEVIATION_FLOOR = 1e-4
 """Added to a group's standard deviation: groups whose rewards agree get no gradient instead of noise."""
+
+
+class LanguageModel(Protocol):
+    """A causal model cut before its output matrix."""
+
+    def hidden(self, tokens: Tensor) -> Tensor:
+        """Last hidden states: int64 [B, T] to [B, T, width]; what follows a position does not change it."""
+
+    @property
+    def output_matrix(self) -> Tensor:
+        """[vocabulary, width]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +80,8 @@ def policy_sums(
     return TokenSums(-torch.minimum(free, bounded).sum(), logprobs.numel(), clipped, drift.sum())
 
 
-def token_logprobs(model: Qwen3, batch: Batch, temperature: float = 1.0) -> Tensor:
-    """Log-probs of the batch's response tokens under the model, with gradient: float32 [N], as `targets`."""
+def token_logprobs(model: LanguageModel, batch: Batch, temperature: float = 1.0) -> Tensor:
+    """Log-probs of the batch's response tokens under the model, with gradient: [N], as `targets`."""
     # The output matrix is the widest of the model: apply it where a response token is predicted, only.
     hidden = model.hidden(batch.inputs)[batch.chosen]
     logits = F.linear(hidden, model.output_matrix) / temperature

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from actors.reward.problems import (
+    SPLITS,
+    BadTask,
+    Problems,
+    Split,
+    answer_of,
+    split_of,
+)
+
+WORDS = {"min_word_len": 3, "max_word_len": 10}
+OTHER_TASKS = ["chain_sum", "number_sorting", "word_sequence_reversal", "spiral_matrix", "gsm_symbolic"]
+
+
+@pytest.fixture(scope="module")
+def words() -> Problems:
+    return Problems("spell_backward", WORDS, seed=0)
+
+
+def questions(problems: Problems, split: Split, count: int) -> set[str]:
+    return {problems.problem(split, index).question for index in range(count)}
+
+
+def test_no_question_is_in_two_splits_even_where_few_questions_exist() -> None:
+    few = Problems("spell_backward", {"min_word_len": 3, "max_word_len": 3}, seed=3)
+    warmup, train, heldout = (questions(few, split, 500) for split in SPLITS)
+    assert len(warmup) > 100
+    assert len(train) > 100
+    assert len(heldout) > 20
+    assert not warmup & train
+    assert not warmup & heldout
+    assert not train & heldout
+
+
+def test_a_held_out_question_of_one_seed_is_trained_on_under_no_other() -> None:
+    heldout = questions(Problems("spell_backward", WORDS, seed=1), "heldout", 50)
+    assert {split_of(question) for question in heldout} == {"heldout"}
+
+
+def test_the_same_seed_gives_the_same_problems_in_any_order_and_another_seed_others(words: Problems) -> None:
+    again = Problems("spell_backward", WORDS, seed=0)
+    backwards = [again.problem("train", index) for index in reversed(range(40))]
+    assert backwards[::-1] == [words.problem("train", index) for index in range(40)]
+    others = Problems("spell_backward", WORDS, seed=1)
+    assert len(questions(words, "train", 100) & questions(others, "train", 100)) < 5
+
+
+def test_neighbouring_seeds_share_no_shifted_stream() -> None:
+    first, second = (
+        [problems.problem("train", index).question for index in range(60)]
+        for problems in (Problems("spell_backward", WORDS, seed=seed) for seed in (10, 11))
+    )
+    assert first[1:] != second[:-1]
+    assert len(set(first) & set(second)) < 5
+
+
+@pytest.mark.parametrize("name", ["spell_backward", *OTHER_TASKS])
+@pytest.mark.parametrize("split", SPLITS)
+def test_the_package_gives_its_own_answers_full_marks(name: str, split: Split) -> None:
+    problems = Problems(name, {}, seed=5)
+    for index in (2, 0, 9):
+        problem = problems.problem(split, index)
+        assert problems.score(split, index, problem.answer) == 1.0
+        tagged = f"<think>hm, or {problem.answer}0</think><answer>{problem.answer}</answer>"
+        assert problems.score(split, index, tagged) == 1.0
+
+
+def test_a_wrong_answer_scores_less_than_the_right_one(words: Problems) -> None:
+    problem = words.problem("train", 7)
+    wrong = "".join("b" if letter == "a" else "a" for letter in problem.answer.lower())
+    assert words.score("train", 7, f"<answer>{wrong}</answer>") == 0.0
+    half = problem.answer[: len(problem.answer) // 2]
+    assert 0.0 < words.score("train", 7, half) < 1.0
+
+
+@given(st.text(max_size=60))
+@settings(max_examples=25, deadline=None)
+def test_any_text_scores_between_0_and_1(response: str) -> None:
+    for name in ("spell_backward", "chain_sum", "number_sorting"):
+        score = _problems(name).score("train", 0, response)
+        assert 0.0 <= score <= 1.0
+
+
+_made: dict[str, Problems] = {}
+
+
+def _problems(name: str) -> Problems:
+    return _made.setdefault(name, Problems(name, {}, seed=0))
+
+
+def test_a_verifier_that_raises_gives_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    problems = Problems("spell_backward", WORDS, seed=0)
+
+    def broken(answer: str, entry: object) -> float:
+        raise RuntimeError("what is this answer")
+
+    monkeypatch.setattr(problems._block(0), "score_answer", broken)
+    assert problems.score("train", 0, "anything") == 0.0
+    monkeypatch.setattr(problems._block(0), "score_answer", lambda answer, entry: float("nan"))
+    assert problems.score("train", 0, "anything") == 0.0
+
+
+@pytest.mark.parametrize(
+    ("response", "answer"),
+    [
+        ("<think>a</think><answer> b </answer>", "b"),
+        ("<answer>a</answer> no, <answer>b</answer>", "b"),
+        ("<think>a</think> b", "b"),
+        ("b", "b"),
+        ("<answer>b", "<answer>b"),
+        ("", ""),
+    ],
+)
+def test_the_answer_is_between_the_last_tags_else_behind_the_thinking(response: str, answer: str) -> None:
+    assert answer_of(response) == answer
+
+
+def test_an_unknown_task_is_refused_with_the_closest_name() -> None:
+    with pytest.raises(BadTask, match=r"'spel_backward'.*did you mean 'spell_backward'"):
+        Problems("spel_backward", {}, seed=0)
+
+
+@pytest.mark.parametrize("params", [{"max_wurd_len": 5}, {"min_word_len": 9, "max_word_len": 3}])
+def test_wrong_parameters_are_refused_with_the_reason(params: dict[str, object]) -> None:
+    with pytest.raises(BadTask, match=r"spell_backward.*word_len|spell_backward.*max_wurd_len"):
+        Problems("spell_backward", params, seed=0)
+
+
+def test_a_task_without_a_question_for_a_split_says_so_instead_of_searching_forever() -> None:
+    one = Problems("chain_sum", {"min_terms": 1, "max_terms": 1, "min_digits": 1, "max_digits": 1}, seed=0)
+    splits = {
+        split_of(f"State the final answer to the following arithmetic problem: {n} =") for n in range(10)
+    }
+    empty = set(SPLITS) - splits
+    assert empty, "these ten questions leave no split empty: choose others"
+    for split in empty:
+        with pytest.raises(BadTask, match="too few different questions"):
+            one.problem(split, 0)
+
+
+def test_a_negative_index_is_refused(words: Problems) -> None:
+    with pytest.raises(BadTask, match="-1"):
+        words.problem("train", -1)

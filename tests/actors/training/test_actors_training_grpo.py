@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import itertools
+import math
+import random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from actors.training.grpo import group_advantages, policy_sums, token_logprobs
+from actors.training.samples import Sample, by_length, collate
+
+VOCABULARY, WIDTH = 11, 6
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+class Toy(nn.Module):
+    """A causal model in float64: a position's state is the weighted sum of what was read so far."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.embedding = nn.Parameter(
+            torch.randn(VOCABULARY, WIDTH, generator=generator, dtype=torch.float64)
+        )
+        self.output = nn.Parameter(torch.randn(VOCABULARY, WIDTH, generator=generator, dtype=torch.float64))
+
+    def hidden(self, tokens: Tensor) -> Tensor:
+        weights = torch.arange(1, tokens.shape[1] + 1, dtype=torch.float64)[None, :, None]
+        return (self.embedding[tokens] * weights).cumsum(1) / weights.cumsum(1)
+
+    @property
+    def output_matrix(self) -> Tensor:
+        return self.output
+
+    def gradient(self) -> Tensor:
+        parts = [p.grad.flatten() for p in (self.embedding, self.output) if p.grad is not None]
+        return torch.cat(parts)
+
+
+def some_samples(count: int, seed: int = 0) -> list[Sample]:
+    """Samples of different lengths; their old log-probs are far enough off that the ratio is clipped."""
+    rng = random.Random(seed)
+    samples = []
+    for _ in range(count):
+        length = rng.randint(1, 12)
+        samples.append(
+            Sample(
+                prompt=[rng.randrange(VOCABULARY) for _ in range(rng.randint(1, 6))],
+                response=[rng.randrange(VOCABULARY) for _ in range(length)],
+                logprobs=[rng.uniform(-4, -1) for _ in range(length)],
+                advantage=rng.gauss(0, 1),
+            )
+        )
+    return samples
+
+
+def add_gradient(model: Toy, samples: list[Sample]) -> int:
+    batch = collate(samples)
+    sums = policy_sums(token_logprobs(model, batch), batch.logprobs, batch.advantages, 0.2, 0.28)
+    sums.loss.backward()
+    return sums.tokens
+
+
+def one_batch_gradient(samples: list[Sample]) -> Tensor:
+    model = Toy()
+    tokens = add_gradient(model, samples)
+    return model.gradient() / tokens
+
+
+@given(st.permutations(range(12)), st.sets(st.integers(1, 11)))
+@settings(max_examples=15, deadline=None)
+def test_micro_batches_in_any_order_add_up_to_the_gradient_of_one_batch(
+    order: list[int], cuts: set[int]
+) -> None:
+    samples = some_samples(12)
+    model, tokens = Toy(), 0
+    edges = [0, *sorted(cuts), 12]
+    for begin, end in itertools.pairwise(edges):
+        tokens += add_gradient(model, [samples[at] for at in order[begin:end]])
+    torch.testing.assert_close(model.gradient() / tokens, one_batch_gradient(samples), rtol=1e-12, atol=1e-14)
+
+
+def test_the_gradient_is_that_of_the_formula_written_out_token_by_token() -> None:
+    samples, model = some_samples(8, seed=3), Toy()
+    terms: list[Tensor] = []
+    for sample in samples:
+        read = list(sample.prompt)
+        for token, old in zip(sample.response, sample.logprobs, strict=True):
+            state = model.hidden(torch.tensor([read]))[0, -1]
+            new = torch.log_softmax(model.output @ state, -1)[token]
+            ratio = torch.exp(new - torch.tensor(old, dtype=torch.float32))
+            advantage = torch.tensor(sample.advantage, dtype=torch.float32)
+            terms.append(-torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.28) * advantage))
+            read.append(token)
+    torch.stack(terms).mean().backward()
+    torch.testing.assert_close(one_batch_gradient(samples), model.gradient(), rtol=1e-10, atol=1e-12)
+
+
+def test_on_policy_the_gradient_is_the_policy_gradient_and_nothing_is_clipped() -> None:
+    logprobs = torch.tensor([-0.5, -2.0, -1.0], dtype=torch.float64, requires_grad=True)
+    advantages = torch.tensor([1.0, -2.0, 0.0])
+    sums = policy_sums(logprobs, logprobs.detach().clone(), advantages, 0.2, 0.28)
+    sums.loss.backward()
+    assert logprobs.grad is not None
+    assert logprobs.grad.tolist() == [-1.0, 2.0, 0.0]
+    assert (sums.tokens, sums.clipped.item(), sums.drift.item()) == (3, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "moves"),
+    [
+        (1.5, 1.0, False),
+        (1.5, -1.0, True),
+        (0.5, -1.0, False),
+        (0.5, 1.0, True),
+        (1.27, 1.0, True),
+        (0.81, -1.0, True),
+    ],
+)
+def test_the_clip_stops_a_token_only_where_it_already_moved_the_right_way(
+    ratio: float, advantage: float, moves: bool
+) -> None:
+    logprobs = torch.tensor([math.log(ratio)], requires_grad=True)
+    sums = policy_sums(logprobs, torch.zeros(1), torch.tensor([advantage]), 0.2, 0.28)
+    sums.loss.backward()
+    assert logprobs.grad is not None
+    assert (logprobs.grad.item() != 0) == moves
+    assert sums.clipped.item() == (not moves)
+    assert sums.drift.item() > 0
+
+
+def test_advantages_of_a_group_are_centred_and_scaled() -> None:
+    advantages = group_advantages([0.0, 1.0, 1.0, 0.0])
+    assert sum(advantages) == pytest.approx(0)
+    assert advantages == pytest.approx([-0.8659, 0.8659, 0.8659, -0.8659], abs=1e-3)
+
+
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=16))
+def test_advantages_keep_the_order_of_rewards_and_sum_to_zero(rewards: list[float]) -> None:
+    advantages = group_advantages(rewards)
+    assert sum(advantages) == pytest.approx(0, abs=1e-6)
+    for (reward, advantage), (other, others) in zip(
+        zip(rewards, advantages, strict=True), zip(rewards[1:], advantages[1:], strict=True), strict=False
+    ):
+        assert (reward - other) * (advantage - others) >= 0
+
+
+@pytest.mark.parametrize("reward", [0.0, 0.1, 1.0])
+def test_a_group_of_equal_rewards_gives_no_gradient_at_all(reward: float) -> None:
+    assert group_advantages([reward] * 7) == [0.0] * 7
+
+
+def test_a_group_of_one_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least two"):
+        group_advantages([1.0])
+
+
+def test_padding_is_never_chosen_and_targets_follow_their_positions() -> None:
+    batch = collate([Sample([1, 2], [3, 4, 5], [-1, -2, -3], 0.5), Sample([6], [7], [-4], -1.0)])
+    assert batch.inputs.tolist() == [[1, 2, 3, 4], [6, 0, 0, 0]]
+    assert batch.chosen.tolist() == [[False, True, True, True], [True, False, False, False]]
+    assert batch.targets.tolist() == [3, 4, 5, 7]
+    assert batch.logprobs.tolist() == [-1, -2, -3, -4]
+    assert batch.advantages.tolist() == [0.5, 0.5, 0.5, -1.0]
+
+
+@given(st.integers(1, 30), st.integers(1, 120), st.integers(0, 5))
+@settings(max_examples=50, deadline=None)
+def test_batches_by_length_lose_no_sample_and_keep_to_the_limit(count: int, most: int, seed: int) -> None:
+    samples = some_samples(count, seed)
+    batches = list(by_length(samples, most))
+    assert sorted(map(id, samples)) == sorted(id(sample) for batch in batches for sample in batch)
+    for batch in batches:
+        assert len(batch) == 1 or len(batch) * max(map(len, batch)) <= most
+
+
+@pytest.mark.parametrize(
+    ("prompt", "response", "logprobs"), [([], [1], [0.0]), ([1], [], []), ([1], [1], [])]
+)
+def test_a_sample_without_prompt_response_or_logprobs_is_refused(
+    prompt: list[int], response: list[int], logprobs: list[float]
+) -> None:
+    with pytest.raises(ValueError, match="a sample needs"):
+        Sample(prompt, response, logprobs, 1.0)

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from actors.engine.checkpoint import load_checkpoint
+from actors.reward.problems import Problems
+from actors.reward.task import Task
+from actors.training.demonstrations import CAREFUL, demonstrate, spelling
+from actors.training.new_model import WarmStartProgress, new_model
+from configs.schema import Model, WarmStart
+
+TINY = Model(
+    hidden_size=16,
+    layers=1,
+    heads=2,
+    kv_heads=1,
+    head_dim=8,
+    intermediate_size=24,
+    warm_start=WarmStart(steps=25, batch=8, learning_rate=1e-2),
+)
+PARAMS = {"min_word_len": 3, "max_word_len": 6}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def make(
+    directory: Path, seed: int = 0, progress: Callable[[WarmStartProgress], None] = lambda _: None
+) -> Path:
+    new_model(directory, TINY, Problems("spell_backward", PARAMS, seed), seed, progress)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[WarmStartProgress]]:
+    progress: list[WarmStartProgress] = []
+    return make(tmp_path_factory.mktemp("made") / "model", progress=progress.append), progress
+
+
+def test_transformers_loads_the_model_and_gives_the_same_logits(made: tuple[Path, object]) -> None:
+    theirs, ours = AutoModelForCausalLM.from_pretrained(made[0]), load_checkpoint(made[0])
+    tokens = torch.randint(0, ours.config.vocab_size, (2, 30), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        torch.testing.assert_close(ours(tokens), theirs(tokens).logits, rtol=1e-4, atol=1e-4)
+
+
+def test_transformers_makes_the_same_prompts_as_the_task(made: tuple[Path, object]) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(made[0])
+    task = Task("spell_backward", PARAMS, 0, made[0])
+    for index in range(5):
+        problem = task.problem("heldout", index)
+        turn = [{"role": "user", "content": problem.question}]
+        theirs = tokenizer.apply_chat_template(turn, add_generation_prompt=True, return_dict=False)
+        assert theirs == problem.prompt_tokens
+
+
+def test_the_directory_is_a_whole_checkpoint_that_knows_how_responses_end(made: tuple[Path, object]) -> None:
+    directory = made[0]
+    names = {path.name for path in directory.iterdir()}
+    needed = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json"}
+    assert needed | {"tokenizer_config.json"} <= names
+    end = AutoTokenizer.from_pretrained(directory).convert_tokens_to_ids("<|end|>")
+    assert load_checkpoint(directory).config.eos_token_ids == (end,)
+    assert json.loads((directory / "config.json").read_text())["architectures"] == ["Qwen3ForCausalLM"]
+    assert [path.name for path in directory.parent.iterdir()] == ["model"]
+
+
+def test_the_warm_start_learns_and_tells_how_far_it_is(made: tuple[Path, list[WarmStartProgress]]) -> None:
+    progress = made[1]
+    assert [(one.step, one.steps) for one in progress] == [(step, 25) for step in range(1, 26)]
+    assert progress[-1].loss < 0.9 * progress[0].loss
+
+
+def test_a_seed_makes_the_same_model_again_and_another_seed_another_one(
+    made: tuple[Path, object], tmp_path: Path
+) -> None:
+    random.seed(5)
+    torch.manual_seed(5)  # what global generators hold changes nothing
+    again, other = make(tmp_path / "again"), make(tmp_path / "other", seed=1)
+    first, second, third = (path / "model.safetensors" for path in (made[0], again, other))
+    assert first.read_bytes() == second.read_bytes()
+    assert (made[0] / "tokenizer.json").read_bytes() == (again / "tokenizer.json").read_bytes()
+    assert first.read_bytes() != third.read_bytes()
+
+
+def test_making_a_model_leaves_the_random_state_alone(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    expected = torch.rand(3)
+    torch.manual_seed(3)
+    make(tmp_path / "model")
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_what_is_there_already_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    with pytest.raises(FileExistsError, match="model exists"):
+        make(tmp_path / "model")
+
+
+def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
+    def stop(progress: WarmStartProgress) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make(tmp_path / "model", progress=stop)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_careful_demonstrations_are_right_and_careless_ones_are_not() -> None:
+    problems, rng = Problems("spell_backward", PARAMS, 0), random.Random(0)
+    careful = 0
+    for index in range(200):
+        problem = problems.problem("warmup", index)
+        text = demonstrate("spell_backward", problem, rng)
+        score = problems.score("warmup", index, text)
+        if "<think>" in text:
+            careful += 1
+            assert score == 1.0
+        elif problem.answer.lower() != problem.answer[::-1].lower():
+            assert score < 1.0
+    assert careful / 200 == pytest.approx(CAREFUL, abs=0.1)
+
+
+def test_the_work_numbers_the_letters_and_reads_them_from_the_last() -> None:
+    assert spelling("sun") == "0s1u2n>2n1u0s"
+
+
+def test_a_task_without_a_known_way_to_show_work_is_demonstrated_by_its_answer() -> None:
+    problem = Problems("chain_sum", {}, 0).problem("warmup", 0)
+    assert demonstrate("chain_sum", problem, random.Random(0)) == f"<answer>{problem.answer}</answer>"
