@@ -29,6 +29,8 @@ R = TypeVar("R", bound=Message)
 
 DEADLINE_S = 5.0
 """Of a question about the state of things; an actor that restarts answers well within it."""
+LOOK_S = 2.0
+"""Of a look at every process: those that are gone cost all of it."""
 LOOPBACK = "tcp://127.0.0.1:0"
 
 
@@ -65,14 +67,15 @@ class Cluster:
         names = await self.ask(registry, ListNames(prefix=prefix), expect=Names, deadline_s=deadline_s)
         return names.addresses
 
-    async def processes(self, deadline_s: float = DEADLINE_S) -> "Processes":
+    async def processes(self, deadline_s: float = LOOK_S) -> "Processes":
         """What every process of the cluster says of itself, all asked at once."""
-        addresses = await self.names(deadline_s=deadline_s)
-        peers = sorted({address.peer for address in addresses} | {self.head}, key=lambda peer: peer.endpoint)
-        states = await asyncio.gather(*(self._inspect(peer, deadline_s) for peer in peers))
+        names: dict[Peer, list[str]] = {self.head: []}
+        for address in await self.names(deadline_s=deadline_s):
+            names.setdefault(address.peer, []).append(address.name)
+        states = await asyncio.gather(*(self._inspect(peer, deadline_s) for peer in names))
         found = [state for state in states if state is not None]
-        silent = [peer.endpoint for peer, state in zip(peers, states, strict=True) if state is None]
-        return Processes(sorted(found, key=_order), silent)
+        silent = [held for held, state in zip(names.values(), states, strict=True) if state is None]
+        return Processes(sorted(found, key=_order), [name for held in silent for name in held])
 
     async def _inspect(self, peer: Peer, deadline_s: float) -> SystemState | None:
         system = Address(name=SYSTEM, endpoint=peer.endpoint, public_key=peer.public_key)
@@ -84,7 +87,10 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Processes:
-    """`states` of those that answered, the head's first; endpoints of those that did not."""
+    """`states` of those that answered, the head's first; `silent`: actors of those that did not.
+
+    A process that died is silent for as long as its lease lasts; one that is stopped or stuck, for ever.
+    """
 
     states: Sequence[SystemState]
     silent: Sequence[str]

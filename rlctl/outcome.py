@@ -1,25 +1,14 @@
-"""What is said when a run has ended: its figures in a table, and where its files are.
+"""What is said when a run has ended: its figures, and where its files are.
 
 Owns the words of the end. Computes nothing.
 """
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from rlctl.report.model import Report
 from rlctl.runs import RunDir
 from rlctl.wording import duration
-
-
-def closing_table(report: Report, run: RunDir) -> Table:
-    """The table that ends `rlctl run`."""
-    table = Table(title=f"run {report.run_id or run.id}", title_justify="left", show_header=False, box=None)
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in rows(report, run):
-        table.add_row(name, Text(value))
-    return table
 
 
 def rows(report: Report, run: RunDir) -> list[tuple[str, str]]:
@@ -64,9 +53,13 @@ def rows(report: Report, run: RunDir) -> list[tuple[str, str]]:
 
 
 def print_closing(report: Report, run: RunDir, console: Console) -> None:
-    """Print the table."""
+    """The lines that end `rlctl run`."""
     console.print()
-    console.print(closing_table(report, run), soft_wrap=True)
+    console.print(Text(f"run {report.run_id or run.id}", style="bold"))
+    lines = rows(report, run)
+    width = max(len(name) for name, _value in lines)
+    for name, value in lines:
+        console.print(Text.assemble((f"  {name:{width}}  ", "dim"), value), soft_wrap=True)
 
 
 def _number(value: float | None) -> str:

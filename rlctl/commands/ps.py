@@ -18,7 +18,7 @@ from rlctl.commands.common import (
     print_json,
     run_async,
 )
-from rlctl.errors import FAILED, OK
+from rlctl.errors import OK
 from supervisor.system_messages import ActorState, SystemState
 
 _DESCRIPTION = """\
@@ -58,9 +58,9 @@ def ps(args: argparse.Namespace) -> int:
     else:
         out = console()
         out.print(table(seen.states))
-        for endpoint in seen.silent:
-            out.print(f"no answer from the process at {endpoint}")
-    return FAILED if seen.silent else OK
+        if seen.silent:
+            out.print(f"no answer from {', '.join(seen.silent)}: just gone, stopped, or stuck")
+    return OK
 
 
 def table(states: Sequence[SystemState]) -> Table:

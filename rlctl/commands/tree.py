@@ -18,7 +18,7 @@ from rlctl.commands.common import (
     print_json,
     run_async,
 )
-from rlctl.errors import FAILED, OK
+from rlctl.errors import OK
 from supervisor.system_messages import ActorState, SystemState
 
 _DESCRIPTION = """\
@@ -55,9 +55,9 @@ def tree(args: argparse.Namespace) -> int:
         out = console()
         for branch in trees(seen.states):
             out.print(branch)
-        for endpoint in seen.silent:
-            out.print(f"no answer from the process at {endpoint}")
-    return FAILED if seen.silent else OK
+        if seen.silent:
+            out.print(f"no answer from {', '.join(seen.silent)}: just gone, stopped, or stuck")
+    return OK
 
 
 def trees(states: Sequence[SystemState]) -> list[Tree]:

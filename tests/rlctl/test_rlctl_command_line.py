@@ -1,0 +1,219 @@
+"""The command line: every command teaches, refuses what it cannot do, and its exit code says which."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from configs.load import load
+from rlctl import runs
+from rlctl.__main__ import COMMANDS, main
+from rlctl.commands.kill import signal_number
+from rlctl.errors import FAILED, NOTHING, OK, USAGE, CommandError
+from rlctl.targets import resolve
+from supervisor.system_messages import ActorState, SystemState
+from transport.keys import NodeKeys
+
+NAMES = [command.__name__.rpartition(".")[2] for command in COMMANDS]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> runs.RunDir:
+    return runs.create(tmp_path / "runs", load("quickstart"))
+
+
+def at(run: runs.RunDir) -> list[str]:
+    return ["--runs-dir", str(run.path.parent)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_command_teaches(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([name, "--help"])
+    told = capsys.readouterr().out
+    assert ended.value.code == OK
+    assert f"rlctl {name}" in told.split("examples:")[1]
+    assert "exit codes: 0 done" in told
+
+
+@pytest.mark.parametrize("name", ["ps", "tree", "logs", "report", "audit", "resume"])
+def test_a_folder_without_runs_is_exit_code_3(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([name, "--runs-dir", str(tmp_path)]) == NOTHING
+    assert capsys.readouterr().err.startswith("error: ")
+
+
+@pytest.mark.parametrize("command", [["ps"], ["tree"], ["kill", "trainer"], ["preempt", "spot-1"]])
+def test_asking_a_run_that_does_not_run_is_exit_code_3(
+    command: list[str], run: runs.RunDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command, *at(run)]) == NOTHING
+    assert main([*command, "--run", run.id, *at(run)]) == NOTHING
+    assert f"rlctl resume {run.id}" in capsys.readouterr().err
+
+
+def test_a_bad_setting_is_named_with_what_was_expected(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = main(["run", "quickstart", "--runs-dir", str(tmp_path), "--set", "rollout.prompts=abc"])
+    said = capsys.readouterr().err
+    assert code == USAGE
+    assert "rollout.prompts: expected an integer ≥ 1, got 'abc' (--set)" in said
+    assert not list(tmp_path.iterdir()), "nothing is made before everything was checked"
+
+
+def test_every_problem_is_told_before_anything_is_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("t_seconds,event,instance_id\n0,explode,spot-1\n")
+    model = tmp_path / "model"
+    runs_dir = tmp_path / "runs"
+    sets = ["--set", f"model.path={model}", "--set", "network.bind=10.0.0.1"]
+    code = main(["run", "quickstart", "--trace", str(trace), "--runs-dir", str(runs_dir), *sets])
+    said = capsys.readouterr().err
+    assert code == USAGE
+    assert "trace.csv:2: unknown event 'explode'" in said
+    assert "rlctl keygen" in said
+    assert "model.path" in said
+    assert not runs_dir.exists()
+
+
+def test_too_little_shared_memory_is_told_before_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("rlctl.preflight.MEMORY_SPARE_BYTES", 1 << 60)
+    assert main(["run", "quickstart", "--runs-dir", str(tmp_path / "runs")]) == USAGE
+    assert "--shm-size" in capsys.readouterr().err
+
+
+def test_a_key_without_its_head_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "quickstart", "--keys", str(tmp_path), "--runs-dir", str(tmp_path / "r")]) == USAGE
+    assert main(["ps", "--head", "tcp://127.0.0.1:1", "--keys", str(tmp_path)]) == USAGE
+    assert "--head-key" in capsys.readouterr().err
+
+
+def test_a_run_that_is_driven_is_not_resumed(run: runs.RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    with run.lock():
+        assert run.driven()
+        assert main(["resume", run.id, *at(run)]) == FAILED
+        with pytest.raises(CommandError), run.lock():
+            pass
+    assert "runs already" in capsys.readouterr().err
+    assert not run.driven()
+
+
+def test_a_run_that_has_ended_is_not_resumed(run: runs.RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    run.history.write_text(
+        '{"kind":"end","t_s":1,"tokens_collected":1,"tokens_lost":0,"tokens_generated_twice":0,'
+        '"requests_migrated":0,"ok":true}\n'
+    )
+    assert main(["resume", *at(run)]) == FAILED
+    assert "has ended" in capsys.readouterr().err
+
+
+def test_runs_are_found_by_id_begin_path_and_age(tmp_path: Path) -> None:
+    config = load("quickstart")
+    older, newer = (runs.create(tmp_path, config) for _ in range(2))
+    os.utime(older.path, (1, 1))
+    assert runs.find(tmp_path) == newer
+    assert runs.find(tmp_path, older.id) == older
+    assert runs.find(tmp_path, str(older.path)) == older
+    assert runs.find(tmp_path, newer.id[:-1]) == newer
+    with pytest.raises(CommandError, match="2 runs begin so"):
+        runs.find(tmp_path, "quickstart")
+    with pytest.raises(CommandError, match="no such run"):
+        runs.find(tmp_path, "another")
+    assert older.config() == config
+
+
+def test_the_audit_of_an_empty_run_says_what_is_missing(
+    run: runs.RunDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["audit", "--json", *at(run)]) == FAILED
+    told = json.loads(capsys.readouterr().out)
+    assert not told["ok"]
+    assert {it["invariant"] for it in told["violations"]} == {"I1", "I2", "I4", "I5"}
+    assert all("cannot be checked" in it["text"] for it in told["violations"])
+
+
+def test_keys_of_all_nodes_trust_each_other_and_new_ones_are_added(tmp_path: Path) -> None:
+    folder = tmp_path / "keys"
+    assert main(["keygen", str(folder), "--node", "head", "--node", "spot-1"]) == OK
+    assert main(["keygen", str(folder), "--node", "laptop"]) == OK
+    keys = {name: NodeKeys.load(folder / name) for name in ("head", "spot-1", "laptop")}
+    everybody = {it.public for it in keys.values()}
+    assert all(it.admitted == everybody for it in keys.values())
+    secret = (folder / "head" / "node.secret").read_text()
+    assert main(["keygen", str(folder), "--node", "head"]) == FAILED
+    assert (folder / "head" / "node.secret").read_text() == secret
+    assert main(["keygen", str(folder), "--node", "../evil"]) == USAGE
+
+
+def write_log(run: runs.RunDir, name: str, *lines: str) -> None:
+    file = run.nodes / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(f"{line}\n" for line in lines))
+
+
+def test_logs_of_all_processes_come_in_the_order_of_time(
+    run: runs.RunDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_log(
+        run,
+        "head/logs/rollout.log",
+        "2026-01-01 10:00:00,100 INFO a",
+        "2026-01-01 10:00:02,000 INFO c",
+        "  more",
+    )
+    write_log(run, "spot-1/logs/engine.log", "2026-01-01 10:00:01,000 INFO b")
+    assert main(["logs", *at(run)]) == OK
+    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()] == ["a", "b", "c", "more"]
+    assert main(["logs", "rollout/manager", "-n", "1", *at(run)]) == OK
+    assert capsys.readouterr().out == "head/rollout:   more\n"
+    for who in ("spot-1", "spot-1/engine", "engine"):
+        assert main(["logs", who, "--json", *at(run)]) == OK
+        assert json.loads(capsys.readouterr().out)["source"] == "spot-1/engine"
+    assert main(["logs", "nobody", *at(run)]) == NOTHING
+
+
+def state(node: str, process: str, pid: int, *actors: ActorState) -> SystemState:
+    return SystemState(
+        node=node, process=process, pid=pid, endpoint="", actors=list(actors), refused={}, dead_letters={}
+    )
+
+
+def actor(name: str, pid: int = 0) -> ActorState:
+    figures = {"incarnation": 1, "mailbox": 0, "handled": 0, "dropped": 0, "restarts": 0}
+    return ActorState(name=name, state="running", last_failure="", pid=pid, **figures)
+
+
+def test_a_target_is_a_host_an_actor_or_a_process() -> None:
+    states = [
+        state("head", "agent", 1, actor("cluster/scheduler"), actor("rollout", 2), actor("reserved-1", 9)),
+        state("head", "rollout", 2, actor("rollout/manager")),
+        state("spot-1", "agent", 3, actor("engine", 4)),
+        state("spot-2", "agent", 5, actor("engine", 6)),
+        state("spot-2", "engine", 6, actor("spot-2/engine")),
+    ]
+    assert str(resolve("rollout/manager", states)) == "head/rollout"
+    assert resolve("rollout", states).pid == 2
+    assert str(resolve("spot-1", states)) == "spot-1"
+    assert resolve("spot-2/engine", states).pid == 6
+    assert resolve("spot-1/engine", states).pid == 4, "it is known from its parent before it answers"
+    with pytest.raises(CommandError, match="several processes") as several:
+        resolve("engine", states)
+    assert several.value.code == USAGE
+    with pytest.raises(CommandError, match="no such actor") as nobody:
+        resolve("nobody", states)
+    assert nobody.value.code == NOTHING
+
+
+def test_signals_are_named_or_numbered() -> None:
+    assert signal_number("KILL") == signal_number("SIGKILL") == signal_number("9") == signal.SIGKILL
+    for text in ("NOPE", "999"):
+        with pytest.raises(CommandError, match="no such signal"):
+            signal_number(text)
