@@ -12,6 +12,7 @@ from typing import Literal
 
 from actors.cluster.messages import (
     Inventory,
+    JobSpec,
     KillChild,
     NodeHello,
     NodeSeen,
@@ -52,16 +53,19 @@ class NodeAgent(Actor):
         self._children = children
         self._leave = leave
         self._state = "up"
+        self._wanted: JobSpec | None = children.job
+        self._given = asyncio.Event()
         self._going = False
         self._connected = False
 
     async def on_start(self) -> None:
         self.ctx.background(self._keep_in_touch(), "hellos")
+        self.ctx.background(self._run(), "job")
 
     # -- the head --
 
     async def _keep_in_touch(self) -> None:
-        """Say hello for ever; run what the answer says."""
+        """Say hello for ever; take what the answer says."""
         while True:
             try:
                 work = await self._hello(HELLO_DEADLINE_S)
@@ -73,8 +77,9 @@ class NodeAgent(Actor):
                 if not self._connected:
                     self.ctx.log.info("in touch with the head")
                 self._connected = True
-                if self._state == "up":
-                    await self._run(work)
+                if self._state == "up" and work.job != self._wanted:
+                    self._wanted = work.job
+                    self._given.set()
             await asyncio.sleep(HELLO_S)
 
     async def _hello(self, deadline_s: float) -> NodeWork:
@@ -87,11 +92,16 @@ class NodeAgent(Actor):
         )
         return await self.ctx.ask(SCHEDULER, hello, deadline_s=deadline_s, expect=NodeWork)
 
-    async def _run(self, work: NodeWork) -> None:
-        try:
-            await self._children.run(work.job)
-        except (ConfigError, OSError) as problem:
-            self._leave(FAILED, f"cannot run job {work.job.run_id if work.job else ''}: {problem}")
+    async def _run(self) -> None:
+        """Beside the hellos: children may take longer to start or stop than the silence that counts."""
+        while True:
+            await self._given.wait()
+            self._given.clear()
+            job = self._wanted
+            try:
+                await self._children.run(job)
+            except (ConfigError, OSError) as problem:
+                self._leave(FAILED, f"cannot run job {job.run_id if job is not None else ''}: {problem}")
 
     # -- leaving --
 

@@ -51,6 +51,7 @@ class Children:
         self._tree: Supervisor | None = None
         self._job: JobSpec | None = None
         self._lock = asyncio.Lock()
+        self._closed = False
 
     @property
     def job(self) -> JobSpec | None:
@@ -64,14 +65,15 @@ class Children:
     async def run(self, job: JobSpec | None) -> None:
         """Run the part of `job` that belongs here, and of no other. Raises ConfigError, OSError."""
         async with self._lock:
-            if job == self._job:
+            if job == self._job or self._closed:
                 return
             await self._stop()
             if job is not None:
                 await self._start(job)
 
     async def stop(self) -> None:
-        """Stop every child in order and free the job's shared memory."""
+        """Stop every child in order, free the job's shared memory, start nothing more."""
+        self._closed = True
         async with self._lock:
             await self._stop()
         self._reporter.close()

@@ -76,12 +76,20 @@ async def serve(kind: str, seat: Seat, job_file: Path, stop: asyncio.Event) -> i
         failures.append(problem)
         stop.set()
 
+    def started(task: asyncio.Task[None]) -> None:
+        problem = None if task.cancelled() else task.exception()
+        if isinstance(problem, Exception):
+            gave_up(problem)
+
     async with open_system(seat, bounds) as system:
         log.info("%s of job %s listens at %s", kind, job.run_id, system.wire.local.endpoint)
         reporter = RestartReporter(system)
         tree = Supervisor(system, spec, on_failure=gave_up, on_restart=reporter)
-        await tree.start()
+        # Beside the wait: an actor may take long to start (it loads, it asks), a stop must not wait for that.
+        starting = asyncio.get_running_loop().create_task(tree.start())
+        starting.add_done_callback(started)
         await stop.wait()
+        starting.cancel()
         reporter.close()
         await tree.stop()
     if failures:

@@ -15,7 +15,7 @@ import pytest
 from real_nodes import Nodes, is_alive, wait_for
 
 from actors.cluster.job import memory_dir
-from actors.cluster.messages import JobIs, JobSpec, KillChild, SubmitJob
+from actors.cluster.messages import JobIs, JobSpec, JobStatus, KillChild, SubmitJob
 from configs import load
 from configs.schema import Config, Fleet
 from nodeagent.client import calling, inspect, tell_agent
@@ -42,13 +42,17 @@ def job(tmp_path: Path) -> Iterator[JobSpec]:
             shutil.rmtree(memory_dir(spec, host))
 
 
-def submit(head: AgentFile, job: JobSpec) -> JobIs:
+def ask_scheduler(head: AgentFile, message: Message) -> JobIs:
     async def ask() -> JobIs:
         scheduler = Address(name="cluster/scheduler", endpoint=head.endpoint, public_key=head.public_key)
         async with calling(head) as system:
-            return await system.ask(scheduler, SubmitJob(job=job), deadline_s=20.0, expect=JobIs)
+            return await system.ask(scheduler, message, deadline_s=20.0, expect=JobIs)
 
     return asyncio.run(ask())
+
+
+def submit(head: AgentFile, job: JobSpec) -> JobIs:
+    return ask_scheduler(head, SubmitJob(job=job))
 
 
 def order(agent: AgentFile, message: Message) -> None:
@@ -126,6 +130,22 @@ def test_a_stopped_head_lets_its_hosts_go_in_order_and_frees_their_memory(nodes:
     assert nodes.processes["head"].wait(40.0) == 0
     assert "left in order" in (spot_dir / "logs" / "agent.log").read_text()
     assert not any(memory_dir(job, host).exists() for host in HOSTS)
+
+
+def test_a_child_of_the_head_that_fails_too_often_fails_the_job_with_its_cause(
+    nodes: Nodes, job: JobSpec
+) -> None:
+    once = msgspec.structs.replace(job, config=load.dump(Config(fleet=Fleet(restarts=1))))
+    head = nodes.start("head", "--role", "head")
+    submit(head, once)
+    for life in (1, 2):
+        wait_for(lambda: "reward" in children(head), what=f"life {life} of reward")
+        order(head, KillChild(child="reward"))
+    wait_for(lambda: ask_scheduler(head, JobStatus()).state == "failed", what="end of the job")
+    assert "reward failed again" in ask_scheduler(head, JobStatus()).reason
+    assert "SIGKILL" in ask_scheduler(head, JobStatus()).reason
+    wait_for(lambda: children(head) == {}, what="end of the children")
+    assert nodes.processes["head"].poll() is None
 
 
 def test_a_process_without_its_job_file_says_so(tmp_path: Path) -> None:

@@ -131,6 +131,13 @@ def test_options_that_do_not_go_together_are_refused(nodes: Nodes, args: tuple[s
     assert word in said
 
 
+def test_help_teaches_by_example(nodes: Nodes) -> None:
+    shown = nodes.command("start", "--help")
+    assert shown.returncode == OK
+    assert "nodeagent start --join tcp://10.0.0.1:7700" in shown.stdout
+    assert "exit codes:" in shown.stdout
+
+
 def test_a_state_directory_that_is_a_file_is_named(nodes: Nodes) -> None:
     (nodes.root / "file").write_text("")
     code, said = nodes.fails("head", "--role", "head", state_dir=nodes.root / "file" / "state")
