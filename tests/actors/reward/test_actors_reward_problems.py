@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from actors.reward.problems import (
@@ -15,6 +15,9 @@ from actors.reward.problems import (
 
 WORDS = {"min_word_len": 3, "max_word_len": 10}
 OTHER_TASKS = ["chain_sum", "number_sorting", "word_sequence_reversal", "spiral_matrix", "gsm_symbolic"]
+
+
+SLOW_OR_FAST = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +82,7 @@ def test_a_wrong_answer_scores_less_than_the_right_one(words: Problems) -> None:
 
 
 @given(st.text(max_size=60))
-@settings(max_examples=25, deadline=None)
+@settings(SLOW_OR_FAST, max_examples=25)
 def test_any_text_scores_between_0_and_1(response: str) -> None:
     for name in ("spell_backward", "chain_sum", "number_sorting"):
         score = _problems(name).score("train", 0, response)

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from actors.reward.problems import Problems
@@ -12,6 +12,9 @@ from actors.reward.task import BadTokenizer, Prompts, Task
 from actors.training.new_tokenizer import CHAT_TEMPLATE, new_tokenizer
 
 PARAMS = {"min_word_len": 3, "max_word_len": 10}
+
+
+SLOW_OR_FAST = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +55,7 @@ def test_a_response_in_tokens_scores_as_its_text(task: Task, model_dir: Path) ->
 
 
 @given(st.lists(st.integers(-5, 2**40), max_size=40))
-@settings(max_examples=100, deadline=None)
+@settings(SLOW_OR_FAST, max_examples=100)
 def test_garbage_tokens_score_and_do_not_raise(tokens: list[int]) -> None:
     assert _garbage_task is not None
     assert 0.0 <= _garbage_task.score("train", 0, tokens) <= 1.0
@@ -68,7 +71,7 @@ def _keep_task(task: Task) -> None:
 
 
 @given(st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=60))
-@settings(max_examples=100, deadline=None)
+@settings(SLOW_OR_FAST, max_examples=100)
 def test_printable_text_survives_the_tokenizer(text: str) -> None:
     tokenizer = new_tokenizer(["Spell this: a", "Spell this: b"], [])
     ids = tokenizer.encode(text, add_special_tokens=False).ids

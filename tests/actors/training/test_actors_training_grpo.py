@@ -6,7 +6,7 @@ import random
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -14,6 +14,9 @@ from actors.training.grpo import group_advantages, policy_sums, token_logprobs
 from actors.training.samples import Sample, by_length, collate
 
 VOCABULARY, WIDTH = 11, 6
+
+
+SLOW_OR_FAST = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -76,7 +79,7 @@ def one_batch_gradient(samples: list[Sample]) -> Tensor:
 
 
 @given(st.permutations(range(12)), st.sets(st.integers(1, 11)))
-@settings(max_examples=15, deadline=None)
+@settings(SLOW_OR_FAST, max_examples=15)
 def test_micro_batches_in_any_order_add_up_to_the_gradient_of_one_batch(
     order: list[int], cuts: set[int]
 ) -> None:
@@ -144,6 +147,7 @@ def test_advantages_of_a_group_are_centred_and_scaled() -> None:
 
 
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=16))
+@settings(SLOW_OR_FAST)
 def test_advantages_keep_the_order_of_rewards_and_sum_to_zero(rewards: list[float]) -> None:
     advantages = group_advantages(rewards)
     assert sum(advantages) == pytest.approx(0, abs=1e-6)
@@ -173,7 +177,7 @@ def test_padding_is_never_chosen_and_targets_follow_their_positions() -> None:
 
 
 @given(st.integers(1, 30), st.integers(1, 120), st.integers(0, 5))
-@settings(max_examples=50, deadline=None)
+@settings(SLOW_OR_FAST, max_examples=50)
 def test_batches_by_length_lose_no_sample_and_keep_to_the_limit(count: int, most: int, seed: int) -> None:
     samples = some_samples(count, seed)
     batches = list(by_length(samples, most))
