@@ -210,7 +210,7 @@ class Liveness(Section, frozen=True, kw_only=True):
     beat_s: Positive = 0.5
     """Time between heartbeats."""
     suspect_s: Positive = 2.0
-    """Silence after which a peer is suspected: it gets no new work."""
+    """Silence after which a peer is suspected. Checked against the other two; nothing acts on it yet."""
     dead_s: Positive = 5.0
     """Silence after which a peer is declared dead and its work goes elsewhere; a killed process is known
     sooner, by its closed connection."""
@@ -253,7 +253,8 @@ class Limits(Section, frozen=True, kw_only=True):
     credit_frames: Count = 256
     """Token frames an instance may send ahead of the manager's acknowledgement."""
     journal_events: Count = 20_000
-    """Events of one journal stream before a snapshot replaces them; bounds replay to about a second."""
+    """Events of one journal stream before a snapshot replaces them. Nothing acts on it yet: the manager
+    snapshots when a batch is released, which bounds its replay to the open batches."""
     log_bytes: Annotated[int, Meta(ge=64 * 1024)] = 16 * 2**20
     """Size of one log file before it is rotated; one older file is kept."""
 

@@ -1,0 +1,19 @@
+"""The page of all settings is made from the schema, and is the current one."""
+
+from pathlib import Path
+
+from configs import check, document, schema
+
+PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
+
+
+def test_the_page_names_every_setting_with_its_meaning() -> None:
+    page = document.page()
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    assert len(rows) == len(list(check.known_keys(schema.Config)))
+    assert all(len(row.rstrip("| ").rsplit("| ", 1)[-1]) > 10 for row in rows)
+
+
+def test_the_committed_page_is_the_one_that_the_schema_gives() -> None:
+    hint = "run `python -m configs.document > docs/configuration.md`"
+    assert PAGE.read_text() == document.page(), hint
