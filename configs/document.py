@@ -19,7 +19,7 @@ HEADER = """\
 <!-- Made by `python -m configs.document > docs/configuration.md`; the words stand in configs/schema.py. -->
 
 A run's settings are one TOML file with the sections below. `rlctl run` takes the path of such a file, or the
-name of a preset that comes with the package (`quickstart`); each setting can be given on the command line too,
+name of a preset that comes with the package (`quickstart`); each setting can be given on the command line,
 which wins:
 
 ```
