@@ -15,7 +15,7 @@ from actors.cluster import sealed
 from actors.cluster.checkpoint_store import CheckpointStore
 from actors.cluster.messages import StepTrained, TrainedSample
 from actors.cluster.state_manager import Rewound
-from actors.rollout.manager import BatchWeights, ManagerSnapshot
+from actors.rollout.books import BatchWeights, ManagerSnapshot
 from actors.rollout.messages import BatchLedger, RequestLedger
 from actors.rollout.state import RolloutState
 from actors.rollout.token_log import Batch

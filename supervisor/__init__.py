@@ -21,6 +21,7 @@ from supervisor.errors import (
     RestartIntensityReached,
     Unreachable,
 )
+from supervisor.journal import Journal
 from supervisor.limits import Limits
 from supervisor.mailbox import Lane
 from supervisor.message import Done, Message
@@ -46,6 +47,7 @@ __all__ = [
     "Fenced",
     "Incarnations",
     "Intensity",
+    "Journal",
     "JournalDamaged",
     "JournalError",
     "JournalFull",

@@ -19,8 +19,8 @@ class BatchClock:
         if self._first_s is None:
             self._first_s = now_s
 
-    def finished(self, now_s: float) -> None:
-        """A response ended."""
+    def remote_ended(self, now_s: float) -> None:
+        """A request left a preemptible instance: finished, or handed over."""
         self._last_s = now_s
 
     def serving(self, now_s: float, count: int) -> None:

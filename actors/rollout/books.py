@@ -1,0 +1,99 @@
+"""The books of rollout: its state, the weights of its open batches, and the journal of both.
+
+Owns the order: an event changes the state first and is committed behind it, in the same order for all;
+whoever acts on an event for others to see awaits its commit. At the release of a batch its audit trail
+goes into a stream of its own (`ledger`), and a snapshot bounds the replay."""
+
+import zlib
+from collections.abc import Awaitable
+
+from actors.rollout.changes import Changes
+from actors.rollout.events import BatchReleased, BatchSubmitted, RolloutSnapshot
+from actors.rollout.messages import BatchLedger, RequestLedger, Weights
+from actors.rollout.state import RolloutState
+from actors.rollout.token_log import Batch
+from supervisor import Journal, Message
+
+
+class BatchWeights(Message, frozen=True):
+    """Journaled beside `BatchSubmitted`: who has the weights of a batch."""
+
+    batch: str
+    weights: Weights
+
+
+class ManagerSnapshot(Message, frozen=True):
+    """Journaled when a batch is released: all that is open."""
+
+    rollout: RolloutSnapshot
+    weights: dict[str, Weights]
+
+
+class Books:
+    """See the module. Read `state` and `weights` (by batch) freely."""
+
+    def __init__(self, journal: Journal, ledger: Journal) -> None:
+        self.state = RolloutState()
+        self.weights: dict[str, Weights] = {}
+        self._journal = journal
+        self._ledger = ledger
+
+    async def replay(self) -> None:
+        """Become what the last incarnation had committed."""
+        async for event in self._journal.replay():
+            if isinstance(event, ManagerSnapshot):
+                self.state.apply(event.rollout)
+                self.weights = dict(event.weights)
+            elif isinstance(event, BatchWeights):
+                self.weights[event.batch] = event.weights
+            else:
+                self.state.apply(event)
+
+    def enter(self, *events: Message) -> tuple[list[Changes], Awaitable[int]]:
+        """Apply now, commit with the next group: what changed, and the commit to await."""
+        return [self.state.apply(event) for event in events], self._journal.append_soon(*events)
+
+    async def record(self, event: Message) -> Changes:
+        """Apply and commit; then it may be acted upon."""
+        (changes,), committed = self.enter(event)
+        await committed
+        return changes
+
+    async def submit(self, batch: BatchSubmitted, weights: Weights) -> Changes:
+        """Open a batch under its weights."""
+        self.weights[batch.batch] = weights
+        changes = self.state.apply(batch)
+        await self._journal.append(batch, BatchWeights(batch=batch.batch, weights=weights))
+        return changes
+
+    async def release(self, batch: Batch) -> Changes:
+        """Write the audit trail of a batch, forget it, and begin the journal anew from here."""
+        await self._ledger.append(_ledger_of(batch))
+        changes = await self.record(BatchReleased(batch=batch.name))
+        self.weights.pop(batch.name, None)
+        await self._journal.snapshot(
+            ManagerSnapshot(rollout=self.state.snapshot(), weights=dict(self.weights))
+        )
+        return changes
+
+    def newest_weights(self) -> Weights | None:
+        """What an instance that joins now should serve."""
+        return max(self.weights.values(), key=lambda weights: weights.version, default=None)
+
+
+def _ledger_of(batch: Batch) -> BatchLedger:
+    return BatchLedger(
+        batch=batch.name,
+        version=batch.submitted.version,
+        requests=tuple(
+            RequestLedger(
+                request=log.id,
+                count=len(log.tokens),
+                crc=zlib.crc32(log.tokens.tobytes()),
+                spans=tuple(log.spans),
+                score=log.score if log.score is not None else 0.0,
+                status=log.status,
+            )
+            for log in batch.requests()
+        ),
+    )

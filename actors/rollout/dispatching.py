@@ -1,0 +1,145 @@
+"""Dispatch: requests that wait go to the instances that the LoadBalancer names.
+
+Owns the reports of load to the balancer and the dispatches on their way. A dispatch is journaled before it
+is sent; one at a time goes to each instance, in the order of its tickets, and a slow instance holds up
+nobody else."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from actors.rollout.books import Books
+from actors.rollout.changes import Changes
+from actors.rollout.events import Dispatched
+from actors.rollout.instances import Instance, Instances
+from actors.rollout.load_balancer import LoadChange, LoadChanged, Place, Placed
+from actors.rollout.messages import Dispatch, Weights, Work
+from actors.rollout.token_log import RequestLog, RequestState
+from supervisor import AskFailed, Context, Done, Refused, Unreachable
+
+BALANCER = "rollout/balancer"
+PLACE_DEADLINE_S = 5.0
+DISPATCH_DEADLINE_S = 10.0  # an instance that takes no dispatch for so long is given up
+RETRY_S = 0.1
+
+GiveUp = Callable[[str, int, str], Awaitable[None]]
+"""An instance, its incarnation, and why it is given up."""
+
+OnSent = Callable[[Instance, list[RequestLog]], None]
+"""These requests are on their way to this instance."""
+
+
+class Dispatching:
+    """See the module; `run` it in the background, `wake` it when something changed."""
+
+    def __init__(
+        self, ctx: Context, books: Books, instances: Instances, on_sent: OnSent, give_up: GiveUp
+    ) -> None:
+        self._ctx, self._books, self._instances = ctx, books, instances
+        self._on_sent, self._give_up = on_sent, give_up
+        self._load: list[LoadChange] = []
+        self._changed = asyncio.Event()
+
+    def wake(self) -> None:
+        """Requests wait, or an instance has room."""
+        self._changed.set()
+
+    def note(self, changes: Changes) -> None:
+        """Requests began or ended: the balancer is told before it is asked again."""
+        self._load += [
+            LoadChange(instance=name, incarnation=incarnation, started=1)
+            for name, incarnation in changes.started
+        ]
+        self._load += [
+            LoadChange(
+                instance=ended.instance,
+                incarnation=ended.incarnation,
+                ended_executing=int(ended.was_executing),
+                ended_pending=int(not ended.was_executing),
+            )
+            for ended in changes.ended
+        ]
+
+    def forget_load(self, instance: str) -> None:
+        """The balancer gets this instance's load as a whole: what led to it must not be reported again."""
+        self._load = [change for change in self._load if change.instance != instance]
+
+    async def run(self) -> None:
+        """Dispatch what waits, whenever something changed."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            await self._report_load()
+            for batch, weights in list(self._books.weights.items()):
+                queued = self._books.state.log.queued(weights.version)
+                waiting = [log for log in queued if log.batch == batch]
+                if waiting:
+                    await self._place(waiting, weights)
+
+    async def _place(self, waiting: list[RequestLog], weights: Weights) -> None:
+        place = Place(version=weights.version, root=weights.root, count=len(waiting))
+        try:
+            placed = await self._ctx.ask(BALANCER, place, deadline_s=PLACE_DEADLINE_S, expect=Placed)
+        except AskFailed as problem:
+            self._ctx.log.warning("no placement: %s", problem)
+            self._changed.set()
+            await asyncio.sleep(RETRY_S)
+            return
+        chosen: dict[str, list[RequestLog]] = {}
+        for log, name in zip(waiting, placed.instances, strict=False):
+            chosen.setdefault(name, []).append(log)
+        for name, logs in chosen.items():
+            instance = self._instances.get(name)
+            if instance is not None:
+                self._send(instance, [log for log in logs if log.state is RequestState.QUEUED], weights)
+        await self._report_load()
+
+    def _send(self, instance: Instance, logs: list[RequestLog], weights: Weights) -> None:
+        streams = self._books.state.streams
+        if streams.alive(instance.name, instance.incarnation) is None or not logs:
+            return
+        first = streams.next_ticket(instance.name, instance.incarnation)
+        tickets = tuple(range(first, first + len(logs)))
+        work = [_work(ticket, log) for ticket, log in zip(tickets, logs, strict=True)]
+        _, committed = self._books.enter(
+            Dispatched(
+                instance=instance.name,
+                incarnation=instance.incarnation,
+                version=weights.version,
+                tickets=tickets,
+                requests=tuple(log.id for log in logs),
+            )
+        )
+        self._on_sent(instance, logs)
+        self._load.append(
+            LoadChange(instance=instance.name, incarnation=instance.incarnation, dispatched=len(logs))
+        )
+        dispatch = Dispatch(epoch=instance.epoch, version=weights.version, work=work)
+        instance.sending = [task for task in instance.sending if not task.done()]
+        delivery = self._deliver(instance, committed, dispatch)
+        instance.sending.append(self._ctx.background(delivery, f"dispatch to {instance.name}"))
+
+    async def _deliver(self, instance: Instance, committed: Awaitable[int], dispatch: Dispatch) -> None:
+        async with instance.order:
+            await committed
+            try:
+                await self._ctx.ask(instance.worker, dispatch, deadline_s=DISPATCH_DEADLINE_S, expect=Done)
+            except (Refused, Unreachable) as problem:  # it registers again, or its end is told
+                self._ctx.log.info("%s took no dispatch: %s", instance.name, problem)
+            except AskFailed as problem:
+                await self._give_up(instance.name, instance.incarnation, f"took no dispatch: {problem}")
+
+    async def _report_load(self) -> None:
+        if self._load:
+            changes, self._load = self._load, []
+            await self._ctx.tell(BALANCER, LoadChanged(changes=changes))
+
+
+def _work(ticket: int, log: RequestLog) -> Work:
+    return Work(
+        ticket=ticket,
+        prompt=log.prompt.tobytes(),
+        prefix=log.tokens.tobytes(),
+        seed=log.seed,
+        max_new_tokens=log.max_new_tokens,
+        temperature=log.temperature,
+    )

@@ -1,0 +1,69 @@
+"""Handing out: complete groups go to the trainer (or to an evaluation) as soon as there are enough of them.
+
+Owns who waits for groups of which batch. What was handed out to whom is an event like any other.
+"""
+
+from actors.rollout.books import Books
+from actors.rollout.events import GroupsTaken
+from actors.rollout.instances import Instances
+from actors.rollout.messages import GroupOut, Groups, SampleOut, TakeGroups
+from actors.rollout.token_log import Batch
+from supervisor import Context, Deferred, Refused
+
+
+class Takers:
+    """See the module; one taker a batch waits at a time, a later ask replaces an earlier one."""
+
+    def __init__(self, ctx: Context, books: Books, instances: Instances) -> None:
+        self._ctx, self._books, self._instances = ctx, books, instances
+        self._waiting: dict[str, tuple[float, TakeGroups, Deferred]] = {}
+
+    def add(self, message: TakeGroups) -> Deferred:
+        """Answer when `min_groups` are ready, or all that are left, or `wait_s` has passed."""
+        deferred = Deferred()
+        self._waiting[message.batch] = (self._ctx.now() + message.wait_s, message, deferred)
+        return deferred
+
+    def look(self) -> None:
+        """Answer who may be answered now."""
+        for name, (until_s, ask, deferred) in list(self._waiting.items()):
+            batch = self._books.state.log.batches.get(name)
+            if batch is None:
+                del self._waiting[name]
+                deferred.answer(Refused(f"batch {name} is not open any more"))
+                continue
+            have = set(ask.have)
+            ready = [g for g in range(len(batch.groups)) if g not in have and batch.complete(g)]
+            left = len(batch.groups) - len(have)
+            if len(ready) >= min(ask.min_groups, left) or self._ctx.now() >= until_s:
+                del self._waiting[name]
+                self._ctx.background(self._hand_out(batch, ask, ready, deferred), "hand out")
+
+    async def _hand_out(self, batch: Batch, ask: TakeGroups, ready: list[int], deferred: Deferred) -> None:
+        if ready:
+            await self._books.record(GroupsTaken(batch=batch.name, taker=ask.taker, groups=tuple(ready)))
+        deferred.answer(
+            Groups(
+                groups=[_group_out(batch, group) for group in ready],
+                remaining=len(batch.groups) - len(ask.have) - len(ready),
+                remote_serving=self._instances.serving("preemptible", batch.submitted.version),
+            )
+        )
+
+
+def _group_out(batch: Batch, group: int) -> GroupOut:
+    logs = batch.groups[group]
+    return GroupOut(
+        group=group,
+        prompt=logs[0].prompt.tobytes(),
+        samples=tuple(
+            SampleOut(
+                request=log.id,
+                tokens=log.tokens.tobytes(),
+                logprobs=log.logprobs.tobytes(),
+                score=log.score if log.score is not None else 0.0,
+                spans=tuple(log.spans),
+            )
+            for log in logs
+        ),
+    )

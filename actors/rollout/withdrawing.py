@@ -1,0 +1,67 @@
+"""Withdrawal: an instance hands its requests over, token by token, and then holds nothing.
+
+Owns the withdrawals under way. An abort may be lost on its way and is repeated; that the instance holds
+nothing is known from its own stream, never assumed."""
+
+import asyncio
+import contextlib
+from dataclasses import dataclass, field
+
+from actors.rollout.instances import Instance
+from actors.rollout.messages import Abort, Withdrawn
+from actors.rollout.state import RolloutState
+from supervisor import Context, Deferred
+
+ABORT_AGAIN_S = 0.5
+
+
+@dataclass(slots=True)
+class _Withdrawal:
+    deferred: Deferred
+    aborted: set[int] = field(default_factory=set)
+
+
+class Withdrawals:
+    """See the module."""
+
+    def __init__(self, ctx: Context, state: RolloutState) -> None:
+        self._ctx, self._state = ctx, state
+        self._under_way: dict[str, _Withdrawal] = {}
+        self._ended = asyncio.Event()
+
+    def begin(self, instance: Instance, grace_s: float) -> Deferred:
+        """Answered when the instance holds nothing; what executes may finish within the grace."""
+        earlier = self._under_way.get(instance.name)
+        if earlier is not None:
+            earlier.deferred.answer(Withdrawn(handed_over=len(earlier.aborted)))
+        withdrawal = self._under_way[instance.name] = _Withdrawal(Deferred())
+        self._ctx.background(self._run(instance, withdrawal, grace_s), f"withdraw {instance.name}")
+        return withdrawal.deferred
+
+    def look(self) -> None:
+        """Requests have ended: answer whoever holds nothing any more."""
+        self._ended.set()
+        for name, withdrawal in list(self._under_way.items()):
+            stream = self._state.streams.get(name)
+            if stream is None or stream.gone or not stream.live():
+                del self._under_way[name]
+                withdrawal.deferred.answer(Withdrawn(handed_over=len(withdrawal.aborted)))
+
+    async def _run(self, instance: Instance, withdrawal: _Withdrawal, grace_s: float) -> None:
+        """Abort what waits at once, what executes after the grace, and again until the stream says: ended."""
+        deadline = self._ctx.now() + grace_s
+        while True:
+            self.look()
+            if self._under_way.get(instance.name) is not withdrawal:
+                return
+            stream = self._state.streams.alive(instance.name, instance.incarnation)
+            live = stream.live() if stream is not None else {}
+            late = self._ctx.now() >= deadline
+            tickets = [number for number, ticket in live.items() if late or not ticket.started]
+            withdrawal.aborted |= set(tickets)
+            if tickets:
+                await self._ctx.tell(instance.worker, Abort(tickets=tickets))
+            self._ended.clear()
+            wait_s = ABORT_AGAIN_S if late else min(ABORT_AGAIN_S, max(deadline - self._ctx.now(), 0.0))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), wait_s)
