@@ -1,0 +1,155 @@
+"""Evidence read from real journals: what the manager, the StateManager and the controller wrote."""
+
+import array
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from actors.cluster.checkpoint_store import CheckpointStore
+from actors.cluster.messages import StepTrained, TrainedSample
+from actors.rollout.books import ManagerSnapshot
+from actors.rollout.events import (
+    BatchReleased,
+    BatchSubmitted,
+    Dispatched,
+    FrameLogged,
+    InstanceJoined,
+    Prompt,
+    Scored,
+)
+from actors.rollout.messages import BatchLedger
+from actors.rollout.state import RolloutState
+from actors.training.controller import StepFinished
+from configs.load import load
+from configs.schema import Config
+from rlctl.audit import audit
+from rlctl.evidence import COMMIT_FILE, CONTROLLER, LEDGER, MANAGER, REGISTRY, STATE, _ledger_of, gather
+from supervisor import Message, SqliteJournal
+from supervisor.registry import NameFenced
+
+TOKENS = 3
+SETS = ["job.steps=2", "rollout.prompts=1", "rollout.samples=2", "training.micro_batch_groups=1"]
+
+
+@pytest.fixture
+def config() -> Config:
+    return load("quickstart", SETS)
+
+
+def events_of(step: int) -> list[Message]:
+    """A batch of one group with two samples, rolled out in one frame a token."""
+    batch = f"step-{step}"
+    requests = tuple(f"{batch}/0/{sample}" for sample in range(2))
+    instance = f"spot-{step}"
+    prompt = Prompt(split="train", index=step, tokens=(1, 2), seeds=(7, 8))
+    frames = [
+        FrameLogged(
+            instance=instance,
+            incarnation=step,
+            seq=seq,
+            tickets=array.array("I", [1, 2]).tobytes(),
+            tokens=array.array("I", [seq, seq + 10]).tobytes(),
+            logprobs=array.array("f", [-1.0, -2.0]).tobytes(),
+            flags=bytes([2, 2] if seq == TOKENS else [0, 0]),
+        )
+        for seq in range(1, TOKENS + 1)
+    ]
+    return [
+        BatchSubmitted(batch=batch, version=step - 1, prompts=(prompt,), max_new_tokens=8),
+        InstanceJoined(instance=instance, incarnation=step),
+        Dispatched(instance=instance, incarnation=step, version=step - 1, tickets=(1, 2), requests=requests),
+        *frames,
+        *(Scored(request=request, score=1.0) for request in requests),
+    ]
+
+
+def trained_from(ledger: BatchLedger, step: int) -> StepTrained:
+    samples = tuple(TrainedSample(request=it.request, count=it.count, crc=it.crc) for it in ledger.requests)
+    return StepTrained(step=step, samples=samples, root=bytes([step]))
+
+
+async def write(path: Path, streams: dict[str, Sequence[Message]], snapshot: Message | None = None) -> None:
+    """A journal; `snapshot` goes before the events of the manager."""
+    store = SqliteJournal(path, commit_s=0.0)
+    for name, events in streams.items():
+        store.open(name, 1)
+        if snapshot is not None and name == MANAGER:
+            await store.snapshot(name, 1, snapshot)
+        await store.append(name, 1, events)
+    await store.close()
+
+
+async def record(run: Path) -> None:
+    """A whole run of two steps: the first batch is released into the ledger, the second is open still."""
+    state = RolloutState()
+    for event in events_of(1):
+        state.apply(event)
+    first = _ledger_of(state.log.batches["step-1"])
+    state.apply(BatchReleased(batch="step-1"))
+    snapshot = ManagerSnapshot(rollout=state.snapshot(), weights={})
+    for event in events_of(2):
+        state.apply(event)
+    second = _ledger_of(state.log.batches["step-2"])
+    steps = [trained_from(first, 1), trained_from(second, 2)]
+    head, reserved = run / "nodes" / "head" / "journal", run / "nodes" / "reserved-1" / "journal"
+    await write(head / "rollout.sqlite", {MANAGER: events_of(2), LEDGER: [first]}, snapshot)
+    fence = NameFenced(name="rollout/manager", incarnation=5)
+    await write(
+        head / "agent.sqlite", {CONTROLLER: [StepFinished(step=1), StepFinished(step=2)], REGISTRY: [fence]}
+    )
+    await write(reserved / "agent.sqlite", {STATE: steps})
+    commit = msgspec.msgpack.encode({"result": {"step": 2}, "samples": steps[1].samples})
+    CheckpointStore(run / "checkpoints").write(2, {COMMIT_FILE: commit}, {})
+
+
+async def test_a_whole_run_is_found_whole(tmp_path: Path, config: Config) -> None:
+    await record(tmp_path)
+    evidence = gather(tmp_path, config, complete=True)
+    assert evidence.missing == []
+    assert audit(evidence) == []
+    assert {ledger.batch for ledger in evidence.ledgers} == {"step-1", "step-2"}
+    assert evidence.counters is not None
+    assert evidence.counters.tokens_collected == 2 * 2 * TOKENS
+    tokens = array.array("I", [1, 2, 3]).tobytes()
+    last = evidence.trained[1]
+    assert isinstance(last, StepTrained)
+    assert last.samples[0].crc == zlib.crc32(tokens)
+
+
+async def test_state_elsewhere_is_found_where_it_is_named(tmp_path: Path, config: Config) -> None:
+    await record(tmp_path / "run")
+    (tmp_path / "run" / "nodes" / "head").rename(tmp_path / "elsewhere")
+    without = gather(tmp_path / "run", config, complete=True)
+    assert {invariant for invariant, _text in without.missing} == {"I1", "I2", "I4", "I5"}
+    found = gather(tmp_path / "run", config, complete=True, state_dirs=[tmp_path / "elsewhere"])
+    assert audit(found) == []
+
+
+async def test_a_damaged_checkpoint_and_a_damaged_journal_are_violations(
+    tmp_path: Path, config: Config
+) -> None:
+    await record(tmp_path)
+    (tmp_path / "checkpoints" / "step-000002" / COMMIT_FILE).write_bytes(b"torn")
+    journal = tmp_path / "nodes" / "head" / "journal" / "rollout.sqlite"
+    journal.write_bytes(journal.read_bytes()[:4096] + bytes(4096) + journal.read_bytes()[8192:])
+    texts = [str(violation) for violation in audit(gather(tmp_path, config, complete=True))]
+    assert any(text.startswith("I5: checkpoint step-000002") for text in texts)
+    assert any("rollout.sqlite is damaged" in text for text in texts)
+
+
+async def test_a_token_that_changed_on_its_way_to_the_trainer_is_found(
+    tmp_path: Path, config: Config
+) -> None:
+    await record(tmp_path)
+    evidence = gather(tmp_path, config, complete=True)
+    journal = tmp_path / "nodes" / "reserved-1" / "journal" / "agent.sqlite"
+    journal.unlink()
+    last = evidence.trained[1]
+    assert isinstance(last, StepTrained)
+    samples = (msgspec.structs.replace(last.samples[0], crc=1), *last.samples[1:])
+    await write(journal, {STATE: [evidence.trained[0], StepTrained(step=2, samples=samples, root=b"")]})
+    found = {violation.invariant for violation in audit(gather(tmp_path, config, complete=True))}
+    assert found == {"I1", "I5"}, "the trained tokens, and the checkpoint that was made of others"
