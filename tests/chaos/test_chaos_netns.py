@@ -61,7 +61,7 @@ def test_hosts_reach_each_other_until_they_are_cut_and_again_when_healed(
         server.kill()
         server.wait(10.0)
     assert (tmp_path / "heard-again").read_text() == "b'hello'\n"
-    assert other.received_bytes() > 0
+    assert 0 < other.received_bytes() < 1 << 20  # of its own wire, not of the machine's
 
 
 def test_a_host_has_shared_memory_of_its_own(switch: Switch) -> None:
