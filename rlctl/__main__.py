@@ -24,7 +24,7 @@ from rlctl.commands import (
     tree,
 )
 from rlctl.commands.common import print_errors
-from rlctl.errors import INTERRUPTED, MEANINGS, OK, CommandError
+from rlctl.errors import FAILED, INTERRUPTED, MEANINGS, OK, CommandError, failed
 
 _DESCRIPTION = """\
 Reinforcement-learning post-training with rollouts on machines that may vanish at any instant.
@@ -62,6 +62,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `rlctl logs | head`: whoever reads has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
+    except OSError as problem:
+        print_errors(failed(f"{problem.filename or 'the system'}: {problem.strerror or problem}"))
+        return FAILED
     return code
 
 

@@ -16,6 +16,7 @@ from typing import Never, TypeVar
 
 from nodeagent.files import find_agent
 from nodeagent.host import wall_ms
+from rlctl.errors import nothing
 from rlctl.runs import RunDir
 from supervisor import ActorSystem, Address, AskFailed, Incarnations, JournalError, Message
 from supervisor.names import REGISTRY
@@ -66,6 +67,16 @@ class Cluster:
         registry = Address(name=REGISTRY, endpoint=self.head.endpoint, public_key=self.head.public_key)
         names = await self.ask(registry, ListNames(prefix=prefix), expect=Names, deadline_s=deadline_s)
         return names.addresses
+
+    async def probe(self, deadline_s: float = DEADLINE_S) -> None:
+        """Ask the head for a sign of life. Raises CommandError (exit code 3) where there is none."""
+        try:
+            await self.names(deadline_s=deadline_s)
+        except AskFailed as problem:
+            raise nothing(
+                f"no head answers at {self.head.endpoint} ({problem}); check the address, and the keys: it "
+                "ignores whoever has none that it trusts"
+            ) from problem
 
     async def processes(self, deadline_s: float = LOOK_S) -> "Processes":
         """What every process of the cluster says of itself, all asked at once."""

@@ -5,6 +5,7 @@ finish can be resumed; only one that did gets its `End` record.
 """
 
 import asyncio
+import contextlib
 import signal
 import threading
 from collections.abc import AsyncIterator, Coroutine, Sequence
@@ -117,6 +118,7 @@ async def _stopped(stop: asyncio.Event) -> CommandError:
 async def _cluster(run: RunDir, config: Config, elsewhere: Elsewhere | None) -> AsyncIterator[_Driven]:
     if elsewhere is not None:
         async with connect(elsewhere.endpoint, elsewhere.keys, head_key=elsewhere.head_key) as client:
+            await client.probe()
             yield _Driven(client, None)
         return
     async with running_head(run, config) as head:
@@ -198,9 +200,10 @@ class _Viewer:
         )
 
     async def finish(self) -> None:
-        """Show the end."""
+        """Show the end. Nobody has to read it: a closed pipe harms no run."""
         if self._showing is not None:
-            await self._showing
+            with contextlib.suppress(BrokenPipeError):
+                await self._showing
 
     async def stop(self) -> None:
         """No more will come."""

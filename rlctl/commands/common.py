@@ -124,9 +124,11 @@ async def chosen_cluster(args: argparse.Namespace) -> AsyncIterator[Cluster]:
     try:
         if args.head:
             async with connect(address(args.head), args.keys, head_key=head_key(args)) as cluster:
+                await cluster.probe()
                 yield cluster
         else:
             async with connect_to_run(find_driven(args.runs_dir, args.run_name)) as cluster:
+                await cluster.probe()
                 yield cluster
     except CannotRun as problem:
         raise nothing(str(problem)) from problem

@@ -2,11 +2,13 @@
 
 import argparse
 import json
+import shutil
 import sys
 from pathlib import Path
 
 import msgspec
 
+from actors.training.history import HistoryError
 from configs.load import ConfigError, load
 from configs.schema import Config
 from rlctl import models, preflight, report, runs
@@ -23,7 +25,7 @@ from rlctl.commands.common import (
     run_async,
 )
 from rlctl.drive import Elsewhere, View, drive
-from rlctl.errors import FAILED, INTERRUPTED, OK, CommandError, usage
+from rlctl.errors import FAILED, INTERRUPTED, OK, USAGE, CommandError, failed, usage
 from rlctl.live import Mode
 from rlctl.outcome import print_closing
 from rlctl.runs import RunDir
@@ -94,7 +96,10 @@ def run(args: argparse.Namespace) -> int:
         raise usage(*problems)
     elsewhere = cluster_of(args)
     folder = runs.create(args.runs_dir, config)
-    return execute(folder, config, args, elsewhere)
+    code = execute(folder, config, args, elsewhere)
+    if code == USAGE and not folder.history.exists():
+        shutil.rmtree(folder.path)  # it could not begin: nothing is in it that anybody could want
+    return code
 
 
 def settings(args: argparse.Namespace) -> Config:
@@ -134,7 +139,12 @@ def execute(folder: RunDir, config: Config, args: argparse.Namespace, elsewhere:
             ended = usage(str(problem))
         except CommandError as problem:
             ended = problem
-        _tell_outcome(folder, args.json, ended)
+        except (OSError, HistoryError) as problem:
+            ended = failed(f"{folder.path}: {problem}")
+        try:
+            _tell_outcome(folder, args.json, ended)
+        except (HistoryError, ConfigError) as problem:
+            ended = ended or failed(f"no report: {problem}")
     if ended is not None:
         print_errors(ended)
         if ended.code in (FAILED, INTERRUPTED):

@@ -1,0 +1,80 @@
+"""The head of a run as a real process: it comes up, tells why it ended, and leaves nothing behind."""
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from actors.cluster.job import SHARED_MEMORY
+from configs.load import load
+from configs.schema import Config
+from rlctl import runs
+from rlctl.client import connect_to_run
+from rlctl.errors import FAILED, USAGE, CommandError
+from rlctl.head import RUN_VARIABLE, remains, running_head, sweep, wait_for_remains
+
+pytestmark = pytest.mark.realprocess
+
+
+@pytest.fixture
+def config() -> Config:
+    return load("quickstart")
+
+
+@pytest.fixture
+def run(tmp_path: Path, config: Config) -> runs.RunDir:
+    return runs.create(tmp_path / "runs", config)
+
+
+async def test_a_head_comes_up_answers_and_ends_with_its_block(run: runs.RunDir, config: Config) -> None:
+    async with running_head(run, config) as head:
+        agent = await head.found()
+        assert agent.pid == head.pid
+        assert {process.pid for process in remains(run)} >= {head.pid}
+        async with connect_to_run(run) as cluster:
+            assert {address.name for address in await cluster.names()} >= {"cluster/scheduler"}
+    assert remains(run) == []
+    with pytest.raises(ProcessLookupError):
+        os.kill(head.pid, 0)
+
+
+async def test_the_end_of_a_killed_head_is_told_with_its_last_lines(run: runs.RunDir, config: Config) -> None:
+    async with running_head(run, config) as head:
+        await head.found()
+        os.kill(head.pid, signal.SIGKILL)
+        problem = await asyncio.wait_for(head.ended(), 10)
+    assert problem.code == FAILED
+    assert "SIGKILL" in problem.lines[0]
+    assert any("listens at" in line for line in problem.lines[1:])
+
+
+async def test_a_head_that_cannot_start_says_why(run: runs.RunDir, tmp_path: Path) -> None:
+    config = load("quickstart", [f"network.keys={tmp_path / 'nowhere'}"])
+    async with running_head(run, config) as head:
+        with pytest.raises(CommandError, match="nowhere") as problem:
+            await head.found()
+    assert problem.value.code == USAGE
+
+
+async def test_what_a_run_left_is_killed_and_its_memory_freed(
+    run: runs.RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlctl.head.VANISH_S", 0.2)
+    folder = SHARED_MEMORY / f"gleaner-{run.id}-spot-1"
+    folder.mkdir()
+    sleeper = [sys.executable, "-c", "import time; time.sleep(60)"]
+    process = await asyncio.create_subprocess_exec(*sleeper, env={**os.environ, RUN_VARIABLE: str(run.path)})
+    other = await asyncio.create_subprocess_exec(*sleeper)
+    try:
+        with pytest.raises(CommandError, match="still live"):
+            await wait_for_remains(run)
+        assert await sweep(run) == 1
+        assert await asyncio.wait_for(process.wait(), 5) == -signal.SIGKILL
+        assert other.returncode is None
+        assert not folder.exists()
+    finally:
+        other.kill()
+        await other.wait()
