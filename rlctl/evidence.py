@@ -4,7 +4,6 @@ Owns which stream and which file tells what. Judges nothing (`rlctl.audit` does)
 cannot be read becomes an entry of `Evidence.missing`, under the invariant that it was needed for.
 """
 
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,10 +14,9 @@ from actors.cluster import sealed
 from actors.cluster.checkpoint_store import CheckpointStore
 from actors.cluster.messages import StepTrained, TrainedSample
 from actors.cluster.state_manager import Rewound
-from actors.rollout.books import BatchWeights, ManagerSnapshot
-from actors.rollout.messages import BatchLedger, RequestLedger
+from actors.rollout.books import BatchWeights, ManagerSnapshot, ledger_of
+from actors.rollout.messages import BatchLedger
 from actors.rollout.state import RolloutState
-from actors.rollout.token_log import Batch
 from actors.training.controller import StepFinished
 from configs.schema import Config
 from rlctl.audit import CheckpointSeen, Evidence
@@ -63,7 +61,7 @@ def gather(run_dir: Path, config: Config, *, complete: bool, state_dirs: Sequenc
     found = _streams([*nodes, *state_dirs], run_dir)
     state = _replayed(found.messages(MANAGER))
     ledgers = [message for message in found.messages(LEDGER) if isinstance(message, BatchLedger)]
-    open_batches = [_ledger_of(batch) for batch in state.log.batches.values()]
+    open_batches = [ledger_of(batch) for batch in state.log.batches.values()]
     trained = [message for message in found.messages(STATE) if isinstance(message, StepTrained | Rewound)]
     finished = [event.step for event in found.messages(CONTROLLER) if isinstance(event, StepFinished)]
     if complete and not (run_dir / "checkpoints").is_dir():
@@ -112,25 +110,6 @@ def _replayed(messages: Sequence[Message]) -> RolloutState:
         elif not isinstance(message, BatchWeights):
             state.apply(message)
     return state
-
-
-def _ledger_of(batch: Batch) -> BatchLedger:
-    """What the manager will journal of a batch that is open still."""
-    return BatchLedger(
-        batch=batch.name,
-        version=batch.submitted.version,
-        requests=tuple(
-            RequestLedger(
-                request=log.id,
-                count=len(log.tokens),
-                crc=zlib.crc32(log.tokens.tobytes()),
-                spans=tuple(log.spans),
-                score=log.score if log.score is not None else 0.0,
-                status=log.status,
-            )
-            for log in batch.requests()
-        ),
-    )
 
 
 def _fences(messages: Sequence[Message]) -> dict[str, list[int]]:

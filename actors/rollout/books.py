@@ -68,7 +68,7 @@ class Books:
 
     async def release(self, batch: Batch) -> Changes:
         """Write the audit trail of a batch, forget it, and begin the journal anew from here."""
-        await self._ledger.append(_ledger_of(batch))
+        await self._ledger.append(ledger_of(batch))
         changes = await self.record(BatchReleased(batch=batch.name))
         self.weights.pop(batch.name, None)
         await self._journal.snapshot(
@@ -81,7 +81,8 @@ class Books:
         return max(self.weights.values(), key=lambda weights: weights.version, default=None)
 
 
-def _ledger_of(batch: Batch) -> BatchLedger:
+def ledger_of(batch: Batch) -> BatchLedger:
+    """The audit trail of a batch as it stands."""
     return BatchLedger(
         batch=batch.name,
         version=batch.submitted.version,

@@ -10,7 +10,7 @@ import pytest
 
 from actors.cluster.checkpoint_store import CheckpointStore
 from actors.cluster.messages import StepTrained, TrainedSample
-from actors.rollout.books import ManagerSnapshot
+from actors.rollout.books import ManagerSnapshot, ledger_of
 from actors.rollout.events import (
     BatchReleased,
     BatchSubmitted,
@@ -26,7 +26,7 @@ from actors.training.controller import StepFinished
 from configs.load import load
 from configs.schema import Config
 from rlctl.audit import audit
-from rlctl.evidence import COMMIT_FILE, CONTROLLER, LEDGER, MANAGER, REGISTRY, STATE, _ledger_of, gather
+from rlctl.evidence import COMMIT_FILE, CONTROLLER, LEDGER, MANAGER, REGISTRY, STATE, gather
 from supervisor import Message, SqliteJournal
 from supervisor.registry import NameFenced
 
@@ -87,12 +87,12 @@ async def record(run: Path) -> None:
     state = RolloutState()
     for event in events_of(1):
         state.apply(event)
-    first = _ledger_of(state.log.batches["step-1"])
+    first = ledger_of(state.log.batches["step-1"])
     state.apply(BatchReleased(batch="step-1"))
     snapshot = ManagerSnapshot(rollout=state.snapshot(), weights={})
     for event in events_of(2):
         state.apply(event)
-    second = _ledger_of(state.log.batches["step-2"])
+    second = ledger_of(state.log.batches["step-2"])
     steps = [trained_from(first, 1), trained_from(second, 2)]
     head, reserved = run / "nodes" / "head" / "journal", run / "nodes" / "reserved-1" / "journal"
     await write(head / "rollout.sqlite", {MANAGER: events_of(2), LEDGER: [first]}, snapshot)
