@@ -1,5 +1,6 @@
 """The client library against real sockets: it finds, asks and tells, and says so when nobody answers."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -98,7 +99,9 @@ async def test_refusals_and_unknown_names_are_errors_and_never_silence(cluster: 
 
 
 async def test_every_process_tells_of_its_actors(cluster: Cluster) -> None:
-    assert {address.name for address in await cluster.names()} >= {"counter"}
+    async with asyncio.timeout(10):  # a name is claimed beside the actor's start
+        while "counter" not in {address.name for address in await cluster.names()}:
+            await asyncio.sleep(0.02)
     seen = await cluster.processes()
     assert seen.silent == []
     assert [state.node for state in seen.states] == ["head"]

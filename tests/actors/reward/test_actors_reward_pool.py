@@ -44,7 +44,7 @@ def children() -> list[psutil.Process]:
     alive = []
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.NoSuchProcess):
-            if child.status() != psutil.STATUS_ZOMBIE:
+            if child.status() != psutil.STATUS_ZOMBIE and "actors.reward.worker" in child.cmdline():
                 alive.append(child)
     return alive
 
