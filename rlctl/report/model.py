@@ -30,7 +30,9 @@ class Reward(Part, frozen=True, kw_only=True):
 
 
 class Tokens(Part, frozen=True, kw_only=True):
-    """Response tokens. lost, generated_twice: None until the run has ended and its journals were checked."""
+    """Response tokens. collected: logged by the manager, each once. lost: collected ones that stand nowhere.
+    generated_twice: arrived under a dispatch that had been taken back, and dropped. The last two are None until
+    the run has ended and its journals were checked."""
 
     collected: int
     lost: int | None
@@ -38,7 +40,7 @@ class Tokens(Part, frozen=True, kw_only=True):
 
 
 class Requests(Part, frozen=True, kw_only=True):
-    """migrated: continuations on another instance, from the last collected token."""
+    """migrated: dispatches of a request after its first one, each from its last collected token."""
 
     migrated: int
 

@@ -109,7 +109,7 @@ def _figures(report: Report) -> str:
         (
             "Tokens generated twice",
             _known(report.tokens.generated_twice),
-            "collected, then made again" if report.finished else LATER,
+            "dropped: made elsewhere too" if report.finished else LATER,
         ),
         ("Requests migrated", f"{report.requests.migrated:,}", "to another instance"),
         (
@@ -133,16 +133,16 @@ def _figures(report: Report) -> str:
 def _account(report: Report) -> str:
     rows: list[Sequence[Cell]] = [
         ("Tokens collected", report.tokens.collected, "journaled by the manager, each once"),
-        ("Tokens lost", _known(report.tokens.lost), "collected, but in no trained sample's log"),
+        ("Tokens lost", _known(report.tokens.lost), "collected, but in no request's log"),
         (
             "Tokens generated twice",
             _known(report.tokens.generated_twice),
-            "generated again after their collection",
+            "dropped: they came after their request had gone elsewhere",
         ),
         (
             "Requests migrated",
             report.requests.migrated,
-            "continued on another instance at the price of a prefill",
+            "dispatched again: handed over, drained or left behind by an instance",
         ),
         ("Preemptions without notice", report.preemptions.killed, "the host was killed in its work"),
         ("Preemptions with notice", report.preemptions.noticed, "the host drained and left"),
