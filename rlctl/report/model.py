@@ -31,8 +31,8 @@ class Reward(Part, frozen=True, kw_only=True):
 
 class Tokens(Part, frozen=True, kw_only=True):
     """Response tokens. collected: logged by the manager, each once. lost: collected ones that stand nowhere.
-    generated_twice: arrived under a dispatch that had been taken back, and dropped. The last two are None until
-    the run has ended and its journals were checked."""
+    generated_twice: arrived under a dispatch that had been taken back, and dropped. The last two are None
+    until the run has ended and its journals were checked."""
 
     collected: int
     lost: int | None
