@@ -26,7 +26,7 @@ from rlctl.head import running_head
 from rlctl.live import Mode, follow, show
 from rlctl.progress import Progress
 from rlctl.runs import RunDir
-from supervisor import AskFailed, Refused
+from supervisor import AskFailed, Done, Refused
 
 SCHEDULER = "cluster/scheduler"
 SUBMIT_S = 60.0  # the scheduler starts the fleet before it answers
@@ -156,7 +156,9 @@ async def _job_done(cluster: Cluster, job: JobSpec, viewer: "_Viewer") -> None:
 
 async def _call_off(cluster: Cluster) -> None:
     """A cluster that goes on without us lets the job's hosts go."""
-    await cluster.tell(SCHEDULER, JobEnded(ok=False, reason="stopped on request"))
+    with contextlib.suppress(AskFailed):
+        ended = JobEnded(ok=False, reason="stopped on request")
+        await cluster.ask(SCHEDULER, ended, expect=Done, deadline_s=STATUS_S)
 
 
 def _close_books(run: RunDir, config: Config, elsewhere: Elsewhere | None) -> list[Violation]:
