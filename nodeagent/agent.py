@@ -32,6 +32,7 @@ HELLO_S = 0.5  # between two hellos; ten of them fit into the silence that count
 HELLO_DEADLINE_S = 2.0
 GOODBYE_DEADLINE_S = 1.0  # a goodbye that is lost makes the host count as killed, which harms nobody
 REPORT_DEADLINE_S = 5.0
+MAX_TROUBLES = 8  # reasons remembered as told; more would be the same few in turn
 MARGIN_S = 2.0  # of a notice is kept for stopping the children, at most half of it
 
 Leave = Callable[[int, str], None]
@@ -45,18 +46,23 @@ class NodeAgent(Actor):
         inventory: what the host has.
         children: what runs here.
         leave: ends the process with an exit code and a reason.
+        say: tells whoever started the process what he may have to mend.
     """
 
-    def __init__(self, role: str, inventory: Inventory, children: Children, leave: Leave) -> None:
+    def __init__(
+        self, role: str, inventory: Inventory, children: Children, leave: Leave, say: Callable[[str], None]
+    ) -> None:
         self._role = role
         self._inventory = inventory
         self._children = children
         self._leave = leave
+        self._say = say
         self._state = "up"
         self._wanted: JobSpec | None = children.job
         self._given = asyncio.Event()
         self._going = False
         self._connected = False
+        self._troubles: list[str] = []  # why the head was not reached since it last answered
 
     async def on_start(self) -> None:
         self.ctx.background(self._keep_in_touch(), "hellos")
@@ -70,17 +76,26 @@ class NodeAgent(Actor):
             try:
                 work = await self._hello(HELLO_DEADLINE_S)
             except AskFailed as problem:
-                if self._connected:
-                    self.ctx.log.warning("the head does not answer, trying on: %s", problem)
                 self._connected = False
+                self._missed(str(problem))
             else:
                 if not self._connected:
                     self.ctx.log.info("in touch with the head")
                 self._connected = True
+                self._troubles.clear()
                 if self._state == "up" and work.job != self._wanted:
                     self._wanted = work.job
                     self._given.set()
             await asyncio.sleep(HELLO_S)
+
+    def _missed(self, why: str) -> None:
+        """Say it once for each reason; the newest is shown."""
+        if why in self._troubles:
+            self._troubles.remove(why)
+        else:
+            self.ctx.log.warning("the head does not answer, trying on: %s", why)
+            self._say(f"the head does not answer, trying on: {why}")
+        self._troubles = [*self._troubles, why][-MAX_TROUBLES:]
 
     async def _hello(self, deadline_s: float) -> NodeWork:
         hello = NodeHello(
@@ -179,7 +194,7 @@ class NodeAgent(Actor):
         return {
             "role": self._role,
             "state": self._state,
-            "head": "connected" if self._connected else "not reached",
+            "head": "connected" if self._connected else " ".join(["not reached:", *self._troubles[-1:]]),
             "job": job.run_id if job is not None else "-",
             "cores": self._inventory.cores,
             "memory_bytes": self._inventory.memory_bytes,

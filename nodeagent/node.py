@@ -6,6 +6,7 @@ NodeAgent) and the ordered end: hosts that it started first, then its children, 
 
 import asyncio
 import logging
+import sys
 from dataclasses import dataclass, replace
 
 from actors.cluster.local_hosts import Join, LocalHosts
@@ -162,7 +163,10 @@ class _Node:
         ]
 
     def _agent(self) -> NodeAgent:
-        return NodeAgent(self._role, take_inventory(), self._children, self._leave)
+        return NodeAgent(self._role, take_inventory(), self._children, self._leave, self._say)
+
+    def _say(self, text: str) -> None:
+        print(f"nodeagent {self._seat.node}: {text}", file=sys.stderr, flush=True)
 
 
 def _log_restart(restarted: Restarted) -> None:

@@ -116,8 +116,8 @@ class Inbound:
 
     def on_link(self, peer: Peer, link: Link) -> None:
         """The state of a dialled process changed."""
-        if link is Link.DOWN:
-            self._system.outbound.peer_gone(peer)
+        if link in (Link.DOWN, Link.REJECTED):
+            self._system.outbound.peer_gone(peer, admitted=link is Link.DOWN)
             self._system.names.forget_peer(peer)
             self._system.watches.link_down(peer.endpoint)
 

@@ -63,21 +63,38 @@ class Names:
         now = asyncio.get_running_loop().time
         deadline = now() + deadline_s
         pause = RETRY_S
+        why = "" if registry else " and there is no registry"
         while True:
             left = deadline - now()
             if registry is None or left <= 0:
-                raise AskTimeout(
-                    f"nobody holds the name {name!r}" + ("" if registry else " and there is no registry")
-                )
+                raise AskTimeout(f"nobody holds the name {name!r}{why}")
             try:
                 found = await self._system.ask(registry, Lookup(name=name), deadline_s=left, expect=Found)
-            except Unreachable:
-                found = Found(address=None)
+                why = ""
+            except Unreachable as problem:
+                found, why = Found(address=None), f": {problem}"
             if found.address is not None:
                 self._resolved[name] = found.address
                 return found.address
             await asyncio.sleep(min(pause, max(deadline - now(), 0.0)))
             pause = min(pause * 1.5, MAX_RETRY_S)
+
+    async def still_held(self, address: Address, deadline_s: float) -> bool:
+        """Whether the registry still names this address; a registry that does not answer changes nothing.
+
+        For who waits for an answer: a holder that was killed and replaced will never give it, and where it
+        was not heard of before, no broken link tells.
+        """
+        registry = self._registry_at()
+        if registry is None:
+            return True
+        try:
+            found = await self._system.ask(
+                registry, Lookup(name=address.name), deadline_s=deadline_s, expect=Found
+            )
+        except AskFailed:
+            return True
+        return found.address == address
 
     def _registry_at(self) -> Address | None:
         local = self._system.cell(REGISTRY)

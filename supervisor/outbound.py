@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", bound=Message)
 MAX_RESEND_S = 5.0
+_NOT_ADMITTED = (
+    "does not admit us: it needs keys, and our node.public in its trusted/ (`rlctl keygen`, then restart it)"
+)
 
 
 class Outbound:
@@ -39,9 +42,10 @@ class Outbound:
         """An answer came; False when nobody waits for it any longer."""
         return self._pending.resolve(corr, outcome)
 
-    def peer_gone(self, peer: Peer) -> None:
-        """No answer will come from this process."""
-        self._pending.fail_peer(peer, Unreachable(f"the process at {peer.endpoint} is gone"))
+    def peer_gone(self, peer: Peer, *, admitted: bool) -> None:
+        """No answer will come from this process: it is gone, or it did not admit us."""
+        why = "is gone, or does not answer under that key" if admitted else _NOT_ADMITTED
+        self._pending.fail_peer(peer, Unreachable(f"the process at {peer.endpoint} {why}"))
 
     async def tell(self, to: Address | str, message: Message, *, source: Cell | None = None) -> None:
         """See `Context.tell`."""
@@ -93,7 +97,7 @@ class Outbound:
             address: Address | None = None
             try:
                 address = await self._system.names.resolve(to, left) if isinstance(to, str) else to
-                reply = await self._ask_once(address, message, deadline, key, source)
+                reply = await self._ask_once(address, message, deadline, key, source, isinstance(to, str))
             except Unreachable:
                 if isinstance(to, Address):
                     raise
@@ -110,7 +114,7 @@ class Outbound:
             return reply
 
     async def _ask_once(
-        self, to: Address, message: Message, deadline: float, key: str, source: Cell | None
+        self, to: Address, message: Message, deadline: float, key: str, source: Cell | None, named: bool
     ) -> Message:
         loop = asyncio.get_running_loop()
         local = self._system.local(to)
@@ -137,6 +141,10 @@ class Outbound:
                     )
                     self._system.wire.send(to.peer, [frame])
                 await asyncio.wait([future], timeout=left if local is not None else min(resend, left))
+                if not future.done() and named and local is None:
+                    held = await self._system.names.still_held(to, resend)
+                    if not held and not future.done():
+                        raise Unreachable(f"{to} does not hold its name any longer")
                 if future.done():
                     return future.result()
                 resend = min(resend * 2, MAX_RESEND_S)

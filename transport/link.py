@@ -14,8 +14,8 @@ FLUSH_RETRY_S = 0.01  # an up link that takes nothing is asked again after this 
 
 
 class DialledLink:
-    """UP, SUSPECT, DOWN of one peer. `transmit` returns False when the carrier takes nothing right now;
-    `on_down` releases the carrier's resources before the DOWN event is told."""
+    """UP, SUSPECT and the end (DOWN, REJECTED) of one peer. `transmit` returns False when the carrier takes
+    nothing right now; `on_down` releases the carrier's resources before the end is told."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class DialledLink:
     def rejected(self) -> None:
         """The peer answered and will not have us: no use in waiting."""
         if not self._closed:
-            self._down()
+            self._down(Link.REJECTED)
 
     def close(self) -> None:
         """Forget the link: timers off, held messages dropped, no event."""
@@ -96,11 +96,11 @@ class DialledLink:
         self._retry = None
         self.flush()
 
-    def _down(self) -> None:
+    def _down(self, end: Link = Link.DOWN) -> None:
         self.close()
-        self.state = Link.DOWN
+        self.state = end
         self._on_down()
-        self._on_link(self.peer, Link.DOWN)
+        self._on_link(self.peer, end)
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:

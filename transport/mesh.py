@@ -36,7 +36,16 @@ MAX_PARTS = 16  # frames in one message
 MAX_NAME_BYTES = 128  # of a node; a routing id takes 255 in all
 DIAL_ROUTE = b"\0dial#"  # libzmq reserves the leading zero byte, so no routing id of a peer begins so
 
-_DIAL_EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+_REJECTIONS = {
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH: "it does not admit our key",
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "it has keys and we have none, or the other way round",
+}
+_DIAL_EVENTS = (
+    zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+)
 _LISTEN_EVENTS = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 
 _dial_numbers = itertools.count(1)  # of this process: two wires of one node must not share a routing id
@@ -78,9 +87,8 @@ class _Dial:
         elif event == zmq.EVENT_DISCONNECTED:
             self.link.lost()
         else:
-            self._wire.refuse(
-                self._peer.endpoint.encode(), "rejected", f"it does not admit our key ({value})"
-            )
+            why = f"{_REJECTIONS[zmq.Event(event)]} ({value})"
+            self._wire.refuse(self._peer.endpoint.encode(), "rejected", why)
             self.link.rejected()
 
 

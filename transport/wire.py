@@ -9,8 +9,8 @@ What every `Wire` promises:
 - Delivery is at most once, in order for each pair of sender and receiver.
 - A peer's first send dials it. Frames are held (at most `HELD_FRAMES` messages) until it answers.
 - Link events of a dialled peer: UP, then SUSPECT when the connection breaks, then UP again or DOWN. A peer
-  that never answers goes DOWN after `connect_deadline_s`. DOWN forgets the peer and drops what was held for
-  it; the next send dials anew.
+  that never answers goes DOWN after `connect_deadline_s`; one that will not have us is REJECTED at once. Both
+  forget the peer and drop what was held for it; the next send dials anew.
 - Callbacks run on the loop, one at a time. An exception of `on_frames` never silences the wire; a
   `FrameError` raised by it is counted in `refused`.
 """
@@ -55,6 +55,7 @@ class Link(enum.Enum):
     UP = "up"
     SUSPECT = "suspect"
     DOWN = "down"
+    REJECTED = "rejected"  # it answered and does not admit us; an end as DOWN is
 
 
 OnFrames = Callable[[Route, list[bytes]], None]

@@ -114,6 +114,23 @@ def test_hosts_with_keys_find_each_other_and_commands_use_them(nodes: Nodes) -> 
     assert nodes.command("status", "--state-dir", str(nodes.root / "head")).returncode == OK
 
 
+def test_a_host_that_the_head_does_not_admit_says_so_and_tries_on(nodes: Nodes) -> None:
+    NodeKeys.generate().save(nodes.root / "hk")
+    NodeKeys.generate().save(nodes.root / "sk")
+    head = nodes.start("head", "--role", "head", "--keys", str(nodes.root / "hk"))
+    key = str(nodes.root / "hk" / "node.public")
+    nodes.start("spot-1", "--join", head.endpoint, "--keys", str(nodes.root / "sk"), "--head-key", key)
+    nodes.start("spot-2", "--join", head.endpoint)
+    for name in ("spot-1", "spot-2"):
+        wait_for(lambda name=name: f"{head.endpoint} does not admit us" in nodes.output(name), what=name)  # type: ignore[misc]
+        shown = nodes.command("status", "--state-dir", str(nodes.root / name))
+        assert "not reached: " in shown.stdout
+        assert "does not admit us: it needs keys" in shown.stdout
+        assert nodes.processes[name].poll() is None
+    assert "is not in trusted/" in nodes.log("head")
+    assert "joined" not in nodes.log("head")
+
+
 @pytest.mark.parametrize(
     ("args", "word"),
     [
