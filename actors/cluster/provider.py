@@ -97,6 +97,7 @@ class LocalProvider(Actor):
             raise Refused(f"the hosts here belong to another job ({self._job.run_id if self._job else '?'})")
         if self._job is None or self._job.run_id != job.run_id:
             self._trace_s, self._n_prem = 0.0, None
+        self._hosts.take_ended()  # those of an earlier fleet say nothing about this one
         try:
             await self._raise_fleet(job)
         except (ConfigError, TraceError, OSError) as problem:
