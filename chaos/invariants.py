@@ -1,0 +1,55 @@
+"""What must hold of a run after any fault: I1 to I5, and a history and a report that tell the same.
+
+Owns the comparison of the run's own account with its journals. The invariants are `rlctl.audit`'s.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from actors.training.history import AnyRecord, End, Step, read_history
+from rlctl.audit import Evidence, audit
+from rlctl.evidence import gather
+from rlctl.report.model import Report
+from rlctl.runs import RunDir
+
+
+def broken(run: RunDir, *, complete: bool = True) -> list[str]:
+    """Everything that does not hold of a stopped run, in words. complete: it ended; every step is due."""
+    evidence = gather(run.path, run.config(), complete=complete)
+    records = read_history(run.history)
+    faults = [str(violation) for violation in audit(evidence)]
+    faults += history_faults(records, evidence, complete=complete)
+    if complete:
+        report = msgspec.json.decode((run.path / "report.json").read_bytes(), type=Report)
+        faults += report_faults(report, evidence)
+    return faults
+
+
+def history_faults(records: Sequence[AnyRecord], evidence: Evidence, *, complete: bool) -> Iterator[str]:
+    """Steps of the history against those of the journal, and its end."""
+    steps = [record.step for record in records if isinstance(record, Step)]
+    for step, count in Counter(steps).items():
+        if count > 1:
+            yield f"history: step {step} stands there {count} times"
+    if steps != sorted(steps):
+        yield f"history: steps out of order: {steps}"
+    if complete and sorted(set(steps)) != list(range(1, evidence.steps + 1)):
+        yield f"history: it has the steps {steps}, the run has {evidence.steps}"
+    unknown = set(evidence.finished) - set(steps)
+    if unknown:
+        yield f"history: steps {sorted(unknown)} are journaled as finished and stand not there"
+    if complete and sum(isinstance(record, End) for record in records) != 1:
+        yield "history: it has not exactly one end"
+
+
+def report_faults(report: Report, evidence: Evidence) -> Iterator[str]:
+    """report.json against the journals."""
+    collected = evidence.counters.tokens_collected if evidence.counters is not None else None
+    wanted = (True, True, evidence.steps, collected, evidence.tokens_lost)
+    told = (report.finished, report.ok, report.steps, report.tokens.collected, report.tokens.lost)
+    if told != wanted:
+        yield f"report: finished, ok, steps, tokens collected and lost are {told}, should be {wanted}"
+    if report.violations:
+        yield f"report: {report.violations}"

@@ -1,0 +1,89 @@
+"""The processes of a run on this machine: which there are, and signals to exactly one of them.
+
+Owns the way from a host and a kind of process to a pid. A process belongs to a run by the mark in its
+environment, which every descendant of the run's head inherits; its command line tells what it is. Signals are
+bound to the process that was found: a pid that was reused meanwhile is left alone.
+"""
+
+import contextlib
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import psutil
+
+from rlctl.head import remains
+from rlctl.runs import RunDir
+
+AGENT = "agent"
+SCORER = "scorer"
+
+
+@dataclass(frozen=True, slots=True)
+class Proc:
+    """A process of a host. kind: agent, rollout, reward, trainer, transfer, engine, scorer."""
+
+    node: str
+    kind: str
+    process: psutil.Process
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return int(self.process.pid)
+
+    def __str__(self) -> str:
+        return f"{self.node}/{self.kind} (pid {self.pid})"
+
+    def alive(self) -> bool:
+        """Whether it runs; one that ended and was not collected does not."""
+        return is_alive(self.process)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.signal(signal.SIGKILL)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal. Raises psutil.NoSuchProcess where it has ended."""
+        self.process.send_signal(number)
+
+    def descendants(self) -> list[psutil.Process]:
+        """Everything that it started, and so on down."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return list(self.process.children(recursive=True))
+        return []
+
+
+def processes(run: RunDir) -> list[Proc]:
+    """Every living process of a run that its command line tells apart."""
+    found = []
+    for process in remains(run):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            proc = identify(process, process.cmdline())
+            if proc is not None:
+                found.append(proc)
+    return sorted(found, key=lambda proc: (proc.node, proc.kind, proc.pid))
+
+
+def find(run: RunDir, kind: str, node: str = "") -> list[Proc]:
+    """The processes of a kind, on one host or (node: "") on any."""
+    return [proc for proc in processes(run) if proc.kind == kind and node in ("", proc.node)]
+
+
+def identify(process: psutil.Process, argv: Sequence[str]) -> Proc | None:
+    """What a command line says: `-m nodeagent start --name N`, `-m nodeagent.process KIND --node N`."""
+    for module, word, flag in (("nodeagent", "start", "--name"), ("nodeagent.process", "", "--node")):
+        if module not in argv or flag not in argv[:-1]:
+            continue
+        kind = argv[argv.index(module) + 1]
+        return Proc(argv[argv.index(flag) + 1], AGENT if kind == word else kind, process)
+    if "actors.reward.worker" in argv:
+        return Proc("head", SCORER, process)
+    return None
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Whether this very process runs; a zombie does not."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    return False

@@ -1,0 +1,64 @@
+"""SIGKILL to every kind of process, one at a time in one run, while tokens flow. The run ends by itself."""
+
+import pytest
+from conftest import MakeRun
+from real_runs import RealRun
+
+from chaos.invariants import broken
+from chaos.procs import AGENT
+
+pytestmark = [pytest.mark.realprocess, pytest.mark.timeout(420)]
+
+STEPS = 12  # a kill takes one or two: the one that it hits, and the next if that had just been done
+FLOWING = 200  # tokens collected before a kill, so that work is in flight
+
+
+def kill_and_see_it_come_back(run: RealRun, kind: str, node: str = "") -> str:
+    """SIGKILL while tokens flow; its children go with it, its supervisor starts it again and says why, and
+    the run goes on: another step ends."""
+    run.until_tokens_flow(FLOWING)
+    victim = run.one(kind, node)
+    told, step = run.restarts(kind), run.steps()[-1]
+    children = victim.descendants()
+    victim.kill()
+    run.gone([victim.process, *children], f"{victim} and its {len(children)} children")
+    run.replaced(victim)
+    run.wait(lambda: run.restarts(kind) == told + 1, f"word of the restart of {victim}")
+    run.wait(lambda: run.steps()[-1] > step, f"a step after the end of {victim}")
+    return victim.node
+
+
+def kill_host(run: RealRun, node: str) -> None:
+    """SIGKILL to a node agent: the whole host is gone."""
+    run.until_tokens_flow(FLOWING)
+    agent = run.one(AGENT, node)
+    children = agent.descendants()
+    assert {"transfer", "engine"} <= {word for child in children for word in child.cmdline()}
+    agent.kill()
+    run.gone([agent.process, *children], f"{node} and its children")
+    run.wait(lambda: run.events("killed", node) == 1, f"word of the end of {node}")
+
+
+def test_a_run_ends_whole_whichever_of_its_processes_is_killed(make_run: MakeRun) -> None:
+    run = make_run(f"job.steps={STEPS}")
+    run.start()
+    run.wait(lambda: run.steps(), "the first step")
+
+    host = kill_and_see_it_come_back(run, "engine")
+    kill_and_see_it_come_back(run, "rollout")
+    kill_and_see_it_come_back(run, "reward")
+    kill_and_see_it_come_back(run, "transfer", host)
+    kill_and_see_it_come_back(run, "transfer", "reserved-1")
+    kill_and_see_it_come_back(run, "trainer")
+    kill_host(run, host)
+    run.until_tokens_flow(FLOWING)
+
+    assert run.ends() == 0, run.story()
+    assert broken(run.run) == []
+    assert run.left() == []
+    restarts = {(one.actor, one.cause): one.count for one in run.report.restarts}
+    killed = {"engine": 1, "rollout": 1, "reward": 1, "transfer": 2, "trainer": 1}
+    assert {kind: restarts.get((kind, "SIGKILL")) for kind in killed} == killed
+    assert run.report.preemptions.killed == 1
+    assert run.report.requests.migrated > 0
+    print("\n".join(run.warnings()))
