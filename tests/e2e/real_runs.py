@@ -20,9 +20,12 @@ import psutil
 
 from actors.rollout.messages import RolloutFigures, RolloutStatus
 from actors.training.history import AnyRecord, HistoryFollower, Node, Restart, Sample, Step
+from chaos.invariants import broken
 from chaos.orphans import left_behind
 from chaos.procs import Proc, find, is_alive
+from rlctl.audit import step_of
 from rlctl.client import connect_to_run
+from rlctl.evidence import gather
 from rlctl.head import remains
 from rlctl.report.model import Report
 from rlctl.runs import RunDir, every
@@ -181,6 +184,28 @@ class RealRun:
         """Wait until none of these runs."""
         self.wait(lambda: not any(map(is_alive, processes)), f"the end of {what}", 15.0)
 
+    def ends_whole(self) -> None:
+        """The run ends by itself with exit code 0, keeps every promise, and leaves nothing behind."""
+        assert self.ends() == 0, self.story()
+        assert broken(self.run) == [], self.story()
+        assert self.left() == []
+        tokens = self.report.tokens
+        assert (tokens.lost, tokens.generated_twice) == (0, 0)
+
+    def incarnations(self, instance: str, since_step: int = 1) -> list[int]:
+        """Incarnations of an instance that made tokens of these steps, in order; of a stopped run."""
+        evidence = gather(self.run.path, self.run.config(), complete=False)
+        return sorted(
+            {
+                span.incarnation
+                for ledger in evidence.ledgers
+                if (step_of(ledger.batch) or 0) >= since_step
+                for request in ledger.requests
+                for span in request.spans
+                if span.instance == instance
+            }
+        )
+
     def left(self) -> list[str]:
         """What is left of the run a moment after its end."""
         deadline = time.monotonic() + 5.0
@@ -194,6 +219,11 @@ class RealRun:
         while left := remains(self.run):
             assert time.monotonic() < deadline, f"still alive: {left}"
             time.sleep(POLL_S)
+
+    def forget_memory(self) -> None:
+        """What a reboot of the host does to its shared memory."""
+        for folder in self.run.memory():
+            shutil.rmtree(folder)
 
     def close(self) -> None:
         """Kill what still runs, free what it held."""

@@ -21,6 +21,7 @@ from supervisor import (
     handles,
 )
 from supervisor.testing import TEST_LIMITS, TestSystem
+from transport.wire import CONNECT_DEADLINE_S
 
 
 class Count(Message, frozen=True):
@@ -214,6 +215,22 @@ async def test_asks_cross_processes_by_name_and_survive_a_restart_of_the_receive
         await asyncio.sleep(0.1)
         other.spawn("counter", WordCounter)
         assert (await asking).words == {"x": 1}
+
+
+async def test_an_ask_follows_a_name_whose_dead_holder_nobody_had_dialled(tmp_path: Path) -> None:
+    async with (
+        TestSystem(tmp_path) as head,
+        TestSystem(tmp_path, node="one", join=head) as one,
+        TestSystem(tmp_path, node="two", join=head) as two,
+    ):
+        one.spawn("odd", Odd)
+        await head.system.resolve("odd", 2.0)
+        head.network.kill("one")  # no link to it was ever up, so no link goes down
+        asking = asyncio.create_task(head.ask("odd", Log(), Entries, deadline_s=CONNECT_DEADLINE_S))
+        two.system.incarnations.at_least(1000)
+        two.spawn("odd", Odd)
+        async with asyncio.timeout(CONNECT_DEADLINE_S / 2):  # sooner than the dead one is given up
+            assert (await asking).entries == []
 
 
 async def test_a_resent_ask_takes_effect_once(tmp_path: Path) -> None:

@@ -1,0 +1,68 @@
+"""Instances that leave, by notice or without, or hang and come back: the run goes on, token for token."""
+
+import signal
+from pathlib import Path
+
+import pytest
+from conftest import MakeRun
+
+pytestmark = [pytest.mark.realprocess, pytest.mark.timeout(300)]
+
+FLOWING = 200
+ALIVE = ["liveness.suspect_s=1.5", "liveness.dead_s=3"]
+
+
+def trace(folder: Path, *events: str) -> str:
+    """A setting that names a trace of availability with these events."""
+    file = folder / "trace.csv"
+    file.write_text("\n".join(["t_seconds,event,instance_id", *events, ""]))
+    return f"fleet.trace={file}"
+
+
+def test_a_run_whose_preemptible_instances_all_die_goes_on_colocated(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    events = ["0,add,spot-1", "0,add,spot-2", "3,remove,spot-1", "4,remove,spot-2"]
+    run = make_run("job.steps=6", trace(tmp_path, *events))
+    run.start()
+    run.wait(lambda: run.events("killed") == 2, "the end of both")
+    alone = len(run.steps()) + 2  # the step under way still has tokens of theirs
+    run.ends_whole()
+
+    assert alone <= 6, "the instances were to die before the last step"
+    assert run.incarnations("reserved-1/engine", alone)
+    for node in ("spot-1", "spot-2"):
+        assert run.incarnations(f"{node}/engine", alone) == []
+    assert run.report.preemptions.killed == 2
+
+
+def test_an_instance_that_hung_is_fenced_when_it_comes_back_and_works_again(make_run: MakeRun) -> None:
+    run = make_run("job.steps=12", *ALIVE)
+    run.start()
+    run.wait(lambda: run.steps(), "the first step")
+    run.until_tokens_flow(FLOWING)
+    engine = run.one("engine")
+    engine.signal(signal.SIGSTOP)
+    step = run.steps()[-1]
+    run.wait(lambda: run.steps()[-1] >= step + 2, "two steps without it")
+    assert engine.alive()
+    engine.signal(signal.SIGCONT)
+    back = run.steps()[-1] + 2
+    run.ends_whole()
+
+    first, *later = run.incarnations(f"{engine.node}/engine")
+    assert later, "it never worked again"
+    assert first not in run.incarnations(f"{engine.node}/engine", back)
+
+
+def test_an_instance_with_notice_hands_over_and_leaves(make_run: MakeRun, tmp_path: Path) -> None:
+    events = ["0,add,spot-1", "0,add,spot-2", "4,notice,spot-1", "34,remove,spot-1"]
+    run = make_run("job.steps=8", trace(tmp_path, *events))
+    run.start()
+    run.ends_whole()
+
+    assert [run.events(event, "spot-1") for event in ("noticed", "drained", "left", "killed")] == [1, 1, 1, 0]
+    assert run.report.preemptions.noticed == 1
+    assert run.report.preemptions.killed == 0
+    assert run.report.requests.migrated > 0
+    assert not [line for line in run.warnings() if "without handing over" in line]

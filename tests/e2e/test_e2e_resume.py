@@ -1,0 +1,55 @@
+"""`rlctl run` itself is killed in the middle of a step: all dies with it, and `rlctl resume` goes on."""
+
+from collections import Counter
+
+import pytest
+from conftest import MakeRun
+from real_runs import RealRun
+
+from actors.cluster.messages import StepTrained
+from chaos.invariants import broken
+from rlctl.evidence import gather
+
+pytestmark = [pytest.mark.realprocess, pytest.mark.timeout(420)]
+
+STEPS = 7
+FLOWING = 200
+
+
+def kill_in_the_middle_of_a_step(run: RealRun) -> None:
+    run.until_tokens_flow(FLOWING)
+    run.kill_rlctl()
+    run.wait_until_all_died()
+    assert broken(run.run, complete=False) == []
+
+
+def test_a_killed_run_is_resumed_and_does_every_step_once(make_run: MakeRun) -> None:
+    run = make_run(f"job.steps={STEPS}")
+    run.start()
+    run.wait(lambda: len(run.steps()) >= 2, "two steps")
+    for _ in range(2):
+        kill_in_the_middle_of_a_step(run)
+        done, collected = len(run.steps()), run.tokens()
+        run.resume()
+        run.wait(lambda done=done: len(run.steps()) > done, "a step after the resume")
+        assert run.tokens() > collected, "the resumed run counts on"
+    run.ends_whole()
+
+    assert run.steps() == list(range(1, STEPS + 1))
+    trained = gather(run.run.path, run.run.config(), complete=True).trained
+    assert all(isinstance(event, StepTrained) for event in trained), "nothing was lost that lay in memory"
+    assert Counter(event.step for event in trained) == Counter(range(1, STEPS + 1))
+    assert run.report.resumes == 2
+    assert run.report.reward.first is not None
+    assert run.report.reward.last is not None
+
+
+def test_a_run_whose_host_lost_its_memory_goes_on_from_the_last_checkpoint(make_run: MakeRun) -> None:
+    run = make_run("job.steps=4")
+    run.start()
+    run.wait(lambda: len(run.steps()) >= 2, "two steps")
+    kill_in_the_middle_of_a_step(run)
+    run.forget_memory()
+    run.resume()
+    run.ends_whole()
+    assert run.steps() == [1, 2, 3, 4]
