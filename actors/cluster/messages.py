@@ -1,6 +1,6 @@
 """What is said to the Scheduler, the StateManager, the Provider and the node agents."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -78,10 +78,14 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     gpus: tuple[str, ...] = ()
 
 
+RunId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}\Z")]
+"""It names folders on every host: hence the narrow alphabet."""
+
+
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The job that runs: its folder on the head's host, its resolved settings as TOML, its names."""
 
-    run_id: str
+    run_id: RunId
     run_dir: str
     model_dir: str
     config: str
@@ -178,6 +182,16 @@ class NodeSeen(Message, frozen=True):
     node: str
     role: str
     event: Literal["joined", "left", "killed", "noticed", "drained"]
+
+
+class WhoIsUp(Message, frozen=True):
+    """To the Scheduler, from a controller that starts: which hosts are up?"""
+
+
+class HostsUp(Message, frozen=True):
+    """Role by host; the head's own is not among them."""
+
+    roles: dict[str, str]
 
 
 class RestartSeen(Message, frozen=True):

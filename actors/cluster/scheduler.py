@@ -10,8 +10,9 @@ import asyncio
 from collections import deque
 
 from actors.cluster.job import config_of
-from actors.cluster.membership import MAX_MEMBERS, Member, Members
+from actors.cluster.membership import HEAD, MAX_MEMBERS, Member, Members
 from actors.cluster.messages import (
+    HostsUp,
     JobEnded,
     JobIs,
     JobSpec,
@@ -25,6 +26,7 @@ from actors.cluster.messages import (
     StartFleet,
     StopFleet,
     SubmitJob,
+    WhoIsUp,
 )
 from actors.cluster.seeding import SeedingPolicy, SeedingState
 from configs.load import ConfigError
@@ -98,8 +100,11 @@ class Scheduler(Actor):
         known = self._now.job
         if known is not None and known.run_id == job.run_id and self._now.state in ("running", "done"):
             return self._job_is()
-        if known is not None and self._now.state == "running":
-            raise Refused(f"job {known.run_id} is running here: wait for its end or stop it first")
+        if known is not None and known.run_id != job.run_id:
+            raise Refused(
+                f"this head has taken job {known.run_id}, and its journals are that job's: start another head "
+                "with a state directory of its own"
+            )
         try:
             config = config_of(job)
         except ConfigError as problem:
@@ -207,6 +212,11 @@ class Scheduler(Actor):
     async def reported(self, message: NodeSeen) -> None:
         """A node agent's own notice or drain."""
         self._tell_later([message])
+
+    @handles(WhoIsUp, lane=Lane.SYSTEM)
+    async def who_is_up(self, message: WhoIsUp) -> HostsUp:
+        members = self._members.by_name.items()
+        return HostsUp(roles={node: member.role for node, member in members if member.role != HEAD})
 
     @handles(LookForSilence)
     async def look_for_silence(self, message: LookForSilence) -> None:

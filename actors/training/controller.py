@@ -7,11 +7,10 @@ step again and gets the same result, so none is skipped and none done twice.
 """
 
 import asyncio
-from typing import TypeVar
-
-import msgspec
+from typing import Literal, TypeVar
 
 from actors.cluster.messages import (
+    HostsUp,
     JobEnded,
     JobSpec,
     LatestState,
@@ -22,6 +21,7 @@ from actors.cluster.messages import (
     StartTrace,
     StateIs,
     StateSaved,
+    WhoIsUp,
 )
 from actors.cluster.seeding import StepTimes
 from actors.reward.messages import GetProblems, Problems
@@ -37,7 +37,8 @@ from actors.rollout.messages import (
     TakeGroups,
     Weights,
 )
-from actors.training import history
+from actors.training.chronicle import Chronicle
+from actors.training.history import HistoryWriter
 from actors.training.messages import (
     CloseSeeding,
     OpenSeeding,
@@ -93,18 +94,15 @@ class RLController(Actor):
         writer: the run's history, open for appending.
     """
 
-    def __init__(self, job: JobSpec, config: Config, writer: history.HistoryWriter) -> None:
+    def __init__(self, job: JobSpec, config: Config, writer: HistoryWriter) -> None:
         self._job = job
         self._config = config
         self._writer = writer
         self._finished = 0
         self._durable = 0
         self._evals: set[str] = set()
-        self._nodes: dict[str, str] = {}
         self._step_done = asyncio.Event()
         self._saved = asyncio.Event()
-        self._tokens = 0
-        self._sampled_s = 0.0
 
     async def on_start(self) -> None:
         async for event in self.ctx.journal.replay():
@@ -112,16 +110,9 @@ class RLController(Actor):
                 self._finished = event.step
             elif isinstance(event, EvalDone):
                 self._evals.add(event.when)
-        self._begin_s = self.ctx.now() - self._writer.last_t_s
-        self._writer.write(
-            history.Run(
-                t_s=self._now_s(),
-                run_id=self._job.run_id,
-                seed=self._config.job.seed,
-                steps=self._config.job.steps,
-                config=msgspec.to_builtins(self._config),
-            )
-        )
+        up = await self._ask(SCHEDULER, WhoIsUp(), HostsUp)
+        self._chronicle = Chronicle(self._writer, self.ctx.now())
+        self._chronicle.begin(self._job.run_id, self._config, up.roles, self.ctx.now())
         self.ctx.every(SAMPLE_S, _TakeSample())
         self.ctx.background(self._run(), "job")
 
@@ -170,7 +161,7 @@ class RLController(Actor):
         )
         if step > self._finished:
             plan = await self._plan_next(step, batch, result, plan)
-            self._record(result, plan, self.ctx.now() - begin_s)
+            self._chronicle.step(result, plan, self.ctx.now() - begin_s, self.ctx.now())
             await self.ctx.journal.append(StepFinished(step=step))
             self._finished = step
         await self._until_durable(step - MAX_UNDURABLE)
@@ -235,7 +226,7 @@ class RLController(Actor):
         weights = Weights(version=trainer.step, root=trainer.root, sources=(trainer.source,))
         await self._ask(MANAGER, SubmitBatch(batch=submitted, weights=weights), Done)
 
-    async def _evaluate(self, when: str, trainer: TrainerIs) -> None:
+    async def _evaluate(self, when: Literal["first", "last"], trainer: TrainerIs) -> None:
         """Mean reward on the held-out problems, one sample each; the reserved engine helps."""
         batch, count = f"eval-{when}", self._config.task.heldout_problems
         temperature = self._config.rollout.eval_temperature
@@ -256,15 +247,8 @@ class RLController(Actor):
             if len(scores) < count:  # a trainer that was restarted has a new engine, which knows nothing
                 await self._ask(engine, OpenSeeding(version=trainer.step, root=trainer.root), Done)
         await self._ask(engine, CloseSeeding(), Done)
-        self._writer.write(
-            history.Eval(
-                t_s=self._now_s(),
-                step=trainer.step,
-                when="first" if when == "first" else "last",
-                reward=sum(scores.values()) / count,
-                problems=count,
-            )
-        )
+        mean = sum(scores.values()) / count
+        self._chronicle.evaluation(when, trainer.step, mean, count, self.ctx.now())
         await self.ctx.journal.append(EvalDone(when=when))
         self._evals.add(when)
         await self._ask(MANAGER, ReleaseBatch(batch=batch), Done)
@@ -297,53 +281,15 @@ class RLController(Actor):
     async def step_done(self, message: StepDone) -> None:
         self._step_done.set()
 
-    # -- history --
-
-    def _now_s(self) -> float:
-        return self.ctx.now() - self._begin_s
-
-    def _record(self, result: StepResult, plan: Plan, step_s: float) -> None:
-        self._writer.write(
-            history.Step(
-                t_s=self._now_s(),
-                step=result.step,
-                reward=result.reward,
-                samples=result.samples,
-                tokens=result.tokens,
-                seeding_s=result.seeding_s,
-                waiting_s=result.waiting_s,
-                training_s=result.training_s,
-                weights_s=result.weights_s,
-                step_s=step_s,
-                t_seed_s=plan.t_seed_s,
-                n_prem=plan.n_prem,
-                grad_norm=history.finite(result.grad_norm),
-                loss=history.finite(result.loss),
-            )
-        )
+    # -- what the history is told --
 
     @handles(NodeSeen, lane=Lane.SYSTEM)
     async def node_seen(self, message: NodeSeen) -> None:
-        if message.event == "joined":
-            self._nodes[message.node] = message.role
-        elif message.event in ("left", "killed"):
-            self._nodes.pop(message.node, None)
-        self._writer.write(
-            history.Node(
-                t_s=self._now_s(),
-                node=message.node,
-                role=message.role,
-                event=message.event,
-            )
-        )
+        self._chronicle.node(message, self.ctx.now())
 
     @handles(RestartSeen, lane=Lane.SYSTEM)
     async def restart_seen(self, message: RestartSeen) -> None:
-        self._writer.write(
-            history.Restart(
-                t_s=self._now_s(), actor=message.actor, cause=message.cause, incarnation=message.incarnation
-            )
-        )
+        self._chronicle.restart(message, self.ctx.now())
 
     @handles(_TakeSample)
     async def take_sample(self, message: _TakeSample) -> None:
@@ -351,25 +297,7 @@ class RLController(Actor):
             figures = await self.ctx.ask(MANAGER, RolloutStatus(), deadline_s=SAMPLE_S, expect=RolloutFigures)
         except AskFailed:
             return  # the manager restarts; the next look will show it
-        now_s = self._now_s()
-        period_s = now_s - self._sampled_s
-        rate = max(0.0, (figures.tokens_collected - self._tokens) / period_s) if self._sampled_s else 0.0
-        self._sampled_s, self._tokens = now_s, figures.tokens_collected
-        roles = list(self._nodes.values())
-        self._writer.write(
-            history.Sample(
-                t_s=now_s,
-                step=self._finished + 1,
-                reserved=roles.count("reserved"),
-                preemptible=roles.count("preemptible"),
-                serving=figures.serving_reserved + figures.serving_preemptible,
-                executing=figures.executing,
-                pending=figures.pending + figures.queued,
-                tokens_collected=figures.tokens_collected,
-                migrations=figures.requests_migrated,
-                tokens_per_s=rate,
-            )
-        )
+        self._chronicle.sample(self._finished + 1, figures, self.ctx.now())
 
     async def _ask(self, to: str, message: Message, expect: type[R]) -> R:
         return await self.ctx.ask(to, message, deadline_s=ASK_DEADLINE_S, expect=expect)

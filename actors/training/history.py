@@ -127,7 +127,7 @@ class HistoryWriter:
     """
 
     def __init__(self, path: str | Path) -> None:
-        file = Path(path)
+        self.path = file = Path(path)
         self.last_t_s = 0.0
         end = 0
         if file.exists():

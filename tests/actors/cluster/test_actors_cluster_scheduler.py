@@ -118,7 +118,7 @@ async def test_a_job_is_taken_once_and_given_to_whoever_says_hello(tmp_path: Pat
         assert (await world.submit()).state == "running"
         assert [type(message) for message in world.told] == [StartFleet]
         assert (await world.hello("spot", agent)).job == job("run")
-        with pytest.raises(Refused, match="run is running"):
+        with pytest.raises(Refused, match="has taken job run"):
             await world.submit("other")
 
 

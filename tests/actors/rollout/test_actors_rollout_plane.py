@@ -1,4 +1,5 @@
-"""The rollout plane in one process: manager, balancer, transfer agents and real engines over real data sockets."""
+"""The rollout plane in one process: manager, balancer, transfer agents and real engines over real data
+sockets."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -108,9 +109,8 @@ class Plane:
 @asynccontextmanager
 async def plane(directory: Path) -> AsyncIterator[Plane]:
     config = from_tree({"engine": {"slots": 4}, "rollout": {"max_new_tokens": NEW_TOKENS}}, "test")
-    torch.manual_seed(0)
-    model = Qwen3(MODEL)
-    async with TestSystem(directory, node="head") as head, TestSystem(directory, node="r", join=head) as source:
+    torch.manual_seed(0) model = Qwen3(MODEL) async with TestSystem(directory, node="head") as head,
+    TestSystem(directory, node="r", join=head) as source:
         store = ImageStore(directory / "store")
         specs = tuple(weight_layout(model))
         with store.create(3, image_bytes(specs)) as draft:

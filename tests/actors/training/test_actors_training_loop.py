@@ -10,12 +10,14 @@ from pathlib import Path
 import torch
 
 from actors.cluster.messages import (
+    HostsUp,
     JobEnded,
     JobSpec,
     LatestState,
     Plan,
     PlanNext,
     StateIs,
+    WhoIsUp,
 )
 from actors.cluster.state_manager import StateManager
 from actors.engine.checkpoint import load_checkpoint
@@ -76,6 +78,10 @@ class OnePlan(Actor):
     @handles(PlanNext)
     async def plan(self, message: PlanNext) -> Plan:
         return Plan(t_seed_s=self.t_seed_s, n_prem=1)
+
+    @handles(WhoIsUp)
+    async def who_is_up(self, message: WhoIsUp) -> HostsUp:
+        return HostsUp(roles={"r": "reserved"})
 
     @handles(JobEnded)
     async def end(self, message: JobEnded) -> Done:

@@ -1,0 +1,122 @@
+"""What the controller tells the history: steps, evaluations, looks at the fleet, hosts and restarts.
+
+Owns the run's clock (seconds since it began, continued over a resume) and which hosts are up.
+"""
+
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+from actors.cluster.messages import NodeSeen, Plan, RestartSeen
+from actors.rollout.messages import RolloutFigures
+from actors.training import history
+from actors.training.messages import StepResult
+from configs.schema import Config
+
+
+class Chronicle:
+    """Writes records; every `now_s` is the actor's clock.
+
+    Args:
+        writer: the run's history, open for appending.
+        now_s: the moment that continues the history's last one.
+    """
+
+    def __init__(self, writer: history.HistoryWriter, now_s: float) -> None:
+        self._writer = writer
+        self._begin_s = now_s - writer.last_t_s
+        self._roles: dict[str, str] = {}
+        self._tokens: int | None = None
+        self._sampled_s = 0.0
+
+    def begin(self, run_id: str, config: Config, hosts: Mapping[str, str], now_s: float) -> None:
+        """The run begins, or begins again; `hosts`: role by host, of those that are up already."""
+        self._writer.write(
+            history.Run(
+                t_s=self._t_s(now_s),
+                run_id=run_id,
+                seed=config.job.seed,
+                steps=config.job.steps,
+                config=msgspec.to_builtins(config),
+            )
+        )
+        for node, role in hosts.items():
+            self.node(NodeSeen(node=node, role=role, event="joined"), now_s)
+
+    def step(self, result: StepResult, plan: Plan, step_s: float, now_s: float) -> None:
+        """A step ended; `plan` is for the next one."""
+        self._writer.write(
+            history.Step(
+                t_s=self._t_s(now_s),
+                step=result.step,
+                reward=result.reward,
+                samples=result.samples,
+                tokens=result.tokens,
+                seeding_s=result.seeding_s,
+                waiting_s=result.waiting_s,
+                training_s=result.training_s,
+                weights_s=result.weights_s,
+                step_s=step_s,
+                t_seed_s=plan.t_seed_s,
+                n_prem=plan.n_prem,
+                grad_norm=history.finite(result.grad_norm),
+                loss=history.finite(result.loss),
+            )
+        )
+
+    def evaluation(
+        self, when: Literal["first", "last"], step: int, reward: float, problems: int, now_s: float
+    ) -> None:
+        """The mean reward on held-out problems."""
+        self._writer.write(
+            history.Eval(t_s=self._t_s(now_s), step=step, when=when, reward=reward, problems=problems)
+        )
+
+    def node(self, message: NodeSeen, now_s: float) -> None:
+        """Something happened to a host; that it came or went is told once."""
+        if (message.event == "joined") == (message.node in self._roles):
+            return
+        if message.event == "joined":
+            self._roles[message.node] = message.role
+        elif message.event in ("left", "killed"):
+            del self._roles[message.node]
+        self._writer.write(
+            history.Node(t_s=self._t_s(now_s), node=message.node, role=message.role, event=message.event)
+        )
+
+    def restart(self, message: RestartSeen, now_s: float) -> None:
+        """A supervisor restarted a child."""
+        self._writer.write(
+            history.Restart(
+                t_s=self._t_s(now_s),
+                actor=message.actor,
+                cause=message.cause,
+                incarnation=message.incarnation,
+            )
+        )
+
+    def sample(self, step: int, figures: RolloutFigures, now_s: float) -> None:
+        """A look at the fleet; the rate is since the last look."""
+        t_s = self._t_s(now_s)
+        period_s = t_s - self._sampled_s
+        new = 0 if self._tokens is None else max(0, figures.tokens_collected - self._tokens)
+        self._sampled_s, self._tokens = t_s, figures.tokens_collected
+        roles = list(self._roles.values())
+        self._writer.write(
+            history.Sample(
+                t_s=t_s,
+                step=step,
+                reserved=roles.count("reserved"),
+                preemptible=roles.count("preemptible"),
+                serving=figures.serving_reserved + figures.serving_preemptible,
+                executing=figures.executing,
+                pending=figures.pending + figures.queued,
+                tokens_collected=figures.tokens_collected,
+                migrations=figures.requests_migrated,
+                tokens_per_s=new / period_s if period_s > 0 else 0.0,
+            )
+        )
+
+    def _t_s(self, now_s: float) -> float:
+        return now_s - self._begin_s
