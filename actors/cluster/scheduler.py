@@ -102,8 +102,8 @@ class Scheduler(Actor):
             return self._job_is()
         if known is not None and known.run_id != job.run_id:
             raise Refused(
-                f"this head has taken job {known.run_id}, and its journals are that job's: start another head "
-                "with a state directory of its own"
+                f"this head has taken job {known.run_id}, and its journals are that job's: "
+                "start another head with a state directory of its own"
             )
         try:
             config = config_of(job)
