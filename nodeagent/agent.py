@@ -23,8 +23,8 @@ from actors.cluster.messages import (
 from actors.rollout.messages import Withdraw, Withdrawn
 from configs.load import ConfigError
 from nodeagent.children import Children
-from nodeagent.exit_codes import FAILED, OK
-from supervisor import Actor, AskFailed, Done, Lane, Refused, handles
+from nodeagent.exit_codes import FAILED, OK, as_cannot_run
+from supervisor import Actor, AskFailed, Done, JournalError, Lane, Refused, handles
 
 SCHEDULER = "cluster/scheduler"
 MANAGER = "rollout/manager"
@@ -115,8 +115,10 @@ class NodeAgent(Actor):
             job = self._wanted
             try:
                 await self._children.run(job)
-            except (ConfigError, OSError) as problem:
-                self._leave(FAILED, f"cannot run job {job.run_id if job is not None else ''}: {problem}")
+            except (ConfigError, OSError, JournalError) as problem:
+                known = as_cannot_run(problem)
+                code = known.code if known is not None else FAILED
+                self._leave(code, f"cannot run job {job.run_id if job is not None else ''}: {problem}")
 
     # -- leaving --
 

@@ -1,12 +1,14 @@
 """The children of a node agent for a job: the processes and actors of its role, under one supervisor.
 
-Owns which role runs what, the job file that the child processes read, and the supervisor. When that gives up,
-all children are stopped and `on_give_up` is told; what follows is the agent's to decide.
+Owns which role runs what, the job file that the child processes read, the journals of jobs on this host, and
+the supervisor. When that gives up, all children are stopped and `on_give_up` is told; what follows is the
+agent's to decide.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -14,12 +16,21 @@ import msgspec
 from actors.cluster import job as places
 from actors.cluster.messages import JobSpec
 from configs.schema import Config
-from nodeagent.files import write_whole
-from nodeagent.host import Seat
+from nodeagent.files import keep_newest, write_whole
+from nodeagent.host import COMMIT_S, Seat
 from nodeagent.process import arguments
 from nodeagent.restarts import RestartReporter
 from nodeagent.trees import threads
-from supervisor import ActorSystem, ChildSpec, Intensity, ProcessSpec, Supervisor, child, one_for_one
+from supervisor import (
+    ActorSystem,
+    ChildSpec,
+    Intensity,
+    ProcessSpec,
+    SqliteJournal,
+    Supervisor,
+    child,
+    one_for_one,
+)
 
 ROLES = ("head", "reserved", "preemptible")
 PROCESSES = {
@@ -28,6 +39,7 @@ PROCESSES = {
     "preemptible": ("transfer", "engine"),
 }
 STOP_S = 5.0  # of one child, in order; then it is killed
+JOBS_KEPT = 16  # journals of the newest jobs on this host; an older one can be neither resumed nor audited
 
 log = logging.getLogger("nodeagent")
 
@@ -49,6 +61,7 @@ class Children:
         self._on_give_up = on_give_up
         self._reporter = RestartReporter(system)
         self._tree: Supervisor | None = None
+        self._journal: SqliteJournal | None = None
         self._job: JobSpec | None = None
         self._lock = asyncio.Lock()
         self._closed = False
@@ -63,7 +76,8 @@ class Children:
         return self._tree.names() if self._tree is not None else []
 
     async def run(self, job: JobSpec | None) -> None:
-        """Run the part of `job` that belongs here, and of no other. Raises ConfigError, OSError."""
+        """Run the part of `job` that belongs here, and of no other. Raises ConfigError, OSError,
+        JournalError."""
         async with self._lock:
             if job == self._job or self._closed:
                 return
@@ -90,6 +104,10 @@ class Children:
         config = places.config_of(job)
         job_file = self._seat.state_dir / "job.json"
         write_whole(job_file, msgspec.json.encode(job))
+        seat = replace(self._seat, job=job.run_id)
+        seat.journal_file.parent.mkdir(parents=True, exist_ok=True)
+        keep_newest(seat.journal_dir, JOBS_KEPT)
+        self._journal = SqliteJournal(seat.journal_file, commit_s=COMMIT_S)
         fleet = config.fleet
         spec = one_for_one(
             *self._actors(job, config),
@@ -98,15 +116,24 @@ class Children:
             intensity=Intensity(restarts=fleet.restarts, within_s=fleet.restarts_within_s),
         )
         self._job = job
-        self._tree = Supervisor(self._system, spec, on_failure=self._gave_up, on_restart=self._reporter)
+        self._tree = Supervisor(
+            self._system,
+            spec,
+            on_failure=self._gave_up,
+            on_restart=self._reporter,
+            journals=self._journal,
+        )
         log.info("job %s: starting %s", job.run_id, ", ".join(self._tree.names()))
         await self._tree.start()
 
     async def _stop(self) -> None:
         tree, self._tree = self._tree, None
         job, self._job = self._job, None
+        journal, self._journal = self._journal, None
         if tree is not None:
             await tree.stop()
+        if journal is not None:
+            await journal.close()
         if job is not None:
             places.forget_memory(job, self._seat.node)
 

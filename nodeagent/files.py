@@ -1,11 +1,13 @@
 """The files by which a node agent is found and by which a second one is kept off.
 
 `agent.json` says where the agent of a state directory is reached; `agent.lock` is locked while it lives (by
-the kernel, so it cannot be left behind by a kill). Owns both, and writing a file whole or not at all.
+the kernel, so it cannot be left behind by a kill). Owns both, and two things done to files: writing one whole
+or not at all, forgetting old folders.
 """
 
 import fcntl
 import os
+import shutil
 from pathlib import Path
 from typing import IO
 
@@ -42,6 +44,17 @@ def write_whole(path: Path, data: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
+
+
+def keep_newest(directory: Path, count: int) -> None:
+    """Remove all folders in `directory` but the `count` that changed last."""
+    folders = sorted((path for path in directory.iterdir() if path.is_dir()), key=_changed_ns, reverse=True)
+    for folder in folders[count:]:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _changed_ns(path: Path) -> int:
+    return path.stat().st_mtime_ns
 
 
 def publish_agent(state_dir: Path, agent: AgentFile) -> None:

@@ -39,7 +39,8 @@ class Seat:
     """Where a process sits: its names, its folder, its address, its keys, and the head that it belongs to.
 
     `listen` is "tcp://host:port" (port 0: any). `head` is None in the head's own node agent. `keys` is a key
-    directory, None for loopback only.
+    directory, None for loopback only. `job` is the id of the job whose process it is, "" for the node agent:
+    a host that runs one job after the other keeps their journals apart.
     """
 
     node: str
@@ -48,6 +49,7 @@ class Seat:
     listen: str = LOOPBACK
     keys: Path | None = None
     head: Peer | None = None
+    job: str = ""
 
     @property
     def log_file(self) -> Path:
@@ -57,7 +59,12 @@ class Seat:
     @property
     def journal_file(self) -> Path:
         """The journal of the process's actors."""
-        return self.state_dir / "journal" / f"{self.process}.sqlite"
+        return self.journal_dir / self.job / f"{self.process}.sqlite"
+
+    @property
+    def journal_dir(self) -> Path:
+        """The node agent's journal, and a folder for each job's."""
+        return self.state_dir / "journal"
 
     @property
     def interface(self) -> str:

@@ -16,6 +16,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -66,6 +67,7 @@ async def serve(kind: str, seat: Seat, job_file: Path, stop: asyncio.Event) -> i
     """Run the tree of `kind` until `stop`, or until it gives up."""
     prepare_state_dir(seat.state_dir)
     job = read_job(job_file)
+    seat = replace(seat, job=job.run_id)
     config = config_of(job)
     bounds = Bounds.of(config)
     open_log(seat, bounds.log_bytes)

@@ -85,7 +85,8 @@ def gather(run_dir: Path, config: Config, *, complete: bool, state_dirs: Sequenc
 def _streams(state_dirs: Sequence[Path], run_dir: Path) -> _Found:
     found = _Found()
     for state_dir in state_dirs:
-        for journal in sorted((state_dir / "journal").glob("*.sqlite")):
+        of_host, of_job = state_dir / "journal", state_dir / "journal" / run_dir.name
+        for journal in sorted([*of_host.glob("*.sqlite"), *of_job.glob("*.sqlite")]):
             try:
                 for name, content in read_streams(journal, NEEDED_FOR).items():
                     found.streams.setdefault(name, []).append(content)

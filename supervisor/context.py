@@ -82,7 +82,7 @@ class Context:
 
     def stream(self, name: str) -> Journal:
         """A second journal of this actor, under its own name and `name`."""
-        return self._system.journal(f"{self.name}/{name}", self.incarnation)
+        return self.journal.beside(name)
 
     def watch(self, address: Address) -> None:
         """Have `on_terminated` called once when this incarnation ends or its process is declared dead."""

@@ -42,6 +42,10 @@ class Journal:
         self._store, self._stream, self._incarnation = store, stream, incarnation
         self._opened = False
 
+    def beside(self, name: str) -> "Journal":
+        """Another stream in the same store, under this one's name and `name`."""
+        return Journal(self._store, f"{self._stream}/{name}", self._incarnation)
+
     def append_soon(self, *events: Message) -> Awaitable[int]:
         """Queue `events` for the next group commit; the result resolves to the last sequence number."""
         self._open()

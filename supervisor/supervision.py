@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from supervisor.cell import Cell, Exit
 from supervisor.errors import ActorError, RestartIntensityReached
+from supervisor.journal import JournalStore
 from supervisor.process import ChildProcess, ProcessExit, ProcessSpec
 from supervisor.system import ActorSystem
 from supervisor.system_messages import ActorState
@@ -48,6 +49,7 @@ class Supervisor:
         spec: strategy, intensity and children.
         on_failure: called once when the intensity is spent, after every child was stopped.
         on_restart: told of every restart, for reports.
+        journals: where actor children keep their streams; None: in the process's store.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class Supervisor:
         *,
         on_failure: Callable[[Exception], None],
         on_restart: Callable[[Restarted], None] | None = None,
+        journals: JournalStore | None = None,
     ) -> None:
         self.name = spec.name
         self._system = system
@@ -64,6 +67,7 @@ class Supervisor:
         self._children: dict[str, _Child] = {child.name: _Child(child) for child in spec.children}
         self._on_failure = on_failure
         self._on_restart = on_restart
+        self._journals = journals
         self._work: asyncio.Task[None] | None = None
         self._queue: asyncio.Queue[tuple[str, bool, str]] = (
             asyncio.Queue()
@@ -146,11 +150,14 @@ class Supervisor:
                     start,
                     on_failure=lambda problem: self._exited(name, abnormal=True, cause=str(problem)),
                     on_restart=self._on_restart,
+                    journals=self._journals,
                 )
                 child.running = subtree
                 await subtree.start()
             else:
-                cell = self._system.spawn(name, start, lambda exit_: self._actor_exited(name, exit_))
+                cell = self._system.spawn(
+                    name, start, lambda exit_: self._actor_exited(name, exit_), self._journals
+                )
                 child.running = cell
                 await asyncio.wait([cell.started])
         except (OSError, ActorError) as problem:

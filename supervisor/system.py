@@ -115,9 +115,14 @@ class ActorSystem:
     # -- actors of this process --
 
     def spawn(
-        self, name: str, factory: Callable[[], Actor], on_exit: Callable[[Exit], None] | None = None
+        self,
+        name: str,
+        factory: Callable[[], Actor],
+        on_exit: Callable[[Exit], None] | None = None,
+        journals: JournalStore | None = None,
     ) -> Cell:
-        """Start an actor under `name` with a new incarnation; `on_exit` is called once when it ends."""
+        """Start an actor under `name` with a new incarnation; `on_exit` is called once when it ends.
+        `journals`: where it keeps its streams instead of with the process's others."""
         if name in self._cells:
             raise ActorError(f"{self.node}/{self.process}: the name {name!r} is taken")
         incarnation = self.incarnations.mint()
@@ -137,14 +142,11 @@ class ActorSystem:
             if on_exit is not None:
                 on_exit(exit_)
 
-        cell = Cell(self, address, factory, self.journal(name, incarnation), ended)
+        journal = Journal(journals or self._journals, name, incarnation)
+        cell = Cell(self, address, factory, journal, ended)
         self._cells[name] = cell
         self.names.changed()
         return cell
-
-    def journal(self, stream: str, incarnation: int) -> Journal:
-        """A stream in this process's store."""
-        return Journal(self._journals, stream, incarnation)
 
     def spawn_owned(self, owner: Cell, name: str, factory: Callable[[], object]) -> Address:
         """See `Context.spawn`."""

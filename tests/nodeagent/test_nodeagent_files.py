@@ -6,7 +6,15 @@ from pathlib import Path
 import pytest
 
 from nodeagent.exit_codes import IN_USE, NOT_RUNNING, CannotRun
-from nodeagent.files import AgentFile, StateLock, find_agent, is_running, publish_agent, withdraw_agent
+from nodeagent.files import (
+    AgentFile,
+    StateLock,
+    find_agent,
+    is_running,
+    keep_newest,
+    publish_agent,
+    withdraw_agent,
+)
 
 AGENT = AgentFile(node="n", role="head", endpoint="tcp://127.0.0.1:1", public_key="", pid=os.getpid())
 
@@ -47,3 +55,12 @@ def test_a_directory_has_one_holder(tmp_path: Path) -> None:
     assert refused.value.code == IN_USE
     lock.release()
     StateLock(tmp_path).release()
+
+
+def test_of_old_folders_the_newest_are_kept(tmp_path: Path) -> None:
+    for age, name in enumerate(["newest", "newer", "old", "oldest"]):
+        (tmp_path / name / "inside").mkdir(parents=True)
+        os.utime(tmp_path / name, ns=(0, (10 - age) * 10**9))
+    (tmp_path / "a file").write_text("stays")
+    keep_newest(tmp_path, 2)
+    assert {path.name for path in tmp_path.iterdir()} == {"newest", "newer", "a file"}

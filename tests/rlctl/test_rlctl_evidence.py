@@ -1,6 +1,7 @@
 """Evidence read from real journals: what the manager, the StateManager and the controller wrote."""
 
 import array
+import shutil
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -126,6 +127,20 @@ async def test_state_elsewhere_is_found_where_it_is_named(tmp_path: Path, config
     assert {invariant for invariant, _text in without.missing} == {"I1", "I2", "I4", "I5"}
     found = gather(tmp_path / "run", config, complete=True, state_dirs=[tmp_path / "elsewhere"])
     assert audit(found) == []
+
+
+async def test_journals_of_other_jobs_on_a_host_are_left_alone(tmp_path: Path, config: Config) -> None:
+    await record(tmp_path / "run")
+    for node in ("head", "reserved-1"):
+        journals = tmp_path / "run" / "nodes" / node / "journal"
+        for job in ("run", "another"):
+            shutil.copytree(journals, tmp_path / node / "journal" / job)
+        (tmp_path / node / "journal" / "another" / "agent.sqlite").write_bytes(b"of no interest")
+    shutil.rmtree(tmp_path / "run" / "nodes")
+    hosts = [tmp_path / "head", tmp_path / "reserved-1"]
+    found = gather(tmp_path / "run", config, complete=True, state_dirs=hosts)
+    assert audit(found) == []
+    assert {ledger.batch for ledger in found.ledgers} == {"step-1", "step-2"}
 
 
 async def test_a_damaged_checkpoint_and_a_damaged_journal_are_violations(
