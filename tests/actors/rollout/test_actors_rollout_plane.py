@@ -109,8 +109,12 @@ class Plane:
 @asynccontextmanager
 async def plane(directory: Path) -> AsyncIterator[Plane]:
     config = from_tree({"engine": {"slots": 4}, "rollout": {"max_new_tokens": NEW_TOKENS}}, "test")
-    torch.manual_seed(0) model = Qwen3(MODEL) async with TestSystem(directory, node="head") as head,
-    TestSystem(directory, node="r", join=head) as source:
+    torch.manual_seed(0)
+    model = Qwen3(MODEL)
+    async with (
+        TestSystem(directory, node="head") as head,
+        TestSystem(directory, node="r", join=head) as source,
+    ):
         store = ImageStore(directory / "store")
         specs = tuple(weight_layout(model))
         with store.create(3, image_bytes(specs)) as draft:
