@@ -6,6 +6,7 @@ Owns the reading, where a relative path points to, and the form of a refusal:
 """
 
 import re
+import stat
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -93,7 +94,10 @@ def _find(path: str) -> Path:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        if file.stat().st_size > MAX_FILE_BYTES:
+        seen = file.stat()
+        if not (stat.S_ISREG(seen.st_mode) or stat.S_ISDIR(seen.st_mode)):  # it may never end, or never begin
+            raise ConfigError([f"{file}: is a device, pipe or socket; name a TOML file"])
+        if seen.st_size > MAX_FILE_BYTES:
             raise ConfigError([f"{file}: larger than {MAX_FILE_BYTES} bytes; is it a settings file?"])
         return tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except FileNotFoundError as error:

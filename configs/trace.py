@@ -10,6 +10,7 @@ import csv
 import io
 import math
 import re
+import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -87,7 +88,10 @@ def read(path: str | Path) -> Trace:
     """The trace in a file. Raises TraceError, also for a file that cannot be read."""
     file = Path(path)
     try:
-        if file.stat().st_size > MAX_BYTES:
+        seen = file.stat()
+        if not (stat.S_ISREG(seen.st_mode) or stat.S_ISDIR(seen.st_mode)):  # it may never end, or never begin
+            raise TraceError(f"{file}: is a device, pipe or socket; give a CSV file of {','.join(HEADER)}")
+        if seen.st_size > MAX_BYTES:
             raise TraceError(f"{file}: larger than {MAX_BYTES} bytes; cut it to the hours that you replay")
         text = file.read_text(encoding="utf-8-sig")
     except OSError as error:

@@ -70,11 +70,17 @@ def describe(directory: Path, example: str = "") -> Made:
 def fit(directory: Path, config: Config) -> str:
     """Word some problems with the model's tokenizer; an example of them.
 
-    Raises BadTask, BadTokenizer, and BadCheckpoint where prompts or responses do not fit.
+    Raises BadTask, BadTokenizer, and BadCheckpoint where prompts or responses do not fit the model.
     """
     task = Task(config.task.name, config.task.params, config.job.seed, directory)
     shape = Qwen3Config.load(directory)
     tried = [task.problem("train", index) for index in range(min(TRIED_PROBLEMS, config.task.train_problems))]
+    highest = max((token for problem in tried for token in problem.prompt_tokens), default=0)
+    if highest >= shape.vocab_size:
+        raise BadCheckpoint(
+            f"{directory}: tokenizer.json makes token {highest}, config.json knows {shape.vocab_size} "
+            "(vocab_size): the two belong to different models"
+        )
     longest = max(len(problem.prompt_tokens) for problem in tried)
     if longest > config.engine.max_prompt_tokens:
         raise BadCheckpoint(

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from actors.cluster.job import SHARED_MEMORY
+from actors.cluster.provider import refuse_names
 from actors.engine.qwen3_config import BadCheckpoint, Qwen3Config
 from configs import trace
 from configs.schema import Config
@@ -34,7 +35,7 @@ def problems(config: Config, runs_dir: Path) -> list[str]:
 def _settings(config: Config) -> Iterator[str]:
     if config.fleet.trace:
         try:
-            trace.read(config.fleet.trace)
+            refuse_names(trace.read(config.fleet.trace))
         except trace.TraceError as problem:
             yield str(problem)
     try:

@@ -146,7 +146,7 @@ class LocalProvider(Actor):
         availability = None
         if config.fleet.trace:
             replayed = self._read_trace(config.fleet.trace)
-            _refuse_names(replayed)
+            refuse_names(replayed)
             availability = Availability(replayed)
         self._fleet = FleetPolicy(
             availability,
@@ -217,8 +217,8 @@ class LocalProvider(Actor):
         }
 
 
-def _refuse_names(replayed: Trace) -> None:
-    """A host's name is the name of its folder and of its actors."""
+def refuse_names(replayed: Trace) -> None:
+    """A host's name is the name of its folder and of its actors. Raises TraceError for one that is taken."""
     taken = {event.instance for event in replayed.events} & {"head", RESERVED}
     if taken:
-        raise TraceError(f"{replayed.name}: {taken.pop()} is the name of another host; rename the instance")
+        raise TraceError(f"{replayed.name}: {min(taken)} is the name of another host; rename the instance")

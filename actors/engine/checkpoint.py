@@ -131,12 +131,22 @@ def _read(
                     continue
                 _require_shape(path, name, tuple(file.get_slice(name).get_shape()), expected)
                 # A copy even where the dtype fits: the file may be replaced while the model lives.
-                state[name] = file.get_tensor(name).to(dtype, copy=True)
+                state[name] = _weights(path, name, file.get_tensor(name), dtype)
     except FileNotFoundError:
         raise BadCheckpoint(f"{path} is missing: {COPY_AGAIN}") from None
     except (SafetensorError, OSError) as error:
         raise BadCheckpoint(f"{path} is truncated or damaged ({error}): {COPY_AGAIN}") from error
     return state
+
+
+def _weights(path: Path, name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """The tensor cast, if it can be weights: a NaN would be found by nobody until the loss is one."""
+    if not tensor.is_floating_point():
+        raise BadCheckpoint(f"{path}: {name!r} is of {tensor.dtype}, expected floating-point numbers")
+    cast = tensor.to(dtype, copy=True)
+    if not bool(torch.isfinite(cast.sum(dtype=torch.float64))):
+        raise BadCheckpoint(f"{path}: {name!r} holds NaN or infinity: {COPY_AGAIN}")
+    return cast
 
 
 def _require_shape(path: Path, name: str, shape: Shape, expected: Mapping[str, Shape]) -> None:

@@ -15,6 +15,11 @@ from typing import TypeVar
 
 T = TypeVar("T", int, float, bool, str)
 
+MAX_SIZE = 10_000_000
+"""Of any dimension; the largest vocabularies have some hundred thousand entries."""
+MAX_LAYERS = 10_000
+"""A model of more would take minutes to lay out, only to be refused for its missing tensors."""
+
 
 class BadCheckpoint(ValueError):
     """A checkpoint directory cannot be used; the text names the file and what to do about it."""
@@ -72,7 +77,7 @@ class Qwen3Config:
             vocab_size=source.positive("vocab_size"),
             hidden_size=hidden,
             intermediate_size=source.positive("intermediate_size"),
-            num_hidden_layers=source.positive("num_hidden_layers"),
+            num_hidden_layers=source.positive("num_hidden_layers", most=MAX_LAYERS),
             num_attention_heads=heads,
             num_key_value_heads=kv_heads,
             head_dim=head_dim,
@@ -97,7 +102,7 @@ class _Source:
                 f"{path} is missing: give a Hugging Face checkpoint directory (config.json, *.safetensors, "
                 "tokenizer.json), or copy the whole directory again"
             ) from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise BadCheckpoint(
                 f"{path} cannot be read as JSON ({error}): copy the checkpoint again"
             ) from error
@@ -120,10 +125,10 @@ class _Source:
             raise self.wrong(key, f"expected {kind.__name__}, got {value!r}")
         return value
 
-    def positive(self, key: str, default: int | None = None) -> int:
+    def positive(self, key: str, default: int | None = None, most: int = MAX_SIZE) -> int:
         value = self.get(key, int, default)
-        if value <= 0:
-            raise self.wrong(key, f"expected a positive number, got {value}")
+        if not 0 < value <= most:
+            raise self.wrong(key, f"expected a number from 1 to {most}, got {value}")
         return value
 
     def only(self, key: str, supported: T, default: T | None = None) -> None:

@@ -64,7 +64,7 @@ class Prompts:
     """The tokenizer of a checkpoint directory with its chat template, without `transformers`."""
 
     def __init__(self, directory: str | Path) -> None:
-        directory = Path(directory)
+        self._directory = directory = Path(directory)
         path = directory / "tokenizer.json"
         try:
             self._tokenizer = Tokenizer.from_str(path.read_text(encoding="utf-8"))
@@ -94,8 +94,10 @@ class Prompts:
         turn = [{"role": "user", "content": question}]
         try:
             text = self._template.render(messages=turn, add_generation_prompt=True, **self._names)
-        except TemplateError as error:
-            raise BadTokenizer(f"the chat template fails on a question: {error}") from error
+        except Exception as error:  # a template is a program
+            raise BadTokenizer(
+                f"{self._directory}: the chat template fails on a question: {error}"
+            ) from error
         return self.encode_text(text)
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -113,10 +115,12 @@ def _chat_template(directory: Path) -> tuple[str | None, dict[str, str]]:
     if path.exists():
         try:
             settings = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise BadTokenizer(
                 f"{path} cannot be read as JSON ({error}): copy the checkpoint again"
             ) from error
+        if not isinstance(settings, dict):
+            raise BadTokenizer(f"{path} holds a {type(settings).__name__}, expected a JSON object")
         for name in ("bos_token", "eos_token", "pad_token", "unk_token"):
             value = settings.get(name)
             value = value.get("content") if isinstance(value, dict) else value
@@ -126,5 +130,8 @@ def _chat_template(directory: Path) -> tuple[str | None, dict[str, str]]:
             template = settings["chat_template"]
     path = directory / "chat_template.jinja"
     if path.exists():
-        template = path.read_text(encoding="utf-8")
+        try:
+            template = path.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise BadTokenizer(f"{path} cannot be read ({error}): copy the checkpoint again") from error
     return template, names

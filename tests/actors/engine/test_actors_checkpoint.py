@@ -139,7 +139,7 @@ def test_missing_unknown_and_misshapen_tensors_are_named(checkpoint: Path) -> No
     [
         ({"hidden_size": "absent"}, "hidden_size: missing"),
         ({"hidden_size": "48"}, "hidden_size: expected int, got '48'"),
-        ({"vocab_size": 0}, "vocab_size: expected a positive"),
+        ({"vocab_size": 0}, "vocab_size: expected a number from 1"),
         ({"model_type": "llama"}, "model_type: 'llama' is not supported"),
         ({"attention_bias": True}, "attention_bias: True is not supported"),
         ({"use_sliding_window": True}, "use_sliding_window"),

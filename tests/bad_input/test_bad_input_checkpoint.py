@@ -1,0 +1,142 @@
+"""Damaged checkpoint directories: the file is named, with what to do, and no run begins."""
+
+import json
+import os
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import CONFIG, Rlctl, command
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from rlctl import model_process
+from rlctl.errors import USAGE
+
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+Damage = Callable[[Path], object]
+
+
+def without(name: str) -> Damage:
+    return lambda directory: (directory / name).unlink()
+
+
+def cut(name: str, size: int) -> Damage:
+    return lambda directory: os.truncate(directory / name, size)
+
+
+def holding(name: str, data: bytes) -> Damage:
+    return lambda directory: (directory / name).write_bytes(data)
+
+
+def set_to(key: str, value: object) -> Damage:
+    def damage(directory: Path) -> None:
+        file = directory / "config.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), key: value}))
+
+    return damage
+
+
+def weights(change: Callable[[dict[str, Tensor]], object]) -> Damage:
+    def damage(directory: Path) -> None:
+        state = load_file(directory / WEIGHTS)
+        change(state)
+        save_file(state, directory / WEIGHTS)
+
+    return damage
+
+
+def shards(index: bytes) -> Damage:
+    def damage(directory: Path) -> None:
+        (directory / WEIGHTS).unlink()
+        (directory / INDEX).write_bytes(index)
+
+    return damage
+
+
+NORM = "model.norm.weight"
+NAN = torch.full([16], float("nan"))
+
+DAMAGES: list[tuple[Damage, str]] = [
+    (without("config.json"), "config.json is missing: give a Hugging Face checkpoint directory"),
+    (cut("config.json", 20), "config.json cannot be read as JSON"),
+    (holding("config.json", b"\xff\xfe\x00\x01"), "config.json cannot be read as JSON"),
+    (holding("config.json", b"[" * 200_000), "config.json cannot be read as JSON"),
+    (holding("config.json", b"[]"), "config.json holds a list, expected a JSON object"),
+    (set_to("hidden_size", "16"), "config.json: hidden_size: expected int, got '16'"),
+    (set_to("hidden_size", 10**30), "config.json: hidden_size: expected a number from 1 to"),
+    (set_to("num_hidden_layers", 10**7), "config.json: num_hidden_layers: expected a number from 1 to"),
+    (set_to("hidden_size", 32), "the two belong to different models"),
+    (set_to("model_type", "llama"), "'llama' is not supported"),
+    (without(WEIGHTS), f"has neither {WEIGHTS} nor {INDEX}: copy the checkpoint again"),
+    (cut(WEIGHTS, 3000), f"{WEIGHTS} is truncated or damaged"),
+    (cut(WEIGHTS, 0), f"{WEIGHTS} is truncated or damaged"),
+    (holding(WEIGHTS, bytes(range(256)) * 20), f"{WEIGHTS} is truncated or damaged"),
+    (holding(WEIGHTS, struct.pack("<Q", 1 << 60) + b"{}"), f"{WEIGHTS} is truncated or damaged"),
+    (weights(lambda state: state.pop(NORM)), f"1 tensors are in no file, the first is {NORM!r}"),
+    (weights(lambda state: state.update(strange=NAN)), "holds 'strange', which a model of this config.json"),
+    (weights(lambda state: state.update({NORM: NAN})), f"{NORM!r} holds NaN or infinity"),
+    (weights(lambda state: state.update({NORM: state[NORM].int()})), "expected floating-point numbers"),
+    (shards(b"{}"), f"{INDEX} is no index of shards"),
+    (shards(b'{"weight_map": {"a": "../a"}}'), "lies outside of the directory"),
+    (shards(b'{"weight_map": {"a": "gone.safetensors"}}'), "gone.safetensors is missing"),
+    (without("tokenizer.json"), "tokenizer.json cannot be read"),
+    (cut("tokenizer.json", 100), "tokenizer.json is no tokenizer"),
+    (holding("tokenizer.json", b"\xff\xfe"), "tokenizer.json is no tokenizer"),
+    (holding("tokenizer_config.json", b"[1]"), "tokenizer_config.json holds a list, expected a JSON object"),
+    (holding("tokenizer_config.json", b"{"), "tokenizer_config.json cannot be read as JSON"),
+    (holding("chat_template.jinja", b"\xff\xfe"), "chat_template.jinja cannot be read"),
+    (holding("chat_template.jinja", b"{% for %}"), "the chat template is broken"),
+    (holding("chat_template.jinja", b"{{ 1 / 0 }}"), "the chat template fails on a question"),
+]
+
+
+@pytest.fixture
+def damaged(checkpoint: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(checkpoint, tmp_path / "damaged"))
+
+
+@pytest.mark.parametrize(("damage", "words"), DAMAGES, ids=[words for _damage, words in DAMAGES])
+def test_a_damaged_checkpoint_is_refused_with_the_file_and_what_to_do(
+    damaged: Path, damage: Damage, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damage(damaged)
+    assert model_process.main(["check", str(damaged), "--config", str(CONFIG)]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["kind"] == "unusable"
+    assert words in answer["text"]
+    assert str(damaged) in answer["text"]
+
+
+def test_the_same_checkpoint_undamaged_is_taken(damaged: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model_process.main(["check", str(damaged), "--config", str(CONFIG)])
+    assert json.loads(capsys.readouterr().out)["kind"] == "made"
+
+
+def test_a_tokenizer_of_another_model_is_found_before_an_engine_meets_its_tokens(
+    damaged: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = "model.embed_tokens.weight"
+    weights(lambda state: state.update({table: state[table][:10].clone()}))(damaged)
+    set_to("vocab_size", 10)(damaged)
+    model_process.main(["check", str(damaged), "--config", str(CONFIG)])
+    text = json.loads(capsys.readouterr().out)["text"]
+    assert "config.json knows 10 (vocab_size)" in text
+
+
+def test_a_run_does_not_begin_with_a_truncated_checkpoint(refused: Rlctl, damaged: Path) -> None:
+    os.truncate(damaged / WEIGHTS, 3000)
+    code, said = refused(str(CONFIG), "--set", f"model.path={damaged}")
+    assert code == USAGE
+    assert f"{damaged / WEIGHTS} is truncated or damaged" in said
+
+
+def test_model_show_names_what_is_missing(damaged: Path) -> None:
+    (damaged / WEIGHTS).unlink()
+    ended = command("rlctl", "model", "show", str(damaged))
+    assert (ended.returncode, ended.stdout) == (USAGE, "")
+    assert ended.stderr.startswith(f"error: {damaged} has neither {WEIGHTS} nor {INDEX}")
