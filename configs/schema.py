@@ -209,18 +209,13 @@ class Liveness(Section, frozen=True, kw_only=True):
 
     beat_s: Positive = 0.5
     """Time between heartbeats."""
-    suspect_s: Positive = 2.0
-    """Silence after which a peer is suspected. Checked against the other two; nothing acts on it yet."""
     dead_s: Positive = 5.0
     """Silence after which a peer is declared dead and its work goes elsewhere; a killed process is known
     sooner, by its closed connection."""
 
     def __post_init__(self) -> None:
-        if not self.beat_s < self.suspect_s < self.dead_s:
-            raise ValueError(
-                f"suspect_s: expected a number between beat_s ({self.beat_s:g}) and "
-                f"dead_s ({self.dead_s:g}), got {self.suspect_s:g}"
-            )
+        if self.beat_s >= self.dead_s:
+            raise ValueError(f"dead_s: expected more than beat_s ({self.beat_s:g}), got {self.dead_s:g}")
 
 
 class Prices(Section, frozen=True, kw_only=True):

@@ -2,7 +2,9 @@
 
 Owns the order: an event changes the state first and is committed behind it, in the same order for all;
 whoever acts on an event for others to see awaits its commit. At the release of a batch its audit trail
-goes into a stream of its own (`ledger`), and a snapshot bounds the replay."""
+goes into a stream of its own (`ledger`). Snapshots bound the replay: one at each release, and one after
+`journal_events` events without any.
+"""
 
 import zlib
 from collections.abc import Awaitable
@@ -32,11 +34,13 @@ class ManagerSnapshot(Message, frozen=True):
 class Books:
     """See the module. Read `state` and `weights` (by batch) freely."""
 
-    def __init__(self, journal: Journal, ledger: Journal) -> None:
+    def __init__(self, journal: Journal, ledger: Journal, journal_events: int) -> None:
         self.state = RolloutState()
         self.weights: dict[str, Weights] = {}
         self._journal = journal
         self._ledger = ledger
+        self._journal_events = journal_events
+        self._since_snapshot = 0
 
     async def replay(self) -> None:
         """Become what the last incarnation had committed."""
@@ -51,7 +55,12 @@ class Books:
 
     def enter(self, *events: Message) -> tuple[list[Changes], Awaitable[int]]:
         """Apply now, commit with the next group: what changed, and the commit to await."""
-        return [self.state.apply(event) for event in events], self._journal.append_soon(*events)
+        changes = [self.state.apply(event) for event in events]
+        committed = self._journal.append_soon(*events)
+        self._since_snapshot += len(events)
+        if self._since_snapshot >= self._journal_events:
+            committed = self._snapshot()  # commits in order: what was appended before is committed with it
+        return changes, committed
 
     async def record(self, event: Message) -> Changes:
         """Apply and commit; then it may be acted upon."""
@@ -71,10 +80,13 @@ class Books:
         await self._ledger.append(ledger_of(batch))
         changes = await self.record(BatchReleased(batch=batch.name))
         self.weights.pop(batch.name, None)
-        await self._journal.snapshot(
-            ManagerSnapshot(rollout=self.state.snapshot(), weights=dict(self.weights))
-        )
+        await self._snapshot()
         return changes
+
+    def _snapshot(self) -> Awaitable[int]:
+        self._since_snapshot = 0
+        state = ManagerSnapshot(rollout=self.state.snapshot(), weights=dict(self.weights))
+        return self._journal.snapshot_soon(state)
 
     def newest_weights(self) -> Weights | None:
         """What an instance that joins now should serve."""

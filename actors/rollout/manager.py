@@ -60,7 +60,7 @@ class RolloutManager(Actor):
         self._registrations = 0
 
     async def on_start(self) -> None:
-        self._books = Books(self.ctx.journal, self.ctx.stream("ledger"))
+        self._books = Books(self.ctx.journal, self.ctx.stream("ledger"), self._config.limits.journal_events)
         await self._books.replay()
         self._state = self._books.state
         now = self.ctx.now()

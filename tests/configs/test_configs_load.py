@@ -91,7 +91,7 @@ def test_a_bad_set_is_answered_in_words(tmp_path: Path, typed: str, answer: str)
     [
         ("model.kv_heads=2", "model.kv_heads: expected a divisor of heads (3), got 2"),
         ("seeding.initial_s=99", "seeding.initial_s: expected a number from min_s (0) to max_s (20), got 99"),
-        ("liveness.suspect_s=0.1", "liveness.suspect_s: expected a number between beat_s"),
+        ("liveness.dead_s=0.1", "liveness.dead_s: expected more than beat_s"),
         (
             "training.micro_batch_groups=64",
             "training.micro_batch_groups: expected at most rollout.prompts (32)",
