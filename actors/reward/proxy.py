@@ -1,9 +1,8 @@
 """RewardProxy: the entry to every reward computation of the job.
 
 Owns the pool of worker processes and the verdicts of what was asked already. A wrong answer, a verifier
-that hangs and one that crashes are all verdicts; none of them is a hang or the proxy's own death. A
-reward may be computed
-more than once (the proxy keeps no journal); the manager counts the first verdict only.
+that hangs and one that crashes are all verdicts; none of them is a hang or the proxy's own death. A reward
+may be computed more than once (the proxy keeps no journal); the manager counts the first verdict only.
 """
 
 import asyncio

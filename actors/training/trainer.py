@@ -2,9 +2,8 @@
 of a step.
 
 Owns the running step. The mathematics is `policy_update.TrainerCompute`, the files are `trainer_files`. A
-step is done the moment its host copy is sealed: whoever asks for it again gets its result, and a trainer
-that was killed
-before begins the step anew with the responses that were collected already (RLBoost 4.1, 4.2).
+step is done the moment its host copy is sealed: whoever asks for it again gets its result, and a trainer that
+was killed before begins the step anew with the responses that were collected already (RLBoost 4.1, 4.2).
 """
 
 import zlib

@@ -2,10 +2,9 @@
 them.
 
 Owns the host's image store and its bulk server. The trainer writes an image and goes on; the agent
-describes it (manifest), and other agents pull it by verified chunks into their own shared memory,
-whenever they want it (RLBoost
-4.3). An image becomes visible whole and verified, or not at all; a pull that broke off goes on from its
-last chunk. What was published survives the agent: manifests lie beside the images.
+describes it (manifest), and other agents pull it by verified chunks into their own shared memory, whenever
+they want it (RLBoost 4.3). An image becomes visible whole and verified, or not at all; a pull that broke off
+goes on from its last chunk. What was published survives the agent: manifests lie beside the images.
 """
 
 import asyncio
