@@ -104,6 +104,7 @@ class NodeAgent(Actor):
             agent=self.ctx.address,
             inventory=self._inventory,
             state=self._state,
+            run_id=self._children.job.run_id if self._children.job is not None else "",
         )
         return await self.ctx.ask(SCHEDULER, hello, deadline_s=deadline_s, expect=NodeWork)
 

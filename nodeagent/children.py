@@ -68,7 +68,7 @@ class Children:
 
     @property
     def job(self) -> JobSpec | None:
-        """The job that runs here."""
+        """The job that runs here, until the last of its children has stopped."""
         return self._job
 
     def names(self) -> list[str]:
@@ -128,7 +128,7 @@ class Children:
 
     async def _stop(self) -> None:
         tree, self._tree = self._tree, None
-        job, self._job = self._job, None
+        job = self._job
         journal, self._journal = self._journal, None
         if tree is not None:
             await tree.stop()
@@ -136,6 +136,7 @@ class Children:
             await journal.close()
         if job is not None:
             places.forget_memory(job, self._seat.node)
+        self._job = None
 
     def _gave_up(self, problem: Exception) -> None:
         self._on_give_up(str(problem))

@@ -20,12 +20,13 @@ _MAY_RETURN = ("crashed", "not alive", "superseded")
 
 @dataclass(slots=True)
 class Member:
-    """A host that said hello. `heard_s` is the time of the last one."""
+    """A host that said hello; `heard_s`: when it last did, `run_id`: the job whose part it ran then."""
 
     role: str
     agent: Address
     state: str
     heard_s: float
+    run_id: str = ""
 
 
 class Members:
@@ -46,7 +47,7 @@ class Members:
             return []
         if known is None and len(self.by_name) >= MAX_MEMBERS:
             return []
-        member = Member(hello.role, hello.agent, hello.state, now_s)
+        member = Member(hello.role, hello.agent, hello.state, now_s, hello.run_id)
         self.by_name[hello.node] = member
         if known is None:
             return _seen(hello.node, member, "joined")
@@ -72,6 +73,12 @@ class Members:
             del self.by_name[node]
             events += _seen(node, member, "killed")
         return events
+
+    def free_for(self, node: str, run_id: str) -> bool:
+        """Whether `node` may begin the job: actors of an earlier one bear the same names, so all hosts let go
+        of that first."""
+        held = {member.run_id for member in self.by_name.values()}
+        return self.by_name[node].run_id == run_id or held <= {"", run_id}
 
     def count(self, role: str) -> int:
         """Hosts of a role."""

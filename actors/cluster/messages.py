@@ -117,13 +117,15 @@ class JobEnded(Message, frozen=True):
 
 
 class NodeHello(Message, frozen=True):
-    """From a node agent, every beat: I am here. `state`: up, draining or leaving."""
+    """From a node agent, every beat: I am here. `state`: up, draining or leaving. `run_id`: of the job whose
+    part runs here or is being stopped, "" for none."""
 
     node: str
     role: str
     agent: Address
     inventory: Inventory
     state: str = "up"
+    run_id: str = ""
 
 
 class NodeWork(Message, frozen=True):

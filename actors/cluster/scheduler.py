@@ -100,11 +100,8 @@ class Scheduler(Actor):
         known = self._now.job
         if known is not None and known.run_id == job.run_id and self._now.state in ("running", "done"):
             return self._job_is()
-        if known is not None and known.run_id != job.run_id:
-            raise Refused(
-                f"this head has taken job {known.run_id}, and its journals are that job's: "
-                "start another head with a state directory of its own"
-            )
+        if known is not None and self._now.state == "running":
+            raise Refused(f"job {known.run_id} is running here: wait for its end or stop it first")
         try:
             config = config_of(job)
         except ConfigError as problem:
@@ -206,7 +203,10 @@ class Scheduler(Actor):
         if member is not None and (known is None or known.agent != member.agent):
             self.ctx.watch(member.agent)
         await self._changed(events)
-        return NodeWork(job=self._now.job if self._now.state == "running" else None)
+        job = self._now.job if self._now.state == "running" and member is not None else None
+        if job is not None and not self._members.free_for(message.node, job.run_id):
+            job = None
+        return NodeWork(job=job)
 
     @handles(NodeSeen, lane=Lane.SYSTEM)
     async def reported(self, message: NodeSeen) -> None:

@@ -88,8 +88,10 @@ class World:
     async def submit(self, run_id: str = "run") -> JobIs:
         return await self.test.ask("cluster/scheduler", SubmitJob(job=job(run_id)), JobIs)
 
-    async def hello(self, node: str, agent: Address, state: str = "up") -> NodeWork:
-        message = NodeHello(node=node, role="preemptible", agent=agent, inventory=INVENTORY, state=state)
+    async def hello(self, node: str, agent: Address, state: str = "up", run_id: str = "") -> NodeWork:
+        message = NodeHello(
+            node=node, role="preemptible", agent=agent, inventory=INVENTORY, state=state, run_id=run_id
+        )
         return await self.test.ask("cluster/scheduler", message, NodeWork)
 
     async def plan(self, step: int, times: StepTimes | None) -> Plan:
@@ -118,8 +120,28 @@ async def test_a_job_is_taken_once_and_given_to_whoever_says_hello(tmp_path: Pat
         assert (await world.submit()).state == "running"
         assert [type(message) for message in world.told] == [StartFleet]
         assert (await world.hello("spot", agent)).job == job("run")
-        with pytest.raises(Refused, match="has taken job run"):
+        with pytest.raises(Refused, match="job run is running here"):
             await world.submit("other")
+
+
+async def test_the_next_job_begins_when_every_host_let_go_of_the_one_before(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as test:
+        world = World(test)
+        slow, quick = test.spawn("slow/agent", Idle), test.spawn("quick/agent", Idle)
+        await world.submit()
+        for node, agent in (("slow", slow), ("quick", quick)):
+            await world.hello(node, agent)
+            assert (await world.hello(node, agent, run_id="run")).job == job("run")
+        await test.tell("cluster/scheduler", JobEnded(ok=True))
+        assert (await world.submit("next")).state == "running"
+        assert (await world.hello("quick", quick)).job is None
+        assert (await world.hello("slow", slow, run_id="run")).job is None
+        assert (await world.hello("slow", slow)).job == job("next")
+        assert (await world.hello("quick", quick)).job == job("next")
+        stray = test.spawn("stray/agent", Idle)  # it was cut off while the jobs changed
+        assert (await world.hello("stray", stray, run_id="run")).job is None
+        assert (await world.hello("slow", slow, run_id="next")).job == job("next")
+        assert (await world.hello("stray", stray)).job == job("next")
 
 
 async def test_a_job_whose_hosts_cannot_be_had_is_refused_and_not_kept(tmp_path: Path) -> None:
