@@ -77,13 +77,6 @@ class SeedingPolicy:
             t_seed_s = self._clamp_s(memory.get(times.next_prem, t_seed_s))
         return SeedingState(t_seed_s=t_seed_s, n_prem=n_prem, memory=memory)
 
-    def window_s(self, state: SeedingState, preemptible: int) -> float:
-        """How long the trainer's engines may roll out now that `preemptible` instances could take over.
-
-        Without any there is nobody to hand requests to: no limit, and the step runs as a co-located one.
-        """
-        return state.t_seed_s if preemptible > 0 else math.inf
-
     def _n_prem(self, state: SeedingState, times: StepTimes, t_seed_s: float) -> int:
         train_s = _finite(times.train_s)
         if train_s == 0:

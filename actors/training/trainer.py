@@ -154,8 +154,10 @@ class Trainer(Actor):
         While no preemptible instance serves, the window is prolonged: the run goes on as a co-located one.
         """
         left = order.groups - len(have)
-        if window_s <= 0 and (await self._take(order, have, left, 0.0)).remote_serving > 0:
-            return []
+        if window_s <= 0:
+            reply = await self._take(order, have, left, 0.0)
+            if reply.remote_serving > 0:
+                return reply.groups
         engine = f"{self._node}/engine"
         opened = OpenSeeding(version=self._done, root=self._root)
         await self.ctx.ask(engine, opened, deadline_s=ASK_DEADLINE_S, expect=Done)

@@ -85,8 +85,6 @@ def test_a_job_without_any_preemptible_instance_keeps_working() -> None:
     # line 10: (0 * 0 + 10 * 2) / 30 = 0.67 -> 1: one would be worth having
     after = policy().next(state(), times(remote_s=0.0, mean_prem=0.0, next_prem=0))
     assert after == SeedingState(t_seed_s=10.0, n_prem=1, memory={0: 10.0})
-    assert policy().window_s(after, preemptible=0) == math.inf
-    assert policy().window_s(after, preemptible=1) == 10.0
 
 
 def test_the_fleet_never_shrinks_to_none_for_good() -> None:
