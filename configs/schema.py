@@ -248,8 +248,8 @@ class Limits(Section, frozen=True, kw_only=True):
     credit_frames: Count = 256
     """Token frames an instance may send ahead of the manager's acknowledgement."""
     journal_events: Count = 20_000
-    """Events of one journal stream before a snapshot replaces them. Nothing acts on it yet: the manager
-    snapshots when a batch is released, which bounds its replay to the open batches."""
+    """Events that the manager journals before a snapshot replaces them; one is made at the release of a batch
+    too. Bounds its replay after a restart."""
     log_bytes: Annotated[int, Meta(ge=64 * 1024)] = 16 * 2**20
     """Size of one log file before it is rotated; one older file is kept."""
 
