@@ -16,6 +16,7 @@ import msgspec
 from actors.cluster import job as places
 from actors.cluster.messages import JobSpec
 from configs.schema import Config
+from nodeagent.exit_codes import HOPELESS
 from nodeagent.files import keep_newest, write_whole
 from nodeagent.host import COMMIT_S, Seat
 from nodeagent.process import arguments
@@ -148,6 +149,7 @@ class Children:
             arguments(kind, seat, job_file),
             seat.state_dir / "logs" / f"{kind}.out",
             {"OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count},
+            HOPELESS,
         )
         return child(kind, spec, shutdown_s=STOP_S)
 

@@ -18,6 +18,7 @@ NOT_RUNNING = 3  # no node agent runs on that state directory
 IN_USE = 4  # the port or the state directory is another process's
 NO_STATE = 5  # the state directory is full, read-only or not a directory
 DAMAGED = 6  # a journal is damaged past repair
+HOPELESS = frozenset({USAGE, DAMAGED})  # starting it again would end the same way
 MEANINGS = (
     "exit codes: 0 done; 1 failed; 2 arguments, settings or keys that cannot be used; 3 no node agent runs "
     "there; 4 port or state directory in use; 5 state directory full or not writable; 6 journal damaged"

@@ -15,7 +15,7 @@ from actors.cluster.provider import LocalProvider
 from actors.cluster.scheduler import Scheduler
 from nodeagent.agent import SCHEDULER, NodeAgent
 from nodeagent.children import Children
-from nodeagent.exit_codes import FAILED, OK, CannotRun
+from nodeagent.exit_codes import FAILED, OK, CannotRun, as_cannot_run
 from nodeagent.files import AgentFile, StateLock, publish_agent, withdraw_agent
 from nodeagent.host import Seat, open_log, open_system, prepare_state_dir, wall_ms
 from nodeagent.inventory import take_inventory
@@ -84,7 +84,7 @@ class _Node:
         self._tree = Supervisor(
             system,
             one_for_one(*self._actors(), name=f"{seat.node}/actors"),
-            on_failure=lambda problem: self._leave(FAILED, str(problem)),
+            on_failure=self._failed,
             on_restart=_log_restart,
         )
 
@@ -130,6 +130,11 @@ class _Node:
                 log.warning("the agent could not stop in order: %s", problem)
         await self._children.stop()
         await self._tree.stop()
+
+    def _failed(self, problem: Exception) -> None:
+        """An actor of this process failed too often, or its journal is damaged."""
+        known = as_cannot_run(problem) or CannotRun(FAILED, str(problem))
+        self._leave(known.code, str(known))
 
     def _leave(self, code: int, reason: str) -> None:
         """The process is to end; the first reason counts."""

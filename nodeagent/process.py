@@ -23,7 +23,7 @@ import msgspec
 
 from actors.cluster.job import config_of
 from actors.cluster.messages import JobSpec
-from nodeagent.exit_codes import FAILED, MEANINGS, OK, USAGE, CannotRun
+from nodeagent.exit_codes import FAILED, MEANINGS, OK, USAGE, CannotRun, as_cannot_run
 from nodeagent.host import LOOPBACK, Bounds, Seat, open_log, open_system, prepare_state_dir, run_process
 from nodeagent.restarts import RestartReporter
 from nodeagent.trees import TREES, Place
@@ -95,7 +95,7 @@ async def serve(kind: str, seat: Seat, job_file: Path, stop: asyncio.Event) -> i
         reporter.close()
         await tree.stop()
     if failures:
-        raise CannotRun(FAILED, str(failures[0]))
+        raise as_cannot_run(failures[0]) or CannotRun(FAILED, str(failures[0]))
     log.info("stopped in order")
     return OK
 

@@ -7,6 +7,7 @@ environment). All of it dies with this process, whatever kills that.
 import asyncio
 import contextlib
 import os
+import re
 import shutil
 import signal
 import sys
@@ -30,7 +31,8 @@ START_S = 60.0  # until the head says where it is; a cold disk and two busy core
 STOP_S = 45.0  # for an ordered end: it gives its hosts 12 s and itself 30 s
 VANISH_S = 5.0  # until those that die with their parents are gone
 POLL_S = 0.1
-LAST_LINES = 6
+LAST_LINES = 3
+_RECORD = re.compile(r"\d{4}-\d\d-\d\d \d\d:")
 
 
 class Head:
@@ -87,6 +89,8 @@ class Head:
         for file in (self._output, self._run.head / "logs" / "agent.log"):
             with contextlib.suppress(OSError):
                 lines = [line for line in file.read_text(errors="replace").splitlines() if line.strip()]
+                if file is not self._output:  # of a log its records, without the tracebacks under them
+                    lines = [line for line in lines if _RECORD.match(line)]
                 if lines:
                     return lines[-LAST_LINES:]
         return [f"its logs in {self._run.head / 'logs'} say nothing"]

@@ -23,6 +23,8 @@ STATE_COPIES = 3
 IMAGES_A_HOST = 3
 """Images of weights that one host holds at once, at most: one served, one pulled, one about to be dropped."""
 MEMORY_SPARE_BYTES = 16 << 20
+FULL_BYTES = 1 << 20
+"""Less than this is none: a journal grows by pages, a checkpoint by files."""
 DISK_SPARE_BYTES = 128 << 20
 """Journals, logs and reports of a run of a few hundred steps."""
 
@@ -80,6 +82,16 @@ def _space(config: Config, runs_dir: Path) -> Iterator[str]:
             f"{SHARED_MEMORY}: {size(free)} are free, a run needs {size(in_memory)}{hint}; in a container, "
             "give it more with --shm-size"
         )
+
+
+def full_disks(folder: Path) -> list[str]:
+    """One finished line for each place of a run that has no space left: what failed may be without words."""
+    places = [place for place in (folder, SHARED_MEMORY) if place.is_dir()]
+    return [
+        f"{place}: no space is left there; free some, then resume the run"
+        for place in places
+        if shutil.disk_usage(place).free < FULL_BYTES
+    ]
 
 
 def weight_bytes(config: Config) -> int:

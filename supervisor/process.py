@@ -19,6 +19,8 @@ PARENT_VARIABLE = "GLEANER_PARENT_PID"
 MAX_OUTPUT_BYTES = 4 << 20
 """Beyond this, what a child printed is moved to `….old` when it starts again; its log proper rotates by
 itself."""
+MAX_SAID_BYTES = 2048
+"""Of a child's last line that goes into the cause of its end."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -29,14 +31,18 @@ class ProcessSpec:
     argv: Sequence[str]
     output: Path
     env: Mapping[str, str] = field(default_factory=dict)
+    hopeless: frozenset[int] = frozenset()
+    """Exit codes by which the child says that starting it again would end the same way."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessExit:
-    """How a process ended: an exit code, or the signal that killed it."""
+    """How a process ended: an exit code, or the signal that killed it. `said` is the last line that it
+    printed; its words for why it could not go on."""
 
     code: int | None
     signal: int | None
+    said: str = ""
 
     @property
     def abnormal(self) -> bool:
@@ -45,13 +51,13 @@ class ProcessExit:
 
     @property
     def cause(self) -> str:
-        """`exit 3` or `SIGKILL`."""
+        """`exit 3: what it said last`, or `SIGKILL`."""
         if self.signal is not None:
             try:
                 return signal.Signals(self.signal).name
             except ValueError:
                 return f"signal {self.signal}"
-        return f"exit {self.code}"
+        return f"exit {self.code}: {self.said}" if self.said and self.code else f"exit {self.code}"
 
 
 class ChildProcess:
@@ -62,7 +68,9 @@ class ChildProcess:
         if spec.output.exists() and spec.output.stat().st_size > MAX_OUTPUT_BYTES:
             spec.output.replace(spec.output.with_suffix(".old"))
         env = {**os.environ, **spec.env, PARENT_VARIABLE: str(os.getpid())}
+        self._output = spec.output
         with spec.output.open("ab") as output:
+            self._said_from = output.tell()
             self._popen = subprocess.Popen(
                 list(spec.argv), stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=env
             )
@@ -79,9 +87,20 @@ class ChildProcess:
             return
         asyncio.get_running_loop().remove_reader(self._pidfd)
         os.close(self._pidfd)
-        self.exit = ProcessExit(None, -code) if code < 0 else ProcessExit(code, None)
+        self.exit = ProcessExit(None, -code) if code < 0 else ProcessExit(code, None, self._last_line())
         self._ended.set()
         self._on_exit(self.exit)
+
+    def _last_line(self) -> str:
+        """What this life of the child printed last; "" for nothing."""
+        try:
+            with self._output.open("rb") as output:
+                end = output.seek(0, os.SEEK_END)
+                output.seek(max(self._said_from, end - MAX_SAID_BYTES))
+                lines = output.read(MAX_SAID_BYTES).decode(errors="replace").split("\n")
+        except OSError:
+            return ""
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
     def send_signal(self, number: int) -> None:
         """Signal the child if it still lives (never another process of the same number)."""

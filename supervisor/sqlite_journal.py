@@ -272,7 +272,7 @@ class SqliteJournal:
 
     def _advice(self, what: str) -> str:
         return (
-            f"journal {self.path} is damaged ({what}): restore it from a copy,"
+            f"journal {self.path} is damaged ({' '.join(what.split())}): restore it from a copy,"
             " or move it away to begin without it"
         )
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from supervisor.cell import Cell, Exit
-from supervisor.errors import ActorError, RestartIntensityReached
+from supervisor.errors import ActorError, JournalDamaged, RestartIntensityReached
 from supervisor.journal import JournalStore
 from supervisor.process import ChildProcess, ProcessExit, ProcessSpec
 from supervisor.system import ActorSystem
@@ -32,6 +32,17 @@ class Restarted:
     restarts: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """A child ended by itself. `damage`: of its journal, which the next life would only find again."""
+
+    name: str
+    abnormal: bool
+    cause: str
+    hopeless: bool = False
+    damage: JournalDamaged | None = None
+
+
 @dataclass(slots=True)
 class _Child:
     spec: ChildSpec
@@ -47,7 +58,8 @@ class Supervisor:
     Args:
         system: where actor children are spawned.
         spec: strategy, intensity and children.
-        on_failure: called once when the intensity is spent, after every child was stopped.
+        on_failure: called once when the intensity is spent, or a child cannot go on whatever is tried (its
+            journal is damaged: then with that), after every child was stopped.
         on_restart: told of every restart, for reports.
         journals: where actor children keep their streams; None: in the process's store.
     """
@@ -69,9 +81,7 @@ class Supervisor:
         self._on_restart = on_restart
         self._journals = journals
         self._work: asyncio.Task[None] | None = None
-        self._queue: asyncio.Queue[tuple[str, bool, str]] = (
-            asyncio.Queue()
-        )  # bounded: one exit a running child
+        self._queue: asyncio.Queue[_Ended] = asyncio.Queue()  # bounded: one exit a running child
         self._stopping = False
 
     async def start(self) -> None:
@@ -143,12 +153,12 @@ class Supervisor:
         start = child.spec.start
         try:
             if isinstance(start, ProcessSpec):
-                child.running = ChildProcess(start, lambda exit_: self._process_exited(name, exit_))
+                child.running = ChildProcess(start, lambda exit_: self._process_exited(name, exit_, start))
             elif isinstance(start, TreeSpec):
                 subtree = Supervisor(
                     self._system,
                     start,
-                    on_failure=lambda problem: self._exited(name, abnormal=True, cause=str(problem)),
+                    on_failure=lambda problem: self._failed(name, str(problem), problem),
                     on_restart=self._on_restart,
                     journals=self._journals,
                 )
@@ -163,7 +173,7 @@ class Supervisor:
         except (OSError, ActorError) as problem:
             child.running = None
             child.last_failure = f"could not start: {problem}"
-            self._queue.put_nowait((name, True, child.last_failure))
+            self._queue.put_nowait(_Ended(name, True, child.last_failure))
             return
         if child.running is not None:
             self._state.started(name)
@@ -180,35 +190,42 @@ class Supervisor:
             await running.stop(child.spec.shutdown_s)
 
     def _actor_exited(self, name: str, exit_: Exit) -> None:
-        self._exited(name, abnormal=exit_.problem is not None, cause=exit_.cause)
+        if exit_.problem is None:
+            self._exited(_Ended(name, False, exit_.cause))
+        else:
+            self._failed(name, exit_.cause, exit_.problem)
 
-    def _process_exited(self, name: str, exit_: ProcessExit) -> None:
-        self._exited(name, abnormal=exit_.abnormal, cause=exit_.cause)
+    def _failed(self, name: str, cause: str, problem: Exception) -> None:
+        damage = problem if isinstance(problem, JournalDamaged) else None
+        self._exited(_Ended(name, True, cause, damage is not None, damage))
 
-    def _exited(self, name: str, *, abnormal: bool, cause: str) -> None:
-        child = self._children.get(name)
+    def _process_exited(self, name: str, exit_: ProcessExit, spec: ProcessSpec) -> None:
+        self._exited(_Ended(name, exit_.abnormal, exit_.cause, exit_.code in spec.hopeless))
+
+    def _exited(self, ended: _Ended) -> None:
+        child = self._children.get(ended.name)
         if self._stopping or child is None or child.running is None:
             return  # stopped on purpose
         child.running = None
-        child.last_failure = cause
-        self._queue.put_nowait((name, abnormal, cause))
+        child.last_failure = ended.cause
+        self._queue.put_nowait(ended)
 
     # -- decisions --
 
     async def _supervise(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            name, abnormal, cause = await self._queue.get()
-            log.warning("%s: %s ended: %s", self.name, name, cause)
-            for action in self._state.exited(name, abnormal=abnormal, now_s=loop.time()):
+            ended = await self._queue.get()
+            log.warning("%s: %s ended: %s", self.name, ended.name, ended.cause)
+            for action in self._state.exited(
+                ended.name, abnormal=ended.abnormal, now_s=loop.time(), hopeless=ended.hopeless
+            ):
                 if isinstance(action, Escalate):
-                    problem = RestartIntensityReached(
-                        f"supervisor {self.name}: {action.reason}; last cause: {cause}"
-                    )
+                    text = f"supervisor {self.name}: {action.reason}; last cause: {ended.cause}"
                     await self.stop()
-                    self._on_failure(problem)
+                    self._on_failure(ended.damage or RestartIntensityReached(text))
                     return
-                await self._carry_out(action, name, cause)
+                await self._carry_out(action, ended.name, ended.cause)
 
     async def _carry_out(self, action: Action, failed: str, cause: str) -> None:
         child = self._children.get(action.name) if isinstance(action, Stop | Start) else None

@@ -165,8 +165,8 @@ class TreeState:
         """It was stopped on purpose by this supervisor."""
         self.running.discard(name)
 
-    def exited(self, name: str, *, abnormal: bool, now_s: float) -> list[Action]:
-        """A child ended by itself: what to do, in order."""
+    def exited(self, name: str, *, abnormal: bool, now_s: float, hopeless: bool = False) -> list[Action]:
+        """A child ended by itself: what to do, in order. `hopeless`: a restart would end the same way."""
         spec = self.children.get(name)
         self.running.discard(name)
         if spec is None:
@@ -175,6 +175,8 @@ class TreeState:
             if spec.restart is Restart.TEMPORARY:
                 self.remove(name)
             return []
+        if hopeless:
+            return [Escalate(f"{name} cannot go on, and starting it again would not help")]
         self._failures.append(now_s)
         while self._failures and now_s - self._failures[0] > self.intensity.within_s:
             self._failures.popleft()

@@ -18,6 +18,7 @@ from supervisor.process import ChildProcess
 from transport.wire import Peer
 
 RESERVED = "reserved-1"
+HOPELESS = frozenset({2, 6})  # exit codes of a node agent: usage, a damaged journal (nodeagent.exit_codes)
 STOP_S = 12.0  # for a host to stop its children in order; then it is killed
 
 
@@ -107,4 +108,4 @@ class LocalHosts:
         argv += ["--listen", f"{self._join.interface}:0"]
         if self._join.keys is not None:
             argv += ["--keys", str(self._join.keys), "--head-key", self._join.head.public_key]
-        return ProcessSpec(argv, state_dir / "logs" / "agent.out")
+        return ProcessSpec(argv, state_dir / "logs" / "agent.out", hopeless=HOPELESS)

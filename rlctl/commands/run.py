@@ -141,10 +141,9 @@ def execute(folder: RunDir, config: Config, args: argparse.Namespace, elsewhere:
             ended = problem
         except (OSError, HistoryError) as problem:
             ended = failed(f"{folder.path}: {problem}")
-        try:
-            _tell_outcome(folder, args.json, ended)
-        except (HistoryError, ConfigError) as problem:
-            ended = ended or failed(f"no report: {problem}")
+        if ended is not None and ended.code == FAILED:
+            ended = failed(*ended.lines, *preflight.full_disks(folder.path))
+        ended = _tell_outcome(folder, args.json, ended)
     if ended is not None:
         print_errors(ended)
         if ended.code in (FAILED, INTERRUPTED):
@@ -183,11 +182,15 @@ def progress_printer(mode: Mode) -> models.OnProgress:
     return show
 
 
-def _tell_outcome(folder: RunDir, as_json: bool, ended: CommandError | None) -> None:
-    """Write the report, where anything happened, and show its figures."""
+def _tell_outcome(folder: RunDir, as_json: bool, ended: CommandError | None) -> CommandError | None:
+    """Write the report, where anything happened, and show its figures; how the run ended. What ended the run
+    is told before what kept its report from being written."""
     made = None
     if folder.history.exists():
-        made = report.make(folder.path)
+        try:
+            made = report.make(folder.path)
+        except (HistoryError, ConfigError, OSError) as problem:
+            ended = ended or failed(f"{folder.path}: no report: {problem}")
     if as_json:
         result = {
             "kind": "result",
@@ -200,3 +203,4 @@ def _tell_outcome(folder: RunDir, as_json: bool, ended: CommandError | None) -> 
     elif made is not None:
         print_closing(made, folder, console())
     sys.stdout.flush()
+    return ended

@@ -41,5 +41,8 @@ def _settings(file: Path, records: list[AnyRecord]) -> Config | None:
 def _replace(file: Path, content: bytes) -> None:
     """Whoever opens the file sees the old page or the new one, never half of one."""
     draft = file.with_name(f".{file.name}.draft")
-    draft.write_bytes(content)
-    draft.replace(file)
+    try:
+        draft.write_bytes(content)
+        draft.replace(file)
+    finally:
+        draft.unlink(missing_ok=True)

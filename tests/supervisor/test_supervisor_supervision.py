@@ -12,6 +12,7 @@ import pytest
 from supervisor import (
     Actor,
     Intensity,
+    JournalDamaged,
     Message,
     ProcessSpec,
     Restarted,
@@ -132,6 +133,42 @@ async def test_failing_too_often_escalates_through_the_subtree_to_the_root(tmp_p
         await until(lambda: failures, 20)
         assert "outer" in str(failures[0])
         assert "exit 3" in str(failures[0])
+
+
+async def test_a_process_tells_by_its_exit_code_that_a_restart_would_not_help(tmp_path: Path) -> None:
+    said = "print('much before'); print('no such model'); raise SystemExit(6)"
+    spec = ProcessSpec([sys.executable, "-c", said], tmp_path / "out", hopeless=frozenset({6}))
+    problems: list[Exception] = []
+    restarts: list[Restarted] = []
+    async with TestSystem(tmp_path) as test:
+        root = Supervisor(
+            test.system,
+            one_for_one(child("it", spec)),
+            on_failure=problems.append,
+            on_restart=restarts.append,
+        )
+        await root.start()
+        await until(lambda: problems, 10.0)
+    assert restarts == []
+    assert "last cause: exit 6: no such model" in str(problems[0])
+
+
+async def test_a_damaged_journal_is_passed_upward_and_not_tried_again(tmp_path: Path) -> None:
+    starts: list[int] = []
+
+    class Reader(Actor):
+        async def on_start(self) -> None:
+            starts.append(self.ctx.incarnation)
+            raise JournalDamaged("journal x.sqlite is damaged")
+
+    problems: list[Exception] = []
+    async with TestSystem(tmp_path) as test:
+        inner = one_for_one(child("reader", Reader), name="inner")
+        root = Supervisor(test.system, one_for_one(child("inner", inner)), on_failure=problems.append)
+        await root.start()
+        await until(lambda: problems)
+    assert [type(problem) for problem in problems] == [JournalDamaged]
+    assert len(starts) == 1
 
 
 async def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:

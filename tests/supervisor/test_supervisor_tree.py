@@ -54,6 +54,12 @@ def test_permanent_transient_and_temporary_children_differ_in_what_restarts_them
     assert "x" not in tree.children
 
 
+def test_a_child_that_no_restart_would_mend_escalates_at_once() -> None:
+    for spec in (one_for_one(*ABC), rest_for_one(*ABC), one_for_all(*ABC)):
+        actions = state(spec).exited("b", abnormal=True, now_s=0, hopeless=True)
+        assert [type(action) for action in actions] == [Escalate]
+
+
 def test_one_restart_more_than_the_intensity_escalates_and_the_window_forgets() -> None:
     tree = state(one_for_one(*ABC, intensity=Intensity(restarts=2, within_s=5)))
     for now_s in (0.0, 1.0):
