@@ -1,0 +1,151 @@
+"""The main job across hosts in network namespaces of their own; who has not the right keys gets nothing."""
+
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from two_hosts import REMOTE, Cluster, rlctl
+
+from actors.training.history import Restart
+from chaos.netns import Host, why_not
+from configs.schema import Liveness
+from nodeagent.exit_codes import USAGE
+
+pytestmark = [
+    pytest.mark.realprocess,
+    pytest.mark.skipif(bool(why_not()), reason=f"no network namespaces: {why_not()}"),
+    pytest.mark.timeout(400),
+]
+
+STRANGER = Path(__file__).with_name("stranger.py")
+GREETING_BYTES = 128  # anybody who connects gets ZeroMQ's greeting or a refusal; both are shorter
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, model_dir: Path) -> Iterator[Cluster]:
+    """One cluster for one job after the other, as in life."""
+    with Cluster(tmp_path_factory.mktemp("two-hosts"), model_dir) as cluster:
+        cluster.up()
+        yield cluster
+
+
+def doors(host: Host) -> list[str]:
+    """Where processes on this host listen."""
+    lines = host.run(["ss", "-Htln"], 30.0).stdout.splitlines()
+    return [f"tcp://{line.split()[3]}" for line in lines]
+
+
+def refused_by_head(cluster: Cluster) -> Counter[str]:
+    """What the head's process refused so far, by reason."""
+    shown = cluster.rlctl(cluster.laptop, "ps", "--json", *cluster.access())
+    assert shown.returncode == 0, shown.stderr
+    return Counter(json.loads(shown.stdout)["processes"][0]["refused"])
+
+
+def test_a_job_trains_across_hosts_with_weights_and_tokens_over_the_wire(cluster: Cluster) -> None:
+    before = cluster.away.received_bytes()
+    job = cluster.job(4)
+    assert job.ends() == 0, job.story()
+    assert job.broken() == []
+    report = json.loads((job.run.path / "report.json").read_text())
+    assert (report["ok"], report["steps"], report["tokens"]["lost"]) == (True, 4, 0)
+
+    remote = job.remote_tokens()
+    assert sum(remote.values()) > 0
+    versions = {version for _incarnation, version in remote}
+    assert max(versions) >= 1, "it served no weights that the run made"
+    weights = (cluster.model / "model.safetensors").stat().st_size
+    assert cluster.away.received_bytes() - before >= len(versions) * weights
+    assert not (cluster.state(REMOTE) / "journal" / job.run.id / "rollout.sqlite").exists()
+
+
+def test_a_host_without_keys_listens_to_no_network_and_is_told_nothing(cluster: Cluster) -> None:
+    stranger = cluster.switch.host("naked")
+    here = f"tcp://{stranger.address}:7701"
+    for role in (("--join", cluster.head), ("--role", "head")):
+        process = cluster.popen("naked", stranger, *role, "--listen", here)
+        assert process.wait(60.0) == USAGE
+        assert f"{here} is open to a network and there are no keys" in cluster.output("naked")
+        assert "rlctl keygen" in cluster.output("naked")
+    shown = cluster.rlctl(stranger, "ps", "--head", cluster.head)
+    assert shown.returncode != 0
+    assert f"the process at {cluster.head} does not admit us" in shown.stderr
+
+
+def test_strangers_get_nothing_and_harm_nobody(cluster: Cluster) -> None:
+    made = rlctl("keygen", str(cluster.root / "foreign"), "--node", "mallory")
+    assert made.returncode == 0, made.stderr
+    foreign = cluster.root / "foreign" / "mallory"
+    stranger = cluster.switch.host("stranger")
+    before = refused_by_head(cluster)
+    job = cluster.job(12)
+
+    # A node that the head does not know: it says why it gets nothing, and tries on.
+    key = cluster.keys("head") / "node.public"
+    join = ("--join", cluster.head, "--head-key", str(key), "--listen", f"tcp://{stranger.address}:0")
+    mallory = cluster.popen("mallory", stranger, *join, "--keys", str(foreign))
+    why = f"the process at {cluster.head} does not admit us"
+    job.wait(lambda: why in cluster.output("mallory"), "the reason")
+    job.wait(lambda: job.step() >= 1, "the first step")
+
+    # Every door of the cluster.
+    listening = [*doors(cluster.home), *doors(cluster.away)]
+    addresses = {door.rpartition(":")[0] for door in listening}
+    assert addresses == {f"tcp://{cluster.home.address}", f"tcp://{cluster.away.address}"}
+    known = [(cluster.keys(node) / "node.public").read_text().strip() for node in ("head", REMOTE)]
+    knocked = stranger.run(
+        [sys.executable, str(STRANGER), ",".join([str(foreign), *known]), *listening], 180.0
+    )
+    assert knocked.returncode == 0, knocked.stderr
+    told = json.loads(knocked.stdout)
+    assert len(told) == len(listening) >= 8
+    for door, (*spoken, stolen, noise) in told.items():
+        for attempt in spoken:
+            assert "up" not in attempt["links"], door
+            assert attempt["frames"] == [], door
+        assert max(stolen, noise) <= GREETING_BYTES, door
+    assert any(attempt["links"] == ["rejected"] for spoken in told.values() for attempt in spoken[:-2])
+    assert mallory.poll() is None, "it gave up trying"
+    mallory.terminate()
+
+    assert job.ends() == 0, job.story()
+    assert job.broken() == []
+    assert "mallory" not in [*job.nodes("joined"), *job.nodes("killed")]
+    assert not any(isinstance(record, Restart) for record in job.records())
+    after = refused_by_head(cluster)
+    assert after["unknown-key"] > before["unknown-key"]
+    assert after["handshake"] > before["handshake"]
+    assert "is not in trusted/" in cluster.log("head")
+    assert "(unauthorized)" in cluster.log("reserved-1", "transfer")
+
+
+def test_a_host_that_was_cut_off_is_fenced_and_comes_back_as_another(cluster: Cluster) -> None:
+    job = cluster.job(30)
+    job.wait(lambda: job.step() >= 2, "the second step")
+    cut_s = time.monotonic()
+    cluster.switch.cut(cluster.home, cluster.away)
+    job.wait(lambda: REMOTE in job.nodes("killed"), "its death is told")
+    job.wait(
+        lambda: f"instance {REMOTE}/engine#" in cluster.log("head", "rollout"), "its requests go elsewhere"
+    )
+    alone = job.step()
+    job.wait(lambda: job.step() >= alone + 2, "the run goes on without it")
+    job.wait(lambda: time.monotonic() - cut_s > Liveness().dead_s + 1, "longer than the limits")
+    cluster.switch.heal()
+    job.wait(lambda: job.nodes("joined").count(REMOTE) > 1, "it is back")
+    assert job.ends() == 0, job.story()
+
+    assert job.broken() == []
+    by_life: dict[int, set[int]] = {}
+    for (incarnation, version), count in job.remote_tokens().items():
+        assert count > 0
+        by_life.setdefault(incarnation, set()).add(version)
+    first, *_, last = (by_life[incarnation] for incarnation in sorted(by_life))
+    assert max(first) <= alone < min(last)
+    restarts = [record for record in job.records() if isinstance(record, Restart)]
+    assert {record.actor for record in restarts} == {f"{REMOTE}/engine"}
+    assert "replaced or given up" in restarts[0].cause
