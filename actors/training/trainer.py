@@ -77,7 +77,7 @@ class Trainer(Actor):
         self._root = await self._publish(state.step)
         if commit is not None:
             self._result = commit.result.with_weights(self._root, 0.0)
-        await self._save(commit)
+        await self._save(commit, self._root)
         self.ctx.log.info("ready with %d steps done", self._done)
 
     @handles(TrainerStatus)
@@ -138,11 +138,12 @@ class Trainer(Actor):
         )
         commit = Commit(result=result, samples=tuple(trained))
         await self.ctx.offload(self._files.seal, commit)  # from here on the step is done
-        self._done, self._result = order.step, result
-        self._root = await self._publish(order.step)
-        await self._save(commit)
+        root = await self._publish(order.step)
+        await self._save(commit, root)
         times.lap("weights", self.ctx.now())
-        self._result = result.with_weights(self._root, times.spent["weights"])
+        # All at once and last: whoever asks what there is must get a version with its own root.
+        self._done, self._root = order.step, root
+        self._result = result.with_weights(root, times.spent["weights"])
         self._running = None
         await self.ctx.tell(CONTROLLER, StepDone(step=order.step))
 
@@ -184,11 +185,11 @@ class Trainer(Actor):
         )
         return published.root
 
-    async def _save(self, commit: Commit | None) -> None:
+    async def _save(self, commit: Commit | None, root: bytes) -> None:
         trained = None
         if commit is not None:
-            trained = StepTrained(step=commit.result.step, samples=commit.samples, root=self._root)
-        save = SaveState(step=self._done, trained=trained)
+            trained = StepTrained(step=commit.result.step, samples=commit.samples, root=root)
+        save = SaveState(step=commit.result.step if commit is not None else self._done, trained=trained)
         await self.ctx.ask(STATE, save, deadline_s=ASK_DEADLINE_S, expect=Done)
 
     def summary(self) -> dict[str, str | int | float]:

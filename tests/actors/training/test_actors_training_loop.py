@@ -29,8 +29,10 @@ from actors.rollout.load_balancer import LoadBalancer
 from actors.rollout.manager import RolloutManager
 from actors.training.controller import RLController
 from actors.training.history import Eval, HistoryWriter, Step, read_history
+from actors.training.messages import TrainerIs, TrainerStatus
 from actors.training.trainer import Trainer
 from actors.weights.agent import TransferAgent
+from actors.weights.messages import Publish, Published
 from configs.load import dump, from_tree
 from configs.schema import Config
 from supervisor import Actor, Done, handles
@@ -131,8 +133,22 @@ class Loop:
                 await asyncio.sleep(0.02)
 
 
+class SlowPublish(TransferAgent):
+    """Describes an image for so long that others ask for it meanwhile."""
+
+    @handles(Publish)
+    async def publish(self, message: Publish) -> Published:
+        await asyncio.sleep(0.3)
+        return await super().publish(message)
+
+
 @asynccontextmanager
-async def loop(directory: Path, t_seed_s: float = 0.2, preemptible: bool = True) -> AsyncIterator[Loop]:
+async def loop(
+    directory: Path,
+    t_seed_s: float = 0.2,
+    preemptible: bool = True,
+    transfer: type[TransferAgent] = TransferAgent,
+) -> AsyncIterator[Loop]:
     model_dir = directory / "model"
     model_dir.mkdir(parents=True)
     (model_dir / "config.json").write_text(json.dumps(SIZES))
@@ -156,7 +172,7 @@ async def loop(directory: Path, t_seed_s: float = 0.2, preemptible: bool = True)
         TestSystem(directory, node="r", join=head) as reserved,
         TestSystem(directory, node="s", join=head) as spot,
     ):
-        reserved.spawn("r/transfer", lambda: TransferAgent(directory / "store", config))
+        reserved.spawn("r/transfer", lambda: transfer(directory / "store", config))
         reserved.spawn(
             "training/state", lambda: StateManager(directory / "copies", directory / "checkpoints", config)
         )
@@ -192,6 +208,17 @@ async def test_a_job_runs_to_its_end_and_leaves_a_checkpoint(tmp_path: Path) -> 
 async def test_without_any_preemptible_instance_the_job_runs_colocated(tmp_path: Path) -> None:
     async with loop(tmp_path, t_seed_s=0.0, preemptible=False) as running:
         await assert_whole(running)
+
+
+async def test_a_trainer_never_tells_a_version_with_the_root_of_another(tmp_path: Path) -> None:
+    async with loop(tmp_path, transfer=SlowPublish) as running:
+        told: dict[int, set[bytes]] = {}
+        while not running.scheduler.ended:
+            now = await running.head.ask("training/trainer", TrainerStatus(), TrainerIs, deadline_s=30.0)
+            told.setdefault(now.step, set()).add(now.root)
+            await asyncio.sleep(0.02)
+        await assert_whole(running)
+        assert {step: len(roots) for step, roots in told.items()} == dict.fromkeys(range(STEPS + 1), 1)
 
 
 async def test_a_trainer_killed_in_a_step_does_it_once(tmp_path: Path) -> None:
