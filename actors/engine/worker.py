@@ -7,6 +7,7 @@ manager next. It does not survive its own death; its requests continue elsewhere
 """
 
 import asyncio
+import contextlib
 
 from actors.engine.host import EngineHost, Orders, Refusal
 from actors.rollout.messages import (
@@ -17,6 +18,7 @@ from actors.rollout.messages import (
     RegisterInstance,
     ServeWeights,
     Serving,
+    StillRegistered,
     Weights,
     Withdraw,
     Withdrawn,
@@ -33,6 +35,7 @@ REGISTER_DEADLINE_S = 5.0
 FETCH_DEADLINE_S = 60.0
 HAND_OVER_DEADLINE_S = 30.0
 RETRY_S = 0.2
+LOOK_S = 2.0  # between two questions whether the registration still counts; a lost one idles for so long
 
 
 class RolloutWorker(Actor):
@@ -68,7 +71,7 @@ class RolloutWorker(Actor):
     # -- the manager --
 
     async def _stay_registered(self) -> None:
-        """Register, and again with every new incarnation of the manager."""
+        """Register, and again with every new incarnation of the manager, or when this one forgot us."""
         while True:
             self._manager_lost.clear()
             self._epoch = ""  # whatever was sent to us and has not come is void from here on
@@ -94,7 +97,23 @@ class RolloutWorker(Actor):
                 self._want(reply.weights)
             elif self._kind == "reserved" and self._wanted is not None and not self._closing:
                 self._want(self._wanted)
-            await self._manager_lost.wait()
+            while await self._still_registered():
+                continue
+
+    async def _still_registered(self) -> bool:
+        """Wait a while, then ask; at once False when the manager is known to have ended."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._manager_lost.wait(), LOOK_S)
+            return False
+        ask = StillRegistered(instance=self.ctx.name, incarnation=self.ctx.incarnation, epoch=self._epoch)
+        try:
+            await self.ctx.ask(MANAGER, ask, deadline_s=REGISTER_DEADLINE_S, expect=Done)
+        except Refused as refusal:
+            self.ctx.log.info("%s", refusal)
+            return False
+        except AskFailed as problem:
+            self.ctx.log.info("no manager to ask: %s", problem)
+        return True
 
     async def on_terminated(self, event: Terminated) -> None:
         self.ctx.log.info("the manager %s#%d ended: %s", event.name, event.incarnation, event.cause)

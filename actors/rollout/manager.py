@@ -28,6 +28,7 @@ from actors.rollout.messages import (
     RolloutStatus,
     ServeWeights,
     Serving,
+    StillRegistered,
     SubmitBatch,
     TakeGroups,
     Withdraw,
@@ -118,6 +119,12 @@ class RolloutManager(Actor):
             weights=self._books.newest_weights() if message.kind == "preemptible" else None,
         )
 
+    @handles(StillRegistered)
+    async def still_registered(self, message: StillRegistered) -> None:
+        instance = self._instances.get(message.instance)
+        if instance is None or (instance.incarnation, instance.epoch) != (message.incarnation, message.epoch):
+            raise Refused(f"{message.instance}#{message.incarnation} is not registered: register again")
+
     @handles(Serving)
     async def serving(self, message: Serving) -> None:
         instance = self._instances.get(message.instance)
@@ -204,6 +211,10 @@ class RolloutManager(Actor):
 
     def _on_frame(self, frame: TokenFrame) -> None:
         """Called by the receiver, in order, once a frame. Journal first; acknowledge when it is committed."""
+        if self._state.streams.have(frame.stream, frame.incarnation) is None:
+            # It was given up since it said hello. Forgotten by the receiver, its next word is refused.
+            self._receiver.forget(frame.stream, frame.incarnation)
+            return
         self._instances.heard(frame.stream, self.ctx.now())
         (changes,), committed = self._books.enter(
             FrameLogged(

@@ -131,6 +131,17 @@ class Registered(Message, frozen=True):
     weights: Weights | None = None
 
 
+class StillRegistered(Message, frozen=True):
+    """To the manager, from a worker that has heard nothing: does this registration count? Refused if not.
+
+    A worker that hung may have been given up meanwhile, and no broken link tells it so.
+    """
+
+    instance: str
+    incarnation: int
+    epoch: str
+
+
 class ServeWeights(Message, frozen=True):
     """To a worker: serve this version from now on."""
 

@@ -35,7 +35,8 @@ from actors.weights.image_store import ImageStore
 from actors.weights.messages import Publish, Published
 from configs.load import from_tree
 from configs.schema import Config
-from supervisor import Actor, Done, handles
+from supervisor import Actor, Done, Lane, Terminated, handles
+from supervisor.cell import Delivery
 from supervisor.testing import TestSystem
 
 MODEL = Qwen3Config(
@@ -170,6 +171,49 @@ async def test_a_killed_manager_comes_back_and_nothing_is_generated_twice(tmp_pa
         assert figures.tokens_generated_twice == 0
         assert figures.tokens_lost == 0
         await host.system.close()
+
+
+def give_up(rollout: Plane, host: TestSystem) -> None:
+    """What the manager hears of an instance that hangs: it is silent. It lives all the same."""
+    worker, manager = host.system.cell("spot-1/engine"), rollout.head.system.cell("rollout/manager")
+    assert worker is not None
+    assert manager is not None
+    silent = Terminated(name=worker.address.name, incarnation=worker.address.incarnation, cause="silent")
+    manager.deliver(Delivery(silent), Lane.SYSTEM)
+
+
+async def until_fenced(host: TestSystem) -> None:
+    async with asyncio.timeout(10):
+        while host.system.cell("spot-1/engine") is not None:
+            await asyncio.sleep(0.02)
+
+
+async def test_an_instance_that_was_given_up_is_fenced_and_changes_nothing(tmp_path: Path) -> None:
+    expected = await undisturbed(tmp_path / "calm")
+    async with plane(tmp_path / "storm") as rollout:
+        one, two = await rollout.host("spot-1"), await rollout.host("spot-2")
+        await rollout.submit()
+        await rollout.until_decoding()
+        give_up(rollout, one)
+        assert await rollout.responses() == expected
+        await until_fenced(one)
+        figures = await rollout.figures()
+        assert figures.tokens_generated_twice == 0
+        assert figures.tokens_lost == 0
+        assert figures.tokens_collected == sum(len(tokens) // 4 for tokens in expected.values())
+        await one.system.close()
+        await two.system.close()
+
+
+async def test_an_idle_instance_learns_that_it_was_given_up(tmp_path: Path) -> None:
+    async with plane(tmp_path) as rollout:
+        one = await rollout.host("spot-1")
+        await rollout.submit()
+        await rollout.responses()
+        give_up(rollout, one)
+        await until_fenced(one)
+        assert (await rollout.figures()).serving_preemptible == 0
+        await one.system.close()
 
 
 async def test_a_withdrawn_instance_hands_its_requests_over(tmp_path: Path) -> None:
