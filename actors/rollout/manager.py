@@ -66,6 +66,7 @@ class RolloutManager(Actor):
         self._state = self._books.state
         now = self.ctx.now()
         self._registered_by = now + REREGISTER_S
+        self._awaited = {name for name, stream in self._state.streams.items() if not stream.gone}
         self._clocks = {batch: BatchClock(now) for batch in self._state.log.batches}
         self._dispatching = Dispatching(
             self.ctx, self._books, self._instances, on_sent=self._sent, give_up=self._lose
@@ -95,6 +96,7 @@ class RolloutManager(Actor):
             raise Refused(
                 f"{name}#{incarnation} was replaced or given up: start again under a new incarnation"
             )
+        self._awaited.discard(name)
         self._registrations += 1
         epoch = f"{self.ctx.incarnation}.{self._registrations}"
         instance = self._instances.register(message, epoch, self.ctx.now())
@@ -200,7 +202,8 @@ class RolloutManager(Actor):
                 continue
             instance = self._instances.get(name)
             if instance is None:
-                if now > self._registered_by:
+                if name in self._awaited and now > self._registered_by:
+                    self._awaited.discard(name)
                     await self._lose(name, stream.incarnation, "did not come back")
             elif stream.live() and now - instance.heard_s > self._config.rollout.deadline_s:
                 silence = f"held {len(stream.live())} requests in silence for {now - instance.heard_s:.0f} s"
