@@ -191,8 +191,9 @@ class WhoIsUp(Message, frozen=True):
 
 
 class HostsUp(Message, frozen=True):
-    """Role by host; the head's own is not among them."""
+    """Role by host; the head's own is not among them. `boot` tells one life of the head from another."""
 
+    boot: int
     roles: dict[str, str]
 
 

@@ -216,7 +216,10 @@ class Scheduler(Actor):
     @handles(WhoIsUp, lane=Lane.SYSTEM)
     async def who_is_up(self, message: WhoIsUp) -> HostsUp:
         members = self._members.by_name.items()
-        return HostsUp(roles={node: member.role for node, member in members if member.role != HEAD})
+        return HostsUp(
+            boot=self._boot,
+            roles={node: member.role for node, member in members if member.role != HEAD},
+        )
 
     @handles(LookForSilence)
     async def look_for_silence(self, message: LookForSilence) -> None:

@@ -21,12 +21,13 @@ class Chronicle:
     Args:
         writer: the run's history, open for appending.
         now_s: the moment that continues the history's last one.
+        hosts: role by host, of those that the history has as up already.
     """
 
-    def __init__(self, writer: history.HistoryWriter, now_s: float) -> None:
+    def __init__(self, writer: history.HistoryWriter, now_s: float, hosts: Mapping[str, str]) -> None:
         self._writer = writer
         self._begin_s = now_s - writer.last_t_s
-        self._roles: dict[str, str] = {}
+        self._roles = dict(hosts)
         self._tokens: int | None = None
         self._sampled_s = 0.0
 

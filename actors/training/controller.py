@@ -75,6 +75,12 @@ class EvalDone(Message, frozen=True):
     when: str
 
 
+class BeganIn(Message, frozen=True):
+    """Journaled: the run began, or was resumed, in this life of the head."""
+
+    boot: int
+
+
 class StepFinished(Message, frozen=True):
     """Journaled: this step is trained and in the history."""
 
@@ -105,14 +111,21 @@ class RLController(Actor):
         self._saved = asyncio.Event()
 
     async def on_start(self) -> None:
+        boot: int | None = None
         async for event in self.ctx.journal.replay():
-            if isinstance(event, StepFinished):
+            if isinstance(event, BeganIn):
+                boot = event.boot
+            elif isinstance(event, StepFinished):
                 self._finished = event.step
             elif isinstance(event, EvalDone):
                 self._evals.add(event.when)
         up = await self._ask(SCHEDULER, WhoIsUp(), HostsUp)
-        self._chronicle = Chronicle(self._writer, self.ctx.now())
-        self._chronicle.begin(self._job.run_id, self._config, up.roles, self.ctx.now())
+        if up.boot == boot:  # this actor alone was restarted; the run never stopped
+            self._chronicle = Chronicle(self._writer, self.ctx.now(), up.roles)
+        else:
+            self._chronicle = Chronicle(self._writer, self.ctx.now(), {})
+            self._chronicle.begin(self._job.run_id, self._config, up.roles, self.ctx.now())
+            await self.ctx.journal.append(BeganIn(boot=up.boot))
         self.ctx.every(SAMPLE_S, _TakeSample())
         self.ctx.background(self._run(), "job")
 

@@ -28,7 +28,7 @@ from actors.reward.messages import GetProblems, Problems, Score, Verdict
 from actors.rollout.load_balancer import LoadBalancer
 from actors.rollout.manager import RolloutManager
 from actors.training.controller import RLController
-from actors.training.history import Eval, HistoryWriter, Step, read_history
+from actors.training.history import Eval, HistoryWriter, Node, Run, Step, read_history
 from actors.training.messages import TrainerIs, TrainerStatus
 from actors.training.trainer import Trainer
 from actors.weights.agent import TransferAgent
@@ -83,7 +83,7 @@ class OnePlan(Actor):
 
     @handles(WhoIsUp)
     async def who_is_up(self, message: WhoIsUp) -> HostsUp:
-        return HostsUp(roles={"r": "reserved"})
+        return HostsUp(boot=1, roles={"r": "reserved"})
 
     @handles(JobEnded)
     async def end(self, message: JobEnded) -> Done:
@@ -236,3 +236,6 @@ async def test_a_controller_killed_in_a_step_goes_on_where_it_was(tmp_path: Path
         running.head.kill("training/controller")
         running.start_controller()
         await assert_whole(running)
+        records = read_history(running.directory / "history.jsonl")
+        assert sum(isinstance(record, Run) for record in records) == 1, "the run was not resumed"
+        assert sum(isinstance(record, Node) and record.event == "joined" for record in records) == 1
