@@ -46,7 +46,10 @@ class Chronicle:
             self.node(NodeSeen(node=node, role=role, event="joined"), now_s)
 
     def step(self, result: StepResult, plan: Plan, step_s: float, now_s: float) -> None:
-        """A step ended; `plan` is for the next one."""
+        """A step ended; `plan` is for the next one. One that stands there already is told no second time: the
+        writer may have been killed after it wrote the record and before it noted so."""
+        if result.step <= self._writer.last_step:
+            return
         self._writer.write(
             history.Step(
                 t_s=self._t_s(now_s),

@@ -122,18 +122,20 @@ _decoder = msgspec.json.Decoder(AnyRecord)
 class HistoryWriter:
     """Appends records; each is handed to the operating system before `write` returns.
 
-    Opening an existing file resumes it: `last_t_s` is the time of its last whole record (0.0 for a new file).
+    Opening an existing file resumes it: `last_t_s` is the time of its last whole record (0.0 for a new file),
+    `last_step` the last step that it tells of (0: none).
     Raises HistoryError for a file that is no history, OSError where it cannot be written.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = file = Path(path)
         self.last_t_s = 0.0
+        self.last_step = 0
         end = 0
         if file.exists():
             follower = HistoryFollower(file)
             for record in follower.poll():
-                self.last_t_s = max(self.last_t_s, record.t_s)
+                self._follow(record)
             end = follower.offset
         self._file: BinaryIO = file.open("ab")
         self._file.truncate(end)  # a torn last line goes
@@ -149,11 +151,16 @@ class HistoryWriter:
             ) from error
         self._file.write(line + b"\n")
         self._file.flush()
-        self.last_t_s = max(self.last_t_s, record.t_s)
+        self._follow(record)
 
     def close(self) -> None:
         """Close the file; nothing is lost without it."""
         self._file.close()
+
+    def _follow(self, record: AnyRecord) -> None:
+        self.last_t_s = max(self.last_t_s, record.t_s)
+        if isinstance(record, Step):
+            self.last_step = max(self.last_step, record.step)
 
 
 class HistoryFollower:

@@ -9,7 +9,7 @@ from conftest import MakeRun
 pytestmark = [pytest.mark.realprocess, pytest.mark.timeout(300)]
 
 FLOWING = 200
-ALIVE = ["liveness.suspect_s=1.5", "liveness.dead_s=3"]
+ALIVE = ["liveness.dead_s=3"]
 
 
 def trace(folder: Path, *events: str) -> str:

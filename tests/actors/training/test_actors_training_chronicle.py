@@ -1,0 +1,27 @@
+"""What the controller tells the history, over its own death."""
+
+from pathlib import Path
+
+from actors.cluster.messages import Plan
+from actors.training.chronicle import Chronicle
+from actors.training.history import HistoryWriter, Step, read_history
+from actors.training.messages import StepResult
+
+
+def result(step: int) -> StepResult:
+    return StepResult(
+        step=step, root=b"", reward=0.5, samples=4, tokens=9, loss=0.1, grad_norm=0.2,
+        seeding_s=0.1, waiting_s=0.1, training_s=0.1, weights_s=0.1,
+    )  # fmt: skip
+
+
+def test_a_controller_killed_after_it_wrote_a_step_does_not_write_it_again(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    for steps in ((1, 2), (2, 3)):  # the second life does not know that step 2 was written
+        writer = HistoryWriter(path)
+        chronicle = Chronicle(writer, 100.0, {})
+        for step in steps:
+            chronicle.step(result(step), Plan(t_seed_s=0.0, n_prem=1), 1.0, 100.0 + step)
+        writer.close()
+    told = [record.step for record in read_history(path) if isinstance(record, Step)]
+    assert told == [1, 2, 3]
