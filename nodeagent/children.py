@@ -18,7 +18,7 @@ from actors.cluster.messages import JobSpec
 from configs.schema import Config
 from nodeagent.exit_codes import HOPELESS
 from nodeagent.files import keep_newest, write_whole
-from nodeagent.host import COMMIT_S, Seat
+from nodeagent.host import COMMIT_S, Bounds, Seat
 from nodeagent.process import arguments
 from nodeagent.restarts import RestartReporter
 from nodeagent.trees import threads
@@ -103,6 +103,7 @@ class Children:
 
     async def _start(self, job: JobSpec) -> None:
         config = places.config_of(job)
+        self._system.limits = Bounds.of(config).limits  # the agent started before any settings were known
         job_file = self._seat.state_dir / "job.json"
         write_whole(job_file, msgspec.json.encode(job))
         seat = replace(self._seat, job=job.run_id)
