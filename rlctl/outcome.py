@@ -31,7 +31,7 @@ def rows(report: Report, run: RunDir) -> list[tuple[str, str]]:
         ("restarts", str(restarts)),
     ]
     if report.resumes:
-        found.append(("resumed", f"{report.resumes} times"))
+        found.append(("resumed", "once" if report.resumes == 1 else f"{report.resumes} times"))
     if cost is not None:
         found.append(
             (
