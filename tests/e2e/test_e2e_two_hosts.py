@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from two_hosts import REMOTE, Cluster, rlctl
 
-from actors.training.history import Restart
+from actors.training.history import Restart, Step
 from chaos.netns import Host, why_not
 from configs.schema import Liveness
 from nodeagent.exit_codes import USAGE
@@ -149,3 +149,24 @@ def test_a_host_that_was_cut_off_is_fenced_and_comes_back_as_another(cluster: Cl
     restarts = [record for record in job.records() if isinstance(record, Restart)]
     assert {record.actor for record in restarts} == {f"{REMOTE}/engine"}
     assert "replaced or given up" in restarts[0].cause
+
+
+def test_a_head_that_is_killed_and_comes_back_goes_on_with_its_job(cluster: Cluster) -> None:
+    job = cluster.job(8)
+    job.wait(lambda: job.step() >= 2, "the second step")
+    cluster.kill("head")
+    cluster.start_head()
+    assert job.ends() == 0, job.story()
+    assert job.broken() == []
+    assert [record.step for record in job.records() if isinstance(record, Step)] == list(range(1, 9))
+
+
+def test_a_remote_host_with_notice_drains_and_the_job_ends_without_it(cluster: Cluster) -> None:
+    job = cluster.job(6)
+    job.wait(lambda: job.step() >= 1, "the first step")
+    told = cluster.rlctl(cluster.laptop, "preempt", REMOTE, "--notice", "5", *cluster.access())
+    assert told.returncode == 0, told.stderr
+    assert cluster.ended(REMOTE) == 0
+    assert job.ends() == 0, job.story()
+    assert job.broken() == []
+    assert (job.nodes("noticed"), job.nodes("left"), job.nodes("killed")) == ([REMOTE], [REMOTE], [])

@@ -16,8 +16,8 @@ from actors.training.history import AnyRecord, HistoryFollower, Node, Step
 from chaos.netns import SHARED_MEMORY, Host, Switch
 from nodeagent.exit_codes import CannotRun
 from nodeagent.files import find_agent
-from rlctl.audit import audit
-from rlctl.evidence import Evidence, gather
+from rlctl.audit import Evidence, audit
+from rlctl.evidence import gather
 from rlctl.runs import RunDir, every
 from supervisor.process import PARENT_VARIABLE
 
@@ -124,6 +124,7 @@ class Cluster:
     def __init__(self, root: Path, model: Path) -> None:
         self.root, self.model, self.runs = root, model, root / "runs"
         self.processes: list[subprocess.Popen[bytes]] = []
+        self._agents: dict[str, subprocess.Popen[bytes]] = {}
         self._jobs = 0
         for folder in (self.runs, root / "state"):
             folder.mkdir()
@@ -165,9 +166,22 @@ class Cluster:
 
     def up(self) -> None:
         """Start head, reserved and remote host."""
-        self.start("head", self.home, "--role", "head", "--listen", self.head)
+        self.start_head()
         self.join("reserved-1", self.home, "--role", "reserved")
         self.join(REMOTE, self.away)
+
+    def start_head(self) -> None:
+        """Start the head, or start it again."""
+        self.start("head", self.home, "--role", "head", "--listen", self.head)
+
+    def kill(self, node: str) -> None:
+        """SIGKILL to a node agent: its whole host is gone."""
+        self._agents[node].kill()
+        self._agents[node].wait(WAIT_S)
+
+    def ended(self, node: str) -> int:
+        """Wait for the end of a node agent; its exit code."""
+        return self._agents[node].wait(WAIT_S)
 
     def join(self, node: str, host: Host, *options: str) -> None:
         """Start a node that joins the head."""
@@ -199,6 +213,7 @@ class Cluster:
         with (self.root / f"{node}.out").open("wb") as out:
             process = host.popen([*argv, *options], output=out, env=self.environment())
         self.processes.append(process)
+        self._agents[node] = process
         return process
 
     def output(self, node: str) -> str:
