@@ -5,6 +5,7 @@ never a traceback for something that a user can mend.
 """
 
 import argparse
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -51,6 +52,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit code."""
     args = parser().parse_args(argv)
+    logging.getLogger().addHandler(logging.NullHandler())  # what a user must know is said by the command
     try:
         code: int = args.run(args)
         sys.stdout.flush()
