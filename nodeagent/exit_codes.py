@@ -7,7 +7,7 @@ import asyncio
 
 from configs.load import ConfigError
 from configs.trace import TraceError
-from supervisor import JournalDamaged, JournalError
+from supervisor import Hopeless, JournalError
 from transport.keys import BadKeys, RefusedToListen
 from transport.sockets import CannotListen
 
@@ -17,7 +17,7 @@ USAGE = 2  # arguments, settings or keys that cannot be used
 NOT_RUNNING = 3  # no node agent runs on that state directory
 IN_USE = 4  # the port or the state directory is another process's
 NO_STATE = 5  # the state directory is full, read-only or not a directory
-DAMAGED = 6  # a journal is damaged past repair
+DAMAGED = 6  # a journal, or every checkpoint, is damaged past repair
 HOPELESS = frozenset({USAGE, DAMAGED})  # starting it again would end the same way
 MEANINGS = (
     "exit codes: 0 done; 1 failed; 2 arguments, settings or keys that cannot be used; 3 no node agent runs "
@@ -41,7 +41,7 @@ def as_cannot_run(problem: BaseException) -> CannotRun | None:
         return CannotRun(IN_USE, problem.strerror or str(problem))
     if isinstance(problem, ConfigError | TraceError | BadKeys | RefusedToListen):
         return CannotRun(USAGE, str(problem))
-    if isinstance(problem, JournalDamaged):
+    if isinstance(problem, Hopeless):
         return CannotRun(DAMAGED, str(problem))
     if isinstance(problem, JournalError):
         return CannotRun(NO_STATE, str(problem))

@@ -93,22 +93,42 @@ def lineage(trained: Sequence[StepTrained | Rewound]) -> dict[int, StepTrained]:
 
 
 def _each_request_once(evidence: Evidence) -> Iterator[str]:
-    ledgers: dict[str, BatchLedger] = {}
     for ledger in evidence.ledgers:
-        known = ledgers.setdefault(ledger.batch, ledger)
-        if known != ledger:
-            yield f"{ledger.batch} was released twice, with different contents"
         yield from _some(fault for request in ledger.requests for fault in _span_faults(request))
+    taken_back = _taken_back(evidence.trained)
+    released = _released(evidence)
+    for batch, contents in released.items():
+        if len(contents) > 1 + taken_back[step_of(batch)]:
+            yield f"{batch} was released twice, with different contents"
     reached: dict[str, int] = {}
     for step, event in sorted(lineage(evidence.trained).items()):
-        ledger_of_step = ledgers.get(f"step-{step}")
-        if ledger_of_step is None:
+        if f"step-{step}" not in released:
             yield f"step {step} was trained and its batch step-{step} is in no journal"
             continue
+        ledger_of_step = released[f"step-{step}"][-1]
         yield from _reaches(step, event, ledger_of_step, evidence.requests_per_step)
         for request in {sample.request for sample in event.samples}:
             if reached.setdefault(request, step) != step:
                 yield f"{request} was trained in step {reached[request]} and again in step {step}"
+
+
+def _released(evidence: Evidence) -> dict[str, list[BatchLedger]]:
+    """The different contents of each batch, in order: more than one where a step had to be done again."""
+    released: dict[str, list[BatchLedger]] = {}
+    for ledger in evidence.ledgers:
+        contents = released.setdefault(ledger.batch, [])
+        if ledger not in contents:
+            contents.append(ledger)
+    return released
+
+
+def _taken_back(trained: Sequence[StepTrained | Rewound]) -> Counter[int | None]:
+    """How often each step was lost with the state that it had made, so that it had to be done again."""
+    taken_back: Counter[int | None] = Counter()
+    for index, event in enumerate(trained):
+        if isinstance(event, Rewound):
+            taken_back.update(step for step in lineage(trained[:index]) if step > event.step)
+    return taken_back
 
 
 def _reaches(step: int, event: StepTrained, ledger: BatchLedger, expected: int) -> Iterator[str]:
@@ -161,8 +181,8 @@ def _nothing_lost_or_twice(evidence: Evidence) -> Iterator[str]:
         yield f"{evidence.tokens_lost} collected tokens were lost"
     if counters.tokens_generated_twice:
         yield f"{counters.tokens_generated_twice} tokens were generated twice"
-    batches = {ledger.batch: ledger for ledger in evidence.ledgers}
-    standing = sum(request.count for ledger in batches.values() for request in ledger.requests)
+    ledgers = (ledger for contents in _released(evidence).values() for ledger in contents)
+    standing = sum(request.count for ledger in ledgers for request in ledger.requests)
     if standing != counters.tokens_collected:
         yield f"{counters.tokens_collected} tokens were collected, the batches hold {standing}"
 

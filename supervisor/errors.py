@@ -45,7 +45,12 @@ class JournalError(ActorError):
     """Base of what a journal raises; names the file."""
 
 
-class JournalDamaged(JournalError):
+class Hopeless(ActorError):
+    """The actor cannot go on, and the next life would only find the same: it is not restarted, its supervisor
+    fails with this at once."""
+
+
+class JournalDamaged(JournalError, Hopeless):
     """The file is damaged past repair and was not read."""
 
 

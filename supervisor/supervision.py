@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from supervisor.cell import Cell, Exit
-from supervisor.errors import ActorError, JournalDamaged, RestartIntensityReached
+from supervisor.errors import ActorError, Hopeless, RestartIntensityReached
 from supervisor.journal import JournalStore
 from supervisor.process import ChildProcess, ProcessExit, ProcessSpec
 from supervisor.system import ActorSystem
@@ -34,13 +34,13 @@ class Restarted:
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """A child ended by itself. `damage`: of its journal, which the next life would only find again."""
+    """A child ended by itself. `verdict`: its own, that a restart would not help."""
 
     name: str
     abnormal: bool
     cause: str
     hopeless: bool = False
-    damage: JournalDamaged | None = None
+    verdict: Hopeless | None = None
 
 
 @dataclass(slots=True)
@@ -58,8 +58,8 @@ class Supervisor:
     Args:
         system: where actor children are spawned.
         spec: strategy, intensity and children.
-        on_failure: called once when the intensity is spent, or a child cannot go on whatever is tried (its
-            journal is damaged: then with that), after every child was stopped.
+        on_failure: called once when the intensity is spent, or a child is hopeless (then with its own
+            words), after every child was stopped.
         on_restart: told of every restart, for reports.
         journals: where actor children keep their streams; None: in the process's store.
     """
@@ -196,8 +196,8 @@ class Supervisor:
             self._failed(name, exit_.cause, exit_.problem)
 
     def _failed(self, name: str, cause: str, problem: Exception) -> None:
-        damage = problem if isinstance(problem, JournalDamaged) else None
-        self._exited(_Ended(name, True, cause, damage is not None, damage))
+        verdict = problem if isinstance(problem, Hopeless) else None
+        self._exited(_Ended(name, True, cause, verdict is not None, verdict))
 
     def _process_exited(self, name: str, exit_: ProcessExit, spec: ProcessSpec) -> None:
         self._exited(_Ended(name, exit_.abnormal, exit_.cause, exit_.code in spec.hopeless))
@@ -223,7 +223,7 @@ class Supervisor:
                 if isinstance(action, Escalate):
                     text = f"supervisor {self.name}: {action.reason}; last cause: {ended.cause}"
                     await self.stop()
-                    self._on_failure(ended.damage or RestartIntensityReached(text))
+                    self._on_failure(ended.verdict or RestartIntensityReached(text))
                     return
                 await self._carry_out(action, ended.name, ended.cause)
 

@@ -14,7 +14,7 @@ from actors.cluster.host_copy import HostCopies
 from actors.cluster.messages import LatestState, SaveState, StateIs, StateSaved, StepTrained
 from actors.cluster.sealed import Damaged
 from configs.schema import Config
-from supervisor import Actor, Done, Message, Refused, handles
+from supervisor import Actor, Done, Hopeless, Message, Refused, handles
 
 CONTROLLER = "training/controller"
 
@@ -23,6 +23,10 @@ class Rewound(Message, frozen=True):
     """Journaled: the newest state that survived is `step`; what was recorded of later steps is void."""
 
     step: int
+
+
+class StateLost(Hopeless):
+    """Nothing whole is left of what was trained. To begin anew would do every step twice."""
 
 
 class StateManager(Actor):
@@ -49,7 +53,14 @@ class StateManager(Actor):
         for damage in latest.skipped:
             self.ctx.log.warning("checkpoint passed over: %s", damage)
         self._durable = latest.checkpoint.step if latest.checkpoint is not None else -1
-        newest = (await self.latest(LatestState())).step
+        state = await self.latest(LatestState())
+        if latest.skipped and not state.path and self._trained > 0:
+            raise StateLost(
+                f"none of the {len(latest.skipped)} checkpoints in {self._store.directory} is whole, and "
+                f"{self._trained} steps were done: restore one from a copy, or begin another run "
+                f"({latest.skipped[0]})"
+            )
+        newest = state.step
         if newest < self._trained:  # the host lost its memory: the job goes on from the checkpoint
             await self.ctx.journal.append(Rewound(step=newest))
             self._trained = newest

@@ -1,7 +1,11 @@
 """`rlctl resume`: go on with a run that was stopped, killed or failed."""
 
 import argparse
+from pathlib import Path
 
+import msgspec
+
+from actors.cluster.messages import JobSpec
 from actors.training.history import End, HistoryError, read_history
 from rlctl import preflight, runs
 from rlctl.commands.common import Subparsers, add_command, add_head, add_runs_dir, run_async
@@ -40,6 +44,7 @@ def resume(args: argparse.Namespace) -> int:
     if run.driven():
         raise failed(f"{run.id} runs already; watch it with `rlctl ps --run {run.id}`")
     refuse_finished(run)
+    refuse_moved(run)
     config = run.config()
     problems = preflight.problems(config, run.path)
     if problems:
@@ -47,6 +52,22 @@ def resume(args: argparse.Namespace) -> int:
     elsewhere = cluster_of(args)
     run_async(wait_for_remains(run))
     return execute(run, config, args, elsewhere)
+
+
+def refuse_moved(run: RunDir) -> None:
+    """Raises CommandError for a folder that is not where the run was made: its journals name that place, and
+    its hosts would go on there."""
+    job_file = run.head / "job.json"
+    try:
+        made_as = msgspec.json.decode(job_file.read_bytes(), type=JobSpec).run_dir
+    except FileNotFoundError:  # it was killed before it had a job
+        return
+    except (OSError, msgspec.MsgspecError) as problem:
+        raise usage(
+            f"{job_file}: cannot be read: {problem}; remove it, the head writes it again"
+        ) from problem
+    if Path(made_as) != run.path:
+        raise usage(f"{run.path}: this run was made as {made_as} and can go on only there; move it back")
 
 
 def refuse_finished(run: RunDir) -> None:

@@ -1,25 +1,18 @@
 """Fixtures of the tests of bad input: a tiny checkpoint, and the command line as a user meets it."""
 
 import json
-import os
-import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from tiny_command import Refusal, Rlctl
 
 from actors.engine.qwen3 import Qwen3, Qwen3Config
 from actors.training.new_tokenizer import CHAT_TEMPLATE, new_tokenizer
 from rlctl.__main__ import main
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "e2e"))  # `real_runs`
-
-CONFIG = Path(__file__).with_name("tiny.toml")
-
-Refusal = tuple[int, str]
-Rlctl = Callable[..., Refusal]
 
 
 @pytest.fixture(scope="session")
@@ -65,16 +58,3 @@ def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Rlctl:
         return code, said
 
     return run
-
-
-def command(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    """A real command line, to its end."""
-    return subprocess.run(
-        [sys.executable, "-m", *arguments],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=100.0,
-        check=False,
-        env=dict(os.environ),
-    )

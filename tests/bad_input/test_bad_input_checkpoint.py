@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import CONFIG, Rlctl, command
 from safetensors.torch import load_file, save_file
+from tiny_command import CONFIG, Rlctl, command
 from torch import Tensor
 
 from rlctl import model_process

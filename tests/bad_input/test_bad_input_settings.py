@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from conftest import CONFIG, Rlctl, command
+from tiny_command import CONFIG, Rlctl, command
 
 from rlctl.errors import USAGE
 

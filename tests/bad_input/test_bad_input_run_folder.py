@@ -1,0 +1,99 @@
+"""Damage in the folder of a run: what a kill tore is recovered, what is damaged is refused by name."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tiny_command import command
+from tiny_runs import KilledRun, change_an_event, overwrite_the_middle
+
+from rlctl.errors import FAILED, USAGE
+
+pytestmark = [pytest.mark.realprocess, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def killed_once(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Iterator[KilledRun]:
+    killed = KilledRun(tmp_path_factory.mktemp("killed"), checkpoint)
+    yield killed
+    killed.real.close()
+
+
+@pytest.fixture
+def killed(killed_once: KilledRun) -> KilledRun:
+    return killed_once.restore()
+
+
+def test_torn_tails_and_a_damaged_newest_checkpoint_cost_nothing_that_counts(killed: KilledRun) -> None:
+    tails = list(killed.path.glob("nodes/**/*.sqlite-wal"))
+    assert len(tails) >= 5
+    for tail in tails:  # a commit that a kill cut off
+        with tail.open("ab") as file:
+            file.write(os.urandom(1500))
+    with (killed.path / "history.jsonl").open("ab") as file:
+        file.write(b'{"kind":"sample","t_s":')
+    newest = max((killed.path / "checkpoints").glob("step-*"))
+    os.truncate(newest / "model.safetensors", 2000)
+    killed.real.resume()
+    killed.real.ends_whole()
+    assert killed.real.report.steps == 6
+    assert any(f"passed over: {newest}/model.safetensors has 2000" in text for text in killed.real.warnings())
+
+
+def test_a_damaged_journal_of_the_manager_is_named_and_nothing_is_tried_twice(killed: KilledRun) -> None:
+    journal = killed.journal("head", "rollout")
+    overwrite_the_middle(journal)
+    code, said = killed.resumed()
+    assert code == FAILED
+    assert f"journal {journal} is damaged" in said
+    assert "restore it from a copy" in said
+    assert not any("restart 2 of rollout" in text for text in killed.real.warnings())
+
+
+def test_one_wrong_bit_in_the_record_of_trained_steps_is_named(killed: KilledRun) -> None:
+    journal = killed.journal("reserved-1", "agent")
+    change_an_event(journal, "training/state")
+    code, said = killed.resumed()
+    assert code == FAILED
+    assert f"journal {journal} is damaged (event 1 of training/state fails its checksum)" in said
+
+
+def test_a_run_without_a_whole_checkpoint_does_not_begin_anew_in_silence(killed: KilledRun) -> None:
+    for checkpoint in (killed.path / "checkpoints").glob("step-*"):
+        os.truncate(checkpoint / "model.safetensors", 2000)
+    code, said = killed.resumed()
+    assert code == FAILED
+    assert f"checkpoints in {killed.path / 'checkpoints'} is whole" in said
+    assert "restore one from a copy" in said
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ("history.jsonl", ":2: not a record of a run"),
+        ("config.toml", ": not valid TOML"),
+    ],
+)
+def test_a_damaged_file_of_the_run_is_named_by_every_command(
+    killed: KilledRun, file: str, words: str
+) -> None:
+    path = killed.path / file
+    first, *rest = path.read_text().splitlines()
+    path.write_text("\n".join([first, "]garbage[", *rest]) + "\n")
+    before = sorted(killed.path.rglob("*"))
+    for name, codes in (("resume", {USAGE}), ("report", {FAILED, USAGE}), ("audit", {FAILED, USAGE})):
+        ended = command("rlctl", name, str(killed.path))
+        assert ended.returncode in codes
+        assert f"{path}{words}" in ended.stderr
+        assert ended.stderr.startswith("error: ")
+        assert "Traceback" not in ended.stderr
+    assert sorted(killed.path.rglob("*")) == before
+
+
+def test_a_run_that_was_moved_is_not_resumed_into_its_old_place(killed: KilledRun, tmp_path: Path) -> None:
+    moved = shutil.copytree(killed.path, tmp_path / killed.path.name)
+    ended = command("rlctl", "resume", str(moved))
+    assert ended.returncode == USAGE
+    assert f"was made as {killed.path}" in ended.stderr
