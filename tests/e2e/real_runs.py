@@ -152,6 +152,10 @@ class RealRun:
         self.wait(lambda: self.tokens() >= goal, f"{more} more tokens")
         self.wait(lambda: self.figures().executing > 0, "requests in flight")
 
+    def until_step_after(self, step: int, what: str) -> None:
+        """Wait for the end of a step after this one."""
+        self.wait(lambda: max(self.steps(), default=0) > step, f"a step {what}")
+
     def figures(self) -> RolloutFigures:
         """What the manager counts now; nothing in flight while it does not answer."""
         with contextlib.suppress(AskFailed):

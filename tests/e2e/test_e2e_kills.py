@@ -23,7 +23,7 @@ def kill_and_see_it_come_back(run: RealRun, kind: str, node: str = "") -> str:
     run.gone([victim.process, *children], f"{victim} and its {len(children)} children")
     run.replaced(victim)
     run.wait(lambda: run.restarts(kind) == told + 1, f"word of the restart of {victim}")
-    run.wait(lambda: run.steps()[-1] > step, f"a step after the end of {victim}")
+    run.until_step_after(step, f"after the end of {victim}")
     return victim.node
 
 

@@ -23,5 +23,5 @@ def test_a_run_ends_whole_when_processes_die_in_pairs(make_run: MakeRun) -> None
         step = run.steps()[-1]
         for victim in victims:
             victim.kill()
-        run.wait(lambda step=step: run.steps()[-1] > step, f"a step after the end of {victims}")
+        run.until_step_after(step, f"after the end of {victims}")
     run.ends_whole()

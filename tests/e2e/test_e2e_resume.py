@@ -31,7 +31,7 @@ def test_a_killed_run_is_resumed_and_does_every_step_once(make_run: MakeRun) -> 
         kill_in_the_middle_of_a_step(run)
         done, collected = len(run.steps()), run.tokens()
         run.resume()
-        run.wait(lambda done=done: len(run.steps()) > done, "a step after the resume")
+        run.until_step_after(done, "after the resume")
         assert run.tokens() > collected, "the resumed run counts on"
     run.ends_whole()
 
