@@ -245,6 +245,12 @@ class RolloutManager(Actor):
         if refusal is not None:
             raise Refused(refusal)
         name = message.batch.batch
+        opened = self._books.weights.get(name)
+        if opened is not None and opened.root != message.weights.root:  # nobody will ever serve those again
+            raise Refused(
+                f"batch {name} was begun under other weights of version {opened.version} than there are now: "
+                "the state that made them is lost; begin another run from the last checkpoint (model.path)"
+            )
         if name not in self._state.log.batches:
             self._clocks[name] = BatchClock(self.ctx.now())
             self._act(await self._books.submit(message.batch, message.weights))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+import pytest
 import torch
 
 from actors.engine.qwen3 import Qwen3
@@ -35,7 +36,7 @@ from actors.weights.image_store import ImageStore
 from actors.weights.messages import Publish, Published
 from configs.load import from_tree
 from configs.schema import Config
-from supervisor import Actor, Done, Lane, Terminated, handles
+from supervisor import Actor, Done, Lane, Refused, Terminated, handles
 from supervisor.cell import Delivery
 from supervisor.testing import TestSystem
 
@@ -231,6 +232,15 @@ async def test_a_withdrawn_instance_hands_its_requests_over(tmp_path: Path) -> N
         assert figures.serving_preemptible == 1
         await one.system.close()
         await two.system.close()
+
+
+async def test_a_batch_is_not_continued_under_other_weights_of_its_version(tmp_path: Path) -> None:
+    async with plane(tmp_path) as rollout:
+        await rollout.submit()
+        await rollout.submit()  # the same again is harmless
+        rollout.weights = msgspec.structs.replace(rollout.weights, root=b"other")
+        with pytest.raises(Refused, match="step-1 was begun under other weights of version 3"):
+            await rollout.submit()
 
 
 async def test_an_instance_that_joins_in_the_middle_gets_work(tmp_path: Path) -> None:
