@@ -23,6 +23,7 @@ from nodeagent.children import ROLES
 from nodeagent.exit_codes import MEANINGS, USAGE, CannotRun
 from nodeagent.host import LOOPBACK, Seat, run_process
 from nodeagent.node import Options, run_node
+from transport.endpoint import endpoint
 from transport.keys import is_loopback
 from transport.wire import Peer
 
@@ -99,10 +100,10 @@ def default_state_dir(name: str) -> Path:
 
 
 def _address(text: str, option: str) -> str:
-    text = text if "://" in text else f"tcp://{text}"
-    if not re.fullmatch(r"tcp://(\[[0-9A-Fa-f:]+\]|[^:/]+):\d{1,5}", text):
-        raise CannotRun(USAGE, f"{option} {text}: expected an address like tcp://10.0.0.1:7700")
-    return text
+    try:
+        return endpoint(text)
+    except ValueError as problem:
+        raise CannotRun(USAGE, f"{option} {problem}") from problem
 
 
 def _head_key(args: argparse.Namespace) -> str:

@@ -5,6 +5,7 @@ Whatever can be wrong with the machine ends the process with one clear line and 
 """
 
 import asyncio
+import errno
 import logging
 import os
 import signal
@@ -102,11 +103,15 @@ def prepare_state_dir(state_dir: Path) -> None:
     try:
         state_dir.mkdir(parents=True, exist_ok=True)
         probe.write_bytes(bytes(4096))
+    except FileExistsError as problem:
+        raise CannotRun(
+            NO_STATE, f"state directory {state_dir}: it is a file; give another one with --state-dir"
+        ) from problem
     except OSError as problem:
+        free = "free space there, or " if problem.errno in (errno.ENOSPC, errno.EDQUOT) else ""
         raise CannotRun(
             NO_STATE,
-            f"state directory {state_dir}: {problem.strerror}; free space there, or give another one with "
-            "--state-dir",
+            f"state directory {state_dir}: {problem.strerror}; {free}give another one with --state-dir",
         ) from problem
     finally:
         try:

@@ -301,7 +301,7 @@ class RolloutManager(Actor):
             tokens_lost=self._state.tokens_lost,
             tokens_generated_twice=counters.tokens_generated_twice,
             requests_migrated=counters.requests_migrated,
-            refused=dict(self._state.refused),
+            refused=dict(self._state.refused + self._receiver.refused),
         )
 
     def summary(self) -> dict[str, str | int | float]:

@@ -183,4 +183,5 @@ class TransferAgent(Actor):
             "versions": ",".join(map(str, sorted(self._have))) or "-",
             "pulled_bytes": self._pulled_bytes,
             "served_bytes": self._server.served_bytes,
+            "refused": sum(self._server.refused.values()),
         }

@@ -19,6 +19,7 @@ from rlctl.client import Cluster, connect, connect_to_run
 from rlctl.errors import MEANINGS, CommandError, failed, nothing, usage
 from rlctl.runs import find_driven
 from supervisor import AskFailed, Refused
+from transport.endpoint import endpoint
 from transport.keys import Z85_KEY_CHARS, BadKeys
 
 T = TypeVar("T")
@@ -114,8 +115,11 @@ def head_key(args: argparse.Namespace) -> str:
 
 
 def address(text: str) -> str:
-    """`HOST:PORT` with or without `tcp://`."""
-    return text if "://" in text else f"tcp://{text}"
+    """The address of `--head`. Raises CommandError."""
+    try:
+        return endpoint(text)
+    except ValueError as problem:
+        raise usage(f"--head {problem}") from problem
 
 
 @asynccontextmanager

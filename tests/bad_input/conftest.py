@@ -50,7 +50,7 @@ def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Rlctl:
 
     def run(*arguments: str) -> Refusal:
         runs_dir = tmp_path / "runs"
-        code = main(["run", *arguments, "--runs-dir", str(runs_dir)])
+        code = main(["run", "--runs-dir", str(runs_dir), *arguments])
         said = capsys.readouterr().err
         assert said, "it was not refused"
         assert all(line.startswith("error: ") for line in said.splitlines()), said

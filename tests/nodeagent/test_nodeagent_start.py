@@ -137,6 +137,7 @@ def test_a_host_that_the_head_does_not_admit_says_so_and_tries_on(nodes: Nodes) 
         (("--role", "head", "--join", "tcp://127.0.0.1:1"), "joins nobody"),
         (("--role", "reserved"), "needs --join"),
         (("--join", "nowhere"), "tcp://10.0.0.1:7700"),
+        (("--listen", "tcp://127.0.0.1:99999"), "a port up to 65535"),
         (("--join", "tcp://10.0.0.1:7700"), "could not reach this host"),
         (("--join", "tcp://127.0.0.1:1", "--fleet", "local"), "only a head"),
         (("--join", "tcp://127.0.0.1:1", "--keys", "k"), "needs --head-key"),

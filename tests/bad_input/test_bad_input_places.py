@@ -1,0 +1,118 @@
+"""Places that cannot be used: full disks, files where folders are due, too little memory; and Ctrl-C."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from real_runs import RealRun
+from tiny_command import CONFIG, Rlctl, command
+
+from rlctl import preflight
+from rlctl.errors import FAILED, INTERRUPTED, USAGE
+
+realprocess = pytest.mark.realprocess
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 160 MB: a run of the tiny model asks for 129."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=160m", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("no right to mount a small disk here")
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def fill(disk: Path) -> Path:
+    """Take all the space that is left."""
+    filler = disk / "filler"
+    with filler.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(1 << 16))
+        except OSError:
+            return filler
+
+
+def made(root: Path, checkpoint: Path, *settings: str) -> RealRun:
+    return RealRun(root, CONFIG, [f"model.path={checkpoint}", *settings])
+
+
+@realprocess
+@pytest.mark.timeout(300)
+def test_a_disk_that_fills_up_ends_the_run_with_its_reason_and_a_resume_finishes_it(
+    small_disk: Path, checkpoint: Path, tmp_path: Path
+) -> None:
+    run = made(small_disk, checkpoint, "job.steps=12")
+    run.output = tmp_path / "rlctl.out"  # what rlctl says is for a terminal, not for that disk
+    try:
+        run.start()
+        run.wait(lambda: len(run.steps()) >= 2, "some steps")
+        filler = fill(small_disk)
+        assert run.ends() == FAILED
+        said = run.output.read_text()
+        assert f"error: {run.run.path}: no space is left there; free some, then resume the run" in said
+        assert f"rlctl resume {run.run.id}" in said
+        assert "Traceback" not in said
+        assert len([line for line in said.splitlines() if line.startswith("error: ")]) <= 8
+        assert run.left() == []
+
+        filler.unlink()
+        run.resume()
+        run.ends_whole()
+    finally:
+        run.close()
+
+
+def test_a_disk_with_too_little_space_is_told_before_anything_is_made(
+    small_disk: Path, capsys: pytest.CaptureFixture[str], refused: Rlctl
+) -> None:
+    filler = fill(small_disk)
+    code, said = refused(str(CONFIG), "--runs-dir", str(small_disk / "runs"))
+    assert code == USAGE
+    assert f"{small_disk}: 0 B are free, a run needs" in said
+    assert list(small_disk.iterdir()) == [filler]
+
+
+def test_too_little_shared_memory_is_told_before_anything_is_made(
+    refused: Rlctl, monkeypatch: pytest.MonkeyPatch, small_disk: Path
+) -> None:
+    fill(small_disk)
+    monkeypatch.setattr(preflight, "SHARED_MEMORY", small_disk)  # the real one is everybody's
+    code, said = refused(str(CONFIG))
+    assert code == USAGE
+    assert f"{small_disk}: 0 B are free, a run needs" in said
+    assert "--shm-size" in said
+
+
+def test_a_folder_of_runs_that_is_a_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    ended = command("rlctl", "run", str(CONFIG), "--runs-dir", str(tmp_path / "file"))
+    assert ended.returncode != 0
+    assert str(tmp_path / "file") in ended.stderr
+    assert "--runs-dir" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@realprocess
+@pytest.mark.timeout(200)
+def test_ctrl_c_stops_a_run_in_order_and_says_how_to_go_on(checkpoint: Path, tmp_path: Path) -> None:
+    run = made(tmp_path, checkpoint, "job.steps=200")
+    try:
+        run.start()
+        run.wait(lambda: run.steps(), "a step")
+        assert run._process is not None
+        os.kill(run._process.pid, signal.SIGINT)
+        assert run.ends() == INTERRUPTED
+        said = run.output.read_text().splitlines()
+        assert "error: stopped on request" in said
+        assert said[-1].startswith(f"rlctl resume {run.run.id}  continues it")
+        assert not any("Traceback" in line for line in said)
+        assert run.left() == []
+    finally:
+        run.close()
