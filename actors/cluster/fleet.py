@@ -155,7 +155,7 @@ class FleetPolicy:
 
     def _withdraw(self, name: str) -> list[FleetAction]:
         self._offers.pop(name, None)
-        if name not in self._running:
+        if name not in self._running or name in self._withdrawn:
             return []
         self._withdrawn.add(name)
         return [KillHost(name)]
