@@ -24,7 +24,7 @@ from rlctl.commands import (
     run,
     tree,
 )
-from rlctl.commands.common import print_errors
+from rlctl.commands.terminal import print_errors
 from rlctl.errors import FAILED, INTERRUPTED, MEANINGS, OK, CommandError, failed
 
 _DESCRIPTION = """\

@@ -6,7 +6,7 @@ from pathlib import Path
 from actors.training.history import End, HistoryError, read_history
 from rlctl import runs
 from rlctl.audit import audit as judge
-from rlctl.commands.common import Subparsers, add_command, add_json, add_runs_dir, console, print_json
+from rlctl.commands.terminal import Subparsers, add_command, add_json, add_runs_dir, console, print_json
 from rlctl.errors import FAILED, OK, failed
 from rlctl.evidence import gather
 from rlctl.runs import RunDir

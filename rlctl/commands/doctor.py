@@ -6,7 +6,7 @@ from dataclasses import asdict
 from rich.table import Table
 from rich.text import Text
 
-from rlctl.commands.common import Subparsers, add_command, add_json, add_runs_dir, console, print_json
+from rlctl.commands.terminal import Subparsers, add_command, add_json, add_runs_dir, console, print_json
 from rlctl.doctor import Row, examine
 from rlctl.errors import FAILED, OK
 

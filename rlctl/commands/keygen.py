@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from configs.trace import INSTANCE
-from rlctl.commands.common import Subparsers, add_command, add_json, console, print_json
+from rlctl.commands.terminal import Subparsers, add_command, add_json, console, print_json
 from rlctl.errors import OK, failed, usage
 from transport.keys import BadKeys, NodeKeys
 

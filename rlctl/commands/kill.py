@@ -8,7 +8,7 @@ from actors.cluster.messages import KillChild
 from nodeagent.exit_codes import CannotRun
 from nodeagent.files import find_agent
 from rlctl.client import Cluster
-from rlctl.commands.common import (
+from rlctl.commands.terminal import (
     Subparsers,
     add_cluster,
     add_command,

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from rlctl import runs
-from rlctl.commands.common import Subparsers, add_command, add_json, add_runs_dir
+from rlctl.commands.terminal import Subparsers, add_command, add_json, add_runs_dir
 from rlctl.errors import OK, nothing, usage
 from rlctl.logbook import Line, Logbook, files_of
 from rlctl.runs import RunDir

@@ -8,8 +8,8 @@ from typing import cast
 from configs.load import ConfigError, dump, load
 from configs.schema import Config
 from rlctl import models
-from rlctl.commands.common import Subparsers, add_command, add_json, console, print_json
 from rlctl.commands.run import progress_printer
+from rlctl.commands.terminal import Subparsers, add_command, add_json, console, print_json
 from rlctl.errors import OK, usage
 from rlctl.preflight import size
 

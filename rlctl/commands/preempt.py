@@ -3,7 +3,7 @@
 import argparse
 
 from actors.cluster.messages import PreemptionNotice
-from rlctl.commands.common import (
+from rlctl.commands.terminal import (
     Subparsers,
     add_cluster,
     add_command,

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rlctl.client import Processes
-from rlctl.commands.common import (
+from rlctl.commands.terminal import (
     Subparsers,
     add_cluster,
     add_command,

@@ -7,7 +7,7 @@ import msgspec
 from actors.training.history import HistoryError
 from configs.load import ConfigError
 from rlctl import runs
-from rlctl.commands.common import Subparsers, add_command, add_json, add_runs_dir, console
+from rlctl.commands.terminal import Subparsers, add_command, add_json, add_runs_dir, console
 from rlctl.errors import OK, failed, nothing
 from rlctl.outcome import print_closing
 from rlctl.report import make

@@ -8,8 +8,8 @@ import msgspec
 from actors.cluster.messages import JobSpec
 from actors.training.history import End, HistoryError, read_history
 from rlctl import preflight, runs
-from rlctl.commands.common import Subparsers, add_command, add_head, add_runs_dir, run_async
 from rlctl.commands.run import add_state_dir, add_view, cluster_of, execute
+from rlctl.commands.terminal import Subparsers, add_command, add_head, add_runs_dir, run_async
 from rlctl.errors import failed, usage
 from rlctl.head import wait_for_remains
 from rlctl.runs import RunDir

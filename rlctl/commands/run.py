@@ -12,7 +12,7 @@ from actors.training.history import HistoryError
 from configs.load import ConfigError, load
 from configs.schema import Config
 from rlctl import models, preflight, report, runs
-from rlctl.commands.common import (
+from rlctl.commands.terminal import (
     Subparsers,
     add_command,
     add_head,
