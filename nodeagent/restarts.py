@@ -38,7 +38,10 @@ class RestartReporter:
 
     async def _report(self, restarted: Restarted) -> None:
         life = restarted.restarts + 1
-        seen = RestartSeen(actor=restarted.name, cause=restarted.cause, incarnation=life)
+        # A child process is named by its kind alone, which every host has.
+        whole = "/" in restarted.name
+        name = restarted.name if whole else f"{self._system.node}/{restarted.name}"
+        seen = RestartSeen(actor=name, cause=restarted.cause, incarnation=life)
         try:
             await self._system.ask(CONTROLLER, seen, deadline_s=DEADLINE_S, expect=Done)
         except AskFailed as problem:

@@ -198,7 +198,9 @@ class HostsUp(Message, frozen=True):
 
 
 class RestartSeen(Message, frozen=True):
-    """To the controller: a supervisor restarted a child; `incarnation` counts its lives, the first is 1."""
+    """To the controller: a supervisor restarted a child: an actor, by its name, or a process, as
+    `<host>/<kind>`. `incarnation` counts its lives, the first is 1.
+    """
 
     actor: str
     cause: str

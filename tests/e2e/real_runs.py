@@ -137,7 +137,7 @@ class RealRun:
         )
 
     def restarts(self, child: str, cause: str = "SIGKILL") -> int:
-        """How often this child was started again for this cause."""
+        """How often this child (`<host>/<kind>`) was started again for this cause."""
         told = (record for record in self.look() if isinstance(record, Restart))
         return sum(record.actor == child and record.cause == cause for record in told)
 

@@ -87,7 +87,7 @@ def test_a_killed_child_comes_back_and_a_killed_host_leaves_nobody_behind(nodes:
     wait_for(lambda: children(spot).get("transfer", before["transfer"]) != before["transfer"], what="restart")
     assert not is_alive(before["transfer"])
     assert children(spot)["engine"] == before["engine"]
-    restarted = {"kind": "restart", "actor": "transfer", "cause": "SIGKILL", "incarnation": 2}
+    restarted = {"kind": "restart", "actor": "spot-1/transfer", "cause": "SIGKILL", "incarnation": 2}
     wait_for(lambda: told(nodes.root, **restarted) == 1, what="report of the restart")
     with pytest.raises(Refused, match="it has transfer, engine"):
         order(spot, KillChild(child="tranfser"))
