@@ -8,6 +8,7 @@ skipped here; a newer major version is refused.
 import enum
 from typing import Annotated, Final
 
+import msgpack
 import msgspec
 
 from transport.refusal import BadField, FrameError, NotAnEnvelope, Oversize, Truncated, UnknownVersion
@@ -76,20 +77,10 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     body: bytes = b""
 
 
-class _Head(msgspec.Struct, array_like=True):
-    magic: str
-    major: int
-
-
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Envelope)
-_head_decoder = msgspec.msgpack.Decoder(_Head)
-_FIELDS: Final = len(Envelope.__struct_fields__)
-
-
 def encode(envelope: Envelope) -> bytes:
     """Pack an envelope. Raises `Oversize` beyond `MAX_FRAME_BYTES`."""
-    frame = _encoder.encode(envelope)
+    values = msgspec.structs.astuple(envelope)
+    frame: bytes = msgpack.packb([value.value if isinstance(value, enum.Enum) else value for value in values])
     if len(frame) > MAX_FRAME_BYTES:
         raise Oversize(
             f"{envelope.kind} to {envelope.dst} takes {len(frame)} bytes, the limit is {MAX_FRAME_BYTES}"
@@ -102,33 +93,31 @@ def decode(frame: bytes) -> Envelope:
     or `BadField`; nothing else, whatever the bytes."""
     if len(frame) > MAX_FRAME_BYTES:
         raise Oversize(f"envelope of {len(frame)} bytes, the limit is {MAX_FRAME_BYTES}")
+    values = _unpack(frame)
+    # Said in the order in which it matters: not ours, another version, a field.
+    if not isinstance(values, list) or len(values) < 2:
+        raise NotAnEnvelope("MessagePack, but no envelope")
+    magic, major = values[:2]
+    if magic != MAGIC:
+        raise NotAnEnvelope(f"magic {str(magic)[:16]!r}, expected {MAGIC!r}")
+    if major != MAJOR:
+        if isinstance(major, int):
+            raise UnknownVersion("envelope", major, MAJOR)
+        raise NotAnEnvelope("MessagePack, but no envelope")
     try:
-        envelope = _decoder.decode(frame)
+        return msgspec.convert(values, Envelope)
     except msgspec.ValidationError as error:
-        _check_head(frame)
         raise BadField(f"envelope field: {error}") from None
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise _unreadable(error) from None
-    if envelope.magic != MAGIC or envelope.major != MAJOR:
-        _check_head(frame)
-    return envelope
 
 
-def _check_head(frame: bytes) -> None:
-    """Say what is wrong in the order in which it matters: not ours, then another version."""
+def _unpack(frame: bytes) -> object:
     try:
-        head = _head_decoder.decode(frame)
-    except msgspec.ValidationError:
-        raise NotAnEnvelope("MessagePack, but no envelope") from None
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise _unreadable(error) from None
-    if head.magic != MAGIC:
-        raise NotAnEnvelope(f"magic {head.magic[:16]!r}, expected {MAGIC!r}")
-    if head.major != MAJOR:
-        raise UnknownVersion("envelope", head.major, MAJOR)
-
-
-def _unreadable(error: Exception) -> FrameError:
-    if "truncated" in str(error):
-        return Truncated(f"envelope: {error}")
-    return NotAnEnvelope(f"no MessagePack envelope: {error}")
+        values: object = msgpack.unpackb(frame, strict_map_key=False)
+    except msgpack.ExtraData as error:
+        raise NotAnEnvelope(f"no MessagePack envelope: {len(error.extra)} bytes after its end") from None
+    except (msgpack.FormatError, msgpack.StackError, UnicodeDecodeError, TypeError) as error:
+        raise NotAnEnvelope(f"no MessagePack envelope: {error or type(error).__name__}") from None
+    except ValueError as error:  # what msgpack says of input that ends too early, or announces too much
+        kind = Truncated if "incomplete" in str(error) or "exceeds" in str(error) else NotAnEnvelope
+        raise kind(f"envelope: {error}") from None
+    return values
