@@ -23,18 +23,18 @@ class RewardProxy(Actor):
     Args:
         config: task, workers, deadline and attempts.
         tokenizer_dir: checkpoint directory whose tokenizer turns tokens into text.
+        scorer: what the workers run; None: the task of the settings.
     """
 
-    def __init__(self, config: Config, tokenizer_dir: Path) -> None:
+    def __init__(self, config: Config, tokenizer_dir: Path, scorer: WorkerSpec | None = None) -> None:
+        task = {
+            "name": config.task.name,
+            "config": config.task.params,
+            "seed": config.job.seed,
+            "tokenizer": str(tokenizer_dir),
+        }
         self._pool = WorkerPool(
-            WorkerSpec(
-                config={
-                    "name": config.task.name,
-                    "config": config.task.params,
-                    "seed": config.job.seed,
-                    "tokenizer": str(tokenizer_dir),
-                }
-            ),
+            scorer or WorkerSpec(config=task),
             workers=config.reward.workers,
             deadline_s=config.reward.deadline_s,
             attempts=config.reward.attempts,

@@ -1,0 +1,129 @@
+"""The StateManager behind its messages: durable behind the trainer, a step on record once, rewound aloud."""
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from actors.cluster.host_copy import HostCopies
+from actors.cluster.messages import (
+    LatestState,
+    SaveState,
+    StateIs,
+    StateSaved,
+    StepTrained,
+    TrainedSample,
+)
+from actors.cluster.state_manager import Rewound, StateManager
+from configs.load import from_tree
+from supervisor import Actor, Done, Refused, handles
+from supervisor.testing import TestSystem
+
+CONFIG = from_tree({"training": {"checkpoint_keep": 2}}, "test")
+STATE = "training/state"
+
+
+@dataclass
+class Told(Actor):
+    """A controller that notes what became durable."""
+
+    steps: list[int] = field(default_factory=list)
+
+    @handles(StateSaved)
+    async def saved(self, message: StateSaved) -> None:
+        self.steps.append(message.step)
+
+
+@dataclass
+class Host:
+    system: TestSystem
+    directory: Path
+    told: Told
+
+    def start(self) -> None:
+        self.system.spawn(
+            STATE, lambda: StateManager(self.directory / "copies", self.directory / "checkpoints", CONFIG)
+        )
+
+    async def save(self, step: int) -> None:
+        HostCopies(self.directory / "copies").write(step, {"state": b"%d" % step})
+        sample = TrainedSample(request=f"step-{step}/0/0", count=3, crc=step)
+        trained = StepTrained(step=step, samples=(sample,), root=b"root")
+        await self.system.ask(STATE, SaveState(step=step, trained=trained), Done)
+
+    async def latest(self) -> StateIs:
+        return await self.system.ask(STATE, LatestState(), StateIs)
+
+    async def until_durable(self, step: int) -> None:
+        async with asyncio.timeout(10):
+            while (await self.latest()).durable_step < step:
+                await asyncio.sleep(0.01)
+
+    async def record(self) -> list[tuple[str, int]]:
+        _, events = await self.system.system._journals.read(STATE)
+        assert all(isinstance(event, StepTrained | Rewound) for _, event in events)
+        return [(type(event).__name__, event.step) for _, event in events]  # type: ignore[attr-defined]
+
+
+@asynccontextmanager
+async def host(directory: Path) -> AsyncIterator[Host]:
+    async with TestSystem(directory) as system:
+        told = Told()
+        system.spawn("training/controller", lambda: told)
+        found = Host(system, directory, told)
+        found.start()
+        yield found
+
+
+async def test_a_saved_state_becomes_durable_and_the_controller_is_told(tmp_path: Path) -> None:
+    async with host(tmp_path) as here:
+        assert await here.latest() == StateIs(step=0, path="", durable_step=-1)
+        for step in (1, 2, 3):
+            await here.save(step)
+            await here.until_durable(step)
+        assert (tmp_path / "checkpoints" / "step-000003" / "state").read_bytes() == b"3"
+        assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == [
+            "step-000002",
+            "step-000003",
+        ]
+        async with asyncio.timeout(5):
+            while here.told.steps[-1:] != [3]:
+                await asyncio.sleep(0.01)
+
+
+async def test_a_step_is_on_record_once_however_often_it_is_saved(tmp_path: Path) -> None:
+    async with host(tmp_path) as here:
+        await here.save(1)
+        await here.save(1)
+        here.system.kill(STATE)
+        here.start()
+        await here.save(1)
+        await here.save(2)
+        assert await here.record() == [("StepTrained", 1), ("StepTrained", 2)]
+        with pytest.raises(Refused, match="step 4 cannot follow step 2"):
+            await here.save(4)
+
+
+async def test_a_host_that_lost_its_memory_goes_back_to_the_checkpoint_and_says_so(tmp_path: Path) -> None:
+    async with host(tmp_path) as here:
+        await here.save(1)
+        await here.until_durable(1)
+        await here.save(2)
+        await here.until_durable(2)
+        shutil.rmtree(tmp_path / "checkpoints" / "step-000002")  # it never reached the disk
+        here.system.kill(STATE)
+        shutil.rmtree(tmp_path / "copies")
+        here.start()
+        state = await here.latest()
+        assert (state.step, state.durable_step) == (1, 1)
+        await here.save(2)
+        assert await here.record() == [
+            ("StepTrained", 1),
+            ("StepTrained", 2),
+            ("Rewound", 1),
+            ("StepTrained", 2),
+        ]

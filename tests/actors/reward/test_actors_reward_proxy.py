@@ -1,0 +1,60 @@
+"""The proxy behind its messages: bad answers and crashing verifiers are verdicts; nobody waits for ever."""
+
+import asyncio
+from array import array
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import hostile_scorer as hostile
+import pytest
+
+from actors.reward.messages import GetProblems, Problems, Score, Verdict
+from actors.reward.proxy import RewardProxy
+from actors.reward.worker_process import WorkerSpec
+from configs.load import from_tree
+from supervisor import Refused
+from supervisor.testing import TestSystem
+
+HERE = Path(__file__).parent
+CONFIG = from_tree({"reward": {"deadline_s": 1.0, "attempts": 1, "workers": 2}}, "test")
+
+
+@pytest.fixture
+async def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[TestSystem]:
+    monkeypatch.setenv("PYTHONPATH", f"{HERE}:{HERE.parents[2]}")
+    scorer = WorkerSpec(scorer="hostile_scorer:make", config={"marks": str(tmp_path)})
+    async with TestSystem(tmp_path) as system:
+        system.spawn("reward/proxy", lambda: RewardProxy(CONFIG, tmp_path, scorer))
+        yield system
+
+
+def score(request: str, deed: int, index: int = 5) -> Score:
+    return Score(request=request, split="train", index=index, tokens=array("I", [deed]).tobytes())
+
+
+async def ask(system: TestSystem, message: Score) -> Verdict:
+    return await system.ask("reward/proxy", message, Verdict, deadline_s=60)
+
+
+async def test_whatever_becomes_of_a_response_there_is_a_verdict_and_the_others_keep_theirs(
+    system: TestSystem,
+) -> None:
+    deeds = [hostile.FINE, hostile.ABORT, hostile.HANG, hostile.RAISE, hostile.FINE]
+    verdicts = await asyncio.gather(*(ask(system, score(f"r{n}", deed)) for n, deed in enumerate(deeds)))
+    assert [verdict.status for verdict in verdicts] == ["ok", "crashed", "timeout", "error", "ok"]
+    assert [verdict.score for verdict in verdicts] == [0.5, 0.0, 0.0, 0.0, 0.5]
+    assert [verdict.request for verdict in verdicts] == [f"r{n}" for n in range(5)]
+    assert (await ask(system, score("after", hostile.FINE))).status == "ok"
+
+
+async def test_problems_come_in_the_order_of_their_indices_or_say_why_not(system: TestSystem) -> None:
+    wanted = GetProblems(split="train", indices=[7, 2, 5])
+    problems = await system.ask("reward/proxy", wanted, Problems, deadline_s=60)
+    assert problems.prompts == [[7, 8], [2, 3], [5, 6]]
+    with pytest.raises(Refused, match="no problem -1"):
+        await system.ask("reward/proxy", GetProblems(split="train", indices=[1, -1]), Problems, deadline_s=60)
+
+
+async def test_bytes_that_are_no_tokens_are_refused(system: TestSystem) -> None:
+    with pytest.raises(Refused, match="3 bytes are no u32 tokens"):
+        await ask(system, Score(request="r", split="train", index=1, tokens=b"abc"))

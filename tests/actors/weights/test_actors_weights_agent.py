@@ -1,0 +1,107 @@
+"""TransferAgents behind their messages: published once, pulled whole and verified, or not at all."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from actors.engine.tensor_spec import TensorSpec
+from actors.weights.agent import TransferAgent
+from actors.weights.image_store import ImageStore
+from actors.weights.messages import Fetch, Fetched, Offer, Offered, Publish, Published
+from configs.load import from_tree
+from supervisor import Refused
+from supervisor.testing import TestSystem
+
+CHUNK = 64 * 1024
+SIZE = 20 * CHUNK + 17
+CONFIG = from_tree({"weights": {"chunk_bytes": CHUNK}}, "test")
+TENSORS = (TensorSpec("w", "uint8", (SIZE,), 0, SIZE),)
+
+
+@dataclass
+class Pair:
+    """A source with an agent "a", and a receiver with an agent "b"."""
+
+    source: TestSystem
+    receiver: TestSystem
+    directory: Path
+
+    def start(self, name: str) -> None:
+        system = self.source if name == "a" else self.receiver
+        system.spawn(f"{name}/transfer", lambda: TransferAgent(self.directory / name, CONFIG))
+
+    async def publish(self, version: int, data: bytes) -> bytes:
+        with ImageStore(self.directory / "a").create(version, len(data)) as draft:
+            draft.view[:] = data
+            draft.seal()
+        message = Publish(version=version, tensors=TENSORS, model_config=b"{}")
+        return (await self.source.ask("a/transfer", message, Published)).root
+
+    async def fetch(self, version: int, root: bytes) -> Fetched:
+        message = Fetch(version=version, root=root, sources=("a/transfer",))
+        return await self.receiver.ask("b/transfer", message, Fetched, deadline_s=30)
+
+
+@asynccontextmanager
+async def pair(directory: Path) -> AsyncIterator[Pair]:
+    async with TestSystem(directory, node="a") as a, TestSystem(directory, node="b", join=a) as b:
+        found = Pair(a, b, directory)
+        found.start("a")
+        found.start("b")
+        yield found
+
+
+async def test_what_is_pulled_is_bit_for_bit_what_was_published(tmp_path: Path) -> None:
+    async with pair(tmp_path) as two:
+        data = os.urandom(SIZE)
+        root = await two.publish(3, data)
+        fetched = await two.fetch(3, root)
+        assert Path(fetched.path).read_bytes() == data
+        assert (fetched.root, fetched.pulled_bytes, fetched.tensors) == (root, SIZE, TENSORS)
+        assert (await two.fetch(3, root)).pulled_bytes == 0, "it was here already"
+
+
+async def test_many_who_want_the_same_version_share_one_pull(tmp_path: Path) -> None:
+    async with pair(tmp_path) as two:
+        root = await two.publish(1, os.urandom(SIZE))
+        fetched = await asyncio.gather(*(two.fetch(1, root) for _ in range(5)))
+        assert {one.pulled_bytes for one in fetched} == {SIZE}
+
+
+async def test_an_agent_that_comes_back_serves_what_it_had(tmp_path: Path) -> None:
+    async with pair(tmp_path) as two:
+        data = os.urandom(SIZE)
+        root = await two.publish(1, data)
+        two.source.kill("a/transfer")
+        pulling = asyncio.create_task(two.fetch(1, root))
+        await asyncio.sleep(0.1)
+        two.start("a")
+        assert Path((await pulling).path).read_bytes() == data
+
+
+async def test_an_image_that_rots_at_its_source_is_never_served_by_the_receiver(tmp_path: Path) -> None:
+    async with pair(tmp_path) as two:
+        root = await two.publish(1, os.urandom(SIZE))
+        with ImageStore(tmp_path / "a").path(1).open("r+b") as image:
+            image.seek(5 * CHUNK)
+            image.write(b"rotten")
+        with pytest.raises(Refused, match="could not be pulled"):
+            await two.fetch(1, root)
+        assert ImageStore(tmp_path / "b").versions() == []
+
+
+async def test_a_version_is_published_once_and_under_one_root(tmp_path: Path) -> None:
+    async with pair(tmp_path) as two:
+        data = os.urandom(SIZE)
+        root = await two.publish(1, data)
+        assert await two.publish(1, data) == root
+        ImageStore(tmp_path / "a").discard(1)
+        with pytest.raises(Refused, match="published before with other bytes"):
+            await two.publish(1, os.urandom(SIZE))
+        with pytest.raises(Refused, match="does not have version 1 with that root"):
+            await two.source.ask("a/transfer", Offer(version=1, root=b"another"), Offered)
