@@ -18,11 +18,28 @@ class TrainedSample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepTrained(Message, frozen=True):
-    """Journaled once a step: which samples made version `step` out of version `step - 1`."""
+    """Journaled once a step: which samples made version `step` out of version `step - 1`, and how.
+
+    `micro_batches`: group numbers in the order in which they were trained. The same ones in the same order
+    give the same bits, so a step that is lost with its host can be done again without a trace.
+    """
 
     step: int
     samples: tuple[TrainedSample, ...]
     root: bytes
+    micro_batches: tuple[tuple[int, ...], ...] = ()
+
+
+class RecordOf(Message, frozen=True):
+    """To the StateManager: was `step` trained before, and how?"""
+
+    step: int
+
+
+class RecordIs(Message, frozen=True):
+    """The newest record of a step; None for one that was never done (or long ago)."""
+
+    record: StepTrained | None
 
 
 class SaveState(Message, frozen=True):
@@ -46,12 +63,14 @@ class LatestState(Message, frozen=True):
 class StateIs(Message, frozen=True):
     """`step` finished steps are in the directory `path` (a host copy or a checkpoint); "" when there is none.
 
-    `durable_step` is the newest one on disk, -1 for none.
+    `durable_step` is the newest one on disk, `kept_step` the one before it that is kept for the case that the
+    newest is damaged (the newest itself where it is alone); -1 for none.
     """
 
     step: int
     path: str
     durable_step: int
+    kept_step: int
 
 
 class PlanNext(Message, frozen=True):

@@ -11,12 +11,21 @@ from pathlib import Path
 
 from actors.cluster.checkpoint_store import CheckpointStore
 from actors.cluster.host_copy import HostCopies
-from actors.cluster.messages import LatestState, SaveState, StateIs, StateSaved, StepTrained
+from actors.cluster.messages import (
+    LatestState,
+    RecordIs,
+    RecordOf,
+    SaveState,
+    StateIs,
+    StateSaved,
+    StepTrained,
+)
 from actors.cluster.sealed import Damaged
 from configs.schema import Config
 from supervisor import Actor, Done, Hopeless, Message, Refused, handles
 
 CONTROLLER = "training/controller"
+RECORDS = 16  # newest records in memory: more steps than can be lost between two checkpoints
 
 
 class Rewound(Message, frozen=True):
@@ -43,11 +52,14 @@ class StateManager(Actor):
         self._store = CheckpointStore(checkpoint_dir, keep=config.training.checkpoint_keep)
         self._trained = 0
         self._durable = -1
+        self._records: dict[int, StepTrained] = {}
         self._wanted = asyncio.Event()
 
     async def on_start(self) -> None:
         async for event in self.ctx.journal.replay():
-            if isinstance(event, StepTrained | Rewound):
+            if isinstance(event, StepTrained):
+                self._note(event)
+            elif isinstance(event, Rewound):
                 self._trained = event.step
         latest = await self.ctx.offload(self._store.latest)
         for damage in latest.skipped:
@@ -72,11 +84,19 @@ class StateManager(Actor):
         """The newest whole state: the host copy if there is one, else the checkpoint."""
         copy = await self.ctx.offload(self._copies.newest)
         if copy is not None and copy.step >= self._durable:
-            return StateIs(step=copy.step, path=str(copy.path), durable_step=self._durable)
+            return self._state(copy.step, str(copy.path))
         if self._durable >= 0:
-            path = str(self._store.path(self._durable))
-            return StateIs(step=self._durable, path=path, durable_step=self._durable)
-        return StateIs(step=0, path="", durable_step=-1)
+            return self._state(self._durable, str(self._store.path(self._durable)))
+        return self._state(0, "")
+
+    def _state(self, step: int, path: str) -> StateIs:
+        older = [kept for kept in self._store.steps() if kept < self._durable]
+        kept = max(older, default=self._durable)
+        return StateIs(step=step, path=path, durable_step=self._durable, kept_step=kept)
+
+    @handles(RecordOf)
+    async def record_of(self, message: RecordOf) -> RecordIs:
+        return RecordIs(record=self._records.get(message.step))
 
     @handles(SaveState)
     async def save(self, message: SaveState) -> Done:
@@ -85,9 +105,14 @@ class StateManager(Actor):
             if trained.step != self._trained + 1:
                 raise Refused(f"step {trained.step} cannot follow step {self._trained} on record")
             await self.ctx.journal.append(trained)
-            self._trained = trained.step
+            self._note(trained)
         self._wanted.set()
         return Done()
+
+    def _note(self, trained: StepTrained) -> None:
+        self._trained = trained.step
+        self._records[trained.step] = trained
+        self._records.pop(trained.step - RECORDS, None)
 
     async def _make_durable(self) -> None:
         """Bring the newest host copy to disk, again and again; a newer one overtakes those that wait."""

@@ -34,7 +34,8 @@ from actors.rollout.tickets import ABORTED, FINISHED, Row, Stream, Streams, rows
 from actors.rollout.token_log import RequestState, TokenLog
 from supervisor import Message
 
-MAX_OPEN_BATCHES = 8  # the step, the next one under asynchronous training, evaluations; more is a leak
+# Steps that no second checkpoint holds yet, the running one, evaluations; more is a leak.
+MAX_OPEN_BATCHES = 16
 MAX_OPEN_REQUESTS = 65536  # the log of an open request is in memory
 
 

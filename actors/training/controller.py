@@ -51,7 +51,7 @@ from actors.training.messages import (
 )
 from actors.training.seeds import request_seed
 from configs.schema import Config
-from supervisor import Actor, AskFailed, Done, Lane, Message, handles
+from supervisor import Actor, AskFailed, Done, Lane, Message, Refused, handles
 
 R = TypeVar("R", bound=Message)
 
@@ -150,8 +150,8 @@ class RLController(Actor):
         if trainer.step == 0 and self._finished == 0 and "first" not in self._evals:
             await self._evaluate("first", trainer)
         await self.ctx.tell(PROVIDER, StartTrace())
-        # A host copy that was lost with its host takes the trainer back to its last checkpoint.
-        for step in range(min(self._finished, trainer.step) + 1, self._config.job.steps + 1):
+        # A host copy that is lost with its host takes the trainer back to its last checkpoint, at any time.
+        while (step := min(self._finished, trainer.step) + 1) <= self._config.job.steps:
             await self._one_step(step, trainer)
             trainer = await self.ctx.ask(
                 TRAINER, TrainerStatus(), deadline_s=START_DEADLINE_S, expect=TrainerIs
@@ -172,6 +172,8 @@ class RLController(Actor):
         result = await self._train(
             TrainStep(step=step, batch=batch, groups=self._config.rollout.prompts, t_seed_s=plan.t_seed_s)
         )
+        if result is None:
+            return  # the trainer went back: so does the loop
         if step > self._finished:
             plan = await self._plan_next(step, batch, result, plan)
             self._chronicle.step(result, plan, self.ctx.now() - begin_s, self.ctx.now())
@@ -180,11 +182,19 @@ class RLController(Actor):
         await self._until_durable(step - MAX_UNDURABLE)
         await self._release_durable()
 
-    async def _train(self, order: TrainStep) -> StepResult:
-        """Ask until the step is done; a trainer that was restarted meanwhile begins it again."""
+    async def _train(self, order: TrainStep) -> StepResult | None:
+        """Ask until the step is done; a trainer that was restarted meanwhile begins it again. None: it came
+        back with an earlier state."""
         while True:
             self._step_done.clear()
-            state = await self._ask(TRAINER, order, TrainState)
+            try:
+                state = await self._ask(TRAINER, order, TrainState)
+            except Refused:
+                trainer = await self._ask(TRAINER, TrainerStatus(), TrainerIs)
+                if trainer.step < order.step - 1:
+                    self.ctx.log.warning("the trainer went back to step %d", trainer.step)
+                    return None
+                raise
             if state.result is not None:
                 return state.result
             try:
@@ -269,11 +279,12 @@ class RLController(Actor):
     # -- durability --
 
     async def _release_durable(self) -> None:
-        """Forget batches whose step is both recorded here and durable on disk."""
+        """Forget batches whose step is recorded here and in a checkpoint before the newest: a damaged newest
+        one costs a step, and that is done again from the samples of its batch."""
         state = await self._ask(STATE, LatestState(), StateIs)
         self._durable = max(self._durable, state.durable_step)
-        last = min(self._durable, self._finished)
-        for step in range(max(1, last - MAX_UNDURABLE - 1), last + 1):
+        last = min(state.kept_step, self._finished)
+        for step in range(max(1, last - 2 * MAX_UNDURABLE), last + 1):
             await self._ask(MANAGER, ReleaseBatch(batch=f"step-{step}"), Done)
 
     async def _until_durable(self, step: int) -> None:

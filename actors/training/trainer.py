@@ -8,9 +8,18 @@ was killed before begins the step anew with the responses that were collected al
 
 import zlib
 from array import array
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from actors.cluster.messages import LatestState, SaveState, StateIs, StepTrained, TrainedSample
+from actors.cluster.messages import (
+    LatestState,
+    RecordIs,
+    RecordOf,
+    SaveState,
+    StateIs,
+    StepTrained,
+    TrainedSample,
+)
 from actors.rollout.messages import GroupOut, Groups, TakeGroups
 from actors.training.grpo import group_advantages
 from actors.training.messages import (
@@ -48,6 +57,23 @@ class _StepTimes:
         """What passed since the last lap was `what`."""
         self.spent[what] += now_s - self._since_s
         self._since_s = now_s
+
+
+@dataclass(slots=True)
+class _Done:
+    """What went into the running step so far."""
+
+    groups: list[int] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
+    samples: list[TrainedSample] = field(default_factory=list)
+    micro_batches: list[tuple[int, ...]] = field(default_factory=list)
+
+    def add(self, groups: list[GroupOut]) -> None:
+        """One more micro-batch."""
+        self.groups += [group.group for group in groups]
+        self.scores += [sample.score for group in groups for sample in group.samples]
+        self.samples += [_trained(group, i) for group in groups for i in range(len(group.samples))]
+        self.micro_batches.append(tuple(group.group for group in groups))
 
 
 class Trainer(Actor):
@@ -101,33 +127,28 @@ class Trainer(Actor):
         compute = self._files.compute
         await self.ctx.offload(compute.begin_step)
         times = _StepTimes(self.ctx.now())
-        groups: list[GroupOut] = await self._seed(order, [], order.t_seed_s)
-        times.lap("seeding", self.ctx.now())
-        trained: list[TrainedSample] = []
-        scores: list[float] = []
-        have: list[int] = []
-        while True:
-            if groups:
-                have += [group.group for group in groups]
-                scores += [sample.score for group in groups for sample in group.samples]
-                trained += [_trained(group, i) for group in groups for i in range(len(group.samples))]
-                await self.ctx.offload(compute.add_micro_batch, _samples(groups))
-                times.lap("training", self.ctx.now())
-            if len(have) >= order.groups:
-                break
-            reply = await self._take(order, have, self._config.training.micro_batch_groups, WAIT_S)
+        done = _Done()
+        for groups in await self._as_before(order):
+            await self._train(groups, done, times)
+        if len(done.groups) < order.groups:
+            groups = await self._seed(order, [], order.t_seed_s)
+            times.lap("seeding", self.ctx.now())
+            await self._train(groups, done, times)
+        while len(done.groups) < order.groups:
+            reply = await self._take(order, done.groups, self._config.training.micro_batch_groups, WAIT_S)
             times.lap("waiting", self.ctx.now())
             groups = reply.groups
             if not groups and reply.remote_serving == 0:
-                groups = await self._seed(order, have, COLOCATED_S)
+                groups = await self._seed(order, done.groups, COLOCATED_S)
                 times.lap("seeding", self.ctx.now())
+            await self._train(groups, done, times)
         stats = await self.ctx.offload(compute.finish_step)
         times.lap("training", self.ctx.now())
         result = StepResult(
             step=order.step,
             root=b"",
-            reward=sum(scores) / len(scores),
-            samples=len(scores),
+            reward=sum(done.scores) / len(done.scores),
+            samples=len(done.scores),
             tokens=stats.tokens,
             loss=stats.loss,
             grad_norm=stats.grad_norm,
@@ -136,7 +157,7 @@ class Trainer(Actor):
             training_s=times.spent["training"],
             weights_s=0.0,
         )
-        commit = Commit(result=result, samples=tuple(trained))
+        commit = Commit(result=result, samples=tuple(done.samples), micro_batches=tuple(done.micro_batches))
         await self.ctx.offload(self._files.seal, commit)  # from here on the step is done
         root = await self._publish(order.step)
         await self._save(commit, root)
@@ -147,7 +168,28 @@ class Trainer(Actor):
         self._running = None
         await self.ctx.tell(CONTROLLER, StepDone(step=order.step))
 
+    async def _train(self, groups: list[GroupOut], done: _Done, times: _StepTimes) -> None:
+        """One micro-batch of however many groups have come."""
+        if groups:
+            await self.ctx.offload(self._files.compute.add_micro_batch, _samples(groups))
+            done.add(groups)
+            times.lap("training", self.ctx.now())
+
     # -- samples --
+
+    async def _as_before(self, order: TrainStep) -> list[list[GroupOut]]:
+        """The micro-batches of a step that was done and lost with its host, if its samples are still there:
+        trained in the same order they give the same bits, so nothing that was built on them is void."""
+        ask = RecordOf(step=order.step)
+        record = (await self.ctx.ask(STATE, ask, deadline_s=ASK_DEADLINE_S, expect=RecordIs)).record
+        if record is None:
+            return []
+        reply = await self._take(order, [], order.groups, WAIT_S)
+        there = {group.group: group for group in reply.groups}
+        if there.keys() != {group for batch in record.micro_batches for group in batch}:
+            return []  # its batch was given up, and is rolled out anew
+        self.ctx.log.info("step %d was lost: done again from the same samples", order.step)
+        return [[there[group] for group in batch] for batch in record.micro_batches]
 
     async def _seed(self, order: TrainStep, have: list[int], window_s: float) -> list[GroupOut]:
         """Lend the device to rollout for `window_s`, or until nothing of the batch is left.
@@ -188,7 +230,12 @@ class Trainer(Actor):
     async def _save(self, commit: Commit | None, root: bytes) -> None:
         trained = None
         if commit is not None:
-            trained = StepTrained(step=commit.result.step, samples=commit.samples, root=root)
+            trained = StepTrained(
+                step=commit.result.step,
+                samples=commit.samples,
+                root=root,
+                micro_batches=commit.micro_batches,
+            )
         save = SaveState(step=commit.result.step if commit is not None else self._done, trained=trained)
         await self.ctx.ask(STATE, save, deadline_s=ASK_DEADLINE_S, expect=Done)
 

@@ -25,10 +25,11 @@ COMMIT_FILE = "commit.msgpack"
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
-    """What made a version: the result of its step and the samples that went in."""
+    """What made a version: the result of its step, the samples that went in, the micro-batches (groups)."""
 
     result: StepResult
     samples: tuple[TrainedSample, ...]
+    micro_batches: tuple[tuple[int, ...], ...] = ()
 
 
 class TrainerFiles:

@@ -81,10 +81,12 @@ async def host(directory: Path) -> AsyncIterator[Host]:
 
 async def test_a_saved_state_becomes_durable_and_the_controller_is_told(tmp_path: Path) -> None:
     async with host(tmp_path) as here:
-        assert await here.latest() == StateIs(step=0, path="", durable_step=-1)
+        assert await here.latest() == StateIs(step=0, path="", durable_step=-1, kept_step=-1)
         for step in (1, 2, 3):
             await here.save(step)
             await here.until_durable(step)
+        state = await here.latest()
+        assert (state.step, state.durable_step, state.kept_step) == (3, 3, 2)
         assert (tmp_path / "checkpoints" / "step-000003" / "state").read_bytes() == b"3"
         assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == [
             "step-000002",

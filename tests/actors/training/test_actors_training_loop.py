@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -17,9 +18,10 @@ from actors.cluster.messages import (
     Plan,
     PlanNext,
     StateIs,
+    StepTrained,
     WhoIsUp,
 )
-from actors.cluster.state_manager import StateManager
+from actors.cluster.state_manager import Rewound, StateManager
 from actors.engine.checkpoint import load_checkpoint
 from actors.engine.qwen3 import Qwen3
 from actors.engine.qwen3_config import Qwen3Config
@@ -99,6 +101,22 @@ class Loop:
     directory: Path
     scheduler: OnePlan
 
+    def start_state(self) -> None:
+        directory = self.directory
+        self.reserved.spawn(
+            "training/state",
+            lambda: StateManager(directory / "copies", directory / "checkpoints", self.config),
+        )
+
+    async def until_durable(self, step: int) -> None:
+        async with asyncio.timeout(30):
+            while (await self.head.ask("training/state", LatestState(), StateIs)).durable_step < step:
+                await asyncio.sleep(0.02)
+
+    async def trained(self) -> list[StepTrained | Rewound]:
+        _, events = await self.reserved.system._journals.read("training/state")
+        return [event for _, event in events if isinstance(event, StepTrained | Rewound)]
+
     def start_trainer(self) -> None:
         node, directory = "r", self.directory
         self.reserved.spawn("r/engine", lambda: RolloutWorker(self.config, node, "reserved"))
@@ -173,9 +191,6 @@ async def loop(
         TestSystem(directory, node="s", join=head) as spot,
     ):
         reserved.spawn("r/transfer", lambda: transfer(directory / "store", config))
-        reserved.spawn(
-            "training/state", lambda: StateManager(directory / "copies", directory / "checkpoints", config)
-        )
         if preemptible:
             spot.spawn("s/transfer", lambda: TransferAgent(directory / "spot-store", config))
             spot.spawn("s/engine", lambda: RolloutWorker(config, "s", "preemptible"))
@@ -184,6 +199,7 @@ async def loop(
         head.spawn("rollout/balancer", lambda: LoadBalancer(4))
         head.spawn("rollout/manager", lambda: RolloutManager(config))
         running = Loop(head, reserved, config, directory, scheduler)
+        running.start_state()
         running.start_trainer()
         running.start_controller()
         yield running
@@ -228,6 +244,28 @@ async def test_a_trainer_killed_in_a_step_does_it_once(tmp_path: Path) -> None:
         await asyncio.sleep(0.1)
         running.start_trainer()
         await assert_whole(running)
+
+
+async def test_a_step_lost_with_its_host_is_done_again_to_the_same_bits(tmp_path: Path) -> None:
+    async with loop(tmp_path) as running:
+        await running.until_step(2)
+        await running.until_durable(2)
+        running.kill_trainer()
+        running.reserved.kill("training/state")
+        shutil.rmtree(tmp_path / "copies")
+        shutil.rmtree(max((tmp_path / "checkpoints").iterdir()))  # the newest never reached the disk
+        running.start_state()
+        running.start_trainer()
+        await assert_whole(running)
+        record = await running.trained()
+        assert any(isinstance(event, Rewound) for event in record)
+        roots: dict[int, set[bytes]] = {}
+        for event in record:
+            if isinstance(event, StepTrained):
+                roots.setdefault(event.step, set()).add(event.root)
+        done = [event.step for event in record if isinstance(event, StepTrained)]
+        assert len(done) > STEPS, "a step was done again"
+        assert all(len(found) == 1 for found in roots.values()), "and gave the same weights"
 
 
 async def test_a_controller_killed_in_a_step_goes_on_where_it_was(tmp_path: Path) -> None:
