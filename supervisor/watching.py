@@ -8,6 +8,7 @@ the link down (a closed socket is seen at once), or no sign for `silent_s`.
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING
 
 from supervisor.actor import Terminated
@@ -19,9 +20,11 @@ from supervisor.system_messages import Ended, Watch
 if TYPE_CHECKING:
     from supervisor.system import ActorSystem
 
+log = logging.getLogger("supervisor")
+
 MAX_WATCHERS = 4096
-"""Remote watchers of one process; a thousand nodes with a few actors each. Beyond it a watch is refused
-aloud."""
+"""Remote watchers of one process; a thousand nodes with a few actors each. One beyond it is
+not taken, and logged."""
 
 _Watched = tuple[str, str, int]  # endpoint, name, incarnation
 
@@ -92,8 +95,14 @@ class Watches:
             self._tell_ended(watch.watcher, watch.name, watch.incarnation, "not alive")
             return
         watchers = self._watchers.setdefault((watch.name, watch.incarnation), [])
-        if watch.watcher not in watchers and sum(map(len, self._watchers.values())) < MAX_WATCHERS:
-            watchers.append(watch.watcher)
+        if watch.watcher in watchers:
+            return
+        if sum(map(len, self._watchers.values())) >= MAX_WATCHERS:
+            log.warning(
+                "%d watchers: %s is not taken, it will see dead links only", MAX_WATCHERS, watch.watcher
+            )
+            return
+        watchers.append(watch.watcher)
 
     def local_ended(self, name: str, incarnation: int, cause: str) -> None:
         """An actor of this process has ended: tell everyone who watches it."""

@@ -15,7 +15,7 @@ import msgspec
 from rich.console import Console
 
 from nodeagent.exit_codes import CannotRun
-from rlctl.client import Cluster, connect, connect_to_run
+from rlctl.client import Cluster, Processes, connect, connect_to_run
 from rlctl.errors import MEANINGS, CommandError, failed, nothing, usage
 from rlctl.runs import find_driven
 from supervisor import AskFailed, Refused
@@ -142,6 +142,22 @@ async def chosen_cluster(args: argparse.Namespace) -> AsyncIterator[Cluster]:
         raise failed(str(refusal)) from refusal
     except AskFailed as problem:
         raise failed(f"the cluster does not answer: {problem}") from problem
+
+
+def look_at_processes(args: argparse.Namespace) -> Processes:
+    """Every process of the chosen cluster, as it shows itself now."""
+
+    async def look() -> Processes:
+        async with chosen_cluster(args) as cluster:
+            return await cluster.processes()
+
+    return run_async(look())
+
+
+def tell_silent(seen: Processes, out: Console) -> None:
+    """Name the actors whose processes did not answer."""
+    if seen.silent:
+        out.print(f"no answer from {', '.join(seen.silent)}: just gone, stopped, or stuck")
 
 
 def run_async(work: Coroutine[object, object, T]) -> T:

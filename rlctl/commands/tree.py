@@ -7,16 +7,15 @@ import msgspec
 from rich.text import Text
 from rich.tree import Tree
 
-from rlctl.client import Processes
 from rlctl.commands.terminal import (
     Subparsers,
     add_cluster,
     add_command,
     add_json,
-    chosen_cluster,
     console,
+    look_at_processes,
     print_json,
-    run_async,
+    tell_silent,
 )
 from rlctl.errors import OK
 from supervisor.system_messages import ActorState, SystemState
@@ -43,20 +42,14 @@ def add(commands: Subparsers) -> None:
 
 def tree(args: argparse.Namespace) -> int:
     """Do it."""
-
-    async def look() -> Processes:
-        async with chosen_cluster(args) as cluster:
-            return await cluster.processes()
-
-    seen = run_async(look())
+    seen = look_at_processes(args)
     if args.json:
         print_json({"hosts": _nested(seen.states), "silent": seen.silent})
     else:
         out = console()
         for branch in trees(seen.states):
             out.print(branch)
-        if seen.silent:
-            out.print(f"no answer from {', '.join(seen.silent)}: just gone, stopped, or stuck")
+        tell_silent(seen, out)
     return OK
 
 

@@ -297,6 +297,34 @@ async def test_a_watcher_learns_of_a_dead_process_and_its_asks_fail(tmp_path: Pa
             assert entries[0].startswith(f"odd#{target.incarnation} ")
 
 
+class Owner(Watcher):
+    """Has a child of its own."""
+
+    def __init__(self) -> None:
+        self.seen: list[Terminated] = []
+
+    async def on_start(self) -> None:
+        self.ctx.spawn("child", Odd)
+
+
+async def test_an_owned_actor_ends_with_its_owner_and_tells_it_of_its_own_end(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as system:
+        system.spawn("owner", Owner)
+        await system.ask("owner", Log(), Entries)
+        with pytest.raises(Crashed):
+            await system.ask("child", Fail(), Done)
+        async with asyncio.timeout(5):
+            while not (entries := (await system.ask("owner", Log(), Entries)).entries):
+                await asyncio.sleep(0.01)
+        assert entries[0].endswith("crashed: ValueError: on purpose")
+        system.kill("owner")
+        system.spawn("owner", Owner)
+        await system.ask("owner", Log(), Entries)
+        assert system.system.cell("child") is not None
+        system.kill("owner")
+        assert system.system.cell("child") is None
+
+
 async def test_a_superseded_actor_ends_itself(tmp_path: Path) -> None:
     async with (
         TestSystem(tmp_path) as head,
