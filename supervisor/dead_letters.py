@@ -1,0 +1,60 @@
+"""Messages that nobody got: how many for each reason, and the last few of each.
+
+Owns the counts and the samples of one process. Does not own what happens to such a message (nothing: it is
+gone), nor the words of the reasons, which are those of whoever gave it up.
+"""
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable
+
+import msgspec
+
+MAX_REASONS = 32
+"""Reasons told apart; they are constants of the code, so more of them is a defect, counted under `OTHER`."""
+SAMPLES = 16
+"""Kept for each reason: enough to see who and what, and a flood of one reason hides no other."""
+OTHER = "other"
+
+
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
+    """One message that nobody got. `t_s`: the process's loop time; `to`, `source`: names of actors, `source`
+    empty where it was not an actor or is not known."""
+
+    t_s: float
+    reason: str
+    kind: str
+    to: str
+    source: str = ""
+
+
+def _loop_time() -> float:
+    return asyncio.get_running_loop().time()
+
+
+class DeadLetters:
+    """Bounded by `MAX_REASONS` and `SAMPLES`.
+
+    Args:
+        now: the clock, the running loop's by default.
+    """
+
+    def __init__(self, now: Callable[[], float] = _loop_time) -> None:
+        self.counts: Counter[str] = Counter()
+        self._samples: dict[str, deque[DeadLetter]] = {}
+        self._now = now
+
+    def add(self, reason: str, to: str, kind: str, source: str = "") -> None:
+        """Count one message and keep it as a sample."""
+        samples = self._samples.get(reason)
+        if samples is None:
+            if len(self._samples) >= MAX_REASONS:
+                reason = OTHER
+            samples = self._samples.setdefault(reason, deque(maxlen=SAMPLES))
+        self.counts[reason] += 1
+        samples.append(DeadLetter(t_s=self._now(), reason=reason, kind=kind, to=to, source=source))
+
+    def samples(self, limit: int | None = None) -> list[DeadLetter]:
+        """What is kept, oldest first; the newest `limit` of it."""
+        kept = sorted((one for each in self._samples.values() for one in each), key=lambda one: one.t_s)
+        return kept if limit is None else kept[max(len(kept) - limit, 0) :]
