@@ -7,6 +7,7 @@ from supervisor.actor import Actor, Terminated, handles
 from supervisor.address import Address, Incarnations
 from supervisor.cell import Deferred
 from supervisor.context import Context
+from supervisor.deadline import Deadline
 from supervisor.errors import (
     ActorError,
     AskFailed,
@@ -21,6 +22,7 @@ from supervisor.errors import (
     Refused,
     RestartIntensityReached,
     Unreachable,
+    WaitTimeout,
 )
 from supervisor.journal import Journal
 from supervisor.limits import Limits
@@ -43,6 +45,7 @@ __all__ = [
     "ChildSpec",
     "Context",
     "Crashed",
+    "Deadline",
     "Deferred",
     "Done",
     "Fenced",
@@ -68,6 +71,7 @@ __all__ = [
     "Terminated",
     "TreeSpec",
     "Unreachable",
+    "WaitTimeout",
     "child",
     "die_with_parent",
     "handles",

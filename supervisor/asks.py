@@ -5,10 +5,12 @@ Pure bookkeeping over futures and time stamps; the actor system moves the bytes.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from supervisor.message import Message
+from supervisor.address import Address
+from supervisor.message import Message, kind_of
+from supervisor.system_messages import WaitState
 from transport.wire import Peer
 
 Outcome = Message | Exception
@@ -23,6 +25,11 @@ key allows."""
 class _Pending:
     future: asyncio.Future[Message]
     peer: Peer
+    who: str
+    to: Address
+    message: Message
+    since: float
+    deadline: float
 
 
 class PendingAsks:
@@ -35,12 +42,26 @@ class PendingAsks:
     def __len__(self) -> int:
         return len(self._pending)
 
-    def new(self, peer: Peer) -> tuple[int, asyncio.Future[Message]]:
+    def new(
+        self, who: str, to: Address, message: Message, deadline: float
+    ) -> tuple[int, asyncio.Future[Message]]:
         """A correlation number and the future that its answer resolves."""
         self._last += 1
-        future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-        self._pending[self._last] = _Pending(future, peer)
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Message] = loop.create_future()
+        self._pending[self._last] = _Pending(future, to.peer, who, to, message, loop.time(), deadline)
         return self._last, future
+
+    def waits(self, now: float) -> Iterator[WaitState]:
+        """The asks as waits on somebody, oldest first; made when somebody looks."""
+        for pending in list(self._pending.values()):
+            yield WaitState(
+                who=pending.who,
+                what=f"answer to {kind_of(pending.message)}",
+                on=str(pending.to),
+                since_s=now - pending.since,
+                left_s=max(pending.deadline - now, 0.0),
+            )
 
     def forget(self, corr: int) -> None:
         """The caller has given up."""

@@ -14,6 +14,7 @@ from supervisor.address import Address
 from supervisor.journal import Journal
 from supervisor.mailbox import Lane
 from supervisor.message import Message
+from supervisor.waits import Waiting
 
 if TYPE_CHECKING:
     from supervisor.cell import Cell
@@ -83,6 +84,16 @@ class Context:
     def stream(self, name: str) -> Journal:
         """A second journal of this actor, under its own name and `name`."""
         return self.journal.beside(name)
+
+    def wait(self, what: str, *, on: str, deadline_s: float, go_on: bool = False) -> Waiting:
+        """`async with ctx.wait(...)` around an await on something outside this actor: it is registered
+        (`rlctl waits` lists it) and raises `WaitTimeout` at the deadline.
+
+        `what` is a few words without numbers, `on` names whom it is on. `progress()` on the object that
+        `async with` gives grants the whole deadline again. With `go_on` nothing is raised: each time the
+        deadline passes is an event, and it is renewed.
+        """
+        return self._system.waits.waiting(self.name, what, on, deadline_s, go_on=go_on)
 
     def watch(self, address: Address) -> None:
         """Have `on_terminated` called once when this incarnation ends or its process is declared dead."""

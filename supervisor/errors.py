@@ -13,6 +13,10 @@ class BadBody(ActorError):
     """A message body that does not decode into its type."""
 
 
+class WaitTimeout(ActorError):
+    """What an actor waited for did not come by its deadline; says who waited, for what, on whom, how long."""
+
+
 class AskFailed(ActorError):
     """An ask that got no answer; its subclasses say why."""
 

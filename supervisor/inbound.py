@@ -23,7 +23,7 @@ from supervisor.errors import (
     Unreachable,
 )
 from supervisor.message import Message, decode_body, encode_body, kind_of
-from supervisor.system_messages import SYSTEM, Beat, Ended, Failure, Inspect, Watch
+from supervisor.system_messages import SYSTEM, Beat, Ended, Failure, Inspect, ListWaits, Watch
 from transport.envelope import Envelope, Mode, decode, encode
 from transport.wire import Link, Peer, Route, Sent
 
@@ -111,6 +111,8 @@ class Inbound:
             self._system.watches.remote_ended(message)
         elif isinstance(message, Inspect) and envelope.mode is Mode.ASK:
             self._reply(route, envelope, self._system.state())
+        elif isinstance(message, ListWaits) and envelope.mode is Mode.ASK:
+            self._reply(route, envelope, self._system.waits_of(message.limit))
         else:
             self._system.wire.refuse(route, "not-for-system", kind_of(message))
 

@@ -10,8 +10,9 @@ import logging
 from typing import TYPE_CHECKING
 
 from supervisor.address import Address
+from supervisor.deadline import Deadline
 from supervisor.errors import AskFailed, AskTimeout, Fenced, Unreachable
-from supervisor.system_messages import ClaimNames, Found, LeaseGranted, Lookup, Unregister
+from supervisor.system_messages import SYSTEM, ClaimNames, Found, LeaseGranted, Lookup, Unregister
 from transport.wire import Peer
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class Names:
         for name in [name for name, address in self._resolved.items() if address.peer == peer]:
             del self._resolved[name]
 
-    async def resolve(self, name: str, deadline_s: float) -> Address:
+    async def resolve(self, name: str, deadline_s: float, who: str = SYSTEM) -> Address:
         """See `Context.resolve`."""
         local = self._system.cell(name)
         if local is not None:
@@ -59,13 +60,24 @@ class Names:
         cached = self._resolved.get(name)
         if cached is not None:
             return cached
+        waits = self._system.waits
+        deadline = Deadline.after(deadline_s, asyncio.get_running_loop().time())
+        wait = waits.begin(who, "the holder of a name", name, deadline)
+        try:
+            return await self._look_up(name, deadline)
+        except AskTimeout:
+            waits.passed(wait)
+            raise
+        finally:
+            waits.end(wait)
+
+    async def _look_up(self, name: str, deadline: Deadline) -> Address:
         registry = self._registry_at()
         now = asyncio.get_running_loop().time
-        deadline = now() + deadline_s
         pause = RETRY_S
         why = "" if registry else " and there is no registry"
         while True:
-            left = deadline - now()
+            left = deadline.left_s(now())
             if registry is None or left <= 0:
                 raise AskTimeout(f"nobody holds the name {name!r}{why}")
             try:
@@ -76,7 +88,7 @@ class Names:
             if found.address is not None:
                 self._resolved[name] = found.address
                 return found.address
-            await asyncio.sleep(min(pause, max(deadline - now(), 0.0)))
+            await asyncio.sleep(min(pause, deadline.left_s(now())))
             pause = min(pause * 1.5, MAX_RETRY_S)
 
     async def still_held(self, address: Address, deadline_s: float) -> bool:

@@ -34,6 +34,7 @@ class Outbound:
     def __init__(self, system: ActorSystem) -> None:
         self._system = system
         self._pending = PendingAsks()
+        system.waits.sources.append(self._pending.waits)
         # Part of every key: a restarted process must not be answered by what its earlier life asked.
         self._life = system.incarnations.mint()
         self._asks = 0
@@ -52,7 +53,9 @@ class Outbound:
         if isinstance(to, str):
             name = to
             try:
-                to = await self._system.names.resolve(name, self._system.limits.resend_s)
+                to = await self._system.names.resolve(
+                    name, self._system.limits.resend_s, source.address.name if source else SYSTEM
+                )
             except AskTimeout:
                 self._system.dead_letter("tell: nobody holds the name", name, message)
                 return
@@ -96,7 +99,11 @@ class Outbound:
             left = deadline - now()
             address: Address | None = None
             try:
-                address = await self._system.names.resolve(to, left) if isinstance(to, str) else to
+                if isinstance(to, str):
+                    who = source.address.name if source else SYSTEM
+                    address = await self._system.names.resolve(to, left, who)
+                else:
+                    address = to
                 reply = await self._ask_once(address, message, deadline, key, source, isinstance(to, str))
             except Unreachable:
                 if isinstance(to, Address):
@@ -118,7 +125,9 @@ class Outbound:
     ) -> Message:
         loop = asyncio.get_running_loop()
         local = self._system.local(to)
-        corr, future = self._pending.new(to.peer)
+        who = source.address.name if source else SYSTEM
+        began = loop.time()
+        corr, future = self._pending.new(who, to, message, deadline)
         try:
             if local is not None:
                 self._system.inbound.admit(
@@ -134,6 +143,8 @@ class Outbound:
             while True:
                 left = deadline - loop.time()
                 if left <= 0:
+                    what = f"answer to {kind_of(message)}"
+                    self._system.waits.expire(who, what, str(to), loop.time() - began)
                     raise AskTimeout(f"{kind_of(message)} to {to}: no reply by its deadline")
                 if local is None:
                     frame = self._frame(

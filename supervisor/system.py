@@ -31,7 +31,9 @@ from supervisor.outbound import Outbound
 from supervisor.system_messages import (
     ActorState,
     SystemState,
+    WaitsOf,
 )
+from supervisor.waits import Waits
 from supervisor.watching import Watches
 from transport.wire import Peer, Route, Wire
 
@@ -76,6 +78,7 @@ class ActorSystem:
         self._journals = journals
         self._cells: dict[str, Cell] = {}
         self._owned: dict[str, list[str]] = {}
+        self.waits = Waits()
         self.watches = Watches(self)
         self.names = Names(self, registry)
         self.outbound = Outbound(self)
@@ -247,6 +250,18 @@ class ActorSystem:
             actors=[*merged, *known.values()],
             refused=dict(self.wire.refused),
             dead_letters=dict(self.dead_letters),
+            expired_waits=dict(self.waits.counts),
+        )
+
+    def waits_of(self, limit: int) -> WaitsOf:
+        """What the actors of this process wait for."""
+        return WaitsOf(
+            node=self.node,
+            process=self.process,
+            now_s=asyncio.get_running_loop().time(),
+            waits=self.waits.snapshot(limit),
+            expired=list(self.waits.expired),
+            counts=dict(self.waits.counts),
         )
 
 

@@ -42,6 +42,47 @@ class Inspect(Message, frozen=True):
     """Asks a process for what `rlctl ps` and `rlctl tree` show."""
 
 
+class ListWaits(Message, frozen=True):
+    """Asks a process for what its actors wait for: at most the `limit` oldest."""
+
+    limit: int = 1000
+
+
+class WaitState(Message, frozen=True):
+    """`who` waits for `what` on `on`: for `since_s` seconds now, for at most `left_s` more. `expired`: how
+    often its deadline passed and was renewed."""
+
+    who: str
+    what: str
+    on: str
+    since_s: float
+    left_s: float
+    expired: int = 0
+
+
+class ExpiredWait(Message, frozen=True):
+    """A wait that passed its deadline, at `at_s` of that process's loop time."""
+
+    who: str
+    what: str
+    on: str
+    waited_s: float
+    reason: str
+    at_s: float
+
+
+class WaitsOf(Message, frozen=True):
+    """The waits of one process, oldest first; `expired`: the newest that passed their deadline, `counts`: all
+    of them by reason, `now_s`: that process's loop time."""
+
+    node: str
+    process: str
+    now_s: float
+    waits: list[WaitState]
+    expired: list[ExpiredWait]
+    counts: dict[str, int]
+
+
 class ActorState(Message, frozen=True):
     """One actor of a process."""
 
@@ -68,6 +109,7 @@ class SystemState(Message, frozen=True):
     actors: list[ActorState]
     refused: dict[str, int]
     dead_letters: dict[str, int]
+    expired_waits: dict[str, int] = {}
 
 
 class ClaimNames(Message, frozen=True):

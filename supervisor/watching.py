@@ -65,6 +65,7 @@ class Watches:
             now = loop.time()
             stalled_s = now - before - limits.beat_s  # our own pause must not be read as their silence
             before = now
+            self._system.waits.sweep(now)
             if stalled_s > limits.beat_s:
                 for endpoint in self._heard:
                     self._heard[endpoint] += stalled_s

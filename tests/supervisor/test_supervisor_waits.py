@@ -1,0 +1,187 @@
+"""Every wait is listed while it lasts, and is an event when its deadline passes."""
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor import Actor, AskTimeout, Deadline, Deferred, Done, Message, WaitTimeout, handles
+from supervisor.address import Address
+from supervisor.system_messages import SYSTEM, ListWaits, WaitsOf
+from supervisor.testing import TestSystem
+from supervisor.waits import LINES_PER_S, MAX_EXPIRED, MAX_REASONS, Waits
+
+NUMBERS = st.floats(-1e6, 1e6)
+
+
+class AskWaiter(Message, frozen=True):
+    """Wait for the gate within so many seconds."""
+
+    deadline_s: float
+    go_on: bool = False
+
+
+class OpenGate(Message, frozen=True):
+    """The gate opens."""
+
+
+class NeverAnswered(Message, frozen=True):
+    """Asks for what does not come."""
+
+
+class Waiter(Actor):
+    async def on_start(self) -> None:
+        self.gate = asyncio.Event()
+        self.outcomes: list[str] = []
+
+    @handles(AskWaiter)
+    async def wait(self, message: AskWaiter) -> None:
+        self.ctx.background(self._wait(message), "wait")
+
+    async def _wait(self, message: AskWaiter) -> None:
+        try:
+            async with self.ctx.wait(
+                "the gate to open", on="gatekeeper", deadline_s=message.deadline_s, go_on=message.go_on
+            ):
+                await self.gate.wait()
+            self.outcomes.append("open")
+        except WaitTimeout as problem:
+            self.outcomes.append(str(problem))
+
+    @handles(OpenGate)
+    async def open(self, _message: OpenGate) -> None:
+        self.gate.set()
+
+    @handles(NeverAnswered)
+    async def never(self, _message: NeverAnswered) -> Deferred:
+        return Deferred()
+
+
+@given(st.floats(0, 1e6), NUMBERS, NUMBERS)
+def test_a_deadline_has_passed_exactly_when_nothing_is_left_of_it(
+    length: float, now: float, then: float
+) -> None:
+    deadline = Deadline.after(length, now)
+    assert deadline.passed(then) == (deadline.left_s(then) == 0)
+    assert deadline.left_s(then) >= 0
+
+
+@given(NUMBERS, NUMBERS, NUMBERS)
+def test_the_sooner_of_two_deadlines_passes_when_either_has(one: float, other: float, now: float) -> None:
+    sooner = Deadline(one).sooner(Deadline(other))
+    assert sooner.passed(now) == (Deadline(one).passed(now) or Deadline(other).passed(now))
+    assert Deadline(one).sooner(None) == Deadline(one)
+
+
+async def until(condition: object, within_s: float = 5.0) -> None:
+    assert callable(condition)
+    async with asyncio.timeout(within_s):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_wait_is_listed_with_who_what_and_on_whom_until_it_ends(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as system:
+        system.spawn("waiter", Waiter)
+        await system.ask("waiter", AskWaiter(deadline_s=60.0), Done)
+        await asyncio.sleep(0.05)
+        (wait,) = system.system.waits.snapshot()
+        assert (wait.who, wait.what, wait.on) == ("waiter", "the gate to open", "gatekeeper")
+        assert 0.04 < wait.since_s < 60.0 - wait.left_s + 0.1
+        await system.ask("waiter", OpenGate(), Done)
+        await until(lambda: not system.system.waits.snapshot())
+        assert not system.system.waits.counts
+
+
+async def test_a_wait_that_passes_its_deadline_raises_and_is_one_event(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with TestSystem(tmp_path) as system:
+        system.spawn("waiter", Waiter)
+        with caplog.at_level(logging.WARNING, "supervisor.waits"):
+            await system.ask("waiter", AskWaiter(deadline_s=0.1), Done)
+            await until(lambda: system.system.waits.counts)
+            await asyncio.sleep(0.2)
+        cell = system.system.cell("waiter")
+        assert cell is not None
+        assert isinstance(cell.actor, Waiter)
+        assert cell.actor.outcomes == ["waiter waited 0.1 s for the gate to open on gatekeeper"]
+        assert system.system.waits.counts == {"the gate to open: deadline passed": 1}
+        (line,) = [record.getMessage() for record in caplog.records]
+        assert line.startswith("waiter waited 0.1")
+        assert "for the gate to open on gatekeeper" in line
+        assert system.system.state().expired_waits == {"the gate to open: deadline passed": 1}
+
+
+async def test_a_patient_wait_goes_on_and_each_deadline_that_passes_is_an_event(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as system:
+        system.spawn("waiter", Waiter)
+        await system.ask("waiter", AskWaiter(deadline_s=0.1, go_on=True), Done)
+        await until(lambda: system.system.waits.counts.total() >= 2)
+        (wait,) = system.system.waits.snapshot()
+        assert wait.expired >= 2
+        assert wait.since_s >= 0.2, "it keeps the time at which it began"
+        await system.ask("waiter", OpenGate(), Done)
+        await until(lambda: not system.system.waits.snapshot())
+
+
+async def test_progress_grants_the_whole_deadline_again() -> None:
+    waits = Waits()
+    async with waits.waiting("me", "steps", "you", 0.2) as wait:
+        for _ in range(5):
+            await asyncio.sleep(0.1)
+            wait.progress()
+    assert not waits.counts
+    with pytest.raises(WaitTimeout):
+        async with waits.waiting("me", "steps", "you", 0.1):
+            await asyncio.sleep(1.0)
+    assert not len(waits)
+
+
+async def test_a_timeout_of_the_awaited_is_not_taken_for_the_deadline_of_the_wait() -> None:
+    waits = Waits()
+    with pytest.raises(TimeoutError):
+        async with waits.waiting("me", "a thing", "you", 5.0):
+            raise TimeoutError("its own")
+    assert not waits.counts
+
+
+async def test_pending_asks_are_waits_and_an_ask_without_an_answer_is_an_event(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as one, TestSystem(tmp_path, node="two", join=one) as two:
+        address = one.spawn("waiter", Waiter)
+        asking = asyncio.create_task(two.ask("waiter", NeverAnswered(), Done, deadline_s=0.6))
+        await until(lambda: any("NeverAnswered" in wait.what for wait in two.system.waits.snapshot()))
+        to = Address(name=SYSTEM, endpoint=two.system.wire.local.endpoint)
+        asked = await one.ask(to, ListWaits(), WaitsOf)  # as another process sees it
+        (wait,) = [wait for wait in asked.waits if wait.what == "answer to NeverAnswered"]
+        assert (wait.who, wait.on) == (SYSTEM, str(address))
+        assert asked.node == "two"
+        with pytest.raises(AskTimeout):
+            await asking
+        assert two.system.waits.counts["answer to NeverAnswered: deadline passed"] == 1
+        assert not two.system.waits.snapshot()
+
+
+async def test_looking_for_a_name_that_nobody_holds_is_a_wait_and_then_an_event(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as system:
+        asking = asyncio.create_task(system.ask("nobody", OpenGate(), Done, deadline_s=0.3))
+        await until(lambda: any(wait.on == "nobody" for wait in system.system.waits.snapshot()))
+        with pytest.raises(AskTimeout):
+            await asking
+        assert system.system.waits.counts["the holder of a name: deadline passed"] >= 1
+
+
+async def test_what_is_kept_of_expired_waits_is_bounded_and_the_log_is_not_flooded(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    waits = Waits()
+    with caplog.at_level(logging.WARNING, "supervisor.waits"):
+        for number in range(2000):
+            waits.expire("me", f"thing {number}", "you", 1.0)
+    assert len(waits.expired) == MAX_EXPIRED
+    assert len(waits.counts) <= MAX_REASONS + 1
+    assert waits.counts.total() == 2000
+    assert len(caplog.records) <= LINES_PER_S * 2
