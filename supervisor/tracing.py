@@ -1,0 +1,36 @@
+"""Where a tracer may look: a message is sent, a message is handled.
+
+Owns the seam only. `ActorSystem.tracer` is None unless a process was told to trace; the adapter to
+OpenTelemetry stands at the edge (`nodeagent.traces`). What travels between processes is the envelope's
+`trace`, a W3C traceparent: a process without a tracer hands on what it got.
+"""
+
+from typing import Protocol
+
+from supervisor.message import Message
+
+
+class Span(Protocol):
+    """Something that takes time; ends once."""
+
+    @property
+    def trace(self) -> str:
+        """The traceparent for what is caused by it."""
+
+    def end(self, problem: BaseException | None = None) -> None:
+        """It is over; `problem` if it failed."""
+
+
+class Tracer(Protocol):
+    """Makes spans. The parent of one is what is being handled in the calling task, else `parent`
+    (a traceparent, or ""), else nothing: then a new trace begins."""
+
+    def tell(self, source: str, to: str, message: Message, parent: str) -> str:
+        """A message leaves and no answer is awaited; the traceparent that it carries."""
+
+    def ask(self, source: str, to: str, message: Message, parent: str) -> Span:
+        """A message leaves and its answer is awaited until `end`; `trace` is what it carries."""
+
+    def handle(self, actor: str, message: Message, parent: str) -> Span:
+        """`actor` begins to handle what carried `parent`. Until `end`, in this task and in those that it
+        starts, what is sent is caused by it."""
