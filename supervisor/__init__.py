@@ -5,9 +5,9 @@ What others import from here is the whole public face of this floor.
 
 from supervisor.actor import Actor, Terminated, handles
 from supervisor.address import Address, Incarnations
-from supervisor.cell import Deferred
 from supervisor.context import Context
 from supervisor.deadline import Deadline
+from supervisor.delivery import Deferred
 from supervisor.errors import (
     ActorError,
     AskFailed,

@@ -11,8 +11,8 @@ from supervisor.mailbox import Lane
 from supervisor.message import Message
 
 if TYPE_CHECKING:
-    from supervisor.cell import Deferred
     from supervisor.context import Context
+    from supervisor.delivery import Deferred
 
 M = TypeVar("M", bound=Message)
 A = TypeVar("A", bound="Actor")
@@ -77,6 +77,6 @@ class Actor:
         return {}
 
     @classmethod
-    def handler_of(cls, kind: type[Message]) -> tuple[Handler, Lane] | None:
-        """The handler of `kind` and its lane, or None."""
-        return cls._handlers.get(kind)
+    def handlers(cls) -> dict[type[Message], tuple[Handler, Lane]]:
+        """The handler of each kind and its lane."""
+        return cls._handlers

@@ -3,10 +3,11 @@
 Pure bookkeeping over futures and time stamps; the actor system moves the bytes.
 """
 
+from __future__ import annotations
+
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 
 from supervisor.address import Address
 from supervisor.message import Message, kind_of
@@ -21,80 +22,124 @@ MAX_KEPT = 8192
 key allows."""
 
 
-@dataclass(slots=True)
-class _Pending:
-    future: asyncio.Future[Message]
-    peer: Peer
-    who: str
-    to: Address
-    message: Message
-    since: float
-    deadline: float
+class PendingAsk:
+    """One ask without an answer: who waits, for what, of whom, since when and until when (loop time)."""
+
+    __slots__ = ("_waiter", "corr", "deadline", "message", "outcome", "peer", "since", "source", "to")
+
+    def __init__(
+        self,
+        corr: int,
+        message: Message,
+        to: Address,
+        peer: Peer | None,
+        source: str,
+        since: float,
+        deadline: float,
+    ) -> None:
+        self.corr = corr
+        self.message = message
+        self.to = to
+        self.peer = peer
+        self.source = source
+        self.since = since
+        self.deadline = deadline
+        self.outcome: Outcome | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    def resolve(self, outcome: Outcome) -> None:
+        """The answer is there; later ones change nothing."""
+        if self.outcome is None:
+            self.outcome = outcome
+            self._wake()
+
+    async def wait(self, until: float) -> Outcome | None:
+        """The answer, or None at the loop's time `until`."""
+        if self.outcome is None:
+            loop = asyncio.get_running_loop()
+            self._waiter = loop.create_future()
+            timer = loop.call_at(until, self._wake)
+            try:
+                await self._waiter
+            finally:
+                timer.cancel()
+                self._waiter = None
+        return self.outcome
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
 
 class PendingAsks:
     """Asks that this process sent and that have no answer yet; bounded by their deadlines."""
 
     def __init__(self) -> None:
-        self._pending: dict[int, _Pending] = {}
+        self._pending: dict[int, PendingAsk] = {}
         self._last = 0
 
     def __len__(self) -> int:
         return len(self._pending)
 
-    def new(
-        self, who: str, to: Address, message: Message, deadline: float
-    ) -> tuple[int, asyncio.Future[Message]]:
-        """A correlation number and the future that its answer resolves."""
-        self._last += 1
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Message] = loop.create_future()
-        self._pending[self._last] = _Pending(future, to.peer, who, to, message, loop.time(), deadline)
-        return self._last, future
-
     def waits(self, now: float) -> Iterator[WaitState]:
         """The asks as waits on somebody, oldest first; made when somebody looks."""
         for pending in list(self._pending.values()):
             yield WaitState(
-                who=pending.who,
+                who=pending.source,
                 what=f"answer to {kind_of(pending.message)}",
                 on=str(pending.to),
                 since_s=now - pending.since,
                 left_s=max(pending.deadline - now, 0.0),
             )
 
+    def new(
+        self, message: Message, to: Address, peer: Peer | None, source: str, since: float, deadline: float
+    ) -> PendingAsk:
+        """Register an ask; `peer` is None for an actor of this process."""
+        self._last += 1
+        pending = PendingAsk(self._last, message, to, peer, source, since, deadline)
+        self._pending[self._last] = pending
+        return pending
+
     def forget(self, corr: int) -> None:
-        """The caller has given up."""
+        """The caller has its answer, or has given up."""
         self._pending.pop(corr, None)
 
     def resolve(self, corr: int, outcome: Outcome) -> bool:
         """Hand the answer over; False when nobody waits for it."""
-        pending = self._pending.pop(corr, None)
-        if pending is None or pending.future.done():
+        pending = self._pending.get(corr)
+        if pending is None or pending.outcome is not None:
             return False
-        if isinstance(outcome, Exception):
-            pending.future.set_exception(outcome)
-        else:
-            pending.future.set_result(outcome)
+        pending.resolve(outcome)
         return True
 
     def fail_peer(self, peer: Peer, problem: Exception) -> None:
         """The process that should answer is dead: nobody waits for it any longer."""
-        for corr in [corr for corr, pending in self._pending.items() if pending.peer == peer]:
-            self.resolve(corr, problem)
+        for pending in [pending for pending in self._pending.values() if pending.peer == peer]:
+            pending.resolve(problem)
 
 
-@dataclass(slots=True)
 class _Served:
-    expires: float
-    outcome: Outcome | None = None
-    waiting: list[Reply] = field(default_factory=list)
+    __slots__ = ("expires", "outcome", "waiting")
+
+    def __init__(self, expires: float, reply: Reply) -> None:
+        self.expires = expires
+        self.outcome: Outcome | None = None
+        self.waiting: list[Reply] | None = [reply]
+
+    def answer(self, outcome: Outcome) -> None:
+        """Kept for repetitions, and sent to those who wait already."""
+        self.outcome = outcome
+        waiting, self.waiting = self.waiting, None
+        for reply in waiting or ():
+            reply(outcome)
 
 
 class ServedAsks:
     """Makes a re-sent ask take effect once: the first one runs, the others get its answer.
 
-    An entry lives as long as its caller may still re-send (its deadline), and at most `MAX_KEPT` are kept.
+    An entry lives as long as its caller may still re-send (its deadline), and at most `MAX_KEPT` are kept. A
+    failed one is not kept: it may be tried again.
     """
 
     def __init__(self) -> None:
@@ -105,28 +150,20 @@ class ServedAsks:
     ) -> Reply | None:
         """Where the handler's outcome goes, or None when this ask is a repetition (already answered or
         running)."""
+        served = self._served
         entry_key = (*receiver, key)
-        entry = self._served.get(entry_key)
-        if entry is not None:
+        entry = served.get(entry_key)
+        if entry is not None and not isinstance(entry.outcome, Exception):
             if entry.outcome is not None:
                 reply(entry.outcome)
-            else:
+            elif entry.waiting is not None:
                 entry.waiting.append(reply)
             return None
-        while self._served:
-            oldest = next(iter(self._served.values()))
-            if oldest.expires > now and len(self._served) < MAX_KEPT:
+        while served:
+            oldest = next(iter(served))
+            if served[oldest].expires > now and len(served) < MAX_KEPT:
                 break
-            self._served.popitem(last=False)
-        entry = _Served(expires, waiting=[reply])
-        self._served[entry_key] = entry
-
-        def done(outcome: Outcome) -> None:
-            entry.outcome = outcome
-            if isinstance(outcome, Exception):
-                self._served.pop(entry_key, None)  # a failed ask may be tried again
-            for waiting in entry.waiting:
-                waiting(outcome)
-            entry.waiting.clear()
-
-        return done
+            del served[oldest]
+        entry = _Served(expires, reply)
+        served[entry_key] = entry
+        return entry.answer

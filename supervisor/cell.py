@@ -1,226 +1,316 @@
-"""One incarnation of one actor: its mailbox loop, its tasks and timers, and how it ends."""
+"""One incarnation of one actor: its mailbox, the task that works it off, its timers, and how it ends.
+
+An idle actor has no task and no timer: a task begins with the first message and ends with the last one,
+so that ten thousand idle actors cost memory alone.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from supervisor.actor import Actor, Terminated
+from supervisor.actor import Actor, Handler, Terminated
 from supervisor.address import Address
 from supervisor.context import Context
+from supervisor.delivery import Deferred, Delivery, Exit
 from supervisor.errors import Crashed, Overloaded, Refused, Unreachable
-from supervisor.journal import Journal
 from supervisor.mailbox import Lane, Mailbox
 from supervisor.message import Done, Message, kind_of
 
 if TYPE_CHECKING:
+    from supervisor.journal import JournalStore
     from supervisor.system import ActorSystem
 
-Answer = Callable[[Message | Exception], None]
+__all__ = ["IN_HAND", "Cell", "lane_of"]
 
+TURN_MESSAGES = 128  # handled in one turn of the loop by one actor, so that others get theirs
 
-@dataclass(slots=True)
-class Delivery:
-    """A message on its way into a handler."""
+IN_HAND: contextvars.ContextVar[Cell | None] = contextvars.ContextVar("IN_HAND", default=None)
+"""The actor whose message the running task handles: what it sends inherits that message's deadline and trace.
+Background work of the actor has none."""
 
-    message: Message | Terminated
-    deadline: float | None = None
-    answer: Answer | None = None
-
-
-class Deferred:
-    """Returned by a handler that will answer later: the mailbox goes on, the asker waits for `answer`.
-
-    Whoever keeps one must bound how many; the asker's deadline bounds how long.
-    """
-
-    def __init__(self) -> None:
-        self._answer: Answer | None = None
-        self._outcome: Message | Exception | None = None
-
-    @property
-    def answered(self) -> bool:
-        """Whether `answer` was called."""
-        return self._outcome is not None
-
-    def answer(self, outcome: Message | Exception) -> None:
-        """Send the answer; later calls do nothing."""
-        if self._outcome is None:
-            self._outcome = outcome
-            if self._answer is not None:
-                self._answer(outcome)
-
-    def bind(self, answer: Answer | None) -> None:
-        """For the cell: where the answer goes."""
-        self._answer = answer
-        if self._outcome is not None and answer is not None:
-            answer(self._outcome)
-
-
-@dataclass(frozen=True, slots=True)
-class Exit:
-    """How an incarnation ended. `problem` is None for an ordered stop."""
-
-    name: str
-    incarnation: int
-    problem: Exception | None
-
-    @property
-    def cause(self) -> str:
-        """One line for logs and reports."""
-        if self.problem is None:
-            return "stopped"
-        return f"crashed: {type(self.problem).__name__}: {self.problem}"
+_DONE = Done()
 
 
 class Cell:
     """Runs one actor until it stops or crashes; then answers what still waited and reports its exit once."""
+
+    __slots__ = (
+        "_closers",
+        "_deferred",
+        "_ended",
+        "_factory",
+        "_handlers",
+        "_idle",
+        "_main",
+        "_on_exit",
+        "_started",
+        "_stopping",
+        "_system",
+        "_tasks",
+        "_timer_id",
+        "_timers",
+        "actor",
+        "address",
+        "ctx",
+        "deadline",
+        "dropped",
+        "handled",
+        "mailbox",
+        "ready",
+        "trace",
+    )
 
     def __init__(
         self,
         system: ActorSystem,
         address: Address,
         factory: Callable[[], Actor],
-        journal: Journal,
-        on_exit: Callable[[Exit], None],
+        journals: JournalStore,
+        on_exit: Callable[[Cell, Exit], None],
     ) -> None:
         self.address = address
         self.mailbox: Mailbox[Delivery] = Mailbox(system.limits.mailbox)
         self.handled = 0
         self.dropped = 0
         self.deadline: float | None = None
-        self.started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.trace = ""
         self.actor: Actor | None = None
+        self.ready = False  # `on_start` has returned
+        self._handlers: dict[type[Message], tuple[Handler, Lane]] = {}
         self._system = system
         self._factory = factory
         self._on_exit = on_exit
-        self._tasks: list[asyncio.Task[None]] = []
-        self._timers: dict[int, asyncio.TimerHandle] = {}
+        self._started: asyncio.Future[None] | None = None
+        self._tasks: list[asyncio.Task[None]] | None = None
+        self._timers: dict[int, asyncio.TimerHandle] | None = None
         self._timer_id = 0
-        self._deferred: list[Deferred] = []
-        self._closers: list[Callable[[], Coroutine[object, object, None]]] = []
+        self._deferred: list[Deferred] | None = None
+        self._closers: list[Callable[[], Coroutine[object, object, None]]] | None = None
+        self._main: asyncio.Task[None] | None = None
+        self._idle = False  # a message must wake it
+        self._stopping = False
         self._ended = False
-        self.ctx = Context(system, self, journal)
-        self._main = asyncio.get_running_loop().create_task(self._run(), name=address.name)
+        self.ctx = Context(system, self, journals)
+        asyncio.get_running_loop().call_soon(self._begin)
 
     @property
     def alive(self) -> bool:
         """Whether messages are still taken."""
         return not self._ended
 
+    @property
+    def started(self) -> asyncio.Future[None]:
+        """Resolves when `on_start` has returned; fails with what kept it from starting."""
+        if self._started is None:
+            self._started = asyncio.get_running_loop().create_future()
+            if self.ready:
+                self._started.set_result(None)
+            elif self._ended:
+                self._started.set_exception(Unreachable(f"{self.address} has ended"))
+                self._started.exception()  # retrieved: the exit told it already
+        return self._started
+
+    def take(self, delivery: Delivery, lane: Lane) -> bool:
+        """Put into the mailbox; False when its lane is full or the actor has ended."""
+        if self._ended or not self.mailbox.offer(lane, delivery):
+            return False
+        if self._idle:
+            self._wake()
+        return True
+
+    async def take_waiting(self, delivery: Delivery, lane: Lane) -> bool:
+        """The same, waiting while the lane is full; False when the actor ended meanwhile."""
+        while not self.take(delivery, lane):
+            if self._ended:
+                return False
+            await self.mailbox.room()
+        return True
+
     def deliver(self, delivery: Delivery, lane: Lane) -> bool:
-        """Put into the mailbox; answers `Overloaded` and counts when its lane is full."""
+        """The same; who asked is told what became of it, and it is counted when it was dropped."""
+        if self.take(delivery, lane):
+            return True
         if self._ended:
             _answer(delivery, Unreachable(f"{self.address} has ended"))
             return False
-        if self.mailbox.offer(lane, delivery):
-            return True
         self.dropped += 1
         _answer(delivery, Overloaded(f"{self.address}: {len(self.mailbox)} messages wait"))
         return False
 
-    async def _run(self) -> None:
+    # -- life --
+
+    def _begin(self) -> None:
+        if self._ended:
+            return
         try:
             actor = self._factory()
-            actor.ctx = self.ctx
-            self.actor = actor
-            await actor.on_start()
-            if not self.started.done():
-                self.started.set_result(None)
-            while True:
-                await self._handle(actor, await self.mailbox.get())
-        except asyncio.CancelledError:
-            raise
         except Exception as problem:  # noqa: BLE001 (let it crash: the supervisor decides)
             self._end(problem)
-
-    async def _handle(self, actor: Actor, delivery: Delivery) -> None:
-        message = delivery.message
-        if delivery.deadline is not None and self.ctx.now() > delivery.deadline:
-            self.dropped += 1  # whoever asked has given up
             return
-        self.deadline = delivery.deadline
+        actor.ctx = self.ctx
+        self.actor = actor
+        self._handlers = type(actor).handlers()
+        if type(actor).on_start is Actor.on_start:
+            self._is_ready()
+            self._wake()
+        else:
+            self._main = asyncio.get_running_loop().create_task(self._start(actor))
+
+    def _wake(self) -> None:
+        if len(self.mailbox):
+            self._idle = False
+            self._main = asyncio.get_running_loop().create_task(self._work())
+        else:
+            self._idle = True
+
+    def _is_ready(self) -> None:
+        self.ready = True
+        if self._started is not None and not self._started.done():
+            self._started.set_result(None)
+
+    async def _start(self, actor: Actor) -> None:
         try:
-            if isinstance(message, Terminated):
-                await actor.on_terminated(message)
-                return
-            found = type(actor).handler_of(type(message))
-            if found is None:
-                self.dropped += 1
-                _answer(delivery, Refused(f"{self.address} does not handle {kind_of(message)}"))
-                return
-            reply = await found[0](actor, message)
-            if isinstance(reply, Deferred):
-                reply.bind(delivery.answer)
-                self._deferred = [waiting for waiting in self._deferred if not waiting.answered]
-                self._deferred.append(reply)
-            else:
-                _answer(delivery, Done() if reply is None else reply)
-        except Refused as refusal:
-            _answer(delivery, refusal)
-        except Exception as problem:
-            _answer(delivery, Crashed(f"{self.address}: {type(problem).__name__}: {problem}"))
-            raise
+            await actor.on_start()
+        except Exception as problem:  # noqa: BLE001 (let it crash: the supervisor decides)
+            self._end(problem)
+            return
+        self._is_ready()
+        await self._work()
+
+    async def _work(self) -> None:
+        """Handle what waits, then rest."""
+        IN_HAND.set(self)
+        actor = self.actor
+        assert actor is not None
+        try:
+            while True:
+                for _ in range(TURN_MESSAGES):
+                    delivery = self.mailbox.take()
+                    if delivery is None:
+                        return
+                    message = delivery.message
+                    if delivery.deadline is not None and self.ctx.now() > delivery.deadline:
+                        self.dropped += 1  # whoever asked has given up
+                        continue
+                    self.deadline = delivery.deadline
+                    self.trace = delivery.trace
+                    self.handled += 1
+                    found = self._handlers.get(type(message))  # type: ignore[arg-type]
+                    try:
+                        if found is not None:
+                            reply = await found[0](actor, message)  # type: ignore[arg-type]
+                            if delivery.answer is not None or reply is not None:
+                                self._reply(delivery, reply)
+                        else:
+                            await self._unmarked(actor, delivery)
+                    except Refused as refusal:
+                        _answer(delivery, refusal)
+                    except Exception as problem:
+                        _answer(delivery, Crashed(f"{self.address}: {type(problem).__name__}: {problem}"))
+                        raise
+                    finally:
+                        self.deadline = None
+                        self.trace = ""
+                await asyncio.sleep(0)
+        except Exception as problem:  # noqa: BLE001 (let it crash: the supervisor decides)
+            self._end(problem)
         finally:
-            self.deadline = None
-            self.handled += 1
+            self._main = None
+            self._idle = not (self._stopping or self._ended)
+
+    def _reply(self, delivery: Delivery, reply: Message | Deferred | None) -> None:
+        if isinstance(reply, Deferred):
+            reply.bind(delivery.answer)
+            self._deferred = [waiting for waiting in self._deferred or () if not waiting.answered]
+            self._deferred.append(reply)
+        else:
+            _answer(delivery, _DONE if reply is None else reply)
+
+    async def _unmarked(self, actor: Actor, delivery: Delivery) -> None:
+        """What no handler was marked for."""
+        if isinstance(delivery.message, Terminated):
+            await actor.on_terminated(delivery.message)
+            return
+        self.dropped += 1
+        _answer(delivery, Refused(f"{self.address} does not handle {kind_of(delivery.message)}"))
+
+    # -- what an actor has besides its mailbox --
 
     def background(self, work: Coroutine[object, object, None], what: str) -> asyncio.Task[None]:
         """See `Context.background`."""
-        task = asyncio.get_running_loop().create_task(work, name=f"{self.address.name}: {what}")
+        context = contextvars.copy_context()
+        context.run(IN_HAND.set, None)
+        task = asyncio.get_running_loop().create_task(
+            work, name=f"{self.address.name}: {what}", context=context
+        )
+        if self._tasks is None:
+            self._tasks = []
         self._tasks.append(task)
         task.add_done_callback(self._background_done)
         return task
 
     def _background_done(self, task: asyncio.Task[None]) -> None:
-        if task in self._tasks:
+        if self._tasks is not None and task in self._tasks:
             self._tasks.remove(task)
         if not task.cancelled() and isinstance(problem := task.exception(), Exception):
             self.crash(problem)
 
     def every(self, period_s: float, message: Message) -> None:
         """See `Context.every`."""
-        self._timer_id += 1
-        timer = self._timer_id
+        timers, timer = self._new_timer()
         loop = asyncio.get_running_loop()
 
         def beat() -> None:
-            self.mailbox.offer(Lane.USER, Delivery(message))
-            self._timers[timer] = loop.call_later(period_s, beat)
+            self._offer(message, Lane.USER)
+            timers[timer] = loop.call_later(period_s, beat)
 
-        self._timers[timer] = loop.call_later(period_s, beat)
+        timers[timer] = loop.call_later(period_s, beat)
 
     def after(self, delay_s: float, message: Message, lane: Lane) -> asyncio.TimerHandle:
         """See `Context.after`."""
-        self._timer_id += 1
-        timer = self._timer_id
+        timers, timer = self._new_timer()
 
         def fire() -> None:
-            self._timers.pop(timer, None)
-            self.mailbox.offer(lane, Delivery(message))
+            timers.pop(timer, None)
+            self._offer(message, lane)
 
         handle = asyncio.get_running_loop().call_later(delay_s, fire)
-        self._timers[timer] = handle
+        timers[timer] = handle
         return handle
+
+    def _offer(self, message: Message, lane: Lane) -> None:
+        """A message to oneself; one that finds the mailbox full is skipped."""
+        self.take(Delivery(message, source=self.address.name), lane)
+
+    def _new_timer(self) -> tuple[dict[int, asyncio.TimerHandle], int]:
+        if self._timers is None:
+            self._timers = {}
+        self._timer_id += 1
+        return self._timers, self._timer_id
 
     def at_end(self, close: Callable[[], Coroutine[object, object, None]]) -> None:
         """See `Context.at_end`."""
+        if self._closers is None:
+            self._closers = []
         self._closers.append(close)
+
+    # -- the end --
 
     def crash(self, problem: Exception) -> None:
         """End with `problem`."""
         if not self._ended:
-            self._main.cancel()
+            self._rest()
             self._end(problem)
 
     async def stop(self, timeout_s: float) -> None:
         """Ordered stop: `on_stop` with a time limit, then the end."""
         if self._ended:
             return
-        self._main.cancel()
-        if self.actor is not None and self.started.done():
+        self._rest()
+        if self.actor is not None and self.ready:
             try:
                 await asyncio.wait_for(self.actor.on_stop(), timeout_s)
             except TimeoutError:
@@ -229,28 +319,34 @@ class Cell:
                 self.ctx.log.warning("on_stop failed: %r", problem)
         self._end(None)
 
+    def _rest(self) -> None:
+        """Handle no further message; what still comes in is answered at the end."""
+        self._stopping = True
+        self._idle = False
+        if self._main is not None:
+            self._main.cancel()
+
     def _end(self, problem: Exception | None) -> None:
         if self._ended:
             return
         self._ended = True
-        for task in list(self._tasks):
+        for task in list(self._tasks or ()):
             task.cancel()
-        for timer in self._timers.values():
+        for timer in (self._timers or {}).values():
             timer.cancel()
-        self._timers.clear()
-        for close in reversed(self._closers):
+        for close in reversed(self._closers or ()):
             self._system.finish(close())
         self.ctx.close()
-        if not self.started.done():
-            self.started.set_exception(problem or Unreachable(f"{self.address} was stopped"))
-            self.started.exception()  # retrieved: the exit below carries it too
-        for deferred in self._deferred:
+        if self._started is not None and not self._started.done():
+            self._started.set_exception(problem or Unreachable(f"{self.address} was stopped"))
+            self._started.exception()  # retrieved: the exit below carries it too
+        for deferred in self._deferred or ():
             deferred.answer(Unreachable(f"{self.address} has ended"))
         for waiting in self.mailbox.drain():
             _answer(waiting, Unreachable(f"{self.address} has ended"))
         if problem is not None:
             self.ctx.log.error("ended: %s", problem, exc_info=problem)
-        self._on_exit(Exit(self.address.name, self.address.incarnation, problem))
+        self._on_exit(self, Exit(self.address.name, self.address.incarnation, problem))
 
 
 def _answer(delivery: Delivery, outcome: Message | Exception) -> None:
@@ -260,8 +356,7 @@ def _answer(delivery: Delivery, outcome: Message | Exception) -> None:
 
 def lane_of(cell: Cell, message: Message) -> Lane | None:
     """The lane that a message takes to this actor; None when the actor does not handle it."""
-    actor = cell.actor
-    if actor is None:  # still being built: whatever it is waits for it
+    if cell.actor is None:  # still being built: whatever it is waits for it
         return Lane.USER
-    found = type(actor).handler_of(type(message))
+    found = cell._handlers.get(type(message))
     return None if found is None else found[1]

@@ -6,12 +6,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from supervisor.address import Address
-from supervisor.journal import Journal
+from supervisor.journal import Journal, JournalStore
 from supervisor.mailbox import Lane
 from supervisor.message import Message
 from supervisor.waits import Waiting
@@ -29,16 +29,53 @@ R = TypeVar("R", bound=Message)
 class Context:
     """Given to an actor before `on_start`; valid for one incarnation."""
 
-    def __init__(self, system: ActorSystem, cell: Cell, journal: Journal) -> None:
+    __slots__ = ("_cell", "_journal", "_journals", "_log", "_offloader", "_rng", "_system")
+
+    def __init__(self, system: ActorSystem, cell: Cell, journals: JournalStore) -> None:
         self._system = system
         self._cell = cell
+        self._journals = journals
+        # Made when first used: most actors of a large system have none of them.
+        self._journal: Journal | None = None
+        self._rng: random.Random | None = None
+        self._log: logging.LoggerAdapter[logging.Logger] | None = None
         self._offloader: ThreadPoolExecutor | None = None
-        self.address: Address = cell.address
-        self.name: str = cell.address.name
-        self.incarnation: int = cell.address.incarnation
-        self.journal = journal
-        self.rng = random.Random(f"{system.seed}/{self.name}/{self.incarnation}")
-        self.log = logging.LoggerAdapter(logging.getLogger(self.name), {"incarnation": self.incarnation})
+
+    @property
+    def address(self) -> Address:
+        """Where this actor is, with its incarnation."""
+        return self._cell.address
+
+    @property
+    def name(self) -> str:
+        """The actor's name."""
+        return self._cell.address.name
+
+    @property
+    def incarnation(self) -> int:
+        """Which life of the actor this is."""
+        return self._cell.address.incarnation
+
+    @property
+    def journal(self) -> Journal:
+        """The actor's stream of events, kept over its restarts."""
+        if self._journal is None:
+            self._journal = Journal(self._journals, self.name, self.incarnation)
+        return self._journal
+
+    @property
+    def rng(self) -> random.Random:
+        """The actor's only source of randomness, drawn from the system's seed."""
+        if self._rng is None:
+            self._rng = random.Random(f"{self._system.seed}/{self.name}/{self.incarnation}")
+        return self._rng
+
+    @property
+    def log(self) -> logging.LoggerAdapter[logging.Logger]:
+        """The actor's log."""
+        if self._log is None:
+            self._log = logging.LoggerAdapter(logging.getLogger(self.name), {"incarnation": self.incarnation})
+        return self._log
 
     @property
     def node(self) -> str:
@@ -54,13 +91,13 @@ class Context:
         """The loop's monotonic time in seconds: the only clock of an actor."""
         return asyncio.get_running_loop().time()
 
-    async def tell(self, to: Address | str, message: Message) -> None:
+    def tell(self, to: Address | str, message: Message) -> Awaitable[None]:
         """Send without an answer: at most once, in order per sender, receiver and lane.
 
-        A local receiver whose mailbox is full makes the sender wait; an unreachable one loses the
-        message, which is counted.
+        It is sent when this is called; awaiting it waits while the receiver's mailbox, or the link to its
+        process, is full. An unreachable receiver loses the message, which is counted.
         """
-        await self._system.tell(to, message, source=self._cell)
+        return self._system.outbound.tell(to, message, source=self._cell)
 
     async def ask(
         self, to: Address | str, message: Message, *, deadline_s: float, expect: type[R], key: str = ""
@@ -73,7 +110,7 @@ class Context:
 
         Raises: AskTimeout, Unreachable, Overloaded, Refused, Crashed.
         """
-        return await self._system.ask(
+        return await self._system.outbound.ask(
             to, message, deadline_s=deadline_s, expect=expect, key=key, source=self._cell
         )
 

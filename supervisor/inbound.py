@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from supervisor.address import ANY_INCARNATION
 from supervisor.asks import Outcome, ServedAsks
-from supervisor.cell import Cell, Delivery, lane_of
+from supervisor.cell import Cell, lane_of
+from supervisor.delivery import Delivery
 from supervisor.errors import (
     ActorError,
     AskFailed,
@@ -79,27 +80,44 @@ class Inbound:
         if envelope.mode is Mode.ASK:
             deadline = asyncio.get_running_loop().time() + envelope.deadline_left_ms / 1000
             self.admit(
-                cell, message, envelope.key, deadline, lambda outcome: self._reply(route, envelope, outcome)
+                cell,
+                message,
+                envelope.key,
+                deadline,
+                lambda outcome: self._reply(route, envelope, outcome),
+                envelope.src,
+                envelope.trace,
             )
             return
         lane = lane_of(cell, message)
-        if lane is None or not cell.deliver(Delivery(message), lane):
+        delivery = Delivery(message, None, None, envelope.src, envelope.trace)
+        if lane is None or not cell.deliver(delivery, lane):
             self._system.dead_letter("not handled" if lane is None else "mailbox full", envelope.dst, message)
 
     def admit(
-        self, cell: Cell, message: Message, key: str, deadline: float, reply: Callable[[Outcome], None]
+        self,
+        cell: Cell,
+        message: Message,
+        key: str,
+        deadline: float,
+        reply: Callable[[Outcome], None],
+        source: str,
+        trace: str,
     ) -> None:
-        """Hand an ask to its actor, once: a repetition gets the first one's answer."""
-        now = asyncio.get_running_loop().time()
-        receiver = (cell.address.name, cell.address.incarnation)
-        answer = self._served.admit(receiver, key, deadline, now, reply)
-        if answer is None:
-            return
+        """Hand an ask to its actor, once: a repetition under the same key gets the first one's answer."""
+        if key:
+            now = asyncio.get_running_loop().time()
+            receiver = (cell.address.name, cell.address.incarnation)
+            answer = self._served.admit(receiver, key, deadline, now, reply)
+            if answer is None:
+                return
+        else:
+            answer = reply
         lane = lane_of(cell, message)
         if lane is None:
             answer(Refused(f"{cell.address} does not handle {kind_of(message)}"))
         else:
-            cell.deliver(Delivery(message, deadline, answer), lane)
+            cell.deliver(Delivery(message, deadline, answer, source, trace), lane)
 
     def _system_message(self, route: Route, envelope: Envelope, message: Message) -> None:
         if isinstance(message, Watch):

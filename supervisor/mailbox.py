@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from transport.envelope import Lane
@@ -15,45 +16,81 @@ SYSTEM_LIMIT = 1024
 
 
 class Mailbox(Generic[T]):
-    """FIFO in each lane; `offer` refuses at the limit and `put` waits for room. One reader."""
+    """FIFO in each lane; `offer` refuses at the limit and `put` waits for room. One reader, who never waits.
+
+    A lane exists once something was put into it: thousands of idle actors cost little memory.
+    """
+
+    __slots__ = ("_limit", "_system", "_user", "_waiting")
 
     def __init__(self, user_limit: int) -> None:
-        self._lanes: tuple[deque[T], deque[T]] = (deque(), deque())
-        self._limits = (SYSTEM_LIMIT, user_limit)
-        self._filled = asyncio.Event()
-        self._room = asyncio.Event()
+        self._limit = user_limit
+        self._system: deque[T] | None = None
+        self._user: deque[T] | None = None
+        self._waiting: deque[Callable[[], None]] | None = None
 
     def __len__(self) -> int:
-        return len(self._lanes[0]) + len(self._lanes[1])
+        return len(self._system or ()) + len(self._user or ())
+
+    def depth(self, lane: Lane) -> int:
+        """What waits in one lane."""
+        return len((self._user if lane is Lane.USER else self._system) or ())
 
     def offer(self, lane: Lane, item: T) -> bool:
         """Take `item` unless its lane is full."""
-        queue = self._lanes[lane]
-        if len(queue) >= self._limits[lane]:
-            return False
+        if lane is Lane.USER:
+            queue = self._user
+            if queue is None:
+                queue = self._user = deque()
+            elif len(queue) >= self._limit:
+                return False
+        else:
+            queue = self._system
+            if queue is None:
+                queue = self._system = deque()
+            elif len(queue) >= SYSTEM_LIMIT:
+                return False
         queue.append(item)
-        self._filled.set()
         return True
 
-    async def put(self, lane: Lane, item: T) -> None:
-        """Take `item`, waiting while its lane is full."""
-        while not self.offer(lane, item):
-            self._room.clear()
-            await self._room.wait()
+    def when_room(self, wake: Callable[[], None]) -> None:
+        """Call `wake` once, in turn, after the reader has taken something (or left: see `drain`)."""
+        if self._waiting is None:
+            self._waiting = deque()
+        self._waiting.append(wake)
 
-    async def get(self) -> T:
-        """The oldest item of the system lane, else of the user lane; waits while both are empty."""
-        while not (self._lanes[0] or self._lanes[1]):
-            self._filled.clear()
-            await self._filled.wait()
-        item = (self._lanes[0] or self._lanes[1]).popleft()
-        self._room.set()
+    async def room(self) -> None:
+        """Wait for one's turn to `offer` again; whether there is room then is for `offer` to say."""
+        loop = asyncio.get_running_loop()
+        turn: asyncio.Future[None] = loop.create_future()
+        self.when_room(lambda: None if turn.done() else turn.set_result(None))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._wake()  # its turn goes to the next
+            raise
+
+    def take(self) -> T | None:
+        """The oldest item of the system lane, else of the user lane; None while both are empty."""
+        if self._system:
+            item = self._system.popleft()
+        elif self._user:
+            item = self._user.popleft()
+        else:
+            return None
+        if self._waiting:
+            self._wake()
         return item
 
     def drain(self) -> list[T]:
-        """Everything that waits, system lane first; leaves the mailbox empty."""
-        waiting = [*self._lanes[0], *self._lanes[1]]
-        for queue in self._lanes:
-            queue.clear()
-        self._room.set()
+        """Everything that waits, system lane first; leaves the mailbox empty and wakes who waits for room."""
+        waiting = [*(self._system or ()), *(self._user or ())]
+        self._system = self._user = None
+        while self._waiting:
+            self._wake()
         return waiting
+
+    def _wake(self) -> None:
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._waiting.popleft())

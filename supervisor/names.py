@@ -52,14 +52,16 @@ class Names:
         for name in [name for name, address in self._resolved.items() if address.peer == peer]:
             del self._resolved[name]
 
+    def known(self, name: str) -> Address | None:
+        """The holder of `name`, if it lives here or was resolved before."""
+        local = self._system.cell(name)
+        return local.address if local is not None else self._resolved.get(name)
+
     async def resolve(self, name: str, deadline_s: float, who: str = SYSTEM) -> Address:
         """See `Context.resolve`."""
-        local = self._system.cell(name)
-        if local is not None:
-            return local.address
-        cached = self._resolved.get(name)
-        if cached is not None:
-            return cached
+        known = self.known(name)
+        if known is not None:
+            return known
         waits = self._system.waits
         deadline = Deadline.after(deadline_s, asyncio.get_running_loop().time())
         wait = waits.begin(who, "the holder of a name", name, deadline)

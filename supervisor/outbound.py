@@ -6,11 +6,13 @@ Owns the asks that have no answer yet. Where a name leads is `names`, what arriv
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Generator
 from typing import TYPE_CHECKING, TypeVar
 
 from supervisor.address import Address
-from supervisor.asks import Outcome, PendingAsks
-from supervisor.cell import Cell, Delivery, lane_of
+from supervisor.asks import Outcome, PendingAsk, PendingAsks
+from supervisor.cell import IN_HAND, Cell, lane_of
+from supervisor.delivery import Delivery
 from supervisor.errors import AskTimeout, Crashed, Unreachable
 from supervisor.message import Message, encode_body, kind_of
 from supervisor.names import MAX_RETRY_S, RETRY_S
@@ -23,9 +25,20 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", bound=Message)
 MAX_RESEND_S = 5.0
+MAX_PEERS_CACHED = 4096
 _NOT_ADMITTED = (
     "does not admit us: it needs keys, and our node.public in its trusted/ (`rlctl keygen`, then restart it)"
 )
+
+
+class _Sent:
+    """Awaitable of a tell that needs no waiting."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        return iter(())  # type: ignore[return-value]
+
+
+_SENT = _Sent()
 
 
 class Outbound:
@@ -37,7 +50,9 @@ class Outbound:
         system.waits.sources.append(self._pending.waits)
         # Part of every key: a restarted process must not be answered by what its earlier life asked.
         self._life = system.incarnations.mint()
+        self._key = f"{system.node}/{system.process}#{self._life}/"
         self._asks = 0
+        self._peers: dict[str, Peer] = {}
 
     def answered(self, corr: int, outcome: Outcome) -> bool:
         """An answer came; False when nobody waits for it any longer."""
@@ -48,33 +63,52 @@ class Outbound:
         why = "is gone, or does not answer under that key" if admitted else _NOT_ADMITTED
         self._pending.fail_peer(peer, Unreachable(f"the process at {peer.endpoint} {why}"))
 
-    async def tell(self, to: Address | str, message: Message, *, source: Cell | None = None) -> None:
+    # -- tell --
+
+    def tell(self, to: Address | str, message: Message, *, source: Cell | None = None) -> Awaitable[None]:
         """See `Context.tell`."""
         if isinstance(to, str):
-            name = to
-            try:
-                to = await self._system.names.resolve(
-                    name, self._system.limits.resend_s, source.address.name if source else SYSTEM
-                )
-            except AskTimeout:
-                self._system.dead_letter("tell: nobody holds the name", name, message)
-                return
+            address = self._system.names.known(to)
+            if address is None:
+                return self._tell_by_name(to, message, source)
+            to = address
+        if to.endpoint != self._system.endpoint:
+            return self._tell_remote(to, message, source)
         local = self._system.local(to)
-        if local is not None:
-            lane = lane_of(local, message)
-            if lane is None:
-                self._system.dead_letter("tell: not handled", to.name, message)
-            elif local is source:
-                local.deliver(Delivery(message), lane)  # waiting for oneself would be for ever
-            else:
-                await local.mailbox.put(lane, Delivery(message))
-            return
-        if to.endpoint == self._system.wire.local.endpoint:
+        if local is None:
             self._system.dead_letter("tell: ended", to.name, message)
+            return _SENT
+        lane = lane_of(local, message)
+        if lane is None:
+            self._system.dead_letter("tell: not handled", to.name, message)
+            return _SENT
+        delivery = Delivery(message, None, None, _name(source), self._trace(source))
+        # Waiting for oneself would be for ever: a full mailbox of one's own refuses.
+        if local is source:
+            local.deliver(delivery, lane)
+        elif not local.take(delivery, lane):
+            return self._tell_full(local, delivery, lane)
+        return _SENT
+
+    async def _tell_by_name(self, name: str, message: Message, source: Cell | None) -> None:
+        try:
+            to = await self._system.names.resolve(name, self._system.limits.resend_s, _name(source))
+        except AskTimeout:
+            self._system.dead_letter("tell: nobody holds the name", name, message)
             return
+        await self.tell(to, message, source=source)
+
+    async def _tell_full(self, to: Cell, delivery: Delivery, lane: Lane) -> None:
+        if not await to.take_waiting(delivery, lane) and isinstance(delivery.message, Message):
+            self._system.dead_letter("tell: ended", to.address.name, delivery.message)
+
+    def _tell_remote(self, to: Address, message: Message, source: Cell | None) -> Awaitable[None]:
         frame = self._frame(to, message, Mode.TELL, source=source)
-        if self._system.wire.send(to.peer, [frame]) is not Sent.OK:
+        if self._system.wire.send(self._peer(to), [frame]) is not Sent.OK:
             self._system.dead_letter("tell: link full or gone", to.name, message)
+        return _SENT
+
+    # -- ask --
 
     async def ask(
         self,
@@ -89,22 +123,27 @@ class Outbound:
         """See `Context.ask`."""
         now = asyncio.get_running_loop().time
         deadline = now() + deadline_s
-        if source is not None and source.deadline is not None:
+        if source is not None and source.deadline is not None and IN_HAND.get() is source:
             deadline = min(deadline, source.deadline)
-        if not key:
-            self._asks += 1
-            key = f"{self._system.node}/{self._system.process}#{self._life}/{self._asks}"
         pause = RETRY_S
         while True:
-            left = deadline - now()
-            address: Address | None = None
+            address: Address | None
             try:
                 if isinstance(to, str):
-                    who = source.address.name if source else SYSTEM
-                    address = await self._system.names.resolve(to, left, who)
+                    address = self._system.names.known(to)
+                    if address is None:
+                        address = await self._system.names.resolve(to, deadline - now(), _name(source))
                 else:
                     address = to
-                reply = await self._ask_once(address, message, deadline, key, source, isinstance(to, str))
+                if address.endpoint == self._system.endpoint:
+                    reply = await self._ask_local(address, message, deadline, key, source)
+                else:
+                    if not key:
+                        self._asks += 1
+                        key = f"{self._key}{self._asks}"
+                    reply = await self._ask_remote(
+                        address, message, deadline, key, source, isinstance(to, str)
+                    )
             except Unreachable:
                 if isinstance(to, Address):
                     raise
@@ -120,52 +159,87 @@ class Outbound:
                 raise Crashed(f"{address} answered {kind_of(reply)}, expected {expect.__name__}")
             return reply
 
-    async def _ask_once(
+    async def _ask_local(
+        self, to: Address, message: Message, deadline: float, key: str, source: Cell | None
+    ) -> Message:
+        local = self._system.local(to)
+        if local is None:
+            raise Unreachable(f"{to} is not alive")
+        pending = self._new(message, to, None, source, deadline)
+        try:
+            self._system.inbound.admit(
+                local, message, key, deadline, pending.resolve, pending.source, self._trace(source)
+            )
+            outcome = await pending.wait(deadline)
+        finally:
+            self._pending.forget(pending.corr)
+        return self._result(pending, outcome)
+
+    async def _ask_remote(
         self, to: Address, message: Message, deadline: float, key: str, source: Cell | None, named: bool
     ) -> Message:
-        loop = asyncio.get_running_loop()
-        local = self._system.local(to)
-        who = source.address.name if source else SYSTEM
-        began = loop.time()
-        corr, future = self._pending.new(who, to, message, deadline)
+        now = asyncio.get_running_loop().time
+        peer = self._peer(to)
+        pending = self._new(message, to, peer, source, deadline)
+        resend = self._system.limits.resend_s
         try:
-            if local is not None:
-                self._system.inbound.admit(
-                    local,
-                    message,
-                    key,
-                    deadline,
-                    lambda outcome: _ignore(self._pending.resolve(corr, outcome)),
-                )
-            elif to.endpoint == self._system.wire.local.endpoint:
-                raise Unreachable(f"{to} is not alive")
-            resend = self._system.limits.resend_s
             while True:
-                left = deadline - loop.time()
+                left = deadline - now()
                 if left <= 0:
-                    what = f"answer to {kind_of(message)}"
-                    self._system.waits.expire(who, what, str(to), loop.time() - began)
-                    raise AskTimeout(f"{kind_of(message)} to {to}: no reply by its deadline")
-                if local is None:
-                    frame = self._frame(
-                        to, message, Mode.ASK, source=source, corr=corr, key=key, deadline_left_s=left
-                    )
-                    self._system.wire.send(to.peer, [frame])
-                await asyncio.wait([future], timeout=left if local is not None else min(resend, left))
-                if not future.done() and named and local is None:
+                    return self._result(pending, None)
+                frame = self._frame(
+                    to, message, Mode.ASK, source=source, corr=pending.corr, key=key, deadline_left_s=left
+                )
+                self._system.wire.send(peer, [frame])
+                outcome = await pending.wait(min(deadline, now() + resend))
+                if outcome is None and named:
                     held = await self._system.names.still_held(to, resend)
-                    if not held and not future.done():
+                    outcome = pending.outcome
+                    if outcome is None and not held:
                         raise Unreachable(f"{to} does not hold its name any longer")
-                if future.done():
-                    return future.result()
+                if outcome is not None:
+                    return self._result(pending, outcome)
                 resend = min(resend * 2, MAX_RESEND_S)
         finally:
-            self._pending.forget(corr)
+            self._pending.forget(pending.corr)
+
+    def _new(
+        self, message: Message, to: Address, peer: Peer | None, source: Cell | None, deadline: float
+    ) -> PendingAsk:
+        now = asyncio.get_running_loop().time()
+        return self._pending.new(message, to, peer, _name(source), now, deadline)
+
+    def _result(self, pending: PendingAsk, outcome: Outcome | None) -> Message:
+        """What the caller of an ask gets, or the error that it stands for."""
+        if outcome is None:
+            kind = kind_of(pending.message)
+            waited_s = asyncio.get_running_loop().time() - pending.since
+            self._system.waits.expire(pending.source, f"answer to {kind}", str(pending.to), waited_s)
+            raise AskTimeout(f"{kind} to {pending.to}: no reply by its deadline")
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    # -- frames --
 
     def system_message(self, to: Peer | Route, message: Message) -> None:
         """A tell to the system of another process."""
         envelope = Envelope(kind=kind_of(message), lane=Lane.SYSTEM, dst=SYSTEM, body=encode_body(message))
         self._system.wire.send(to, [encode(envelope)])
+
+    def _peer(self, to: Address) -> Peer:
+        peer = self._peers.get(to.endpoint)
+        if peer is None or peer.public_key != to.public_key:
+            if len(self._peers) >= MAX_PEERS_CACHED:
+                self._peers.clear()
+            peer = self._peers[to.endpoint] = to.peer
+        return peer
+
+    def _trace(self, source: Cell | None) -> str:
+        """Of the message that `source` has in hand: what it sends meanwhile belongs to that."""
+        if source is not None and source.trace and IN_HAND.get() is source:
+            return source.trace
+        return ""
 
     def _frame(
         self,
@@ -182,17 +256,18 @@ class Outbound:
             Envelope(
                 kind=kind_of(message),
                 mode=mode,
-                src=source.address.name if source else SYSTEM,
-                src_inc=source.address.incarnation if source else 0,
+                src=_name(source),
+                src_inc=source.address.incarnation if source is not None else 0,
                 dst=to.name,
                 dst_inc=to.incarnation,
                 corr=corr,
                 key=key,
                 deadline_left_ms=max(1, int(deadline_left_s * 1000)) if mode is Mode.ASK else 0,
+                trace=self._trace(source),
                 body=encode_body(message),
             )
         )
 
 
-def _ignore(_value: object) -> None:
-    return None
+def _name(source: Cell | None) -> str:
+    return source.address.name if source is not None else SYSTEM

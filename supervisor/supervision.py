@@ -12,7 +12,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from supervisor.cell import Cell, Exit
+from supervisor.cell import Cell
+from supervisor.delivery import Exit
 from supervisor.errors import ActorError, Hopeless, RestartIntensityReached
 from supervisor.journal import JournalStore
 from supervisor.process import ChildProcess, ProcessExit, ProcessSpec

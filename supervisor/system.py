@@ -15,13 +15,14 @@ from typing import TypeVar, cast
 
 from supervisor.actor import Actor, Terminated
 from supervisor.address import ANY_INCARNATION, Address, Incarnations
-from supervisor.cell import Cell, Delivery, Exit
+from supervisor.cell import Cell
+from supervisor.delivery import Delivery, Exit
 from supervisor.errors import (
     ActorError,
     Unreachable,
 )
 from supervisor.inbound import Inbound
-from supervisor.journal import Journal, JournalStore
+from supervisor.journal import JournalStore
 from supervisor.limits import Limits
 from supervisor.mailbox import Lane
 from supervisor.message import Message, kind_of
@@ -69,6 +70,7 @@ class ActorSystem:
         self.node = node
         self.process = process
         self.wire = wire
+        self.endpoint = wire.local.endpoint
         self.network = network
         self.incarnations = incarnations
         self.seed = seed
@@ -77,6 +79,7 @@ class ActorSystem:
         self.state_sources: list[Callable[[], list[ActorState]]] = []
         self._journals = journals
         self._cells: dict[str, Cell] = {}
+        self._on_exit: dict[str, Callable[[Exit], None]] = {}
         self._owned: dict[str, list[str]] = {}
         self.waits = Waits()
         self.watches = Watches(self)
@@ -128,28 +131,29 @@ class ActorSystem:
         `journals`: where it keeps its streams instead of with the process's others."""
         if name in self._cells:
             raise ActorError(f"{self.node}/{self.process}: the name {name!r} is taken")
-        incarnation = self.incarnations.mint()
         address = Address(
             name=name,
-            endpoint=self.wire.local.endpoint,
+            endpoint=self.endpoint,
             public_key=self.wire.local.public_key,
-            incarnation=incarnation,
+            incarnation=self.incarnations.mint(),
         )
-
-        def ended(exit_: Exit) -> None:
-            self._cells.pop(name, None)
-            for child in self._owned.pop(name, []):
-                if child in self._cells:
-                    self._cells[child].crash(Unreachable(f"its owner {name} has ended"))
-            self.watches.local_ended(name, incarnation, exit_.cause)
-            if on_exit is not None:
-                on_exit(exit_)
-
-        journal = Journal(journals or self._journals, name, incarnation)
-        cell = Cell(self, address, factory, journal, ended)
+        cell = Cell(self, address, factory, journals or self._journals, self._ended)
         self._cells[name] = cell
+        if on_exit is not None:
+            self._on_exit[name] = on_exit
         self.names.changed()
         return cell
+
+    def _ended(self, cell: Cell, exit_: Exit) -> None:
+        name = cell.address.name
+        self._cells.pop(name, None)
+        for child in self._owned.pop(name, []):
+            if child in self._cells:
+                self._cells[child].crash(Unreachable(f"its owner {name} has ended"))
+        self.watches.local_ended(name, exit_.incarnation, exit_.cause)
+        on_exit = self._on_exit.pop(name, None)
+        if on_exit is not None:
+            on_exit(exit_)
 
     def spawn_owned(self, owner: Cell, name: str, factory: Callable[[], object]) -> Address:
         """See `Context.spawn`."""
@@ -210,7 +214,7 @@ class ActorSystem:
 
     def local(self, to: Address) -> Cell | None:
         """The living actor of this process that `to` means."""
-        if to.endpoint != self.wire.local.endpoint:
+        if to.endpoint != self.endpoint:
             return None
         cell = self._cells.get(to.name)
         if cell is None or to.incarnation not in (ANY_INCARNATION, cell.address.incarnation):
@@ -230,7 +234,7 @@ class ActorSystem:
             ActorState(
                 name=cell.address.name,
                 incarnation=cell.address.incarnation,
-                state="running" if cell.started.done() else "starting",
+                state="running" if cell.ready else "starting",
                 mailbox=len(cell.mailbox),
                 handled=cell.handled,
                 dropped=cell.dropped,
@@ -246,7 +250,7 @@ class ActorSystem:
             node=self.node,
             process=self.process,
             pid=os.getpid(),
-            endpoint=self.wire.local.endpoint,
+            endpoint=self.endpoint,
             actors=[*merged, *known.values()],
             refused=dict(self.wire.refused),
             dead_letters=dict(self.dead_letters),

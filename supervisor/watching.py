@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from supervisor.actor import Terminated
 from supervisor.address import Address
-from supervisor.cell import Cell, Delivery
+from supervisor.cell import Cell
+from supervisor.delivery import Delivery
 from supervisor.mailbox import Lane
 from supervisor.system_messages import Ended, Watch
 
