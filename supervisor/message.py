@@ -4,6 +4,9 @@ Owns the table from kind (the class name, the tag on the wire) to type, and the 
 Knows nothing of envelopes, links or actors.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import msgspec
 
 from supervisor.errors import BadBody, UnknownKind
@@ -27,6 +30,11 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
             raise TypeError(f"message {cls.__name__!r} is defined in {known.__module__} and {cls.__module__}")
         _KINDS[cls.__name__] = cls
         _DECODERS.pop(cls.__name__, None)
+
+
+def known_kinds() -> Mapping[str, type[Message]]:
+    """Message class by kind: all that the modules imported so far define."""
+    return MappingProxyType(_KINDS)
 
 
 class Done(Message, frozen=True):

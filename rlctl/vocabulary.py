@@ -1,0 +1,51 @@
+"""Every kind of message and every actor of the product, found by looking.
+
+Owns the search: a module of the floors below whose text names `Message` or `Actor` is imported, and what it
+defines is taken. Nothing is listed by hand, so nothing can be left out. Imports the engines and all else that
+they need: for documents and tests, never for a running process.
+"""
+
+import importlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from supervisor.actor import Actor
+from supervisor.message import Message, known_kinds
+
+ROOT = Path(__file__).parent.parent
+FLOORS = ("supervisor", "actors", "nodeagent", "rlctl")
+"""Where messages may be defined; those of chaos and bench are spoken by no run."""
+
+_NAMES_ONE = re.compile(r"\b(?:Message|Actor)\b")
+
+
+def kinds() -> dict[str, type[Message]]:
+    """Message class by kind, in the order of their modules and, within one, of the source."""
+    _import_all()
+    found = [(name, cls) for name, cls in known_kinds().items() if _is_ours(cls)]
+    return dict(sorted(found, key=lambda entry: entry[1].__module__))
+
+
+def actors() -> list[type[Actor]]:
+    """Actor classes that handle anything, by module and name."""
+    _import_all()
+    found = {cls for cls in _below(Actor) if _is_ours(cls) and cls.handlers()}
+    return sorted(found, key=lambda cls: (cls.__module__, cls.__qualname__))
+
+
+def _import_all() -> None:
+    for floor in FLOORS:
+        for path in sorted((ROOT / floor).rglob("*.py")):
+            if path.stem != "__main__" and _NAMES_ONE.search(path.read_text(encoding="utf-8")):
+                importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
+
+
+def _is_ours(cls: type) -> bool:
+    return cls.__module__.partition(".")[0] in FLOORS
+
+
+def _below(cls: type[Actor]) -> Iterator[type[Actor]]:
+    for sub in cls.__subclasses__():
+        yield sub
+        yield from _below(sub)

@@ -1,0 +1,149 @@
+"""Every message and every frame has the bytes that are written down, and they mean what is written down."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import msgspec
+import pytest
+
+from chaos.examples import example
+from rlctl import vocabulary
+from supervisor.errors import BadBody
+from supervisor.message import Message, decode_body, encode_body
+from tests.golden import book, frames
+
+ADD = "run `python -m tests.golden`, and commit what it writes"
+KINDS = vocabulary.kinds()
+GOLDEN = {name: entry for page in book.written().values() for name, entry in page.items()}
+CASES = {case.name: case for case in frames.cases()}
+
+
+def plain(message: Message) -> Any:
+    def listed(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: listed(inner) for key, inner in value.items()}
+        return [listed(item) for item in value] if isinstance(value, list | tuple) else value
+
+    return listed(msgspec.to_builtins(message, builtin_types=(bytes,)))
+
+
+def unpacked(data: bytes) -> Any:
+    return msgpack.unpackb(data, strict_map_key=False)
+
+
+def test_every_kind_and_every_frame_has_a_golden_entry_and_nothing_else_has() -> None:
+    assert len(KINDS) > 100
+    missing = sorted((KINDS.keys() | CASES.keys()) - GOLDEN.keys())
+    assert not missing, f"no golden bytes of {', '.join(missing)}: {ADD}"
+    left = sorted(GOLDEN.keys() - KINDS.keys() - CASES.keys())
+    assert not left, f"golden bytes of what is gone: {', '.join(left)}: {ADD}"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_message_is_encoded_to_its_golden_bytes_and_read_back_from_them(kind: str) -> None:
+    value, golden = example(KINDS[kind]), GOLDEN[kind]
+    assert encode_body(value) == golden.parts[0], (
+        f"the bytes of {kind} changed: processes of another release and journals on disk hold the old ones. "
+        f"If that is meant, `python -m tests.golden --change {kind}`"
+    )
+    assert decode_body(kind, golden.parts[0]) == value
+    assert json.loads(golden.meaning) == json.loads(msgspec.json.encode(value))
+    # Any other implementation reads the same.
+    assert unpacked(golden.parts[0]) == plain(value)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_fields_of_a_newer_minor_version_are_skipped_wherever_they_stand(kind: str) -> None:
+    def newer(value: Any) -> Any:
+        is_map = isinstance(value, dict) and any(key == "key0" or not isinstance(key, str) for key in value)
+        if isinstance(value, dict) and not is_map:  # a struct
+            return {**{key: newer(inner) for key, inner in value.items()}, "of tomorrow": [1, {"a": b"b"}]}
+        return [newer(item) for item in value] if isinstance(value, list) else value
+
+    value = example(KINDS[kind])
+    changed = newer(unpacked(GOLDEN[kind].parts[0]))
+    assert changed["of tomorrow"]
+    assert decode_body(kind, msgpack.packb(changed)) == value
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_of_an_older_version_a_missing_field_takes_its_default_or_is_refused_by_name(kind: str) -> None:
+    golden = unpacked(GOLDEN[kind].parts[0])
+    for field in msgspec.structs.fields(KINDS[kind]):
+        older = msgpack.packb({key: value for key, value in golden.items() if key != field.encode_name})
+        if field.required:
+            with pytest.raises(BadBody, match=f"missing required field `{field.encode_name}`"):
+                decode_body(kind, older)
+        else:
+            default = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
+            found = decode_body(kind, older)
+            assert getattr(found, field.name) == default
+            assert {**plain(found), field.encode_name: golden[field.encode_name]} == golden
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_body_that_is_cut_or_named_for_another_kind_is_refused(kind: str) -> None:
+    whole = GOLDEN[kind].parts[0]
+    for end in range(len(whole)):
+        with pytest.raises(BadBody):
+            decode_body(kind, whole[:end])
+    with pytest.raises(BadBody):
+        decode_body(kind, msgpack.packb({**unpacked(whole), "type": "Another"}))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_frame_is_encoded_to_its_golden_bytes_and_read_back_from_them(name: str) -> None:
+    case, golden = CASES[name], GOLDEN[name]
+    assert tuple(case.parts) == golden.parts, (
+        f"the bytes of {name} changed: is that a new minor version, or another major one (transport/)? If it "
+        f"is meant, `python -m tests.golden --change '{name}'`"
+    )
+    assert case.decode(list(golden.parts)) == case.value
+    assert json.loads(golden.meaning) == json.loads(msgspec.json.encode(case.meaning))
+    if case.packed:
+        assert [unpacked(part) for part in golden.parts] == case.meaning
+
+
+@pytest.mark.parametrize("name", [case.name for case in CASES.values() if case.packed])
+def test_elements_that_a_newer_minor_version_appends_to_a_frame_are_skipped(name: str) -> None:
+    case = CASES[name]
+    newer = [msgpack.packb([*unpacked(part), "of tomorrow", {"a": [1]}]) for part in GOLDEN[name].parts]
+    assert case.decode(newer) == case.value
+
+
+def test_the_header_of_a_token_frame_may_grow_too() -> None:
+    header, columns = GOLDEN["TokenFrame"].parts
+    newer = [msgpack.packb([*unpacked(header), "of tomorrow"]), columns]
+    assert CASES["TokenFrame"].decode(newer) == CASES["TokenFrame"].value
+
+
+def test_the_command_adds_and_removes_entries_but_changes_none_that_it_is_not_told_to(tmp_path: Path) -> None:
+    # In a process of its own, on a copy of the files: a class that is defined here would stay known.
+    script = f"""
+import shutil, sys
+from pathlib import Path
+from tests.golden import __main__ as command, book
+copy = Path({str(tmp_path)!r})
+for page in book.HERE.glob("*.txt"):
+    shutil.copy(page, copy)
+book.HERE = copy
+page = copy / "supervisor.message.txt"
+page.write_text(page.read_text().replace("Done", "Finished"))
+other = copy / "transport.txt"
+other.write_text(other.read_text().replace("9501ad", "9502ad"))
+print(command.main([]), command.main([]), command.main(["--change", "TokenFrame"]), command.main([]))
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, cwd=book.HERE.parents[1]
+    )
+    lines = ran.stdout.splitlines()
+    assert lines[:3] == [
+        "added    supervisor.message: Done",
+        "HELD     transport: TokenFrame: its bytes differ; --change TokenFrame if that is meant",
+        "removed  Finished",
+    ], ran.stderr
+    assert lines[3:] == [lines[1], "changed  transport: TokenFrame", "1 1 0 0"]
