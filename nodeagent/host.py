@@ -23,6 +23,7 @@ from configs.schema import Config
 from nodeagent.exit_codes import FAILED, NO_STATE, CannotRun, as_cannot_run
 from supervisor import ActorSystem, Incarnations, Limits, SqliteJournal
 from supervisor.network import Network
+from transport.key_follower import KeyFollower
 from transport.keys import NodeKeys
 from transport.mesh import ZmqWire
 from transport.wire import Peer
@@ -165,9 +166,12 @@ async def open_system(seat: Seat, bounds: Bounds | None = None) -> AsyncIterator
         limits=bounds.limits,
     )
     system.start()
+    follower = KeyFollower(keys, seat.keys) if keys is not None and seat.keys is not None else None
     try:
         yield system
     finally:
+        if follower is not None:
+            follower.close()
         await system.close()
 
 

@@ -27,7 +27,8 @@ R = TypeVar("R", bound=Message)
 MAX_RESEND_S = 5.0
 MAX_PEERS_CACHED = 4096
 _NOT_ADMITTED = (
-    "does not admit us: it needs keys, and our node.public in its trusted/ (`rlctl keygen`, then restart it)"
+    "does not admit us: it needs keys, and our node.public in its trusted/ (`rlctl trust`), or "
+    "we do not trust its key any longer"
 )
 
 

@@ -49,6 +49,8 @@ class BulkServer:
         self._refusals = Refusals("bulk server")
         self._listening: socket.socket | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._accepting: asyncio.Task[None] | None = None
+        self._leave_keys = keys.allowed.subscribe(self._on_keys) if keys is not None else None
         self.served_bytes = 0
 
     @property
@@ -75,7 +77,7 @@ class BulkServer:
                 error.errno, f"{where}: {error.strerror}; give a free port of this host"
             ) from None
         self._listening.setblocking(False)
-        self._spawn(self._accept(self._listening))
+        self._accepting = self._spawn(self._accept(self._listening))
 
     def publish(self, version: int, path: Path | str) -> None:
         """Serve a file as `version` from now on. Raises OSError, or ValueError for an empty file."""
@@ -103,6 +105,8 @@ class BulkServer:
 
     async def close(self) -> None:
         """Stop listening and cut every connection."""
+        if self._leave_keys is not None:
+            self._leave_keys()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -111,10 +115,22 @@ class BulkServer:
             self._listening.close()
         self._files.clear()
 
-    def _spawn(self, work: Coroutine[object, None, None]) -> None:
+    def _on_keys(self, _added: frozenset[str], removed: frozenset[str]) -> None:
+        """Somebody is trusted no longer. A token does not tell whose it is, and may have been passed on: all
+        of them fall, and every connection with them. Whoever is still trusted asks for a new one on the
+        control plane and resumes with what it lacks; the revoked one cannot ask."""
+        if not removed:
+            return
+        self._tokens.clear()
+        for task in self._tasks:
+            if task is not self._accepting:
+                task.cancel()
+
+    def _spawn(self, work: Coroutine[object, None, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _accept(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()

@@ -2,9 +2,10 @@
 
 Owns `NodeKeys`, its directory (`node.public`, `node.secret` readable by the owner alone, `trusted/*.public`;
 each file is one line of z85), and the rule that nothing listens beyond loopback without keys. Checking the
-keys of those who connect is `zap`'s work.
+keys of those who connect is `zap`'s and `gate`'s work.
 """
 
+import hashlib
 import ipaddress
 import os
 import re
@@ -14,6 +15,10 @@ from pathlib import Path
 
 import zmq
 
+from transport.allow_list import AllowList
+
+FINGERPRINT_CHARS = 12
+TRUSTED = "trusted"  # folder of the keys that a node admits
 Z85_KEY_CHARS = 40
 _Z85 = re.compile(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
 
@@ -28,16 +33,19 @@ class RefusedToListen(Exception):
 
 @dataclass(frozen=True, slots=True)
 class NodeKeys:
-    """A node's key pair and the public keys that it admits besides its own (all z85, 40 characters)."""
+    """A node's key pair and the public keys that it admits besides its own (all z85, 40 characters).
+
+    `trusted` is the list as it was read; `allowed` is the one in force, which all sockets with these keys
+    ask: the trusted ones and this node's own key, for its other processes.
+    """
 
     public: str
     secret: str = field(repr=False)
     trusted: frozenset[str] = frozenset()
+    allowed: AllowList = field(init=False, repr=False, compare=False)
 
-    @property
-    def admitted(self) -> frozenset[str]:
-        """Everybody who may connect: the trusted ones and this node's other processes."""
-        return self.trusted | {self.public}
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "allowed", AllowList(self.trusted | {self.public}))
 
     @classmethod
     def generate(cls) -> "NodeKeys":
@@ -50,20 +58,18 @@ class NodeKeys:
         """Read a key directory. Raises `BadKeys`."""
         root = Path(directory)
         secret_path = root / "node.secret"
-        public, secret = _read_key(root / "node.public"), _read_key(secret_path)
+        public, secret = read_key(root / "node.public"), read_key(secret_path)
         mode = stat.S_IMODE(secret_path.stat().st_mode)
         if mode & 0o077:
             raise BadKeys(f"{secret_path}: mode {mode:04o} lets others read it: chmod 600 {secret_path}")
         if zmq.curve_public(secret.encode()).decode() != public:
             raise BadKeys(f"{root}: node.public does not belong to node.secret: make a new pair")
-        return cls(
-            public, secret, frozenset(_read_key(path) for path in sorted((root / "trusted").glob("*.public")))
-        )
+        return cls(public, secret, frozenset(read_trusted(root).values()))
 
     def save(self, directory: Path | str) -> None:
         """Write the key directory. An existing secret is never overwritten (`BadKeys`)."""
         root = Path(directory)
-        (root / "trusted").mkdir(parents=True, exist_ok=True)
+        (root / TRUSTED).mkdir(parents=True, exist_ok=True)
         secret_path = root / "node.secret"
         try:
             fd = os.open(secret_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -73,7 +79,18 @@ class NodeKeys:
             file.write(self.secret + "\n")
         (root / "node.public").write_text(self.public + "\n")
         for key in self.trusted:
-            (root / "trusted" / f"{key.encode().hex()[:16]}.public").write_text(key + "\n")
+            (root / TRUSTED / f"{fingerprint(key)}.public").write_text(key + "\n")
+
+
+def fingerprint(key: str) -> str:
+    """A short name of a public key, for people and files: the first digits of its SHA-256."""
+    return hashlib.sha256(key.encode()).hexdigest()[:FINGERPRINT_CHARS]
+
+
+def read_trusted(root: Path) -> dict[str, str]:
+    """The trusted keys of a key directory by the names of their files; none without the folder. Raises
+    `BadKeys`."""
+    return {path.stem: read_key(path) for path in sorted((root / TRUSTED).glob("*.public"))}
 
 
 def require_keys_beyond_loopback(bind: str, keys: NodeKeys | None) -> None:
@@ -102,6 +119,11 @@ def is_loopback(endpoint: str) -> bool:
         return False
 
 
+def host_and_port(endpoint: str) -> tuple[str, int]:
+    """The two halves of a bound endpoint, as the kernel names them."""
+    return _host(endpoint), int(endpoint.rpartition(":")[2])
+
+
 def _host(endpoint: str) -> str:
     match = re.fullmatch(r"tcp://(\[[^\]]+\]|[^:/]+):(\d{1,5}|\*)", endpoint)
     if match is None:
@@ -109,7 +131,8 @@ def _host(endpoint: str) -> str:
     return match[1].strip("[]")
 
 
-def _read_key(path: Path) -> str:
+def read_key(path: Path) -> str:
+    """The key in a file. Raises `BadKeys`."""
     try:
         text = path.read_text().strip()
     except FileNotFoundError:

@@ -29,7 +29,7 @@ from transport.wire import (
     Sent,
     check_frames,
 )
-from transport.zap import ROUTING_MARK, Authenticator, owned_routing_id, receive_verified
+from transport.zap import ROUTING_MARK, owned_routing_id
 
 MAX_PEERS = 1000  # dialled at a time; three sockets of the context's limit each
 MAX_PARTS = 16  # frames in one message
@@ -119,7 +119,7 @@ class ZmqWire:
         self._refusals = Refusals(self._name)
         listener = open_router(self._context, bind, keys, self._on_stranger)
         self._local = listener.local
-        self._domain = listener.domain
+        self._listener = listener
         self._router = listener.sock
         self._monitor = MonitorPort(self._router, _LISTEN_EVENTS, self._on_failed_handshake)
         self._port: Port | None = None
@@ -128,6 +128,7 @@ class ZmqWire:
         self._on_frames: OnFrames | None = None
         self._on_link: OnLink | None = None
         self._closed = False
+        self._leave_keys = keys.allowed.subscribe(self._on_keys) if keys is not None else _nothing
 
     @property
     def local(self) -> Peer:
@@ -157,7 +158,7 @@ class ZmqWire:
     def listen(self, on_frames: OnFrames, on_link: OnLink) -> None:
         self._on_frames = on_frames
         self._on_link = on_link
-        receive = (lambda: receive_verified(self._router)) if self._keys is not None else None
+        receive = self._listener.receive
         self._port = Port(self._router, self._on_routed, receive=receive, on_refused=self._on_refused)
 
     def forget(self, peer: Peer) -> None:
@@ -176,8 +177,9 @@ class ZmqWire:
         if self._port is not None:
             self._port.close()
         self._router.close(linger=0)
-        if self._domain:
-            Authenticator.shared(self._context).release(self._domain)
+        if self._listener.gate is not None:
+            self._listener.gate.close()
+        self._leave_keys()
 
     def tell_link(self, peer: Peer, link: Link) -> None:
         """Pass a link event on."""
@@ -233,6 +235,11 @@ class ZmqWire:
         else:
             self.deliver(route, rest)
 
+    def _on_keys(self, _added: frozenset[str], removed: frozenset[str]) -> None:
+        for peer in [peer for peer in self._dials if peer.public_key in removed]:
+            self._refusals.count(peer.endpoint, "revoked", "its key is trusted no longer: we hang up")
+            self._dials[peer].link.rejected()
+
     def _on_refused(self, error: FrameError) -> None:
         self._refusals.count("a peer", error.reason, str(error))
 
@@ -241,3 +248,7 @@ class ZmqWire:
 
     def _on_failed_handshake(self, event: int, value: int) -> None:
         self._refusals.count("a connection", "handshake", f"{zmq.Event(event).name}, code {value}")
+
+
+def _nothing() -> None:
+    pass

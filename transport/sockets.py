@@ -10,10 +10,11 @@ from typing import cast
 
 import zmq
 
-from transport.keys import NodeKeys, require_keys_beyond_loopback
+from transport.gate import Gate
+from transport.keys import NodeKeys, fingerprint, require_keys_beyond_loopback
 from transport.port import Sock
 from transport.wire import MAX_FRAME_BYTES, Peer
-from transport.zap import Authenticator, OnStranger
+from transport.zap import OnStranger
 
 MAX_SOCKETS = 4096  # libzmq's default of 1023 is three sockets for each of some hundred peers
 HANDSHAKE_IVL_MS = 2000  # a connection that does not speak ZMTP by then is closed
@@ -33,11 +34,18 @@ class CannotListen(OSError):
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """A bound ROUTER, where others reach it, and its admission domain (b"" without keys)."""
+    """A bound ROUTER, where others reach it, and its gate (None without keys)."""
 
     sock: Sock
     local: Peer
-    domain: bytes
+    gate: Gate | None
+
+    def receive(self) -> list[bytes]:
+        """Take one message without blocking; with keys only of whom the gate lets speak. Raises `FrameError`,
+        or `zmq.Again` when there is none."""
+        if self.gate is not None:
+            return self.gate.receive(self.sock)
+        return self.sock.recv_multipart(zmq.NOBLOCK)
 
 
 def default_context() -> zmq.Context[Sock]:
@@ -57,18 +65,17 @@ def open_router(
     sock.setsockopt(zmq.ROUTER_MANDATORY, 1)
     sock.setsockopt(zmq.ROUTER_HANDOVER, 1)
     sock.setsockopt(zmq.BACKLOG, BACKLOG)
-    domain = b""
-    if keys is not None:
-        domain = Authenticator.shared(context).admit(keys.admitted, on_stranger)
+    gate = Gate(context, keys, on_stranger) if keys is not None else None
+    if keys is not None and gate is not None:
         sock.setsockopt(zmq.CURVE_SERVER, 1)
         sock.setsockopt(zmq.CURVE_SECRETKEY, keys.secret.encode())
-        sock.setsockopt(zmq.ZAP_DOMAIN, domain)
+        sock.setsockopt(zmq.ZAP_DOMAIN, gate.domain)
     try:
         sock.bind(bind)
     except zmq.ZMQError as error:
         sock.close(linger=0)
-        if domain:
-            Authenticator.shared(context).release(domain)
+        if gate is not None:
+            gate.close()
         hint = {
             errno.EADDRINUSE: "another process listens there: stop it or give another port",
             errno.EADDRNOTAVAIL: "no interface of this host has that address",
@@ -76,19 +83,23 @@ def open_router(
         }.get(error.errno or 0, "check the address")
         raise CannotListen(error.errno, f"{bind}: {error.strerror}; {hint}") from None
     endpoint = cast(bytes, sock.getsockopt(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
-    return Listener(sock, Peer(endpoint, keys.public if keys is not None else ""), domain)
+    if gate is not None:
+        gate.guard(endpoint)
+    return Listener(sock, Peer(endpoint, keys.public if keys is not None else ""), gate)
 
 
 def open_dealer(
     context: zmq.Context[Sock], peer: Peer, routing_id: bytes, keys: NodeKeys | None, *, hwm: int = 1000
 ) -> Sock:
-    """A DEALER that is not connected yet (watch it first). `peer` must have a key exactly if we have:
-    ValueError otherwise."""
+    """A DEALER that is not connected yet (watch it first). `peer` must have a key exactly if we have, and not
+    a revoked one: ValueError otherwise."""
     if (keys is None) != (peer.public_key == ""):
         ours, theirs = ("none", "one") if keys is None else ("one", "none")
         raise ValueError(
             f"{peer.endpoint}: this process has {ours} CURVE key and the peer's address {theirs}"
         )
+    if keys is not None and not keys.allowed.may_dial(peer.public_key):
+        raise ValueError(f"{peer.endpoint}: its key {fingerprint(peer.public_key)} was revoked here")
     sock = context.socket(zmq.DEALER)
     _set_common(sock, peer.endpoint, hwm)
     sock.setsockopt(zmq.ROUTING_ID, routing_id)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import zmq
 
 from transport import stream_control, token_frame
-from transport.keys import NodeKeys
+from transport.keys import Z85_KEY_CHARS, NodeKeys
 from transport.port import Port, Sock
 from transport.refusal import FrameError, Refusals
 from transport.sockets import default_context, open_router
@@ -19,9 +19,10 @@ from transport.stream_control import Ack, Have, Hello, Refused, Resend
 from transport.token_frame import TokenFrame
 from transport.token_ring import ReceiveCursor, Verdict
 from transport.wire import Peer, Route
-from transport.zap import ROUTING_MARK, Authenticator, receive_verified
+from transport.zap import ROUTING_MARK
 
 WINDOW_FRAMES = 256  # unacknowledged frames in flight for each instance
+NOBODY: Route = b""  # where a stream is answered whose instance is trusted no longer
 MAX_STREAMS = 4096  # incarnations of streams that a receiver remembers
 
 
@@ -55,9 +56,9 @@ class StreamReceiver:
         self.gaps = 0  # frames that came too early and were dropped
         self._streams: dict[tuple[str, int], _Stream] = {}
         listener = open_router(self._context, bind, keys, self._on_stranger, hwm=2 * window)
-        self._local, self._domain = listener.local, listener.domain
-        receive = (lambda: receive_verified(listener.sock)) if keys is not None else None
-        self._port = Port(listener.sock, self._on_frames, receive=receive, on_refused=self._on_bad)
+        self._local, self._gate = listener.local, listener.gate
+        self._port = Port(listener.sock, self._on_frames, receive=listener.receive, on_refused=self._on_bad)
+        self._leave_keys = keys.allowed.subscribe(self._on_keys) if keys is not None else None
         self._closed = False
 
     @property
@@ -75,7 +76,10 @@ class StreamReceiver:
         that were not delivered; a stream that is not connected is told when it comes back."""
         known = self._streams.get((stream, incarnation))
         if known is not None and known.cursor.acknowledge(seq):
-            self._answer(known.route, Ack(seq))
+            if known.route == NOBODY and known.cursor.delivered == seq:
+                del self._streams[stream, incarnation]
+            else:
+                self._answer(known.route, Ack(seq))
 
     def forget(self, stream: str, incarnation: int) -> None:
         """Drop what is known of a stream; if it speaks again, `have` decides anew."""
@@ -86,8 +90,10 @@ class StreamReceiver:
         if not self._closed:
             self._closed = True
             self._port.close()
-            if self._domain:
-                Authenticator.shared(self._context).release(self._domain)
+            if self._gate is not None:
+                self._gate.close()
+            if self._leave_keys is not None:
+                self._leave_keys()
 
     def _on_frames(self, frames: list[bytes]) -> None:
         route, *parts = frames
@@ -158,11 +164,22 @@ class StreamReceiver:
         return False
 
     def _answer(self, route: Route, message: stream_control.FromReceiver) -> None:
+        if route == NOBODY:
+            return
         try:
             self._port.send([route, *stream_control.encode(message)])  # not taken: the next hello asks again
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:  # the sender is gone; it says hello when it is back
                 raise
+
+    def _on_keys(self, _added: frozenset[str], removed: frozenset[str]) -> None:
+        """Forget the streams of revoked keys: at once, or when what they delivered is journaled, so that
+        `have` restores them exactly if they are trusted again."""
+        for key, known in list(self._streams.items()):
+            if known.route[-Z85_KEY_CHARS:].decode(errors="replace") in removed:
+                known.route = NOBODY
+                if known.cursor.delivered == known.cursor.acked:
+                    del self._streams[key]
 
     def _on_bad(self, error: FrameError) -> None:
         self._refusals.count("a peer", error.reason, str(error))

@@ -28,7 +28,9 @@ RING_FRAMES = 4096  # about a minute and a half of decoding at 45 steps a second
 HELLO_PERIOD_S = 0.25  # how soon silence is answered by another hello
 REDIAL_S = 5.0  # a connection that brings no answer for so long is made anew
 
-_DIAL_EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+REFUSED_S = 0.5  # who was not admitted asks again so soon; it may be trusted by then
+
+_DIAL_EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 _numbers = itertools.count(1)  # of this process: no two connections share a routing id
 
 
@@ -68,7 +70,9 @@ class StreamSender:
         self._acked_before = 0
         self._loop = asyncio.get_running_loop()
         self._silent_since = self._loop.time()
+        self._redial_s = REDIAL_S
         self._timer = self._loop.call_later(self._period_s, self._tick)
+        self._leave_keys = keys.allowed.subscribe(self._on_keys) if keys is not None else None
         self._why_refused = ""
         self._closed = False
 
@@ -98,6 +102,7 @@ class StreamSender:
         self._disconnect()
         self._to = to
         self._silent_since = self._loop.time()
+        self._redial_s = REDIAL_S
         name = f"{self._stream[:40]}#{self._incarnation}#{os.getpid():x}.{next(_numbers)}"
         sock = open_dealer(self._context, to, owned_routing_id(name, self._keys), self._keys)
         self._monitor = MonitorPort(sock, _DIAL_EVENTS, self._on_event)
@@ -134,6 +139,8 @@ class StreamSender:
         self._timer.cancel()
         self._disconnect()
         self._room.set()
+        if self._leave_keys is not None:
+            self._leave_keys()
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         while not condition():
@@ -153,12 +160,27 @@ class StreamSender:
         self._timer = self._loop.call_later(self._period_s, self._tick)
         if self._ring.live and (self._ring.sent == self._ring.acked or self._ring.acked > self._acked_before):
             self._silent_since = self._loop.time()
-        elif self._to is not None and self._loop.time() - self._silent_since > REDIAL_S:
-            self.connect(self._to)
+        elif self._to is not None and self._loop.time() - self._silent_since > self._redial_s:
+            self._redial(self._to)
         else:
             self._say_hello()
         self._acked_before = self._ring.acked
         self._flush()
+
+    def _redial(self, to: Peer) -> None:
+        try:
+            self.connect(to)
+        except ValueError as error:  # its key was revoked here: perhaps it is trusted again some day
+            self._refusals.count(str(to), "cannot-dial", str(error))
+
+    def _on_keys(self, added: frozenset[str], removed: frozenset[str]) -> None:
+        if self._to is None or self._why_refused:
+            return
+        if self._to.public_key in removed:
+            self._refusals.count(str(self._to), "revoked", "its key is trusted no longer: we hang up")
+            self._disconnect()
+        elif self._to.public_key in added:
+            self._redial(self._to)
 
     def _say_hello(self) -> None:
         if self._port is not None:
@@ -174,6 +196,9 @@ class StreamSender:
     def _on_event(self, event: int, _value: int) -> None:
         if event == zmq.EVENT_DISCONNECTED:
             self._ring.disconnected()
+        elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:  # libzmq does not try again
+            self._refusals.count(str(self._to), "rejected", "the receiver does not admit our key")
+            self._redial_s = REFUSED_S
         elif self._port is not None:
             self._port.writable()  # lets the socket notice its new connection
             self._say_hello()

@@ -1,8 +1,8 @@
 """Admission: which CURVE clients a listening socket lets in (ZAP, rfc.zeromq.org/spec/27).
 
 Owns the one ZAP handler that libzmq allows for a context, shared by its listening sockets through their ZAP
-domains, and the check that a routing id belongs to the key behind it. Without a handler libzmq admits every
-key, so a socket is admitted to its domain before it binds.
+domains, and the form of a routing id. Without a handler libzmq admits every key, so a socket is admitted to
+its domain before it binds. What happens after the handshake is `gate`'s work.
 """
 
 import asyncio
@@ -13,26 +13,19 @@ from weakref import WeakKeyDictionary
 import zmq
 from zmq.utils import z85
 
-from transport.keys import Z85_KEY_CHARS, NodeKeys
+from transport.keys import NodeKeys
 from transport.port import Port, Sock
-from transport.refusal import FrameError, WrongParts
 
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"  # fixed by the ZAP specification
 
 OnStranger = Callable[[str, str], None]  # (address, what it came with)
 
 
-class Impostor(FrameError):
-    """A frame carries a routing id that belongs to another key."""
-
-    reason = "impostor"
-
-
 class Authenticator:
     """Answers libzmq's admission requests of one context from the allow-list of each domain."""
 
     def __init__(self, context: zmq.Context[Sock]) -> None:
-        self._domains: dict[bytes, tuple[frozenset[str], OnStranger]] = {}
+        self._domains: dict[bytes, tuple[Callable[[str], bool], OnStranger]] = {}
         self._numbers = itertools.count(1)
         self._loop = asyncio.get_running_loop()
         sock = context.socket(zmq.ROUTER)  # as REP, but a malformed request cannot wedge it
@@ -51,10 +44,11 @@ class Authenticator:
             raise RuntimeError("sockets with keys of one context must live on one event loop")
         return found
 
-    def admit(self, keys: frozenset[str], on_stranger: OnStranger) -> bytes:
-        """Open a domain that admits `keys`; returns its name, to be set on the socket before it binds."""
+    def admit(self, admits: Callable[[str], bool], on_stranger: OnStranger) -> bytes:
+        """Open a domain; `admits` is asked of every key that comes, each time. Returns the domain's name, to
+        be set on the socket before it binds."""
         domain = f"gleaner-{next(self._numbers)}".encode()
-        self._domains[domain] = (keys, on_stranger)
+        self._domains[domain] = (admits, on_stranger)
         return domain
 
     def release(self, domain: bytes) -> None:
@@ -71,14 +65,18 @@ class Authenticator:
         if len(frames) < 8:
             return  # not a ZAP request
         asker, empty, version, request_id, domain, address, _identity, mechanism, *credentials = frames
-        keys, on_stranger = self._domains.get(domain, (frozenset[str](), _ignore))
+        admits, on_stranger = self._domains.get(domain, (_nobody, _ignore))
         key = z85.encode(credentials[0]).decode() if mechanism == b"CURVE" and credentials else ""
-        if key in keys:
+        if key and admits(key):
             answer = [asker, empty, version, request_id, b"200", b"OK", key.encode(), b""]
         else:
             on_stranger(address.decode(errors="replace"), f"{mechanism.decode(errors='replace')} key {key}")
             answer = [asker, empty, version, request_id, b"400", b"unknown key", b"", b""]
         self._port.send(answer)
+
+
+def _nobody(_key: str) -> bool:
+    return False
 
 
 def _ignore(_address: str, _what: str) -> None:
@@ -96,16 +94,3 @@ def owned_routing_id(name: str, keys: NodeKeys | None) -> bytes:
     """A routing id for a dialling socket: our mark, a name, and with keys the owner's public key."""
     owner = keys.public if keys is not None else ""
     return ROUTING_MARK + f"{name}#{owner}".encode()
-
-
-def receive_verified(sock: Sock) -> list[bytes]:
-    """Take one message of a CURVE ROUTER whose sender's routing id ends in its verified key. Raises
-    `Impostor`, or `zmq.Again` when there is none."""
-    parts = sock.recv_multipart(zmq.NOBLOCK, copy=False)
-    frames = [part.bytes for part in parts]
-    if len(parts) < 2:
-        raise WrongParts(f"{len(parts)} parts")
-    user = str(parts[1].get("User-Id"))
-    if frames[0][-Z85_KEY_CHARS:] != user.encode():
-        raise Impostor(f"routing id {frames[0][:64]!r} used by key {user}")
-    return frames

@@ -146,7 +146,7 @@ def test_keys_of_all_nodes_trust_each_other_and_new_ones_are_added(tmp_path: Pat
     assert main(["keygen", str(folder), "--node", "laptop"]) == OK
     keys = {name: NodeKeys.load(folder / name) for name in ("head", "spot-1", "laptop")}
     everybody = {it.public for it in keys.values()}
-    assert all(it.admitted == everybody for it in keys.values())
+    assert all(it.allowed.admitted == everybody for it in keys.values())
     secret = (folder / "head" / "node.secret").read_text()
     assert main(["keygen", str(folder), "--node", "head"]) == FAILED
     assert (folder / "head" / "node.secret").read_text() == secret

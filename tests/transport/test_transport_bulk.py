@@ -87,6 +87,40 @@ async def test_only_the_asked_ranges_are_touched(server, content, path) -> None:
     assert not any(into[4 * CHUNK :])
 
 
+async def test_a_revoked_key_takes_all_tokens_and_connections_along_and_the_trusted_resume(
+    content, path
+) -> None:
+    own, friend, spot = NodeKeys.generate(), NodeKeys.generate(), NodeKeys.generate()
+    keys = NodeKeys(own.public, own.secret, frozenset({friend.public, spot.public}))
+    server = BulkServer(keys=keys)
+    await server.start()
+    try:
+        server.publish(3, path)
+        source, into, landed = source_of(server), bytearray(len(content)), []
+
+        def on_chunk(chunk: Chunk) -> None:
+            landed.append(chunk)
+            if len(landed) == 2:
+                keys.allowed.replace(frozenset({own.public, friend.public}))
+
+        with pytest.raises(bulk.SourceGone) as cut:
+            await pull(
+                source, 3, chunks_of(content), memoryview(into), window=1, deadline_s=10, on_chunk=on_chunk
+            )
+        assert 2 <= len(cut.value.done) < len(chunks_of(content))
+        with pytest.raises(bulk.Unauthorized):
+            await pull(source, 3, chunks_of(content), memoryview(into), deadline_s=10)
+
+        left = [chunk for chunk in chunks_of(content) if chunk not in cut.value.done]
+        await pull(source_of(server), 3, left, memoryview(into), deadline_s=10)
+        assert into == content
+        after = source_of(server)
+        keys.allowed.replace(frozenset({own.public, friend.public, spot.public}))  # trust cuts nobody
+        await pull(after, 3, chunks_of(content), memoryview(into), deadline_s=10)
+    finally:
+        await server.close()
+
+
 async def test_many_pullers_at_once_get_the_same(server, content, path) -> None:
     server.publish(3, path)
     into = [bytearray(len(content)) for _ in range(8)]

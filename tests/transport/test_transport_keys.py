@@ -12,7 +12,7 @@ def test_keys_come_back_from_their_directory(tmp_path) -> None:
     keys = NodeKeys(pair.public, pair.secret, frozenset({friend.public}))
     keys.save(tmp_path)
     assert NodeKeys.load(tmp_path) == keys
-    assert keys.admitted == {pair.public, friend.public}
+    assert keys.allowed.admitted == {pair.public, friend.public}
     assert stat.S_IMODE((tmp_path / "node.secret").stat().st_mode) == 0o600
 
 

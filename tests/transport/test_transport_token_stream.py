@@ -286,6 +286,63 @@ async def test_with_keys_only_trusted_instances_are_heard(closing, eventually) -
         good.connect(Peer("tcp://127.0.0.1:1"))
 
 
+def trusting(own: NodeKeys, *others: NodeKeys) -> NodeKeys:
+    return NodeKeys(own.public, own.secret, frozenset(other.public for other in others))
+
+
+async def test_a_revoked_instance_is_cut_and_forgotten_and_goes_on_without_a_gap_when_trusted_again(
+    closing, eventually
+) -> None:
+    spot, friend, own = NodeKeys.generate(), NodeKeys.generate(), NodeKeys.generate()
+    keys = trusting(own, spot, friend)
+    manager = closing(Manager(keys=keys, prompt=False))
+    cut, kept = closing(StreamSender("spot", 1, keys=spot)), closing(StreamSender("friend", 1, keys=friend))
+    for sender in (cut, kept):
+        sender.connect(manager.receiver.local)
+        await pour(sender, range(1, 6))
+    await eventually(lambda: [len(manager.in_hand.get((who, 1), [])) for who in ("spot", "friend")] == [5, 5])
+
+    keys.allowed.replace(frozenset({own.public, friend.public}))
+    await pour(cut, range(6, 11))  # into the ring
+    await pour(kept, range(6, 11))
+    await eventually(lambda: len(manager.in_hand["friend", 1]) == 10)
+    await eventually(lambda: cut.refused["rejected"] >= 1)
+    assert manager.in_hand["spot", 1] == list(range(1, 6))
+    assert cut.unacknowledged == 10
+    manager.commit("spot", 1)  # what it had said before holds, and only then is it forgotten
+    assert set(manager.receiver._streams) == {("friend", 1)}
+
+    keys.allowed.replace(frozenset({own.public, friend.public, spot.public}))
+    await eventually(lambda: manager.in_hand.get(("spot", 1)) == list(range(6, 11)))
+    for who in ("spot", "friend"):
+        manager.commit(who, 1)
+        assert manager.journal[who, 1] == list(range(1, 11))
+    await asyncio.wait_for(cut.drained(), 5)
+    assert kept.refused == {}
+
+
+async def test_an_instance_hangs_up_on_a_manager_that_it_trusts_no_longer(closing, eventually) -> None:
+    spot, own = NodeKeys.generate(), NodeKeys.generate()
+    manager = closing(Manager(keys=trusting(own, spot)))
+    keys = trusting(spot, own)
+    sender = closing(StreamSender("spot", 1, keys=keys))
+    sender.connect(manager.receiver.local)
+    await pour(sender, range(1, 4))
+    await asyncio.wait_for(sender.drained(), 5)
+
+    keys.allowed.replace(frozenset({spot.public}))
+    await pour(sender, range(4, 6))
+    await asyncio.sleep(0.4)
+    assert manager.journal["spot", 1] == [1, 2, 3]
+    assert sender.refused == {"revoked": 1}
+    with pytest.raises(ValueError, match="was revoked here"):
+        sender.connect(manager.receiver.local)
+
+    keys.allowed.replace(frozenset({spot.public, own.public}))
+    await asyncio.wait_for(sender.drained(), 5)
+    assert manager.journal["spot", 1] == [1, 2, 3, 4, 5]
+
+
 SENDER = """
 import asyncio, sys
 from transport.token_stream import StreamSender

@@ -1,0 +1,237 @@
+"""The allow-list: followed from its directory, and in force on live connections."""
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import zmq
+
+from transport.allow_list import MAX_REVOKED, AllowList
+from transport.gate import Revoked
+from transport.key_follower import KeyFollower
+from transport.keys import NodeKeys, fingerprint, read_trusted
+from transport.mesh import ZmqWire
+from transport.sockets import Listener, default_context, open_router
+from transport.wire import Link, Sent
+
+POLL_S = 0.02
+
+
+class Node:
+    """A key directory, its wire, and what that wire heard."""
+
+    def __init__(self, root: Path, name: str, hear: Callable[..., object]) -> None:
+        self.root = root / name
+        NodeKeys.generate().save(self.root)
+        self.keys = NodeKeys.load(self.root)
+        self.name = name
+        self.wire = ZmqWire(name, 1, keys=self.keys)
+        self.heard = hear(self.wire)
+        self.follower = KeyFollower(self.keys, self.root, poll_s=POLL_S)
+
+    def trust(self, other: "Node") -> None:
+        file = self.root / "trusted" / f"{other.name}.public"
+        fresh = file.with_suffix(".new")
+        fresh.write_text(other.keys.public + "\n")
+        fresh.rename(file)
+
+    def revoke(self, other: "Node") -> None:
+        (self.root / "trusted" / f"{other.name}.public").unlink()
+
+    async def close(self) -> None:
+        self.follower.close()
+        await self.wire.close()
+
+
+@pytest.fixture
+async def node(tmp_path, hear):
+    nodes: list[Node] = []
+
+    def make(name: str) -> Node:
+        nodes.append(Node(tmp_path, name, hear))
+        return nodes[-1]
+
+    yield make
+    for made in nodes:
+        await made.close()
+
+
+async def asked(asker: Node, to: Node, text: bytes, eventually) -> None:
+    """Send until it is answered."""
+    before = len(asker.heard.frames)
+
+    def answered() -> bool:
+        if len(asker.heard.frames) == before and not any(text in frames for frames in to.heard.frames):
+            asker.wire.send(to.wire.local, [text])
+        return len(asker.heard.frames) > before
+
+    await eventually(answered)
+    assert asker.heard.frames[-1] == [b"to " + text]
+
+
+async def test_talk_revoke_talk_no_more_trust_again_talk_again_without_a_restart(node, eventually) -> None:
+    head, spot, other = node("head"), node("spot"), node("other")
+    head.heard.reply = lambda frames: [b"to " + frames[0]]
+    for one in (spot, other):
+        head.trust(one)
+        one.trust(head)
+        await eventually(lambda one=one: head.keys.allowed.admits(one.keys.public))
+        await asked(one, head, b"hello from " + one.name.encode(), eventually)
+
+    head.revoke(spot)
+    spot.wire.send(head.wire.local, [b"before it is noticed"])
+    await eventually(lambda: Link.REJECTED in spot.heard.states(head.wire.local))
+    heard = len(head.heard.frames)
+    for _ in range(5):
+        spot.wire.send(head.wire.local, [b"let me in again"])
+        await asyncio.sleep(0.02)
+    assert [b"let me in again"] not in head.heard.frames
+    assert len(head.heard.frames) == heard
+    assert head.wire.refused["unknown-key"] >= 1
+    await asked(other, head, b"I am still here", eventually)
+    assert other.heard.states(head.wire.local) == [Link.UP], "the connection of another was disturbed"
+
+    head.trust(spot)
+    await asked(spot, head, b"here I am again", eventually)
+
+
+async def test_a_peer_that_we_dialled_and_revoked_is_hung_up_and_not_dialled_again(node, eventually) -> None:
+    head, spot = node("head"), node("spot")
+    spot.heard.reply = lambda frames: [b"to " + frames[0]]
+    head.trust(spot)
+    spot.trust(head)
+    await eventually(lambda: spot.keys.allowed.admits(head.keys.public))
+    await eventually(lambda: head.keys.allowed.admits(spot.keys.public))
+    await asked(head, spot, b"work", eventually)
+
+    head.revoke(spot)
+    await eventually(lambda: Link.REJECTED in head.heard.states(spot.wire.local))
+    assert head.wire.refused["revoked"] == 1
+    assert head.wire.send(spot.wire.local, [b"more work"]) is Sent.NO_ROUTE
+    assert head.wire.refused["cannot-dial"] == 1
+
+    head.trust(spot)
+    await eventually(lambda: head.keys.allowed.admits(spot.keys.public))
+    await asked(head, spot, b"work again", eventually)
+
+
+async def test_a_connection_that_never_spoke_is_cut_too(node, eventually) -> None:
+    head, spot = node("head"), node("spot")
+    head.trust(spot)
+    await eventually(lambda: head.keys.allowed.admits(spot.keys.public))
+    spot.wire._dial(head.wire.local)  # connects, and says nothing
+    await eventually(lambda: spot.heard.states(head.wire.local) == [Link.UP])
+    head.revoke(spot)
+    await eventually(lambda: spot.heard.states(head.wire.local) == [Link.UP, Link.SUSPECT, Link.REJECTED])
+
+
+async def test_what_a_revoked_peer_sent_before_is_refused_when_it_is_read(node) -> None:
+    own, spot = NodeKeys.generate(), node("spot")
+    keys = NodeKeys(own.public, own.secret, frozenset({spot.keys.public}))
+    listener = open_router(default_context(), "tcp://127.0.0.1:0", keys, lambda address, what: None)
+    try:
+        for number in range(3):
+            spot.wire.send(listener.local, [str(number).encode()])
+        assert (await read(listener))[-1] == b"0"
+        keys.allowed.replace(frozenset({own.public}))
+        with pytest.raises(Revoked, match=fingerprint(spot.keys.public)):
+            await read(listener)
+    finally:
+        listener.sock.close(linger=0)
+        listener.gate.close()
+
+
+async def read(listener: Listener) -> list[bytes]:
+    """The next message of a socket that no loop drives."""
+    async with asyncio.timeout(5.0):
+        while True:
+            with contextlib.suppress(zmq.Again):
+                return listener.receive()
+            await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda folder: (folder / "new.public").write_text("half a k"),
+        lambda folder: (folder / "new.public").write_bytes(b"\xff" * 40),
+        lambda folder: (folder / "new.public").mkdir(),
+        lambda folder: (folder / "new.public").symlink_to("nowhere"),
+        lambda folder: folder.rename(folder.with_name("elsewhere")),
+        lambda folder: folder.with_name("node.public").unlink(),
+        lambda folder: (folder / "spot.public").write_text(""),
+    ],
+    ids=["half-written", "binary", "a folder", "dangling", "no folder", "no own key", "emptied"],
+)
+async def test_a_damaged_list_keeps_the_last_good_one_and_is_told_once(
+    node, eventually, damage, caplog
+) -> None:
+    caplog.set_level(logging.INFO, "transport")
+    head, spot = node("head"), node("spot")
+    head.trust(spot)
+    await eventually(lambda: head.keys.allowed.admits(spot.keys.public))
+    damage(head.root / "trusted")
+    await eventually(lambda: head.follower.state().problem)
+    await asyncio.sleep(4 * POLL_S)
+    assert head.keys.allowed.admits(spot.keys.public)
+    told = [record for record in caplog.records if "stays in force" in record.getMessage()]
+    assert len(told) == 1
+
+
+async def test_a_list_that_is_mended_comes_into_force(node, eventually, caplog) -> None:
+    head, spot = node("head"), node("spot")
+    file = head.root / "trusted" / "spot.public"
+    file.write_text(spot.keys.public[:20])
+    await eventually(lambda: "spot.public holds no key" in head.follower.state().problem)
+    file.write_text(spot.keys.public)
+    await eventually(lambda: head.keys.allowed.admits(spot.keys.public))
+    state = head.follower.state()
+    assert (state.problem, state.trusted, state.reloads) == ("", 1, 1)
+
+
+async def test_a_key_that_replaces_another_in_the_same_file_is_noticed(node, eventually) -> None:
+    head, spot, other = node("head"), node("spot"), node("other")
+    head.trust(spot)
+    await eventually(lambda: head.keys.allowed.admits(spot.keys.public))
+    about = (head.root / "trusted" / "spot.public").stat()
+    (head.root / "trusted" / "spot.public").write_text(other.keys.public + "\n")
+    os.utime(head.root / "trusted", ns=(about.st_atime_ns, about.st_mtime_ns))
+    await eventually(lambda: head.keys.allowed.admits(other.keys.public))
+    assert not head.keys.allowed.admits(spot.keys.public)
+    assert read_trusted(head.root) == {"spot": other.keys.public}
+
+
+async def test_another_key_of_its_own_is_told_and_not_taken(node, eventually) -> None:
+    head = node("head")
+    (head.root / "node.public").write_text(NodeKeys.generate().public)
+    await eventually(lambda: "restart the node agent" in head.follower.state().problem)
+    assert head.keys.allowed.admits(head.keys.public)
+
+
+def test_listeners_hear_what_changed_until_they_leave() -> None:
+    heard: list[tuple[set[str], set[str]]] = []
+    allowed = AllowList(frozenset("ab"))
+    leave = allowed.subscribe(lambda added, removed: heard.append((set(added), set(removed))))
+    allowed.replace(frozenset("ab"))
+    allowed.replace(frozenset("bc"))
+    leave()
+    leave()
+    allowed.replace(frozenset())
+    assert heard == [({"c"}, {"a"})]
+
+
+def test_what_was_revoked_is_not_dialled_and_the_memory_of_it_is_bounded() -> None:
+    allowed = AllowList(frozenset({"a"}))
+    assert allowed.may_dial("never heard of")
+    allowed.replace(frozenset())
+    assert not allowed.may_dial("a")
+    allowed.replace(frozenset({"a"}))
+    assert allowed.may_dial("a")
+    many = frozenset(f"{number:06}" for number in range(MAX_REVOKED + 3))
+    allowed.replace(many)
+    allowed.replace(frozenset())
+    assert sum(not allowed.may_dial(key) for key in many) == MAX_REVOKED

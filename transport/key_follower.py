@@ -1,0 +1,124 @@
+"""Keeps a process's allow-list as its key directory says, without a restart.
+
+Owns the look at `trusted/` twice a second and what becomes of a file that cannot be read. It polls: inotify
+misses changes on network file systems, and a look at ten names costs 40 us. Who is cut off by a change is
+`gate`'s and the sockets' work.
+"""
+
+import asyncio
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from transport.keys import TRUSTED, BadKeys, NodeKeys, fingerprint, read_key, read_trusted
+
+POLL_S = 0.5  # a change holds within a second, also on a busy loop
+
+log = logging.getLogger("transport")
+
+_Signature = tuple[tuple[str, int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyState:
+    """What a process knows of its key directory. `reloads`: how often the list changed since the start;
+    `reloaded_s`: when it last did, in seconds of the loop's clock; `problem`: why the newest files are not
+    in force, "" if they are."""
+
+    directory: str
+    fingerprint: str
+    trusted: int
+    reloads: int
+    reloaded_s: float
+    problem: str
+
+
+class KeyFollower:
+    """Follows `directory` into `keys.allowed`, on the running loop, until `close`.
+
+    A list with a damaged, half-written or missing part never comes into force: the last good one stays, and
+    that is logged once for each new problem.
+    """
+
+    def __init__(self, keys: NodeKeys, directory: Path | str, *, poll_s: float = POLL_S) -> None:
+        self._keys = keys
+        self._root = Path(directory)
+        self._poll_s = poll_s
+        self._loop = asyncio.get_running_loop()
+        self._seen: _Signature = ()
+        self._settled = False
+        self._reloads = 0
+        self._reloaded_s = self._loop.time()
+        self._problem = ""
+        self._timer: asyncio.TimerHandle = self._loop.call_soon(self._tick)  # type: ignore[assignment]
+
+    def state(self) -> KeyState:
+        """What is in force, and what is wrong with the rest."""
+        keys = self._keys
+        return KeyState(
+            directory=str(self._root),
+            fingerprint=fingerprint(keys.public),
+            trusted=len(keys.allowed.admitted) - 1,
+            reloads=self._reloads,
+            reloaded_s=self._reloaded_s,
+            problem=self._problem,
+        )
+
+    def close(self) -> None:
+        """Follow no more; the list stays as it is."""
+        self._timer.cancel()
+
+    def _tick(self) -> None:
+        self._timer = self._loop.call_later(self._poll_s, self._tick)
+        try:
+            signature = self._look()
+        except OSError as error:
+            self._settled = False
+            self._tell(f"{error.filename or self._root}: {error.strerror}; the last good list stays in force")
+            return
+        if signature == self._seen and self._settled:
+            return
+        # A file that is written within one tick of the kernel's clock looks as before: read once more.
+        self._settled = signature == self._seen
+        self._seen = signature
+        self._reload()
+
+    def _look(self) -> _Signature:
+        found = []
+        with os.scandir(self._root / TRUSTED) as entries:
+            for entry in entries:
+                if entry.name.endswith(".public"):
+                    about = entry.stat()
+                    found.append((entry.name, about.st_ino, about.st_mtime_ns, about.st_size))
+        own = (self._root / "node.public").stat()
+        return (*sorted(found), ("", own.st_ino, own.st_mtime_ns, own.st_size))
+
+    def _reload(self) -> None:
+        try:
+            trusted = frozenset(read_trusted(self._root).values())
+            public = read_key(self._root / "node.public")
+        except BadKeys as problem:
+            self._settled = False
+            self._tell(f"{problem}; the last good list stays in force")
+            return
+        before = self._keys.allowed.admitted
+        admitted = trusted | {self._keys.public}
+        if admitted != before:
+            self._reloads += 1
+            self._reloaded_s = self._loop.time()
+            log.info("%s: %d keys are trusted now, %d before", self._root, len(admitted) - 1, len(before) - 1)
+            self._keys.allowed.replace(admitted)
+        if public != self._keys.public:
+            self._tell(
+                f"{self._root / 'node.public'} is not the key that this process runs with "
+                f"({fingerprint(self._keys.public)}): restart the node agent to use it"
+            )
+        elif self._problem:
+            log.info("%s: read again, the problem is gone", self._root)
+            self._problem = ""
+
+    def _tell(self, problem: str) -> None:
+        if problem != self._problem:
+            self._problem = problem
+            log.warning("keys: %s", problem)
