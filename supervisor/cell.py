@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from supervisor.actor import Actor, Handler, Terminated
 from supervisor.address import Address
@@ -22,6 +22,7 @@ from supervisor.message import Done, Message, kind_of
 if TYPE_CHECKING:
     from supervisor.journal import JournalStore
     from supervisor.system import ActorSystem
+    from supervisor.tracing import Tracer
 
 __all__ = ["IN_HAND", "Cell", "lane_of"]
 
@@ -201,7 +202,10 @@ class Cell:
                     found = self._handlers.get(type(message))  # type: ignore[arg-type]
                     try:
                         if found is not None:
-                            reply = await found[0](actor, message)  # type: ignore[arg-type]
+                            if self._system.tracer is None:
+                                reply = await found[0](actor, message)  # type: ignore[arg-type]
+                            else:
+                                reply = await self._traced(self._system.tracer, found[0], actor, delivery)
                             if delivery.answer is not None or reply is not None:
                                 self._reply(delivery, reply)
                         else:
@@ -220,6 +224,20 @@ class Cell:
         finally:
             self._main = None
             self._idle = not (self._stopping or self._ended)
+
+    async def _traced(
+        self, tracer: Tracer, handler: Handler, actor: Actor, delivery: Delivery
+    ) -> Message | Deferred | None:
+        message = cast("Message", delivery.message)
+        span = tracer.handle(self.address.name, message, delivery.trace)
+        self.trace = span.trace
+        try:
+            reply = await handler(actor, message)
+        except BaseException as problem:
+            span.end(problem)
+            raise
+        span.end()
+        return reply
 
     def _reply(self, delivery: Delivery, reply: Message | Deferred | None) -> None:
         if isinstance(reply, Deferred):

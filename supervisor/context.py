@@ -64,6 +64,11 @@ class Context:
         return self._journal
 
     @property
+    def journal_stream(self) -> str:
+        """For who looks: the stream of the journal, "" where the actor has used none."""
+        return "" if self._journal is None else self._journal.stream
+
+    @property
     def rng(self) -> random.Random:
         """The actor's only source of randomness, drawn from the system's seed."""
         if self._rng is None:

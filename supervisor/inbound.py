@@ -24,7 +24,7 @@ from supervisor.errors import (
     Unreachable,
 )
 from supervisor.message import Message, decode_body, encode_body, kind_of
-from supervisor.system_messages import SYSTEM, Beat, Ended, Failure, Inspect, ListWaits, Watch
+from supervisor.system_messages import SYSTEM, Beat, Ended, Failure, Watch
 from transport.envelope import Envelope, Mode, decode, encode
 from transport.wire import Link, Peer, Route, Sent
 
@@ -60,18 +60,23 @@ class Inbound:
             outcome: Outcome = message
             if isinstance(message, Failure):
                 outcome = _FAILURES.get(message.code, Crashed)(message.text)
+            if self._system.tap is not None and envelope.src != SYSTEM:
+                self._system.tap.seen("in", envelope.mode.value, envelope.src, envelope.dst, message)
             if not self._system.outbound.answered(envelope.corr, outcome):
-                self._system.dead_letters["reply: late"] += 1
+                self._system.dead_letter("reply: late", envelope.dst, message, envelope.src)
         elif envelope.dst == SYSTEM:
             self._system_message(route, envelope, message)
         else:
+            if self._system.tap is not None:
+                self._system.tap.seen("in", envelope.mode.value, envelope.src, envelope.dst, message)
             self._deliver(route, envelope, message)
 
     def _deliver(self, route: Route, envelope: Envelope, message: Message) -> None:
         cell = self._system.cell(envelope.dst)
         stale = cell is not None and envelope.dst_inc not in (ANY_INCARNATION, cell.address.incarnation)
         if cell is None or stale:
-            self._system.dead_letter("stale incarnation" if stale else "no such actor", envelope.dst, message)
+            reason = "stale incarnation" if stale else "no such actor"
+            self._system.dead_letter(reason, envelope.dst, message, envelope.src)
             if envelope.mode is Mode.ASK:
                 self._reply(
                     route, envelope, Unreachable(f"{envelope.dst}#{envelope.dst_inc} is not alive here")
@@ -92,7 +97,8 @@ class Inbound:
         lane = lane_of(cell, message)
         delivery = Delivery(message, None, None, envelope.src, envelope.trace)
         if lane is None or not cell.deliver(delivery, lane):
-            self._system.dead_letter("not handled" if lane is None else "mailbox full", envelope.dst, message)
+            reason = "not handled" if lane is None else "mailbox full"
+            self._system.dead_letter(reason, envelope.dst, message, envelope.src)
 
     def admit(
         self,
@@ -127,12 +133,19 @@ class Inbound:
             self._system.watches.heard(message.endpoint)
         elif isinstance(message, Ended):
             self._system.watches.remote_ended(message)
-        elif isinstance(message, Inspect) and envelope.mode is Mode.ASK:
-            self._reply(route, envelope, self._system.state())
-        elif isinstance(message, ListWaits) and envelope.mode is Mode.ASK:
-            self._reply(route, envelope, self._system.waits_of(message.limit))
         else:
+            self._look(route, envelope, message)
+
+    def _look(self, route: Route, envelope: Envelope, message: Message) -> None:
+        try:
+            answer = self._system.inspection.answer(message) if envelope.mode is Mode.ASK else None
+        except Refused as refusal:
+            self._reply(route, envelope, refusal)
+            return
+        if answer is None:
             self._system.wire.refuse(route, "not-for-system", kind_of(message))
+        else:
+            self._reply(route, envelope, answer)
 
     def on_link(self, peer: Peer, link: Link) -> None:
         """The state of a dialled process changed."""
@@ -153,5 +166,7 @@ class Inbound:
             corr=ask.corr,
             body=encode_body(outcome),
         )
+        if self._system.tap is not None and ask.dst != SYSTEM:
+            self._system.tap.seen("out", envelope.mode.value, ask.dst, ask.src, outcome)
         if self._system.wire.send(route, [encode(envelope)]) is not Sent.OK:
-            self._system.dead_letters["reply: link full or gone"] += 1
+            self._system.dead_letter("reply: link full or gone", ask.src, outcome, ask.dst)

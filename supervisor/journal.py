@@ -42,6 +42,11 @@ class Journal:
         self._store, self._stream, self._incarnation = store, stream, incarnation
         self._opened = False
 
+    @property
+    def stream(self) -> str:
+        """Its name in the store."""
+        return self._stream
+
     def beside(self, name: str) -> "Journal":
         """Another stream in the same store, under this one's name and `name`."""
         return Journal(self._store, f"{self._stream}/{name}", self._incarnation)

@@ -6,7 +6,7 @@ Owns the asks that have no answer yet. Where a name leads is `names`, what arriv
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Generator
+from collections.abc import Awaitable, Coroutine, Generator
 from typing import TYPE_CHECKING, TypeVar
 
 from supervisor.address import Address
@@ -17,6 +17,7 @@ from supervisor.errors import AskTimeout, Crashed, Unreachable
 from supervisor.message import Message, encode_body, kind_of
 from supervisor.names import MAX_RETRY_S, RETRY_S
 from supervisor.system_messages import SYSTEM
+from supervisor.tracing import Tracer
 from transport.envelope import Envelope, Lane, Mode, encode
 from transport.wire import Peer, Route, Sent
 
@@ -53,6 +54,7 @@ class Outbound:
         self._life = system.incarnations.mint()
         self._key = f"{system.node}/{system.process}#{self._life}/"
         self._asks = 0
+        self._times = system.inspection.vitals.asks
         self._peers: dict[str, Peer] = {}
 
     def answered(self, corr: int, outcome: Outcome) -> bool:
@@ -77,13 +79,15 @@ class Outbound:
             return self._tell_remote(to, message, source)
         local = self._system.local(to)
         if local is None:
-            self._system.dead_letter("tell: ended", to.name, message)
+            self._system.dead_letter("tell: ended", to.name, message, _name(source))
             return _SENT
         lane = lane_of(local, message)
         if lane is None:
-            self._system.dead_letter("tell: not handled", to.name, message)
+            self._system.dead_letter("tell: not handled", to.name, message, _name(source))
             return _SENT
-        delivery = Delivery(message, None, None, _name(source), self._trace(source))
+        if self._system.tap is not None:
+            self._system.tap.seen("local", "tell", _name(source), to.name, message)
+        delivery = Delivery(message, None, None, _name(source), self._trace_of_tell(source, to, message))
         # Waiting for oneself would be for ever: a full mailbox of one's own refuses.
         if local is source:
             local.deliver(delivery, lane)
@@ -95,23 +99,26 @@ class Outbound:
         try:
             to = await self._system.names.resolve(name, self._system.limits.resend_s, _name(source))
         except AskTimeout:
-            self._system.dead_letter("tell: nobody holds the name", name, message)
+            self._system.dead_letter("tell: nobody holds the name", name, message, _name(source))
             return
         await self.tell(to, message, source=source)
 
     async def _tell_full(self, to: Cell, delivery: Delivery, lane: Lane) -> None:
         if not await to.take_waiting(delivery, lane) and isinstance(delivery.message, Message):
-            self._system.dead_letter("tell: ended", to.address.name, delivery.message)
+            self._system.dead_letter("tell: ended", to.address.name, delivery.message, delivery.source)
 
     def _tell_remote(self, to: Address, message: Message, source: Cell | None) -> Awaitable[None]:
-        frame = self._frame(to, message, Mode.TELL, source=source)
+        trace = self._trace_of_tell(source, to, message)
+        if self._system.tap is not None:
+            self._system.tap.seen("out", "tell", _name(source), to.name, message)
+        frame = self._frame(to, message, Mode.TELL, source=source, trace=trace)
         if self._system.wire.send(self._peer(to), [frame]) is not Sent.OK:
-            self._system.dead_letter("tell: link full or gone", to.name, message)
+            self._system.dead_letter("tell: link full or gone", to.name, message, _name(source))
         return _SENT
 
     # -- ask --
 
-    async def ask(
+    def ask(
         self,
         to: Address | str,
         message: Message,
@@ -120,8 +127,42 @@ class Outbound:
         expect: type[R],
         key: str = "",
         source: Cell | None = None,
-    ) -> R:
+    ) -> Coroutine[object, object, R]:
         """See `Context.ask`."""
+        if self._system.tracer is None:
+            return self._ask(to, message, deadline_s, expect, key, source, self._trace(source))
+        return self._ask_traced(self._system.tracer, to, message, deadline_s, expect, key, source)
+
+    async def _ask_traced(
+        self,
+        tracer: Tracer,
+        to: Address | str,
+        message: Message,
+        deadline_s: float,
+        expect: type[R],
+        key: str,
+        source: Cell | None,
+    ) -> R:
+        name = to if isinstance(to, str) else to.name
+        span = tracer.ask(_name(source), name, message, self._trace(source))
+        try:
+            reply = await self._ask(to, message, deadline_s, expect, key, source, span.trace)
+        except BaseException as problem:
+            span.end(problem)
+            raise
+        span.end()
+        return reply
+
+    async def _ask(
+        self,
+        to: Address | str,
+        message: Message,
+        deadline_s: float,
+        expect: type[R],
+        key: str,
+        source: Cell | None,
+        trace: str,
+    ) -> R:
         now = asyncio.get_running_loop().time
         deadline = now() + deadline_s
         if source is not None and source.deadline is not None and IN_HAND.get() is source:
@@ -137,13 +178,13 @@ class Outbound:
                 else:
                     address = to
                 if address.endpoint == self._system.endpoint:
-                    reply = await self._ask_local(address, message, deadline, key, source)
+                    reply = await self._ask_local(address, message, deadline, key, source, trace)
                 else:
                     if not key:
                         self._asks += 1
                         key = f"{self._key}{self._asks}"
                     reply = await self._ask_remote(
-                        address, message, deadline, key, source, isinstance(to, str)
+                        address, message, deadline, key, source, trace, isinstance(to, str)
                     )
             except Unreachable:
                 if isinstance(to, Address):
@@ -161,27 +202,38 @@ class Outbound:
             return reply
 
     async def _ask_local(
-        self, to: Address, message: Message, deadline: float, key: str, source: Cell | None
+        self, to: Address, message: Message, deadline: float, key: str, source: Cell | None, trace: str
     ) -> Message:
         local = self._system.local(to)
         if local is None:
             raise Unreachable(f"{to} is not alive")
         pending = self._new(message, to, None, source, deadline)
+        if self._system.tap is not None:
+            self._system.tap.seen("local", "ask", pending.source, to.name, message)
         try:
-            self._system.inbound.admit(
-                local, message, key, deadline, pending.resolve, pending.source, self._trace(source)
-            )
+            self._system.inbound.admit(local, message, key, deadline, pending.resolve, pending.source, trace)
             outcome = await pending.wait(deadline)
         finally:
             self._pending.forget(pending.corr)
+        if self._system.tap is not None and isinstance(outcome, Message):
+            self._system.tap.seen("local", "reply", to.name, pending.source, outcome)
         return self._result(pending, outcome)
 
     async def _ask_remote(
-        self, to: Address, message: Message, deadline: float, key: str, source: Cell | None, named: bool
+        self,
+        to: Address,
+        message: Message,
+        deadline: float,
+        key: str,
+        source: Cell | None,
+        trace: str,
+        named: bool,
     ) -> Message:
         now = asyncio.get_running_loop().time
         peer = self._peer(to)
         pending = self._new(message, to, peer, source, deadline)
+        if self._system.tap is not None and to.name != SYSTEM:
+            self._system.tap.seen("out", "ask", pending.source, to.name, message)
         resend = self._system.limits.resend_s
         try:
             while True:
@@ -189,7 +241,14 @@ class Outbound:
                 if left <= 0:
                     return self._result(pending, None)
                 frame = self._frame(
-                    to, message, Mode.ASK, source=source, corr=pending.corr, key=key, deadline_left_s=left
+                    to,
+                    message,
+                    Mode.ASK,
+                    source=source,
+                    trace=trace,
+                    corr=pending.corr,
+                    key=key,
+                    deadline_left_s=left,
                 )
                 self._system.wire.send(peer, [frame])
                 outcome = await pending.wait(min(deadline, now() + resend))
@@ -212,13 +271,15 @@ class Outbound:
 
     def _result(self, pending: PendingAsk, outcome: Outcome | None) -> Message:
         """What the caller of an ask gets, or the error that it stands for."""
+        waited_s = asyncio.get_running_loop().time() - pending.since
         if outcome is None:
             kind = kind_of(pending.message)
-            waited_s = asyncio.get_running_loop().time() - pending.since
             self._system.waits.expire(pending.source, f"answer to {kind}", str(pending.to), waited_s)
-            raise AskTimeout(f"{kind} to {pending.to}: no reply by its deadline")
+            outcome = AskTimeout(f"{kind} to {pending.to}: no reply by its deadline")
         if isinstance(outcome, Exception):
+            self._times.fail(outcome)
             raise outcome
+        self._times.add(waited_s)
         return outcome
 
     # -- frames --
@@ -242,6 +303,11 @@ class Outbound:
             return source.trace
         return ""
 
+    def _trace_of_tell(self, source: Cell | None, to: Address, message: Message) -> str:
+        trace = self._trace(source)
+        tracer = self._system.tracer
+        return trace if tracer is None else tracer.tell(_name(source), to.name, message, trace)
+
     def _frame(
         self,
         to: Address,
@@ -249,6 +315,7 @@ class Outbound:
         mode: Mode,
         *,
         source: Cell | None,
+        trace: str,
         corr: int = 0,
         key: str = "",
         deadline_left_s: float = 0.0,
@@ -264,7 +331,7 @@ class Outbound:
                 corr=corr,
                 key=key,
                 deadline_left_ms=max(1, int(deadline_left_s * 1000)) if mode is Mode.ASK else 0,
-                trace=self._trace(source),
+                trace=trace,
                 body=encode_body(message),
             )
         )

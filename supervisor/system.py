@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import TypeVar, cast
 
 from supervisor.actor import Actor, Terminated
 from supervisor.address import ANY_INCARNATION, Address, Incarnations
 from supervisor.cell import Cell
+from supervisor.dead_letters import DeadLetters
 from supervisor.delivery import Delivery, Exit
 from supervisor.errors import (
     ActorError,
     Unreachable,
 )
 from supervisor.inbound import Inbound
+from supervisor.inspection import Inspection
 from supervisor.journal import JournalStore
 from supervisor.limits import Limits
 from supervisor.mailbox import Lane
@@ -29,11 +29,9 @@ from supervisor.message import Message, kind_of
 from supervisor.names import Names
 from supervisor.network import Network
 from supervisor.outbound import Outbound
-from supervisor.system_messages import (
-    ActorState,
-    SystemState,
-    WaitsOf,
-)
+from supervisor.system_messages import ActorState, SystemState
+from supervisor.tap import Tap
+from supervisor.tracing import Tracer
 from supervisor.waits import Waits
 from supervisor.watching import Watches
 from transport.wire import Peer, Route, Wire
@@ -75,13 +73,16 @@ class ActorSystem:
         self.incarnations = incarnations
         self.seed = seed
         self.limits = limits or Limits()
-        self.dead_letters: Counter[str] = Counter()
+        self.dead_letters = DeadLetters()
+        self.tap: Tap | None = None  # while somebody looks at what passes
+        self.tracer: Tracer | None = None  # where this process was told to trace
         self.state_sources: list[Callable[[], list[ActorState]]] = []
         self._journals = journals
         self._cells: dict[str, Cell] = {}
         self._on_exit: dict[str, Callable[[Exit], None]] = {}
         self._owned: dict[str, list[str]] = {}
         self.waits = Waits()
+        self.inspection = Inspection(self)
         self.watches = Watches(self)
         self.names = Names(self, registry)
         self.outbound = Outbound(self)
@@ -99,6 +100,7 @@ class ActorSystem:
     def start(self) -> None:
         """Begin to receive; call once, on the running loop."""
         self.wire.listen(self.inbound.on_frames, self.inbound.on_link)
+        self.inspection.start()
         loop = asyncio.get_running_loop()
         self._tasks.append(loop.create_task(self.watches.run(), name="watches"))
         self._tasks.append(loop.create_task(self.names.keep_registered(), name="leases"))
@@ -112,6 +114,7 @@ class ActorSystem:
             cell = self._cells.get(name)
             if cell is not None:
                 await cell.stop(self.limits.stop_s)
+        self.inspection.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, *self._finishing, return_exceptions=True)
@@ -147,6 +150,7 @@ class ActorSystem:
     def _ended(self, cell: Cell, exit_: Exit) -> None:
         name = cell.address.name
         self._cells.pop(name, None)
+        self.inspection.ended(cell, exit_.problem)
         for child in self._owned.pop(name, []):
             if child in self._cells:
                 self._cells[child].crash(Unreachable(f"its owner {name} has ended"))
@@ -174,6 +178,10 @@ class ActorSystem:
     def cells(self) -> list[Cell]:
         """Every living actor of this process."""
         return list(self._cells.values())
+
+    def owned(self) -> dict[str, list[str]]:
+        """Which actors each one has spawned for itself."""
+        return self._owned
 
     # -- sending --
 
@@ -221,66 +229,13 @@ class ActorSystem:
             return None
         return cell
 
-    def dead_letter(self, reason: str, to: str, message: Message) -> None:
-        """A message that nobody got: counted by reason."""
-        self.dead_letters[reason] += 1
+    def dead_letter(self, reason: str, to: str, message: Message, source: str = "") -> None:
+        """A message that nobody got: counted by reason, and sampled."""
+        self.dead_letters.add(reason, to, kind_of(message), source)
         log.debug("dead letter (%s): %s to %s", reason, kind_of(message), to)
 
     # -- introspection --
 
     def state(self) -> SystemState:
         """What this process shows of itself."""
-        actors = [
-            ActorState(
-                name=cell.address.name,
-                incarnation=cell.address.incarnation,
-                state="running" if cell.ready else "starting",
-                mailbox=len(cell.mailbox),
-                handled=cell.handled,
-                dropped=cell.dropped,
-                restarts=0,
-                last_failure="",
-                figures=cell.actor.summary() if cell.actor is not None else {},
-            )
-            for cell in self._cells.values()
-        ]
-        known = {actor.name: actor for source in self.state_sources for actor in source()}
-        merged = [_with_history(actor, known.pop(actor.name, None)) for actor in actors]
-        return SystemState(
-            node=self.node,
-            process=self.process,
-            pid=os.getpid(),
-            endpoint=self.endpoint,
-            actors=[*merged, *known.values()],
-            refused=dict(self.wire.refused),
-            dead_letters=dict(self.dead_letters),
-            expired_waits=dict(self.waits.counts),
-        )
-
-    def waits_of(self, limit: int) -> WaitsOf:
-        """What the actors of this process wait for."""
-        return WaitsOf(
-            node=self.node,
-            process=self.process,
-            now_s=asyncio.get_running_loop().time(),
-            waits=self.waits.snapshot(limit),
-            expired=list(self.waits.expired),
-            counts=dict(self.waits.counts),
-        )
-
-
-def _with_history(actor: ActorState, supervised: ActorState | None) -> ActorState:
-    if supervised is None:
-        return actor
-    return ActorState(
-        name=actor.name,
-        incarnation=actor.incarnation,
-        state=actor.state,
-        mailbox=actor.mailbox,
-        handled=actor.handled,
-        dropped=actor.dropped,
-        restarts=supervised.restarts,
-        last_failure=supervised.last_failure,
-        parent=supervised.parent,
-        figures=actor.figures,
-    )
+        return self.inspection.state()

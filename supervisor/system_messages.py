@@ -84,7 +84,8 @@ class WaitsOf(Message, frozen=True):
 
 
 class ActorState(Message, frozen=True):
-    """One actor of a process."""
+    """One actor or child of a process. `rate`: messages handled a second, lately; `parent`, `strategy`: of
+    its supervisor; `pid`: 0 unless it is a process; `figures`: its own `summary`."""
 
     name: str
     incarnation: int
@@ -97,10 +98,33 @@ class ActorState(Message, frozen=True):
     parent: str = ""
     pid: int = 0
     figures: dict[str, str | int | float] = {}
+    mailbox_limit: int = 0
+    rate: float = 0.0
+    strategy: str = ""
+    waits: int = 0
+    oldest_wait_s: float = 0.0
+
+
+class ProcessVitals(Message, frozen=True):
+    """How a process does. `now_s`: its loop time; `lag_s`: how long its loop was held up at worst in the last
+    ten seconds; `ask_counts`: asks answered, by `vitals.ASK_BOUNDS_S` and one more for what took longer;
+    `ask_failed`: asks that failed, by error. What the machine says of it is 0 where nobody asked the
+    machine."""
+
+    now_s: float
+    lag_s: float
+    waits: int
+    oldest_wait_s: float
+    ask_counts: list[int]
+    ask_sum_s: float
+    ask_failed: dict[str, int] = {}
+    cpu_s: float = 0.0
+    rss_bytes: int = 0
+    files: int = 0
 
 
 class SystemState(Message, frozen=True):
-    """One process."""
+    """One process. `left_out`: rows beyond what one answer holds."""
 
     node: str
     process: str
@@ -110,6 +134,8 @@ class SystemState(Message, frozen=True):
     refused: dict[str, int]
     dead_letters: dict[str, int]
     expired_waits: dict[str, int] = {}
+    left_out: int = 0
+    vitals: ProcessVitals | None = None
 
 
 class ClaimNames(Message, frozen=True):

@@ -82,12 +82,14 @@ class StopTap(Message, frozen=True):
 
 
 class TapRecords(Message, frozen=True):
-    """Answers the three above. `skipped`: messages that matched and were not kept since the last answer,
-    because the rate or the room was spent. `now_s`: the process's loop time."""
+    """Answers the three above, from `process` of `node`. `skipped`: messages that matched and were not kept
+    since the last answer, because the rate or the room was spent. `now_s`: the process's loop time."""
 
     records: list[TapRecord]
     skipped: int
     now_s: float
+    node: str = ""
+    process: str = ""
 
 
 class TapReader:

@@ -22,8 +22,7 @@ class Span(Protocol):
 
 
 class Tracer(Protocol):
-    """Makes spans. The parent of one is what is being handled in the calling task, else `parent`
-    (a traceparent, or ""), else nothing: then a new trace begins."""
+    """Makes spans. `parent` is the traceparent of what caused one, or "": then a new trace begins."""
 
     def tell(self, source: str, to: str, message: Message, parent: str) -> str:
         """A message leaves and no answer is awaited; the traceparent that it carries."""
@@ -32,5 +31,4 @@ class Tracer(Protocol):
         """A message leaves and its answer is awaited until `end`; `trace` is what it carries."""
 
     def handle(self, actor: str, message: Message, parent: str) -> Span:
-        """`actor` begins to handle what carried `parent`. Until `end`, in this task and in those that it
-        starts, what is sent is caused by it."""
+        """`actor` begins to handle what carried `parent`; what it sends until `end` is caused by it."""

@@ -119,6 +119,19 @@ class Watches:
             self._drop(key)
             _notify(cells, ended.name, ended.incarnation, ended.cause)
 
+    def watched_from(self, watcher: Cell) -> list[str]:
+        """The actors that `watcher` watches, for who looks."""
+        here = [f"{name}#{number}" for (name, number), cells in self._local.items() if watcher in cells]
+        return [
+            *here,
+            *(str(self._addresses[key]) for key, cells in self._remote.items() if watcher in cells),
+        ]
+
+    def watchers_of(self, name: str, incarnation: int) -> list[str]:
+        """The actors that watch this one, for who looks."""
+        here = [str(cell.address) for cell in self._local.get((name, incarnation), [])]
+        return [*here, *map(str, self._watchers.get((name, incarnation), []))]
+
     def _declare_dead(self, endpoint: str, cause: str) -> None:
         for key in [key for key in self._remote if key[0] == endpoint]:
             cells = self._remote[key]

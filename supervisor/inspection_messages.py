@@ -1,0 +1,79 @@
+"""What a process is asked, and answers, about one of its actors and about messages that nobody got.
+
+Owns the words. The overview of a process (`Inspect`) and its waits (`ListWaits`) are in `system_messages`,
+the tap's words in `tap`. All of it is asked of `SYSTEM`; none of it changes anything.
+"""
+
+import msgspec
+
+from supervisor.dead_letters import DeadLetter
+from supervisor.failures import ActorFailure
+from supervisor.message import Message
+from supervisor.system_messages import WaitState
+
+
+class ListDeadLetters(Message, frozen=True):
+    """Asks for the counts, and for the newest `limit` samples."""
+
+    limit: int = 100
+
+
+class DeadLettersOf(Message, frozen=True):
+    """Messages that nobody got in one process: all of them by reason, and the newest. `now_s`: its loop
+    time."""
+
+    node: str
+    process: str
+    now_s: float
+    counts: dict[str, int]
+    samples: list[DeadLetter]
+
+
+class Describe(Message, frozen=True):
+    """Asks for all that is known of the actor `name`. Refused where it does not live."""
+
+    name: str
+
+
+class HandlerShown(msgspec.Struct, frozen=True, kw_only=True):
+    """One handler of an actor: which kind, on which lane, by which method."""
+
+    kind: str
+    lane: str
+    method: str
+
+
+class ActorDescribed(Message, frozen=True):
+    """One actor. `age_s`: seconds of this incarnation, up to five of them late; `now_s`: the process's loop
+    time, to which `failure.at_s` refers; `journal`: its stream, "" where it has none."""
+
+    name: str
+    incarnation: int
+    node: str
+    process: str
+    pid: int
+    endpoint: str
+    now_s: float
+    age_s: float
+    state: str
+    actor_class: str
+    module: str
+    purpose: str
+    handlers: list[HandlerShown]
+    waiting: dict[str, int]
+    mailbox_limit: int
+    handled: int
+    dropped: int
+    rate: float
+    restarts: int
+    last_failure: str
+    failure: ActorFailure | None
+    parent: str
+    strategy: str
+    owner: str
+    children: list[str]
+    watches: list[str]
+    watched_by: list[str]
+    waits: list[WaitState]
+    journal: str
+    figures: dict[str, str | int | float]

@@ -1,0 +1,138 @@
+"""How a process does, at a cost that nobody notices: the lag of its loop, the rates of its actors, its asks.
+
+Owns the samples. Does not own the cells, which it reads, nor what the machine says of the process
+(processor time, memory), which the edge provides.
+"""
+
+import asyncio
+from bisect import bisect_left
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+TICK_S = 1.0
+"""Between two looks at the loop. A tick that comes late by x was held up for x by something else."""
+LAG_TICKS = 10
+"""The lag that is shown is the worst of so many ticks: a stall stays visible for ten seconds."""
+RATE_TICKS = 5
+"""Between two looks at every actor; a rate is a mean over five to ten seconds."""
+ASK_BOUNDS_S = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+"""Upper bounds of the histogram: two a decade, from an actor beside the asker to a patient deadline."""
+MAX_FAILURES = 16
+"""Kinds of failed asks told apart: the classes of `AskFailed` are six."""
+
+Machine = Callable[[], Mapping[str, float]]
+"""Figures of this process from outside of the runtime: `cpu_s`, `rss_bytes`, `files`."""
+
+
+class Counted(Protocol):
+    """What is read of a cell."""
+
+    handled: int
+
+
+class AskTimes:
+    """Histogram of the seconds from ask to answer, and the asks that failed, by the error's class."""
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(ASK_BOUNDS_S) + 1)
+        self.sum_s = 0.0
+        self.failed: Counter[str] = Counter()
+
+    def add(self, seconds: float) -> None:
+        """An ask was answered."""
+        self.counts[bisect_left(ASK_BOUNDS_S, seconds)] += 1
+        self.sum_s += seconds
+
+    def fail(self, problem: BaseException) -> None:
+        """An ask got an error, or nothing in time."""
+        name = type(problem).__name__
+        self.failed[name if name in self.failed or len(self.failed) < MAX_FAILURES else "other"] += 1
+
+
+@dataclass(slots=True)
+class _Life:
+    """One incarnation: since when it is known, and two earlier counts of what it had handled."""
+
+    incarnation: int
+    since_s: float
+    handled: int
+    handled_before: int
+
+
+class Vitals:
+    """Sampled by itself between `start` and `close`.
+
+    Args:
+        actors: the living ones now: name, incarnation and what counts their messages.
+    """
+
+    def __init__(self, actors: Callable[[], Iterable[tuple[str, int, Counted]]]) -> None:
+        self.asks = AskTimes()
+        self.machine: Machine = dict
+        self._actors = actors
+        self._lags: deque[float] = deque([0.0], maxlen=LAG_TICKS)
+        self._lives: dict[str, _Life] = {}
+        self._sampled_s = self._sampled_before_s = 0.0
+        self._due_s = 0.0
+        self._ticks = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def lag_s(self) -> float:
+        """How long the loop was held up at worst within the last `LAG_TICKS` seconds."""
+        return max(self._lags)
+
+    def start(self) -> None:
+        """Begin; call once, on the running loop."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        self._sampled_s = self._sampled_before_s = now
+        self._sample(now)
+        self._arm(loop, now)
+
+    def close(self) -> None:
+        """No more ticks."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def rate(self, name: str, incarnation: int, handled: int, now: float) -> float:
+        """Messages a second of an actor that has `handled` so many by now."""
+        life = self._lives.get(name)
+        if life is None or life.incarnation != incarnation:
+            return 0.0
+        span_s = now - max(life.since_s, self._sampled_before_s)
+        return (handled - life.handled_before) / span_s if span_s > 0 else 0.0
+
+    def since_s(self, name: str, incarnation: int) -> float | None:
+        """The loop time at which an incarnation was first seen, up to `RATE_TICKS` ticks late; None for
+        one that was not seen yet."""
+        life = self._lives.get(name)
+        return life.since_s if life is not None and life.incarnation == incarnation else None
+
+    def _arm(self, loop: asyncio.AbstractEventLoop, now: float) -> None:
+        self._due_s = now + TICK_S
+        self._timer = loop.call_at(self._due_s, self._tick)
+
+    def _tick(self) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        self._lags.append(max(now - self._due_s, 0.0))
+        self._ticks += 1
+        if self._ticks % RATE_TICKS == 0:
+            self._sample(now)
+        self._arm(loop, now)
+
+    def _sample(self, now: float) -> None:
+        before, lives = self._lives, {}
+        for name, incarnation, counted in self._actors():
+            life = before.get(name)
+            if life is None or life.incarnation != incarnation:
+                life = _Life(incarnation, now, counted.handled, counted.handled)
+            else:
+                life.handled_before, life.handled = life.handled, counted.handled
+            lives[name] = life
+        self._lives = lives
+        self._sampled_before_s, self._sampled_s = self._sampled_s, now
