@@ -3,7 +3,7 @@
 What others import from here is the whole public face of this floor.
 """
 
-from supervisor.actor import Actor, Terminated, handles
+from supervisor.actor import Actor, Suspected, Terminated, handles
 from supervisor.address import Address, Incarnations
 from supervisor.context import Context
 from supervisor.deadline import Deadline
@@ -68,6 +68,7 @@ __all__ = [
     "Restarted",
     "SqliteJournal",
     "Supervisor",
+    "Suspected",
     "Terminated",
     "TreeSpec",
     "Unreachable",

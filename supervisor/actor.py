@@ -30,6 +30,15 @@ class Terminated(msgspec.Struct, frozen=True, kw_only=True):
     cause: str
 
 
+class Suspected(msgspec.Struct, frozen=True, kw_only=True):
+    """The process of a watched incarnation is silent, or its link is broken (`suspected`), or it is heard
+    again. Not the end: that is `Terminated`."""
+
+    name: str
+    incarnation: int
+    suspected: bool
+
+
 def handles(
     kind: type[M], *, lane: Lane = Lane.USER
 ) -> Callable[[Callable[[A, M], Awaitable[R]]], Callable[[A, M], Awaitable[R]]]:
@@ -71,6 +80,9 @@ class Actor:
 
     async def on_terminated(self, event: Terminated) -> None:
         """A watched actor has ended."""
+
+    async def on_suspected(self, event: Suspected) -> None:
+        """A watched actor may be dead, or is heard again; delivered to those who override this."""
 
     def summary(self) -> dict[str, str | int | float]:
         """A few figures of the state for `rlctl ps`."""

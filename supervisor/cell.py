@@ -11,7 +11,7 @@ import contextvars
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, cast
 
-from supervisor.actor import Actor, Handler, Terminated
+from supervisor.actor import Actor, Handler, Suspected, Terminated
 from supervisor.address import Address
 from supervisor.context import Context
 from supervisor.delivery import Deferred, Delivery, Exit
@@ -251,6 +251,9 @@ class Cell:
         """What no handler was marked for."""
         if isinstance(delivery.message, Terminated):
             await actor.on_terminated(delivery.message)
+            return
+        if isinstance(delivery.message, Suspected):
+            await actor.on_suspected(delivery.message)
             return
         self.dropped += 1
         _answer(delivery, Refused(f"{self.address} does not handle {kind_of(delivery.message)}"))

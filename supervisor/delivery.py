@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from supervisor.actor import Terminated
+from supervisor.actor import Suspected, Terminated
 from supervisor.message import Message
 
 Answer = Callable[[Message | Exception], None]
@@ -20,7 +20,7 @@ class Delivery(msgspec.Struct):
     """A message on its way into a handler. `deadline` is the loop's time at which whoever asked gives up;
     `source` is the sender's name; `trace` goes on to what the handler sends."""
 
-    message: Message | Terminated
+    message: Message | Terminated | Suspected
     deadline: float | None = None
     answer: Answer | None = None
     source: str = ""

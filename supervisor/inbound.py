@@ -127,10 +127,9 @@ class Inbound:
 
     def _system_message(self, route: Route, envelope: Envelope, message: Message) -> None:
         if isinstance(message, Watch):
-            self._system.send_system(route, Beat(endpoint=self._system.wire.local.endpoint))
             self._system.watches.watched_by(message)
         elif isinstance(message, Beat):
-            self._system.watches.heard(message.endpoint)
+            self._system.watches.beaten(message, route)
         elif isinstance(message, Ended):
             self._system.watches.remote_ended(message)
         else:
@@ -153,6 +152,8 @@ class Inbound:
             self._system.outbound.peer_gone(peer, admitted=link is Link.DOWN)
             self._system.names.forget_peer(peer)
             self._system.watches.link_down(peer.endpoint)
+        else:
+            self._system.watches.link_broken(peer.endpoint, link is Link.SUSPECT)
 
     def _reply(self, route: Route, ask: Envelope, outcome: Outcome) -> None:
         if isinstance(outcome, Exception):

@@ -122,6 +122,7 @@ class Inspection:
             refused=dict(system.wire.refused),
             dead_letters=dict(system.dead_letters.counts),
             expired_waits=dict(system.waits.counts),
+            suspects=system.watches.suspects(),
             vitals=self._vitals(now, waits),
         )
 

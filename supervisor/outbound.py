@@ -51,8 +51,7 @@ class Outbound:
         self._pending = PendingAsks()
         system.waits.sources.append(self._pending.waits)
         # Part of every key: a restarted process must not be answered by what its earlier life asked.
-        self._life = system.incarnations.mint()
-        self._key = f"{system.node}/{system.process}#{self._life}/"
+        self._key = f"{system.node}/{system.process}#{system.life}/"
         self._asks = 0
         self._times = system.inspection.vitals.asks
         self._peers: dict[str, Peer] = {}

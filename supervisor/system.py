@@ -81,6 +81,7 @@ class ActorSystem:
         self._cells: dict[str, Cell] = {}
         self._on_exit: dict[str, Callable[[Exit], None]] = {}
         self._owned: dict[str, list[str]] = {}
+        self.life = incarnations.mint()  # of this process
         self.waits = Waits()
         self.inspection = Inspection(self)
         self.watches = Watches(self)
@@ -215,6 +216,11 @@ class ActorSystem:
     def send_system(self, to: Peer | Route, message: Message) -> None:
         """A tell to the system of another process."""
         self.outbound.system_message(to, message)
+
+    def peer_dead(self, peer: Peer) -> None:
+        """No word will come from this process any more: asks to it fail, names are looked up anew."""
+        self.outbound.peer_gone(peer, admitted=True)
+        self.names.forget_peer(peer)
 
     def watch(self, address: Address, watcher: Cell) -> None:
         """See `Context.watch`."""

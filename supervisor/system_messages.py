@@ -8,27 +8,30 @@ SYSTEM = "$system"
 
 
 class Watch(Message, frozen=True):
-    """Tell `watcher` when this incarnation ends."""
+    """Tell the process at `endpoint` when one of these ends (name and incarnation). Said again now and
+    then."""
 
-    watcher: Address
-    name: str
-    incarnation: int
+    endpoint: str
+    watched: list[tuple[str, int]]
+    public_key: str = ""
 
 
 class Ended(Message, frozen=True):
-    """A watched incarnation has ended."""
+    """A watched incarnation of the process at `endpoint` has ended."""
 
-    watcher: str
-    watcher_incarnation: int
+    endpoint: str
     name: str
     incarnation: int
     cause: str
 
 
 class Beat(Message, frozen=True):
-    """The loop of the process at `endpoint` turns: sent to every process that it watches or is watched by."""
+    """The loop of the process at `endpoint`, in this `life` of it, turns. `wants_answer`: by whoever does not
+    send beats of its own there."""
 
     endpoint: str
+    life: int
+    wants_answer: bool = False
 
 
 class Failure(Message, frozen=True):
@@ -136,6 +139,8 @@ class SystemState(Message, frozen=True):
     expired_waits: dict[str, int] = {}
     left_out: int = 0
     vitals: ProcessVitals | None = None
+    suspects: dict[str, float] = {}
+    """Processes that this one suspects to be dead: endpoint to phi."""
 
 
 class ClaimNames(Message, frozen=True):

@@ -1,33 +1,72 @@
-"""Who watches whom across processes, and when a silent process counts as dead.
+"""Who watches whom across processes, and what is believed of the processes of others.
 
-A watcher's process asks the watched one for a sign of life every beat (the `Watch` itself, so a lost one
-heals); the answer is sent by the actor loop, so it proves that the loop turns, not just the process. Dead is:
-the link down (a closed socket is seen at once), or no sign for `silent_s`.
+Owns the watches in both directions, and one `Detector` for each process in which something is watched. What
+is kept is one a process, not one an actor: every beat each watching process sends one `Beat` to each process
+it watches, which its actor loop answers (so the answer proves that the loop turns, not just the process);
+where two processes watch each other, the beats of one are the answers to the other. A `Watch` is sent once,
+over links that do not lose; all watches are affirmed again, in one message, every `AFFIRM_S`, which heals
+what a restart lost.
+
+Dead is: the link down (a refused connection is seen at once), or the verdict of the detector on the silence.
+A process that is suspected (a broken link, a silence that is unlikely) is neither; who wants to know
+overrides `Actor.on_suspected`. A pause of our own loop is nobody's silence.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from supervisor.actor import Terminated
+from supervisor.actor import Actor, Suspected, Terminated
 from supervisor.address import Address
-from supervisor.cell import Cell
 from supervisor.delivery import Delivery
+from supervisor.detector import Detector, Patience, Verdict
 from supervisor.mailbox import Lane
-from supervisor.system_messages import Ended, Watch
+from supervisor.system_messages import Beat, Ended, Watch
+from transport.wire import Peer, Route
 
 if TYPE_CHECKING:
+    from supervisor.cell import Cell
     from supervisor.system import ActorSystem
 
 log = logging.getLogger("supervisor")
 
-MAX_WATCHERS = 4096
-"""Remote watchers of one process; a thousand nodes with a few actors each. One beyond it is
-not taken, and logged."""
+AFFIRM_S = 10.0
+"""Every watch is said again this often; what a process lost is healed by then."""
+FORGET_S = 3 * AFFIRM_S
+"""A watching process that was not heard for so long watches no longer."""
+MAX_WATCHES = 65_536
+"""Watches of other processes on actors of this one: a thousand processes with some sixty each. One beyond it
+is not taken, and logged."""
+CHUNK = 2_000
+"""Watches in one message: 200 KiB, far below the limit of a frame."""
 
-_Watched = tuple[str, str, int]  # endpoint, name, incarnation
+_Life = tuple[str, int]  # name, incarnation
+
+
+@dataclass(slots=True)
+class _Process:
+    """Another process, in which something is watched from here."""
+
+    peer: Peer
+    detector: Detector
+    life: int = 0  # as its beats say; 0 before the first
+    broken: bool = False  # its link, right now
+    suspected: bool = False
+    watched: dict[_Life, list[Cell]] = field(default_factory=dict)
+    fresh: list[_Life] = field(default_factory=list)  # not said yet
+
+
+@dataclass(slots=True)
+class _Watcher:
+    """Another process that watches actors of this one."""
+
+    peer: Peer
+    heard_s: float
+    watched: set[_Life] = field(default_factory=set)
 
 
 class Watches:
@@ -35,134 +74,225 @@ class Watches:
 
     def __init__(self, system: ActorSystem) -> None:
         self._system = system
-        self._remote: dict[_Watched, list[Cell]] = {}
-        self._addresses: dict[_Watched, Address] = {}
-        self._heard: dict[str, float] = {}
-        self._local: dict[tuple[str, int], list[Cell]] = {}
-        self._watchers: dict[tuple[str, int], list[Address]] = {}
+        self._patience = Patience.within(system.limits.silent_s, beat_s=system.limits.beat_s)
+        self._processes: dict[str, _Process] = {}  # by endpoint
+        self._local: dict[_Life, list[Cell]] = {}
+        self._watchers: dict[str, _Watcher] = {}  # by endpoint
 
     def add(self, address: Address, watcher: Cell) -> None:
         """`watcher` wants to know the end of `address`."""
-        if address.endpoint == self._system.wire.local.endpoint:
+        life = (address.name, address.incarnation)
+        if address.endpoint == self._system.endpoint:
             cell = self._system.cell(address.name)
             if cell is None or cell.address.incarnation != address.incarnation:
-                _notify([watcher], address.name, address.incarnation, "not alive")
+                self._notify([watcher], life, "not alive")
             else:
-                self._local.setdefault((address.name, address.incarnation), []).append(watcher)
+                self._local.setdefault(life, []).append(watcher)
             return
-        key = (address.endpoint, address.name, address.incarnation)
-        self._remote.setdefault(key, []).append(watcher)
-        self._addresses[key] = address
-        self._heard.setdefault(address.endpoint, asyncio.get_running_loop().time())
-        self._ping(key)
+        process = self._processes.get(address.endpoint)
+        if process is None:
+            process = _Process(address.peer, Detector(self._patience, _now()))
+            self._processes[address.endpoint] = process
+            self._beat(process)
+        cells = process.watched.setdefault(life, [])
+        if not cells:
+            if not process.fresh:
+                asyncio.get_running_loop().call_soon(self._say_fresh, process)
+            process.fresh.append(life)
+        cells.append(watcher)
 
     async def run(self) -> None:
         """Beat for ever."""
-        loop = asyncio.get_running_loop()
-        limits = self._system.limits
-        before = loop.time()
+        beat_s = self._system.limits.beat_s
+        before = _now()
+        affirmed = before
         while True:
-            await asyncio.sleep(limits.beat_s)
-            now = loop.time()
-            stalled_s = now - before - limits.beat_s  # our own pause must not be read as their silence
+            await asyncio.sleep(beat_s)
+            now = _now()
+            self.look(now, stalled_s=now - before - beat_s)
             before = now
-            self._system.waits.sweep(now)
-            if stalled_s > limits.beat_s:
-                for endpoint in self._heard:
-                    self._heard[endpoint] += stalled_s
-            for endpoint in [e for e, heard in self._heard.items() if now - heard > limits.silent_s]:
-                self._declare_dead(endpoint, f"silent for {limits.silent_s:.1f} s")
-            for key in list(self._remote):
-                self._remote[key] = [cell for cell in self._remote[key] if cell.alive]
-                if self._remote[key]:
-                    self._ping(key)
-                else:
-                    self._drop(key)
+            if now - affirmed >= AFFIRM_S:
+                affirmed = now
+                self._affirm(now)
 
-    def heard(self, endpoint: str) -> None:
-        """A sign of life."""
-        if endpoint in self._heard:
-            self._heard[endpoint] = asyncio.get_running_loop().time()
+    def look(self, now: float, *, stalled_s: float) -> None:
+        """One beat: judge every silence (`stalled_s` of it was our own), then give signs of life."""
+        self._system.waits.sweep(now)
+        for endpoint, process in list(self._processes.items()):
+            process.detector.excuse(stalled_s)
+            verdict = process.detector.verdict(now)
+            if verdict is Verdict.DEAD:
+                silence_s = process.detector.silence_s(now)
+                log.warning("%s is dead: silent for %.1f s", endpoint, silence_s)
+                self._system.peer_dead(process.peer)
+                self._declare_dead(endpoint, f"silent for {silence_s:.1f} s")
+            else:
+                self._suspect(process, process.broken or verdict is Verdict.SUSPECT)
+                self._beat(process)
+
+    def suspects(self) -> dict[str, float]:
+        """Processes that are suspected now, by endpoint, with the level of suspicion."""
+        now = _now()
+        return {
+            endpoint: round(process.detector.suspicion(now), 1)
+            for endpoint, process in self._processes.items()
+            if process.suspected
+        }
+
+    # -- what comes in --
+
+    def beaten(self, beat: Beat, route: Route) -> None:
+        """A sign of life; answered, unless beats of our own go there anyway."""
+        watcher = self._watchers.get(beat.endpoint)
+        if watcher is not None:
+            watcher.heard_s = _now()
+        process = self._processes.get(beat.endpoint)
+        if process is not None:
+            process.detector.beat(_now())
+            process.broken = False
+            self._suspect(process, False)
+            if process.life not in (0, beat.life):  # another life at the same address: who is left of ours?
+                self._say(process, process.watched)
+            process.life = beat.life
+        elif beat.wants_answer:
+            self._system.send_system(route, self._my_beat(wants_answer=False))
+
+    def link_broken(self, endpoint: str, broken: bool) -> None:
+        """The connection broke and may come back, or it came back."""
+        process = self._processes.get(endpoint)
+        if process is not None:
+            process.broken = broken
+            self._suspect(process, broken or process.detector.verdict(_now()) is Verdict.SUSPECT)
 
     def link_down(self, endpoint: str) -> None:
         """The connection broke and did not come back."""
         self._declare_dead(endpoint, "link down")
-        for watchers in self._watchers.values():
-            watchers[:] = [watcher for watcher in watchers if watcher.endpoint != endpoint]
+        self._watchers.pop(endpoint, None)
 
     def watched_by(self, watch: Watch) -> None:
-        """Another process watches an actor of this one."""
-        cell = self._system.cell(watch.name)
-        if cell is None or cell.address.incarnation != watch.incarnation:
-            self._tell_ended(watch.watcher, watch.name, watch.incarnation, "not alive")
-            return
-        watchers = self._watchers.setdefault((watch.name, watch.incarnation), [])
-        if watch.watcher in watchers:
-            return
-        if sum(map(len, self._watchers.values())) >= MAX_WATCHERS:
-            log.warning(
-                "%d watchers: %s is not taken, it will see dead links only", MAX_WATCHERS, watch.watcher
-            )
-            return
-        watchers.append(watch.watcher)
+        """Another process watches actors of this one."""
+        watcher = self._watchers.get(watch.endpoint)
+        if watcher is None:
+            watcher = _Watcher(Peer(watch.endpoint, watch.public_key), _now())
+            self._watchers[watch.endpoint] = watcher
+        watcher.heard_s = _now()
+        room = MAX_WATCHES - sum(len(other.watched) for other in self._watchers.values())
+        for life in watch.watched:
+            cell = self._system.cell(life[0])
+            if cell is None or cell.address.incarnation != life[1]:
+                self._tell_ended(watcher.peer, life, "not alive")
+            elif life not in watcher.watched:
+                if room <= 0:
+                    log.warning("%d watches: %s is told of dead links only", MAX_WATCHES, watch.endpoint)
+                    break
+                room -= 1
+                watcher.watched.add(life)
 
     def local_ended(self, name: str, incarnation: int, cause: str) -> None:
         """An actor of this process has ended: tell everyone who watches it."""
-        _notify(self._local.pop((name, incarnation), []), name, incarnation, cause)
-        for watcher in self._watchers.pop((name, incarnation), []):
-            self._tell_ended(watcher, name, incarnation, cause)
+        life = (name, incarnation)
+        self._notify(self._local.pop(life, ()), life, cause)
+        for watcher in self._watchers.values():
+            if life in watcher.watched:
+                watcher.watched.discard(life)
+                self._tell_ended(watcher.peer, life, cause)
 
     def remote_ended(self, ended: Ended) -> None:
-        """Another process says that an actor which is watched from here has ended."""
-        for key in [key for key in self._remote if key[1:] == (ended.name, ended.incarnation)]:
-            cells = self._remote[key]
-            self._drop(key)
-            _notify(cells, ended.name, ended.incarnation, ended.cause)
+        """Another process says that an actor of its own has ended."""
+        process = self._processes.get(ended.endpoint)
+        if process is not None:
+            life = (ended.name, ended.incarnation)
+            self._notify(process.watched.pop(life, ()), life, ended.cause)
+            if not process.watched:
+                del self._processes[ended.endpoint]
+
+    # -- what follows --
+
+    def _suspect(self, process: _Process, suspected: bool) -> None:
+        if process.suspected is suspected:
+            return
+        process.suspected = suspected
+        for (name, incarnation), cells in process.watched.items():
+            event = Suspected(name=name, incarnation=incarnation, suspected=suspected)
+            for cell in cells:
+                actor = cell.actor
+                if actor is not None and type(actor).on_suspected is not Actor.on_suspected:
+                    cell.take(Delivery(event), Lane.SYSTEM)
 
     def watched_from(self, watcher: Cell) -> list[str]:
         """The actors that `watcher` watches, for who looks."""
         here = [f"{name}#{number}" for (name, number), cells in self._local.items() if watcher in cells]
-        return [
-            *here,
-            *(str(self._addresses[key]) for key, cells in self._remote.items() if watcher in cells),
-        ]
+        far = (
+            f"{name}#{number}@{endpoint}"
+            for endpoint, process in self._processes.items()
+            for (name, number), cells in process.watched.items()
+            if watcher in cells
+        )
+        return [*here, *far]
 
     def watchers_of(self, name: str, incarnation: int) -> list[str]:
-        """The actors that watch this one, for who looks."""
-        here = [str(cell.address) for cell in self._local.get((name, incarnation), [])]
-        return [*here, *map(str, self._watchers.get((name, incarnation), []))]
+        """The actors of this process, and the other processes, that watch this one; for who looks."""
+        life = (name, incarnation)
+        here = [str(cell.address) for cell in self._local.get(life, [])]
+        return [*here, *(endpoint for endpoint, other in self._watchers.items() if life in other.watched)]
 
     def _declare_dead(self, endpoint: str, cause: str) -> None:
-        for key in [key for key in self._remote if key[0] == endpoint]:
-            cells = self._remote[key]
-            self._drop(key)
-            _notify(cells, key[1], key[2], cause)
-        self._heard.pop(endpoint, None)
+        process = self._processes.pop(endpoint, None)
+        if process is not None:
+            for life, cells in process.watched.items():
+                self._notify(cells, life, cause)
 
-    def _drop(self, key: _Watched) -> None:
-        self._remote.pop(key, None)
-        self._addresses.pop(key, None)
-        if not any(other[0] == key[0] for other in self._remote):
-            self._heard.pop(key[0], None)
+    def _notify(self, watchers: Iterable[Cell], life: _Life, cause: str) -> None:
+        delivery = Delivery(Terminated(name=life[0], incarnation=life[1], cause=cause))
+        for cell in watchers:
+            if cell.alive and not cell.take(delivery, Lane.SYSTEM):
+                self._system.finish(_give(cell, delivery))  # many at once: none is lost
 
-    def _ping(self, key: _Watched) -> None:
-        watcher = self._remote[key][0].address
-        message = Watch(watcher=watcher, name=key[1], incarnation=key[2])
-        self._system.send_system(self._addresses[key].peer, message)
+    def _affirm(self, now: float) -> None:
+        for endpoint, process in list(self._processes.items()):
+            for life, cells in list(process.watched.items()):
+                cells[:] = [cell for cell in cells if cell.alive]
+                if not cells:
+                    del process.watched[life]
+            if process.watched:
+                self._say(process, process.watched)
+            else:
+                del self._processes[endpoint]
+        for endpoint, watcher in list(self._watchers.items()):
+            if now - watcher.heard_s > FORGET_S:
+                del self._watchers[endpoint]
+        for life, cells in list(self._local.items()):
+            cells[:] = [cell for cell in cells if cell.alive]
+            if not cells:
+                del self._local[life]
 
-    def _tell_ended(self, watcher: Address, name: str, incarnation: int, cause: str) -> None:
-        ended = Ended(
-            watcher=watcher.name,
-            watcher_incarnation=watcher.incarnation,
-            name=name,
-            incarnation=incarnation,
-            cause=cause,
-        )
-        self._system.send_system(watcher.peer, ended)
+    def _say_fresh(self, process: _Process) -> None:
+        fresh, process.fresh = process.fresh, []
+        self._say(process, [life for life in fresh if life in process.watched])
+
+    def _say(self, process: _Process, watched: Iterable[_Life]) -> None:
+        lives = list(watched)
+        local = self._system.wire.local
+        for start in range(0, len(lives), CHUNK):
+            watch = Watch(
+                endpoint=local.endpoint, public_key=local.public_key, watched=lives[start : start + CHUNK]
+            )
+            self._system.send_system(process.peer, watch)
+
+    def _beat(self, process: _Process) -> None:
+        self._system.send_system(process.peer, self._my_beat(wants_answer=True))
+
+    def _my_beat(self, *, wants_answer: bool) -> Beat:
+        return Beat(endpoint=self._system.endpoint, life=self._system.life, wants_answer=wants_answer)
+
+    def _tell_ended(self, to: Peer, life: _Life, cause: str) -> None:
+        ended = Ended(endpoint=self._system.endpoint, name=life[0], incarnation=life[1], cause=cause)
+        self._system.send_system(to, ended)
 
 
-def _notify(watchers: list[Cell], name: str, incarnation: int, cause: str) -> None:
-    event = Terminated(name=name, incarnation=incarnation, cause=cause)
-    for watcher in watchers:
-        if watcher.alive:
-            watcher.deliver(Delivery(event), Lane.SYSTEM)
+async def _give(cell: Cell, delivery: Delivery) -> None:
+    await cell.take_waiting(delivery, Lane.SYSTEM)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

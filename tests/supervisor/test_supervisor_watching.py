@@ -1,0 +1,238 @@
+"""The end and the silence of other processes, as those who watch learn of them."""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from supervisor import Actor, ActorSystem, Address, Limits, Suspected, Terminated
+from supervisor.system_messages import Beat, Watch
+from supervisor.testing import TEST_LIMITS, TestSystem
+from supervisor.watching import AFFIRM_S
+from tests.supervisor.watched_process import LIMITS, Sitting, system_of
+
+
+class Looking(Actor):
+    """Watches, and keeps what it is told with the time."""
+
+    def __init__(self, *targets: Address) -> None:
+        self.targets = targets
+        self.ended: list[Terminated] = []
+        self.ended_s: list[float] = []
+        self.suspected: list[bool] = []
+
+    async def on_start(self) -> None:
+        for target in self.targets:
+            self.ctx.watch(target)
+
+    async def on_terminated(self, event: Terminated) -> None:
+        self.ended.append(event)
+        self.ended_s.append(self.ctx.now())
+
+    async def on_suspected(self, event: Suspected) -> None:
+        self.suspected.append(event.suspected)
+
+
+def look(system: ActorSystem, *targets: Address) -> Looking:
+    looking = Looking(*targets)
+    system.spawn("looking", lambda: looking)
+    return looking
+
+
+async def until(condition: Callable[[], object], within_s: float = 5.0) -> None:
+    async with asyncio.timeout(within_s):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+def cut(*systems: TestSystem) -> None:
+    """Whatever is sent to these from now on is lost, and nobody is told."""
+    for system in systems:
+        vars(system._wire)["deliver"] = lambda _route, _frames: True
+
+
+def heal(*systems: TestSystem) -> None:
+    for system in systems:
+        del vars(system._wire)["deliver"]
+
+
+async def test_a_silent_process_is_suspected_first_and_dead_within_the_bound(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as one, TestSystem(tmp_path, node="two", join=one) as two:
+        looking = look(one.system, two.spawn("sitting", Sitting))
+        await asyncio.sleep(0.5)
+        assert not looking.suspected
+        began_s = one.system.watches._patience.hard_s
+        cut(one, two)
+        cut_s = asyncio.get_running_loop().time()
+        await until(lambda: looking.suspected)
+        assert looking.suspected == [True]
+        assert two.system.endpoint in one.system.state().suspects
+        assert not looking.ended, "suspicion is not the end"
+        await until(lambda: looking.ended)
+        (event,) = looking.ended
+        assert event.cause.startswith("silent for")
+        assert looking.ended_s[0] - cut_s < began_s + 10 * TEST_LIMITS.beat_s
+        assert not one.system.state().suspects
+
+
+async def test_a_partition_that_heals_in_time_is_a_suspicion_taken_back(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as one, TestSystem(tmp_path, node="two", join=one) as two:
+        looking = look(one.system, two.spawn("sitting", Sitting))
+        await asyncio.sleep(0.5)
+        for _ in range(2):
+            cut(one, two)
+            await until(lambda: looking.suspected and looking.suspected[-1])
+            heal(one, two)
+            await until(lambda: not looking.suspected[-1])
+        await asyncio.sleep(2 * TEST_LIMITS.silent_s)
+        assert looking.suspected == [True, False, True, False]
+        assert not looking.ended
+        two.kill("sitting")
+        await until(lambda: looking.ended)
+        assert looking.ended[0].cause.startswith("crashed")
+
+
+async def test_a_pause_of_our_own_loop_is_nobodys_silence(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as one, TestSystem(tmp_path, node="two", join=one) as two:
+        looking = look(one.system, two.spawn("sitting", Sitting))
+        for _ in range(2):
+            await asyncio.sleep(0.2)
+            time.sleep(2 * TEST_LIMITS.silent_s)  # the loop of both stands still
+        await asyncio.sleep(0.3)
+        assert not looking.ended
+
+
+async def test_an_asker_of_a_process_that_falls_silent_does_not_wait_for_its_deadline(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as one, TestSystem(tmp_path, node="two", join=one) as two:
+        looking = look(one.system, target := two.spawn("sitting", Sitting))
+        await asyncio.sleep(0.3)
+        cut(one, two)
+        with pytest.raises(Exception, match="is gone"):
+            await asyncio.wait_for(one.ask(target, Beat(endpoint="", life=0), Beat, deadline_s=60.0), 10.0)
+        await until(lambda: looking.ended)
+
+
+async def test_two_processes_that_watch_a_thousand_actors_of_each_other_exchange_one_beat_each_way(
+    tmp_path: Path,
+) -> None:
+    async with TestSystem(tmp_path) as one, TestSystem(tmp_path, node="two", join=one) as two:
+        near = [one.spawn(f"near-{number}", Sitting) for number in range(500)]
+        far = [two.spawn(f"far-{number}", Sitting) for number in range(500)]
+        looking, back = look(one.system, *far), Looking(*near)
+        two.spawn("looking-back", lambda: back)
+        sent: list[object] = []
+        for system in (one.system, two.system):
+            said = system.outbound.system_message
+            system.outbound.system_message = (  # type: ignore[method-assign]
+                lambda to, message, said=said: (sent.append(message), said(to, message))
+            )
+        await asyncio.sleep(0.3)
+        assert sum(isinstance(message, Watch) for message in sent) == 2
+        sent.clear()
+        await asyncio.sleep(10 * TEST_LIMITS.beat_s)
+        assert all(isinstance(message, Beat) for message in sent)
+        assert 10 <= len(sent) <= 24, "one a beat and direction, whatever number is watched"
+        assert not looking.ended
+        one.network.kill("two")
+        await until(lambda: len(looking.ended) == 500)
+
+
+async def test_no_end_is_lost_when_more_actors_die_at_once_than_a_mailbox_takes(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as one, TestSystem(tmp_path, node="two", join=one) as two:
+        looking = look(one.system, *(two.spawn(f"far-{number}", Sitting) for number in range(3000)))
+        await asyncio.sleep(0.3)
+        one.network.kill("two")
+        await until(lambda: len(looking.ended) == 3000)
+        assert len({event.name for event in looking.ended}) == 3000
+
+
+async def test_a_watch_that_was_forgotten_by_a_process_is_affirmed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert TEST_LIMITS.silent_s < AFFIRM_S
+    monkeypatch.setattr("supervisor.watching.AFFIRM_S", 0.3)
+    async with TestSystem(tmp_path) as one, TestSystem(tmp_path, node="two", join=one) as two:
+        looking = look(one.system, two.spawn("sitting", Sitting))
+        await asyncio.sleep(0.2)
+        two.system.watches._watchers.clear()
+        await asyncio.sleep(0.5)
+        two.kill("sitting")
+        await until(lambda: looking.ended)
+
+
+# -- real processes --
+
+
+@asynccontextmanager
+async def watched_process() -> AsyncIterator[tuple[asyncio.subprocess.Process, Address]]:
+    """A process of its own with an actor in it."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.supervisor.watched_process", stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None
+        line = await asyncio.wait_for(process.stdout.readline(), 60.0)
+        yield process, msgspec.json.decode(line, type=Address)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+@pytest.mark.realprocess
+async def test_a_killed_process_is_seen_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    system = system_of("watching", tmp_path)
+    system.start()
+    seen_s = []
+    for _ in range(3):
+        async with watched_process() as (process, address):
+            looking = Looking(address)
+            system.spawn(f"looking-{address.incarnation}", lambda looking=looking: looking)
+            await asyncio.sleep(0.5)
+            killed_s = asyncio.get_running_loop().time()
+            process.kill()
+            await until(lambda looking=looking: looking.ended)
+            seen_s.append(looking.ended_s[0] - killed_s)
+    await system.close()
+    with capsys.disabled():
+        print("\nkill -9 to Terminated, ms:", [round(1000 * seconds, 1) for seconds in seen_s])
+    assert min(seen_s) < LIMITS.silent_s / 2, "by its closed connection, not by its silence"
+
+
+@pytest.mark.realprocess
+async def test_a_frozen_process_is_dead_within_the_bound_and_not_by_a_short_freeze(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    system = system_of("watching", tmp_path)
+    system.start()
+    async with watched_process() as (process, address):
+        looking = look(system, address)
+        await asyncio.sleep(1.0)
+        os.kill(process.pid, signal.SIGSTOP)
+        await asyncio.sleep(0.4)
+        os.kill(process.pid, signal.SIGCONT)
+        await asyncio.sleep(1.0)
+        assert not looking.ended, "a freeze within the acceptable pause"
+        os.kill(process.pid, signal.SIGSTOP)
+        frozen_s = asyncio.get_running_loop().time()
+        await until(lambda: looking.ended)
+        seen_s = looking.ended_s[0] - frozen_s
+        with capsys.disabled():
+            print(f"\nSIGSTOP to Terminated: {seen_s:.2f} s, the bound is {LIMITS.silent_s} s")
+        assert looking.suspected[-1]
+        assert looking.ended[0].cause.startswith("silent for")
+        assert LIMITS.silent_s / 2 < seen_s < LIMITS.silent_s + 4 * LIMITS.beat_s
+        os.kill(process.pid, signal.SIGCONT)
+    await system.close()
+
+
+def test_the_default_bound_leaves_room_for_some_lost_beats() -> None:
+    limits = Limits()
+    assert limits.silent_s >= 5 * limits.beat_s

@@ -1,0 +1,51 @@
+"""A process with one actor in it, to be killed: `python watched_process.py`. Prints the actor's address as
+JSON.
+
+With `--silent-s` and `--beat-s` its limits.
+"""
+
+import asyncio
+import contextlib
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
+
+from supervisor import Actor, ActorSystem, Limits, SqliteJournal
+from supervisor.address import Incarnations
+from supervisor.network import Network
+from transport.mesh import ZmqWire
+
+LIMITS = Limits(beat_s=0.1, silent_s=1.0)
+
+
+class Sitting(Actor):
+    """Lives."""
+
+
+def system_of(node: str, directory: Path) -> ActorSystem:
+    """An actor system on a real wire, with short times."""
+    incarnations = Incarnations(lambda: time.time_ns() // 1_000_000)
+    return ActorSystem(
+        node=node,
+        process="test",
+        wire=ZmqWire(node, incarnations.mint()),
+        journals=SqliteJournal(directory / f"{node}.sqlite"),
+        network=Network("127.0.0.1", None),
+        incarnations=incarnations,
+        limits=LIMITS,
+    )
+
+
+async def main() -> None:
+    with TemporaryDirectory() as directory:
+        system = system_of("watched", Path(directory))
+        system.start()
+        print(msgspec.json.encode(system.spawn("sitting", Sitting).address).decode(), flush=True)
+        await asyncio.sleep(60.0)
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(main())
