@@ -21,8 +21,10 @@ from rlctl.commands import (
     ps,
     report,
     resume,
+    revoke,
     run,
     tree,
+    trust,
 )
 from rlctl.commands.terminal import print_errors
 from rlctl.errors import FAILED, INTERRUPTED, MEANINGS, OK, CommandError, failed
@@ -32,7 +34,7 @@ Reinforcement-learning post-training with rollouts on machines that may vanish a
 
 Begin with `rlctl doctor`, then `rlctl run quickstart`. Every command has a --help with examples."""
 
-COMMANDS = (run, resume, ps, tree, logs, kill, preempt, report, audit, model, keygen, doctor)
+COMMANDS = (run, resume, ps, tree, logs, kill, preempt, report, audit, model, keygen, trust, revoke, doctor)
 
 
 def parser() -> argparse.ArgumentParser:

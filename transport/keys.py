@@ -49,9 +49,10 @@ class NodeKeys:
 
     @classmethod
     def generate(cls) -> "NodeKeys":
-        """A new key pair that trusts nobody yet."""
-        public, secret = zmq.curve_keypair()
-        return cls(public.decode(), secret.decode())
+        """A new key pair that trusts nobody yet. Its public key may stand on a command line."""
+        while (pair := zmq.curve_keypair())[0].startswith(b"-"):
+            pass  # it would be taken for an option; one key in 85
+        return cls(pair[0].decode(), pair[1].decode())
 
     @classmethod
     def load(cls, directory: Path | str) -> "NodeKeys":
@@ -85,6 +86,11 @@ class NodeKeys:
 def fingerprint(key: str) -> str:
     """A short name of a public key, for people and files: the first digits of its SHA-256."""
     return hashlib.sha256(key.encode()).hexdigest()[:FINGERPRINT_CHARS]
+
+
+def is_key(text: str) -> bool:
+    """Whether the text has the form of a key."""
+    return _Z85.fullmatch(text) is not None
 
 
 def read_trusted(root: Path) -> dict[str, str]:
@@ -139,6 +145,6 @@ def read_key(path: Path) -> str:
         raise BadKeys(f"{path} is missing: make keys with `rlctl keygen`") from None
     except (OSError, UnicodeDecodeError) as error:
         raise BadKeys(f"{path} cannot be read: {error}") from None
-    if _Z85.fullmatch(text) is None:
+    if not is_key(text):
         raise BadKeys(f"{path} holds no key (one line of {Z85_KEY_CHARS} z85 characters): copy it again")
     return text

@@ -1,19 +1,22 @@
 """`rlctl keygen`: one key directory for each node, every one trusting all of them."""
 
 import argparse
+import itertools
 from pathlib import Path
 
 from configs.trace import INSTANCE
 from rlctl.commands.terminal import Subparsers, add_command, add_json, console, print_json
 from rlctl.errors import OK, failed, usage
-from transport.keys import BadKeys, NodeKeys
+from transport.keys import BadKeys, NodeKeys, fingerprint
+from transport.trusted import NameTaken, trust
 
 _DESCRIPTION = """\
 Make CURVE keys for the nodes of a cluster: DIR/<node>/ with node.public, node.secret and trusted/.
 
 Every node trusts every other one, and those that DIR holds already learn of the new ones. Copy each
 directory to its host by a safe way, and to no other: the secret is what proves a node to be itself. A process
-refuses to listen beyond loopback without keys; whoever has none of these gets nothing."""
+refuses to listen beyond loopback without keys; whoever has none of these gets nothing. Who is trusted can be
+changed while nodes run: `rlctl trust`, `rlctl revoke`."""
 
 _EXAMPLES = """\
   rlctl keygen keys --node head --node spot-1 --node laptop
@@ -49,14 +52,13 @@ def keygen(args: argparse.Namespace) -> int:
             path.parent.name: NodeKeys.load(path.parent) for path in args.directory.glob("*/node.secret")
         }
         made = {name: NodeKeys.generate() for name in names}
-        everybody = {keys.public for keys in (*known.values(), *made.values())}
         for name, keys in made.items():
-            NodeKeys(keys.public, keys.secret, frozenset(everybody - {keys.public})).save(
-                args.directory / name
-            )
-        for name in known:
-            _trust(args.directory / name / "trusted", made)
-    except (BadKeys, OSError) as problem:
+            keys.save(args.directory / name)
+        everybody = {**known, **made}
+        for name, other in itertools.permutations(everybody, 2):
+            if name in made or other in made:
+                _trust(args.directory / name, other, everybody[other].public)
+    except (BadKeys, NameTaken, OSError) as problem:
         raise failed(f"{args.directory}: {problem}") from problem
     if args.json:
         print_json({name: {"path": str(args.directory / name), "public": made[name].public} for name in made})
@@ -65,11 +67,13 @@ def keygen(args: argparse.Namespace) -> int:
     for name, keys in made.items():
         out.print(f"{args.directory / name}  {keys.public}", markup=False)
     if known:
-        out.print(f"{', '.join(sorted(known))}: trust the new ones now; copy their directories again")
+        out.print(f"{', '.join(sorted(known))}: trust the new ones now; copy their trusted/ again")
     return OK
 
 
-def _trust(folder: Path, made: dict[str, NodeKeys]) -> None:
-    folder.mkdir(exist_ok=True)
-    for keys in made.values():
-        (folder / f"{keys.public.encode().hex()[:16]}.public").write_text(keys.public + "\n")
+def _trust(directory: Path, name: str, key: str) -> None:
+    """Trust it under its name; while an earlier key of that node is trusted, under a longer one."""
+    try:
+        trust(directory, name, key)
+    except NameTaken:
+        trust(directory, f"{name}-{fingerprint(key)}", key)
