@@ -34,11 +34,17 @@ def actors() -> list[type[Actor]]:
     return sorted(found, key=lambda cls: (cls.__module__, cls.__qualname__))
 
 
-def _import_all() -> None:
+def modules() -> Iterator[tuple[str, Path]]:
+    """Every module of these floors and its file."""
     for floor in FLOORS:
         for path in sorted((ROOT / floor).rglob("*.py")):
-            if path.stem != "__main__" and _NAMES_ONE.search(path.read_text(encoding="utf-8")):
-                importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
+            yield ".".join(path.relative_to(ROOT).with_suffix("").parts), path
+
+
+def _import_all() -> None:
+    for module, path in modules():
+        if path.stem != "__main__" and _NAMES_ONE.search(path.read_text(encoding="utf-8")):
+            importlib.import_module(module)
 
 
 def _is_ours(cls: type) -> bool:

@@ -1,6 +1,5 @@
 """The documentation: its example runs, its links lead somewhere, the files that it names are there."""
 
-import importlib
 import re
 import subprocess
 import sys
@@ -38,37 +37,3 @@ def test_every_link_and_every_named_source_leads_to_a_file(page: Path) -> None:
     missing = [link for link in LINK.findall(text) if not (page.parent / link).exists()]
     missing += [path for path in SOURCE.findall(text) if not (ROOT / path).exists()]
     assert not missing
-
-
-ACTORS = {
-    "registry": "supervisor.registry:Registry",
-    "cluster/scheduler": "actors.cluster.scheduler:Scheduler",
-    "cluster/provider": "actors.cluster.provider:LocalProvider",
-    "training/controller": "actors.training.controller:RLController",
-    "rollout/manager": "actors.rollout.manager:RolloutManager",
-    "rollout/balancer": "actors.rollout.load_balancer:LoadBalancer",
-    "reward/proxy": "actors.reward.proxy:RewardProxy",
-    "<node>/agent": "nodeagent.agent:NodeAgent",
-    "training/state": "actors.cluster.state_manager:StateManager",
-    "training/trainer": "actors.training.trainer:Trainer",
-    "<node>/transfer": "actors.weights.agent:TransferAgent",
-    "<node>/engine": "actors.engine.worker:RolloutWorker",
-}
-
-
-@pytest.mark.parametrize("actor", ACTORS)
-def test_the_protocol_page_names_what_an_actor_understands_and_nothing_else(actor: str) -> None:
-    text = (ROOT / "docs" / "protocol.md").read_text()
-    table = text[text.index("| to | kinds |") : text.index("## Token stream")]
-    rows = [line.split("|")[1:-1] for line in table.splitlines() if line.startswith("|")]
-    named: set[str] = set()
-    at = ""
-    for to, kinds, *_ in rows:
-        at = to.split("`")[1] if "`" in to else at
-        if at == actor:
-            named |= set(re.findall(r"\b[A-Z][a-z]+(?:[A-Z][a-z]+)*\b", kinds)) - {"Scheduler"}
-    module, _, name = ACTORS[actor].partition(":")
-    understood = vars(getattr(importlib.import_module(module), name))["_handlers"]
-    # What an actor sends to itself alone is defined beside it, and no part of the protocol.
-    own = {kind for kind in understood if kind.__module__ == module and actor != "rollout/balancer"}
-    assert named == {kind.__name__ for kind in set(understood) - own}

@@ -1,0 +1,206 @@
+"""Who says what to whom, and what answers it: derived from the handlers and from where messages are made.
+
+Owns the derivation and the few facts that the source does not tell: the names under which actors are reached,
+who speaks from a module that is no actor's own, and what a handler that answers later answers with. A fact
+that is missing here is refused by name.
+"""
+
+import ast
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlctl import struct_table, vocabulary
+from supervisor import Deferred
+from supervisor.mailbox import Lane
+from supervisor.message import Done, Message
+from supervisor.registry import Registry
+from supervisor.system_messages import SYSTEM, Failure
+
+NAMES = {
+    "Registry": "registry",
+    "Scheduler": "cluster/scheduler",
+    "LocalProvider": "cluster/provider",
+    "RLController": "training/controller",
+    "RolloutManager": "rollout/manager",
+    "LoadBalancer": "rollout/balancer",
+    "RewardProxy": "reward/proxy",
+    "NodeAgent": "<node>/agent",
+    "StateManager": "training/state",
+    "Trainer": "training/trainer",
+    "TransferAgent": "<node>/transfer",
+    "RolloutWorker": "<node>/engine",
+}
+"""The name under which an actor is reached, by class; in the order of the page."""
+
+SPEAKERS = {
+    "supervisor": "every process",
+    "actors.cluster.membership": "cluster/scheduler",
+    "actors.engine": "<node>/engine",
+    "actors.rollout": "rollout/manager",
+    "actors.training.chronicle": "training/controller",
+    "actors.training.trainer_files": "training/trainer",
+    "nodeagent": "<node>/agent",
+    "rlctl": "rlctl",
+}
+"""Who speaks from the modules below a package that are no actor's own; the longest prefix counts."""
+
+SAID_BY = {
+    ("cluster/scheduler", "NodeSeen"): ("<node>/agent",),
+    ("training/controller", "NodeSeen"): ("cluster/scheduler",),
+}
+"""Who says what to whom where a kind has several receivers: its makers do not tell which one they mean."""
+
+TO_SYSTEMS = {
+    "Watch": "",
+    "Ended": "",
+    "Beat": "",
+    "Inspect": "SystemState",
+    "ListWaits": "WaitsOf",
+    "ListDeadLetters": "DeadLettersOf",
+    "Describe": "ActorDescribed",
+    "StartTap": "TapRecords",
+    "ReadTap": "TapRecords",
+    "StopTap": "TapRecords",
+}
+"""What every process answers beneath its actors, as `$system`, and with what ("": it is told)."""
+
+LATER = {
+    "CloseSeeding": "Done",
+    "GetProblems": "Problems",
+    "Score": "Verdict",
+    "TakeGroups": "Groups",
+    "Fetch": "Fetched",
+}
+"""What a handler that returns nothing but `Deferred` answers with."""
+
+
+class Unsaid(Exception):
+    """A fact is missing from the tables of this module, or stands there for nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One kind that an actor understands. `answer`: the kind that answers an ask, "" for a system's tell."""
+
+    kind: type[Message]
+    to: str
+    said_by: tuple[str, ...]
+    answer: str
+    lane: Lane
+
+
+@dataclass(frozen=True, slots=True)
+class Conversations:
+    """All lines by receiver; `answers`: kinds that only answer; `written`: kinds that nobody is told alone,
+    because they are journaled or stand inside others; `private`: what actors tell themselves, by actor."""
+
+    lines: dict[str, list[Line]]
+    answers: list[type[Message]]
+    written: list[type[Message]]
+    private: dict[str, list[str]]
+
+
+def conversations() -> Conversations:
+    """Everything that is said. Raises `Unsaid`."""
+    kinds = vocabulary.kinds()
+    speakers = _Speakers(kinds)
+    lines = {
+        SYSTEM: [
+            Line(kinds[name], SYSTEM, speakers.of(name, SYSTEM), answer, Lane.SYSTEM)
+            for name, answer in TO_SYSTEMS.items()
+            if name in kinds
+        ]
+    }
+    private: dict[str, list[str]] = {}
+    found = {actor.__name__: actor for actor in vocabulary.actors()}
+    _same("NAMES", set(NAMES), set(found))
+    for actor_name, name in NAMES.items():
+        for kind, (handler, lane) in found[actor_name].handlers().items():
+            said_by = speakers.of(kind.__name__, name)
+            if said_by == (name,) and kind.__module__ == found[actor_name].__module__:
+                private.setdefault(name, []).append(kind.__name__)
+            else:
+                lines.setdefault(name, []).append(Line(kind, name, said_by, _answer(kind, handler), lane))
+    said = {line.kind.__name__ for own in lines.values() for line in own}
+    said |= {kind for own in private.values() for kind in own}
+    answering = {line.answer for own in lines.values() for line in own} | {Failure.__name__}
+    answers = [cls for name, cls in kinds.items() if name in answering - said]
+    written = [cls for name, cls in kinds.items() if name not in answering | said]
+    inside = {part for cls in kinds.values() for part in struct_table.inside(cls)}
+    for cls in written:  # the journals of this floor are the registry's alone
+        if (
+            cls.__module__.startswith("supervisor.")
+            and cls.__module__ != Registry.__module__
+            and cls not in inside
+        ):
+            raise Unsaid(f"who answers {cls.__name__}, or with what? TO_SYSTEMS of rlctl/conversations.py")
+    return Conversations(lines, answers, written, private)
+
+
+def _answer(kind: type[Message], handler: Callable[..., object]) -> str:
+    """The kind that a handler answers with, from its annotation; `Done` for one that returns nothing."""
+    found = typing.get_type_hints(handler)["return"]
+    alternatives = set(typing.get_args(found) or [found]) - {types.NoneType}
+    later = Deferred in alternatives
+    alternatives.discard(Deferred)
+    if later and not alternatives:
+        if kind.__name__ not in LATER:
+            raise Unsaid(
+                f"{kind.__name__} is answered later: say with what in LATER of rlctl/conversations.py"
+            )
+        return LATER[kind.__name__]
+    names = sorted(it.__name__ for it in alternatives) or [Done.__name__]
+    return " or ".join(names)
+
+
+class _Speakers:
+    """Who makes messages of a kind: every module of the product that calls its class."""
+
+    def __init__(self, kinds: Mapping[str, type[Message]]) -> None:
+        owners = {cls.__module__: NAMES[cls.__name__] for cls in vocabulary.actors() if cls.__name__ in NAMES}
+        self._prefixes = {**SPEAKERS, **owners}
+        self._modules: dict[str, list[str]] = {kind: [] for kind in kinds}
+        for module, path in vocabulary.modules():
+            for kind in _made(module, path, kinds):
+                self._modules[kind].append(module)
+
+    def of(self, kind: str, to: str) -> tuple[str, ...]:
+        """Who says `kind` to `to`, in the order of the page; `to` itself only where nobody else does."""
+        if (to, kind) in SAID_BY:
+            return SAID_BY[to, kind]
+        order = ["rlctl", *NAMES.values()]
+        found = {self._speaker(module) for module in self._modules[kind]}
+        found = found - {to} or found
+        return tuple(sorted(found, key=lambda name: order.index(name) if name in order else len(order)))
+
+    def _speaker(self, module: str) -> str:
+        fitting = [it for it in self._prefixes if module == it or module.startswith(f"{it}.")]
+        if not fitting:
+            raise Unsaid(
+                f"{module} makes messages: say who speaks there in SPEAKERS of rlctl/conversations.py"
+            )
+        return self._prefixes[max(fitting, key=len)]
+
+
+def _made(module: str, path: Path, kinds: Mapping[str, type[Message]]) -> set[str]:
+    """Kinds whose class is called in a source file. Another class of the same name does not count."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    homes = {name: {cls.__module__, "supervisor"} for name, cls in kinds.items()}
+    known = {name for name, home in homes.items() if module in home}
+    called = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.ImportFrom(module=home, names=names):
+                known |= {it.name for it in names if home in homes.get(it.name, ())}
+            case ast.Call(func=ast.Name(id=name)):
+                called.add(name)
+    return called & known
+
+
+def _same(table: str, declared: set[str], found: set[str]) -> None:
+    if declared != found:
+        more, gone = sorted(found - declared), sorted(declared - found)
+        raise Unsaid(f"{table} of rlctl/conversations.py: add {more}, remove {gone}")

@@ -1,0 +1,113 @@
+"""`python -m rlctl.protocol_document [FILE]`: bring the tables of docs/protocol.md up to date.
+
+Owns the form of what is made from the structs: each stands between `<!-- made: NAME -->` and `<!-- end -->`
+in the page, whose other text is written by hand and kept. The words are the docstrings of the structs and of
+their fields; types, limits and defaults are their own, so the page cannot say anything else than what a
+decoder does.
+"""
+
+import re
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from rlctl import struct_table
+from rlctl.conversations import Conversations, Line, conversations
+from supervisor.message import Message
+from supervisor.system_messages import SYSTEM
+from transport import envelope, stream_control
+
+PAGE = Path(__file__).parent.parent / "docs" / "protocol.md"
+_SLOT = re.compile(r"(<!-- made: ([\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+class NoSlot(ValueError):
+    """The page asks for something that nobody makes, or lacks what is made."""
+
+
+def updated(text: str) -> str:
+    """The page `text` with every slot filled anew. Raises `NoSlot`."""
+    made = parts()
+    asked = [slot[1] for slot in _SLOT.findall(text)]
+    if sorted(asked) != sorted(made):
+        raise NoSlot(f"the page has the slots {sorted(asked)}, made are {sorted(made)}")
+    return _SLOT.sub(lambda slot: f"{slot[1]}{made[slot[2]]()}\n{slot[3]}", text)
+
+
+def parts() -> dict[str, Callable[[], str]]:
+    """What is made, by the name of its slot."""
+    said = conversations()
+    return {
+        "envelope": lambda: struct_table.array(envelope.Envelope),
+        "stream control": lambda: _stream_control(),
+        "overview": lambda: _overview(said),
+        "kinds": lambda: _kinds(said),
+        "answers": lambda: _plain(said.answers),
+        "written": lambda: _plain(said.written),
+        "shapes": lambda: _shapes(said),
+    }
+
+
+def _stream_control() -> str:
+    rows = ["| message | from | meaning |", "|---|---|---|"]
+    for cls in (stream_control.Hello, *stream_control.FromReceiver.__args__):
+        speaker, _, meaning = struct_table.words(cls).partition(": ")
+        array = ", ".join([f'"{cls.__struct_config__.tag}"', *cls.__struct_fields__])
+        rows.append(f"| `[{array}]` | {speaker.lower()} | {meaning} |")
+    return "\n".join(rows)
+
+
+def _overview(said: Conversations) -> str:
+    rows = ["| to | kinds, answered by |", "|---|---|"]
+    for to, lines in said.lines.items():
+        name = "every process, as `$system`" if to == SYSTEM else f"`{to}`"
+        rows.append(f"| {name} | {', '.join(_answered(line) for line in lines)} |")
+    return "\n".join(rows)
+
+
+def _answered(line: Line) -> str:
+    if not line.answer:
+        return f"*{line.kind.__name__}*"
+    return line.kind.__name__ if line.answer == "Done" else f"{line.kind.__name__} → {line.answer}"
+
+
+def _kinds(said: Conversations) -> str:
+    blocks = []
+    for to, lines in said.lines.items():
+        blocks.append(f"#### To `{to}`")
+        for line in lines:
+            facts = [f"from {', '.join(f'`{it}`' for it in line.said_by)}"] if line.said_by else []
+            facts.append(f"answered by {line.answer}" if line.answer else "told")
+            facts.append(f"{line.lane.name.lower()} lane")
+            blocks.append(f"**{line.kind.__name__}** ({'; '.join(facts)}). {struct_table.words(line.kind)}")
+            blocks.extend(struct_table.map_(line.kind))
+    for name, kinds in said.private.items():
+        blocks.append(f"`{name}` also tells itself {', '.join(f'`{kind}`' for kind in kinds)}.")
+    return "\n\n".join(blocks)
+
+
+def _plain(classes: Iterable[type]) -> str:
+    blocks = []
+    for cls in sorted(classes, key=lambda cls: (cls.__name__, cls.__module__)):
+        blocks.append(f"**{cls.__name__}**. {struct_table.words(cls)}")
+        blocks.extend(struct_table.map_(cls))
+    return "\n\n".join(blocks)
+
+
+def _shapes(said: Conversations) -> str:
+    told = [line.kind for lines in said.lines.values() for line in lines]
+    found: dict[type, None] = {}
+    for cls in (*told, *said.answers, *said.written):
+        found.update(dict.fromkeys(struct_table.inside(cls)))
+    return _plain(cls for cls in found if not issubclass(cls, Message))
+
+
+def main(arguments: list[str]) -> int:
+    """Rewrite the page in place."""
+    page = Path(arguments[0]) if arguments else PAGE
+    page.write_text(updated(page.read_text(encoding="utf-8")), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,69 @@
+"""docs/protocol.md says what the structs and the handlers say, and all of it."""
+
+import re
+
+import pytest
+
+from rlctl import conversations, protocol_document, vocabulary
+from supervisor.system_messages import SYSTEM
+
+MAKE = "run `python -m rlctl.protocol_document`"
+TEXT = protocol_document.PAGE.read_text()
+
+
+def test_the_page_is_what_is_made_from_the_structs() -> None:
+    assert protocol_document.updated(TEXT) == TEXT, f"docs/protocol.md is behind the code: {MAKE}"
+
+
+def test_every_kind_is_on_the_page_with_every_field() -> None:
+    blocks = {
+        block.split("**")[1]: block
+        for block in re.findall(r"^\*\*\w+\*\*.*?(?=^\*\*|^#|\Z)", TEXT, re.M | re.S)
+    }
+    said = conversations.conversations()
+    private = {kind for own in said.private.values() for kind in own}
+    assert len(private) < 10
+    for name, cls in vocabulary.kinds().items():
+        if name not in private:
+            assert set(re.findall(r"^\| `(\w+)` \|", blocks[name], re.M)) == set(cls.__struct_fields__), name
+
+
+def test_every_actor_is_on_the_page_with_what_it_understands() -> None:
+    overview = {
+        line.split("`")[1]: set(re.findall(r"\w+", line.split("|")[2]))
+        for line in TEXT[TEXT.index("made: overview") :].splitlines()
+        if line.startswith("| `")
+    }
+    assert len(vocabulary.actors()) >= 12
+    for actor in vocabulary.actors():
+        own = {kind.__name__ for kind in actor.handlers() if kind.__module__ != actor.__module__}
+        assert own <= overview[conversations.NAMES[actor.__name__]]
+
+
+def test_who_says_what_and_what_answers_it_is_read_from_the_code() -> None:
+    lines = {
+        (line.to, line.kind.__name__): line
+        for own in conversations.conversations().lines.values()
+        for line in own
+    }
+    register = lines["rollout/manager", "RegisterInstance"]
+    assert (register.said_by, register.answer) == (("<node>/engine",), "Registered")
+    assert lines["<node>/transfer", "Offer"].said_by == ("<node>/transfer",)  # of another node
+    assert lines["rollout/manager", "Withdraw"].answer == "Withdrawn"  # at once or later
+    assert lines["<node>/engine", "CloseSeeding"].answer == "Done"
+    unsaid = [key for key, line in lines.items() if not line.said_by and key[0] != SYSTEM]
+    assert not unsaid, f"nobody says {unsaid}: are they still needed?"
+
+
+def test_a_fact_that_the_code_does_not_tell_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(conversations.LATER, "TakeGroups")
+    with pytest.raises(conversations.Unsaid, match="TakeGroups is answered later: say with what"):
+        conversations.conversations()
+    monkeypatch.delitem(conversations.NAMES, "Trainer")
+    with pytest.raises(conversations.Unsaid, match=r"NAMES of rlctl/conversations.py: add \['Trainer'\]"):
+        conversations.conversations()
+
+
+def test_a_page_without_a_slot_is_refused() -> None:
+    with pytest.raises(protocol_document.NoSlot, match="written"):
+        protocol_document.updated(TEXT.replace("<!-- made: written -->", ""))
