@@ -29,6 +29,7 @@ from supervisor import (
     ProcessSpec,
     SqliteJournal,
     Supervisor,
+    SupervisorFailed,
     child,
     one_for_one,
 )
@@ -52,10 +53,12 @@ class Children:
         system: of the node agent's process.
         seat: where the node agent sits; `seat.head` says whom the children join.
         role: one of `ROLES`.
-        on_give_up: called with the reason when the supervisor's intensity is spent.
+        on_give_up: called with the `SupervisorFailed` of the children's supervisor.
     """
 
-    def __init__(self, system: ActorSystem, seat: Seat, role: str, on_give_up: Callable[[str], None]) -> None:
+    def __init__(
+        self, system: ActorSystem, seat: Seat, role: str, on_give_up: Callable[[Exception], None]
+    ) -> None:
         self._system = system
         self._seat = seat
         self._role = role
@@ -126,7 +129,10 @@ class Children:
             journals=self._journal,
         )
         log.info("job %s: starting %s", job.run_id, ", ".join(self._tree.names()))
-        await self._tree.start()
+        try:
+            await self._tree.start()
+        except SupervisorFailed as problem:
+            self._gave_up(problem)
 
     async def _stop(self) -> None:
         tree, self._tree = self._tree, None
@@ -141,7 +147,7 @@ class Children:
         self._job = None
 
     def _gave_up(self, problem: Exception) -> None:
-        self._on_give_up(str(problem))
+        self._on_give_up(problem)
 
     def _process(self, kind: str, job_file: Path, config: Config) -> ChildSpec:
         seat = self._seat

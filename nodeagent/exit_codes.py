@@ -7,21 +7,23 @@ import asyncio
 
 from configs.load import ConfigError
 from configs.trace import TraceError
-from supervisor import Hopeless, JournalError
+from supervisor import Hopeless, JournalError, SupervisorFailed
 from transport.keys import BadKeys, RefusedToListen
 from transport.sockets import CannotListen
 
 OK = 0
-FAILED = 1  # a child failed too often, or something unforeseen
+FAILED = 1  # something unforeseen
 USAGE = 2  # arguments, settings or keys that cannot be used
 NOT_RUNNING = 3  # no node agent runs on that state directory
 IN_USE = 4  # the port or the state directory is another process's
 NO_STATE = 5  # the state directory is full, read-only or not a directory
 DAMAGED = 6  # a journal, or every checkpoint, is damaged past repair
+GAVE_UP = 7  # the root supervisor: a child failed too often, or did not start
 HOPELESS = frozenset({USAGE, DAMAGED})  # starting it again would end the same way
 MEANINGS = (
     "exit codes: 0 done; 1 failed; 2 arguments, settings or keys that cannot be used; 3 no node agent runs "
-    "there; 4 port or state directory in use; 5 state directory full or not writable; 6 journal damaged"
+    "there; 4 port or state directory in use; 5 state directory full or not writable; 6 journal "
+    "damaged; 7 its root supervisor gave up"
 )
 
 
@@ -37,6 +39,8 @@ def as_cannot_run(problem: BaseException) -> CannotRun | None:
     """The exit code and the text for a failure that has one, or None for a defect."""
     if isinstance(problem, CannotRun):
         return problem
+    if isinstance(problem, SupervisorFailed):
+        return CannotRun(_code_of(problem), str(problem))
     if isinstance(problem, CannotListen):
         return CannotRun(IN_USE, problem.strerror or str(problem))
     if isinstance(problem, ConfigError | TraceError | BadKeys | RefusedToListen):
@@ -48,3 +52,12 @@ def as_cannot_run(problem: BaseException) -> CannotRun | None:
     if isinstance(problem, asyncio.CancelledError | KeyboardInterrupt):
         return CannotRun(FAILED, "interrupted")
     return None
+
+
+def _code_of(failure: SupervisorFailed) -> int:
+    """That of whoever failed first, where it has one of its own; a child process left it as its own."""
+    if failure.first is not None:
+        known = as_cannot_run(failure.first)
+        return known.code if known is not None else GAVE_UP
+    code = failure.causes[-1].code if failure.causes else None
+    return code if code in HOPELESS else GAVE_UP

@@ -132,7 +132,7 @@ class _Node:
         await self._tree.stop()
 
     def _failed(self, problem: Exception) -> None:
-        """An actor of this process failed too often, or its journal is damaged."""
+        """A supervisor of this process gave up."""
         known = as_cannot_run(problem) or CannotRun(FAILED, str(problem))
         self._leave(known.code, str(known))
 
@@ -143,13 +143,13 @@ class _Node:
         self._left.set()
         self._stop.set()
 
-    def _gave_up(self, reason: str) -> None:
-        """The children failed too often. The head's are the job itself; another host fails as a whole, and
-        whoever started it decides."""
+    def _gave_up(self, problem: Exception) -> None:
+        """The children failed too often, or could not start. The head's are the job itself; another host
+        fails as a whole, and whoever started it decides."""
         if self._role != "head":
-            self._leave(FAILED, reason)
+            self._failed(problem)
             return
-        told = self._system.tell(SCHEDULER, JobEnded(ok=False, reason=reason))
+        told = self._system.tell(SCHEDULER, JobEnded(ok=False, reason=str(problem)))
         task = asyncio.get_running_loop().create_task(told)
         self._background.add(task)
         task.add_done_callback(self._background.discard)

@@ -91,7 +91,6 @@ async def serve(kind: str, seat: Seat, job_file: Path, stop: asyncio.Event) -> i
         starting = asyncio.get_running_loop().create_task(tree.start())
         starting.add_done_callback(started)
         await stop.wait()
-        starting.cancel()
         reporter.close()
         await tree.stop()
     if failures:

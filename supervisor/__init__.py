@@ -5,6 +5,18 @@ What others import from here is the whole public face of this floor.
 
 from supervisor.actor import Actor, Suspected, Terminated, handles
 from supervisor.address import Address, Incarnations
+from supervisor.child_spec import (
+    BRUTAL_KILL,
+    INFINITY,
+    ChildSpec,
+    Intensity,
+    TreeSpec,
+    child,
+    one_for_all,
+    one_for_one,
+    rest_for_one,
+    simple_one_for_one,
+)
 from supervisor.context import Context
 from supervisor.deadline import Deadline
 from supervisor.delivery import Deferred
@@ -12,38 +24,49 @@ from supervisor.errors import (
     ActorError,
     AskFailed,
     AskTimeout,
+    CannotGoOn,
+    Cause,
     Crashed,
     Fenced,
     Hopeless,
     JournalDamaged,
     JournalError,
     JournalFull,
+    Killed,
     Overloaded,
     Refused,
     RestartIntensityReached,
+    StartFailed,
+    SupervisorFailed,
     Unreachable,
     WaitTimeout,
 )
 from supervisor.journal import Journal
 from supervisor.limits import Limits
+from supervisor.lives import Restarted
 from supervisor.mailbox import Lane
 from supervisor.message import Done, Message
 from supervisor.process import ProcessExit, ProcessSpec, die_with_parent
 from supervisor.registry import Registry
 from supervisor.sqlite_journal import SqliteJournal
-from supervisor.supervision import Restarted, Supervisor
+from supervisor.supervision import Supervisor
 from supervisor.system import ActorSystem
-from supervisor.tree import ChildSpec, Intensity, TreeSpec, child, one_for_all, one_for_one, rest_for_one
+from supervisor.tree import Counts, Status
 
 __all__ = [
+    "BRUTAL_KILL",
+    "INFINITY",
     "Actor",
     "ActorError",
     "ActorSystem",
     "Address",
     "AskFailed",
     "AskTimeout",
+    "CannotGoOn",
+    "Cause",
     "ChildSpec",
     "Context",
+    "Counts",
     "Crashed",
     "Deadline",
     "Deferred",
@@ -56,6 +79,7 @@ __all__ = [
     "JournalDamaged",
     "JournalError",
     "JournalFull",
+    "Killed",
     "Lane",
     "Limits",
     "Message",
@@ -67,7 +91,10 @@ __all__ = [
     "RestartIntensityReached",
     "Restarted",
     "SqliteJournal",
+    "StartFailed",
+    "Status",
     "Supervisor",
+    "SupervisorFailed",
     "Suspected",
     "Terminated",
     "TreeSpec",
@@ -79,4 +106,5 @@ __all__ = [
     "one_for_all",
     "one_for_one",
     "rest_for_one",
+    "simple_one_for_one",
 ]

@@ -1,5 +1,7 @@
 """What can go wrong between actors, as types. Every error says what happened, where, and what to do."""
 
+from dataclasses import dataclass
+
 
 class ActorError(Exception):
     """Base of everything that the actor runtime raises."""
@@ -62,5 +64,48 @@ class JournalFull(JournalError):
     """No space is left where the journal lives; what was not committed was not accepted."""
 
 
-class RestartIntensityReached(ActorError):
-    """A supervisor gave up: its children failed more often than its intensity allows."""
+class Killed(ActorError):
+    """Ended at once by its supervisor (`brutal_kill`, or past the time of an ordered stop)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One link of the chain of a failure: who ended, what it is and where, how, and whose child it was."""
+
+    who: str
+    what: str
+    how: str
+    parent: str
+    code: int | None = None
+    """The exit code of a process that left one."""
+
+    def __str__(self) -> str:
+        return f"{self.who} ({self.what}, child of {self.parent}): {self.how}"
+
+
+class SupervisorFailed(ActorError):
+    """A supervisor gave up, and with it ended all its children.
+
+    `causes` is the chain, from the supervisor's own child down to whoever failed first; `first` is what that
+    raised, None for a process.
+    """
+
+    def __init__(
+        self, name: str, verdict: str, causes: tuple[Cause, ...] = (), first: Exception | None = None
+    ) -> None:
+        super().__init__("; because ".join([f"supervisor {name}: {verdict}", *map(str, causes)]))
+        self.verdict = f"supervisor {name}: {verdict}"
+        self.causes = causes
+        self.first = first
+
+
+class RestartIntensityReached(SupervisorFailed):
+    """Its children failed more often than its intensity allows."""
+
+
+class StartFailed(SupervisorFailed):
+    """A child could not be started for the first time; those before it were stopped again."""
+
+
+class CannotGoOn(SupervisorFailed, Hopeless):
+    """A child said that its next life would end as this one did."""

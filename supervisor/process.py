@@ -43,6 +43,8 @@ class ProcessExit:
     code: int | None
     signal: int | None
     said: str = ""
+    hint: str = ""
+    """What else is known of a signal: a core dump, the kernel out of memory, our own order."""
 
     @property
     def abnormal(self) -> bool:
@@ -51,12 +53,13 @@ class ProcessExit:
 
     @property
     def cause(self) -> str:
-        """`exit 3: what it said last`, or `SIGKILL`."""
+        """`exit 3: what it said last`, or `SIGKILL`, or `SIGSEGV (core dumped)`."""
         if self.signal is not None:
             try:
-                return signal.Signals(self.signal).name
+                name = signal.Signals(self.signal).name
             except ValueError:
-                return f"signal {self.signal}"
+                name = f"signal {self.signal}"
+            return f"{name} ({self.hint})" if self.hint else name
         return f"exit {self.code}: {self.said}" if self.said and self.code else f"exit {self.code}"
 
 
@@ -72,24 +75,44 @@ class ChildProcess:
         with spec.output.open("ab") as output:
             self._said_from = output.tell()
             self._popen = subprocess.Popen(
-                list(spec.argv), stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=env
+                list(spec.argv),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=env,
+                process_group=0,  # Ctrl-C is for the foreground group: a child ends when its parent orders it
             )
         self.pid = self._popen.pid
         self.exit: ProcessExit | None = None
         self._on_exit = on_exit
         self._ended = asyncio.Event()
+        self._ordered = False
+        self._oom_kills = oom_kills()
         self._pidfd = os.pidfd_open(self.pid)
         asyncio.get_running_loop().add_reader(self._pidfd, self._reap)
 
     def _reap(self) -> None:
+        dumped = _dumped_core(self._pidfd)
         code = self._popen.poll()
         if code is None:
             return
         asyncio.get_running_loop().remove_reader(self._pidfd)
         os.close(self._pidfd)
-        self.exit = ProcessExit(None, -code) if code < 0 else ProcessExit(code, None, self._last_line())
+        if code < 0:
+            self.exit = ProcessExit(None, -code, "", self._hint(-code, dumped))
+        else:
+            self.exit = ProcessExit(code, None, self._last_line())
         self._ended.set()
         self._on_exit(self.exit)
+
+    def _hint(self, number: int, dumped: bool) -> str:
+        if dumped:
+            return "core dumped"
+        if number == signal.SIGKILL and self._ordered:
+            return "it did not stop within its time"
+        if number == signal.SIGKILL and oom_kills() > self._oom_kills:
+            return "the kernel killed for memory meanwhile"
+        return ""
 
     def _last_line(self) -> str:
         """What this life of the child printed last; "" for nothing."""
@@ -117,13 +140,38 @@ class ChildProcess:
         return self.exit
 
     async def stop(self, timeout_s: float) -> ProcessExit:
-        """SIGTERM, then SIGKILL after `timeout_s`."""
-        self.send_signal(signal.SIGTERM)
-        try:
-            return await asyncio.wait_for(self.wait(), timeout_s)
-        except TimeoutError:
-            self.send_signal(signal.SIGKILL)
-            return await self.wait()
+        """SIGTERM, then SIGKILL after `timeout_s`; at once where that is 0."""
+        if timeout_s > 0:
+            self.send_signal(signal.SIGTERM)
+            try:
+                return await asyncio.wait_for(self.wait(), timeout_s)
+            except TimeoutError:
+                self._ordered = True
+        self.kill()
+        return await self.wait()
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+
+def _dumped_core(pidfd: int) -> bool:
+    try:
+        ended = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+    except ChildProcessError:  # collected already
+        return False
+    return ended is not None and ended.si_code == os.CLD_DUMPED
+
+
+def oom_kills(cgroups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
+    """How many processes of this process's control group (cgroup v2) the kernel has killed for memory; 0
+    where it does not say. One that is counted while a child dies of SIGKILL is most likely that child."""
+    try:
+        group = next(line[3:].strip() for line in own.read_text().splitlines() if line.startswith("0::"))
+        events = (cgroups / group.lstrip("/") / "memory.events").read_text()
+        return next(int(line.split()[1]) for line in events.splitlines() if line.startswith("oom_kill "))
+    except (OSError, StopIteration, ValueError, IndexError):
+        return 0
 
 
 def die_with_parent() -> None:

@@ -1,7 +1,8 @@
 """Carries out what `tree.TreeState` decides: starts, stops and restarts actors, processes and subtrees.
 
-Owns the running children of one supervisor. Ordered start, reverse stop with a deadline then kill, escalation
-upward when the intensity is spent.
+Owns the order of things, one at a time: a batch of stops and starts is over before the next end of a child is
+looked at (as in OTP, whose supervisor is one process). Only a stop of the supervisor itself cuts a start
+short. The children's lives are `lives`.
 """
 
 from __future__ import annotations
@@ -9,48 +10,29 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from supervisor.cell import Cell
+from supervisor.child_spec import ChildSpec, Strategy, TreeSpec
 from supervisor.delivery import Exit
-from supervisor.errors import ActorError, Hopeless, RestartIntensityReached
+from supervisor.errors import CannotGoOn, RestartIntensityReached, StartFailed, SupervisorFailed
 from supervisor.journal import JournalStore
-from supervisor.process import ChildProcess, ProcessExit, ProcessSpec
+from supervisor.lives import Exited, Lives, Restarted
+from supervisor.process import ChildProcess
+from supervisor.running import Ended, RunningProcess, RunningTree, begin
 from supervisor.system import ActorSystem
 from supervisor.system_messages import ActorState
-from supervisor.tree import Action, ChildSpec, Escalate, Start, Stop, TreeSpec, TreeState
+from supervisor.tree import Action, Counts, End, Later, Start, Status, Stop, TreeState, Why
 
 log = logging.getLogger("supervisor")
 
 
 @dataclass(frozen=True, slots=True)
-class Restarted:
-    """A child was restarted: whose, why, and for the how-many-th time."""
-
+class _Due:
     name: str
-    cause: str
-    restarts: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Ended:
-    """A child ended by itself. `verdict`: its own, that a restart would not help."""
-
-    name: str
-    abnormal: bool
-    cause: str
-    hopeless: bool = False
-    verdict: Hopeless | None = None
-
-
-@dataclass(slots=True)
-class _Child:
-    spec: ChildSpec
-    running: Cell | ChildProcess | Supervisor | None = None
-    restarts: int = 0
-    last_failure: str = ""
-    pending: asyncio.Task[None] | None = None
+    ticket: int
 
 
 class Supervisor:
@@ -59,9 +41,10 @@ class Supervisor:
     Args:
         system: where actor children are spawned.
         spec: strategy, intensity and children.
-        on_failure: called once when the intensity is spent, or a child is hopeless (then with its own
-            words), after every child was stopped.
+        on_failure: called once with a `SupervisorFailed` when it gives up after its start, after every child
+            was stopped.
         on_restart: told of every restart, for reports.
+        on_shutdown: called once when it ended in order because its significant children are done.
         journals: where actor children keep their streams; None: in the process's store.
     """
 
@@ -72,183 +55,245 @@ class Supervisor:
         *,
         on_failure: Callable[[Exception], None],
         on_restart: Callable[[Restarted], None] | None = None,
+        on_shutdown: Callable[[], None] | None = None,
         journals: JournalStore | None = None,
     ) -> None:
         self.name = spec.name
         self._system = system
+        self._spec = spec
         self._state = TreeState(spec, random.Random(f"{system.seed}/{spec.name}"))
-        self._children: dict[str, _Child] = {child.name: _Child(child) for child in spec.children}
+        # bounded: one exit a life, one ticket a child that waits
+        self._events: asyncio.Queue[Exited | _Due] = asyncio.Queue()
+        self._lives = Lives(
+            spec.name,
+            lambda child, ended: begin(system, child, ended, self._spawn, self._subtree),
+            self._events.put_nowait,
+            on_restart,
+        )
         self._on_failure = on_failure
         self._on_restart = on_restart
+        self._on_shutdown = on_shutdown
         self._journals = journals
         self._work: asyncio.Task[None] | None = None
-        self._queue: asyncio.Queue[_Ended] = asyncio.Queue()  # bounded: one exit a running child
-        self._stopping = False
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._busy = asyncio.Lock()
+        self._halted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    # -- the whole --
 
     async def start(self) -> None:
-        """Start every child in order; an actor counts as started when its `on_start` returned."""
+        """Start every child, left to right; an actor counts as started when its `on_start` returned.
+
+        A stop meanwhile ends it early. Raises: SupervisorFailed where a child does not start; those before
+        it were stopped, right to left.
+        """
         self._system.state_sources.append(self.states)
-        for name in list(self._children):
-            await self._start_child(name)
-        self._work = asyncio.get_running_loop().create_task(self._supervise(), name=f"supervisor {self.name}")
+        async with self._busy:
+            problem = await self._carry_out(self._state.start())
+            self._state.complete()
+        if problem is not None:
+            self._forget_state()
+            raise problem
+        if not self._halted.done():
+            self._work = asyncio.get_running_loop().create_task(
+                self._supervise(), name=f"supervisor {self.name}"
+            )
+
+    async def stop(self) -> None:
+        """Stop every child, right to left, each within its `shutdown_s` (those of a pool all at once)."""
+        self.halt()
+        async with self._busy:
+            stops = self._state.stop()
+            if self._spec.strategy is Strategy.SIMPLE_ONE_FOR_ONE:
+                await asyncio.gather(*(self._carry_out([stop]) for stop in stops))
+            else:
+                await self._carry_out(stops)
+            for name in reversed(self._lives.begun()):  # one whose start was cut short
+                await self._lives.stop(name, self._state.children[name].shutdown_s)
+        if self._work is not None and self._work is not asyncio.current_task():
+            self._work.cancel()
+        self._forget_state()
+
+    def halt(self) -> None:
+        """Start nothing more: what is starting is not waited for. `stop` follows."""
+        if not self._halted.done():
+            self._halted.set_result(None)
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+
+    def kill(self) -> None:
+        """End every child at once. `stop` after this waits for nothing but their end."""
+        self.halt()
+        self._lives.kill()
+
+    # -- children by hand --
 
     async def add(self, spec: ChildSpec) -> None:
-        """Declare and start one more child. Raises: ValueError when its name is taken."""
-        self._state.add(spec)
-        self._children[spec.name] = _Child(spec)
-        await self._start_child(spec.name)
+        """Declare and start one more child, the last in order (OTP's start_child). Raises: ValueError when
+        its name is taken or it is none for this supervisor; StartFailed, and nothing is declared."""
+        if self._spec.strategy is Strategy.SIMPLE_ONE_FOR_ONE:
+            raise ValueError(f"{self.name!r} is a pool: use add_instance")
+        await self._add(spec)
+
+    async def add_instance(self, name: str, *arguments: object) -> None:
+        """Start one more child of a pool, named `name`, from its template. Raises: as `add`."""
+        if self._spec.strategy is not Strategy.SIMPLE_ONE_FOR_ONE:
+            raise ValueError(f"{self.name!r} is no pool: use add")
+        await self._add(self._spec.children[0].instance(name, arguments))
+
+    async def _add(self, spec: ChildSpec) -> None:
+        async with self._busy:
+            try:
+                await self._start_by_hand(self._state.add(spec))
+            except StartFailed:
+                self._state.forget(spec.name)
+                raise
+            finally:
+                self._lives.keep(self.names())
+
+    async def terminate_child(self, name: str) -> None:
+        """Stop a child and keep its declaration, unless it is temporary. Raises: ValueError without one."""
+        async with self._busy:
+            await self._carry_out(self._state.terminate(name))
+            self._lives.keep(self.names())
+
+    async def restart_child(self, name: str) -> None:
+        """Start a child that is down. Raises: ValueError when it is not, or unknown; StartFailed."""
+        async with self._busy:
+            await self._start_by_hand(self._state.restart(name))
+
+    async def delete_child(self, name: str) -> None:
+        """Forget a child. Raises: ValueError when it is not down, or unknown."""
+        async with self._busy:
+            self._state.delete(name)
+            self._lives.keep(self.names())
 
     async def remove(self, name: str) -> None:
-        """Stop a child for good."""
-        child = self._children.get(name)
-        if child is None:
-            return
-        self._state.remove(name)
-        await self._stop_child(child)
-        self._children.pop(name, None)
+        """Stop a child for good: `terminate_child`, then `delete_child`; nothing where it is unknown."""
+        if name in self._state.children:
+            await self.terminate_child(name)
+        if name in self._state.children:
+            await self.delete_child(name)
+
+    async def _start_by_hand(self, actions: list[Start]) -> None:
+        for action in actions:
+            ended = await self._start(action)
+            if ended is not None:
+                raise self._failure(Why.START, action.name, f"{action.name} did not start")
+
+    # -- looking --
 
     def process(self, name: str) -> ChildProcess | None:
         """The running process of child `name`."""
-        child = self._children.get(name)
-        return child.running if child is not None and isinstance(child.running, ChildProcess) else None
+        running = self._lives.running(name)
+        return running.process if isinstance(running, RunningProcess) else None
+
+    def subtree(self, name: str) -> Supervisor | None:
+        """The supervisor that runs as child `name`."""
+        running = self._lives.running(name)
+        return running.tree if isinstance(running, RunningTree) else None
 
     def names(self) -> list[str]:
         """Declared children, in order."""
-        return list(self._children)
+        return list(self._state.children)
 
-    async def stop(self) -> None:
-        """Stop every child in reverse order, each within its `shutdown_s`."""
-        self._stopping = True
-        if self._work is not None and self._work is not asyncio.current_task():
-            self._work.cancel()
-        for name in reversed(list(self._children)):
-            await self._stop_child(self._children[name])
-        if self.states in self._system.state_sources:
-            self._system.state_sources.remove(self.states)
+    def which_children(self) -> dict[str, Status]:
+        """Declared children, in order, and whether each runs."""
+        return dict(self._state.status)
+
+    def count_children(self) -> Counts:
+        """See `Counts`."""
+        return self._state.counts()
 
     def states(self) -> list[ActorState]:
         """What `rlctl ps` shows of the children."""
-        rows = []
-        for child in self._children.values():
-            running = child.running
-            rows.append(
-                ActorState(
-                    name=child.spec.name,
-                    incarnation=running.address.incarnation if isinstance(running, Cell) else 0,
-                    state="restarting" if running is None else "running",
-                    mailbox=0,
-                    handled=0,
-                    dropped=0,
-                    restarts=child.restarts,
-                    last_failure=child.last_failure,
-                    parent=self.name,
-                    pid=running.pid if isinstance(running, ChildProcess) else 0,
-                )
-            )
-        return rows
-
-    # -- one child --
-
-    async def _start_child(self, name: str) -> None:
-        child = self._children[name]
-        start = child.spec.start
-        try:
-            if isinstance(start, ProcessSpec):
-                child.running = ChildProcess(start, lambda exit_: self._process_exited(name, exit_, start))
-            elif isinstance(start, TreeSpec):
-                subtree = Supervisor(
-                    self._system,
-                    start,
-                    on_failure=lambda problem: self._failed(name, str(problem), problem),
-                    on_restart=self._on_restart,
-                    journals=self._journals,
-                )
-                child.running = subtree
-                await subtree.start()
-            else:
-                cell = self._system.spawn(
-                    name, start, lambda exit_: self._actor_exited(name, exit_), self._journals
-                )
-                child.running = cell
-                await asyncio.wait([cell.started])
-        except (OSError, ActorError) as problem:
-            child.running = None
-            child.last_failure = f"could not start: {problem}"
-            self._queue.put_nowait(_Ended(name, True, child.last_failure))
-            return
-        if child.running is not None:
-            self._state.started(name)
-
-    async def _stop_child(self, child: _Child) -> None:
-        if child.pending is not None:
-            child.pending.cancel()
-            child.pending = None
-        running, child.running = child.running, None
-        self._state.stopped(child.spec.name)
-        if isinstance(running, Supervisor):
-            await running.stop()
-        elif isinstance(running, Cell | ChildProcess):
-            await running.stop(child.spec.shutdown_s)
-
-    def _actor_exited(self, name: str, exit_: Exit) -> None:
-        if exit_.problem is None:
-            self._exited(_Ended(name, False, exit_.cause))
-        else:
-            self._failed(name, exit_.cause, exit_.problem)
-
-    def _failed(self, name: str, cause: str, problem: Exception) -> None:
-        verdict = problem if isinstance(problem, Hopeless) else None
-        self._exited(_Ended(name, True, cause, verdict is not None, verdict))
-
-    def _process_exited(self, name: str, exit_: ProcessExit, spec: ProcessSpec) -> None:
-        self._exited(_Ended(name, exit_.abnormal, exit_.cause, exit_.code in spec.hopeless))
-
-    def _exited(self, ended: _Ended) -> None:
-        child = self._children.get(ended.name)
-        if self._stopping or child is None or child.running is None:
-            return  # stopped on purpose
-        child.running = None
-        child.last_failure = ended.cause
-        self._queue.put_nowait(ended)
+        return [self._lives.state(name, status) for name, status in self._state.status.items()]
 
     # -- decisions --
 
     async def _supervise(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
-            ended = await self._queue.get()
-            log.warning("%s: %s ended: %s", self.name, ended.name, ended.cause)
-            for action in self._state.exited(
-                ended.name, abnormal=ended.abnormal, now_s=loop.time(), hopeless=ended.hopeless
-            ):
-                if isinstance(action, Escalate):
-                    text = f"supervisor {self.name}: {action.reason}; last cause: {ended.cause}"
-                    await self.stop()
-                    self._on_failure(ended.verdict or RestartIntensityReached(text))
+            event = await self._events.get()
+            async with self._busy:
+                if self._halted.done():
                     return
-                await self._carry_out(action, ended.name, ended.cause)
+                problem = await self._carry_out(self._decide(event))
+                self._lives.keep(self.names())
+                over = self._state.over
+            if over:
+                self._forget_state()
+                if problem is not None:
+                    self._on_failure(problem)
+                elif self._on_shutdown is not None:
+                    self._on_shutdown()
+                return
 
-    async def _carry_out(self, action: Action, failed: str, cause: str) -> None:
-        child = self._children.get(action.name) if isinstance(action, Stop | Start) else None
-        if child is None:
-            return
-        if isinstance(action, Stop):
-            await self._stop_child(child)
-        elif isinstance(action, Start):
-            child.restarts += 1
-            if self._on_restart is not None:
-                reason = cause if action.name == failed else f"with {failed}: {cause}"
-                self._on_restart(Restarted(action.name, reason, child.restarts))
-            if action.delay_s <= 0:
-                await self._start_child(action.name)
-            else:
-                child.pending = asyncio.get_running_loop().create_task(
-                    self._start_later(action.name, action.delay_s)
-                )
+    def _decide(self, event: Exited | _Due) -> Sequence[Action]:
+        if isinstance(event, _Due):
+            self._timers.pop(event.name, None)
+            return self._state.again(event.name, event.ticket)
+        if not self._lives.ended(event):
+            return []
+        name, ended, now_s = event.name, event.ended, asyncio.get_running_loop().time()
+        return self._state.exited(name, abnormal=ended.abnormal, now_s=now_s, hopeless=ended.hopeless)
 
-    async def _start_later(self, name: str, delay_s: float) -> None:
-        await asyncio.sleep(delay_s)
-        child = self._children.get(name)
-        if child is not None:
-            child.pending = None
-            await self._start_child(name)
+    async def _carry_out(self, actions: Sequence[Action]) -> SupervisorFailed | None:
+        """Do it, in order; why the supervisor fails, where that is the end of it."""
+        loop = asyncio.get_running_loop()
+        todo = deque(actions)
+        while todo:
+            action = todo.popleft()
+            if isinstance(action, Stop):
+                await self._lives.stop(action.name, self._state.children[action.name].shutdown_s)
+                self._state.stopped(action.name)
+            elif isinstance(action, Later):
+                due = _Due(action.name, action.ticket)
+                self._timers[action.name] = loop.call_later(action.delay_s, self._events.put_nowait, due)
+            elif isinstance(action, End):
+                self.halt()
+                if action.why is not Why.SIGNIFICANT:
+                    return self._failure(action.why, action.name, action.text)
+                log.info("%s shuts down: %s", self.name, action.text)
+            elif not self._halted.done():
+                ended = await self._start(action)
+                if ended is not None:
+                    hopeless, now_s = ended.hopeless, loop.time()
+                    todo = deque(self._state.start_failed(action.name, now_s=now_s, hopeless=hopeless))
+        return None
+
+    async def _start(self, action: Start) -> Ended | None:
+        """How it failed to start, where it did."""
+        ended = await self._lives.start(action, self._state.children[action.name], self._halted)
+        if ended is None:
+            self._state.started(action.name)
+        return ended
+
+    def _failure(self, why: Why, name: str, text: str) -> SupervisorFailed:
+        ended = self._lives.last(name)
+        kind = {Why.INTENSITY: RestartIntensityReached, Why.START: StartFailed}.get(why, CannotGoOn)
+        if ended.hopeless:
+            kind = CannotGoOn
+        failure = kind(self.name, text, ended.causes(name, self.name), ended.first)
+        log.error("%s", failure)
+        return failure
+
+    # -- what the kinds of children need --
+
+    def _spawn(self, spec: ChildSpec, exited: Callable[[Exit], None]) -> Cell:
+        assert callable(spec.start)
+        return self._system.spawn(spec.name, spec.start, exited, self._journals)
+
+    def _subtree(self, spec: TreeSpec, ended: Callable[[Exception | None], None]) -> Supervisor:
+        return Supervisor(
+            self._system,
+            spec,
+            on_failure=ended,
+            on_restart=self._on_restart,
+            on_shutdown=lambda: ended(None),
+            journals=self._journals,
+        )
+
+    def _forget_state(self) -> None:
+        if self.states in self._system.state_sources:
+            self._system.state_sources.remove(self.states)

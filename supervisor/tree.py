@@ -1,106 +1,45 @@
-"""Supervision as a pure state machine: exits go in, stops and starts come out (OTP `supervisor`, design
-principles).
+"""Supervision as a pure state machine: what happened goes in, stops and starts come out, in order.
 
-Owns strategies, restart types and intensity. Starts nothing itself: `supervision.Supervisor` carries the
-actions out.
+Owns strategies, restart types, automatic shutdown and intensity, as OTP documents them (`supervisor`, and
+"Supervisor Behaviour" in its design principles). Starts nothing itself: `supervision.Supervisor` carries the
+actions out and tells how that went.
+
+Where it departs from OTP, on purpose:
+
+- **Back-off.** OTP restarts at once until the intensity is spent. Here the first restart is immediate and the
+  next ones in a row wait, doubling, with jitter: what failed is often a peer or a disk that needs a second,
+  and hosts that lost the same peer must not come back in step. A batch waits before its first start, so that
+  the order of starts holds.
+- **Hopeless.** A child may say that its next life would end as this one did (a damaged journal, settings that
+  cannot be used). Its supervisor fails at once with those words, instead of spending its intensity first.
+- **Default intensity** 3 in 10 s, not 1 in 5 s: with back-off a burst of three takes a second.
 """
 
 import enum
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from supervisor.actor import Actor
-from supervisor.process import ProcessSpec
+from supervisor.child_spec import AutoShutdown, ChildSpec, Restart, Strategy, TreeSpec
 
-MAX_BACKOFF_S = 10.0
+MAX_BACKOFF_S = 10.0  # a peer that is gone for longer is gone
 
 
-class Strategy(enum.Enum):
-    """Which children are restarted when one fails."""
+class Status(enum.Enum):
+    """Of a declared child."""
 
-    ONE_FOR_ONE = "one_for_one"  # that child alone
-    ONE_FOR_ALL = "one_for_all"  # all of them
-    REST_FOR_ONE = "rest_for_one"  # that child and those started after it
-
-
-class Restart(enum.Enum):
-    """When a child is restarted."""
-
-    PERMANENT = "permanent"  # always
-    TRANSIENT = "transient"  # after an abnormal end only
-    TEMPORARY = "temporary"  # never
+    DOWN = "down"  # not started yet, stopped on purpose, or ended for good
+    RUNNING = "running"
+    RESTARTING = "restarting"  # it failed and its next start waits
 
 
-@dataclass(frozen=True, slots=True)
-class Intensity:
-    """At most `restarts` within `within_s`; one more and the supervisor itself fails (OTP's default is 1 in
-    5 s).
+class Why(enum.Enum):
+    """Why a supervisor ends."""
 
-    `backoff_s` is the delay before the second restart in a row of one child; it doubles, with jitter, and is
-    forgotten after `within_s` without a failure. The first restart is immediate.
-    """
-
-    restarts: int = 3
-    within_s: float = 10.0
-    backoff_s: float = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class ChildSpec:
-    """A child: what to start and how to treat its end."""
-
-    name: str
-    start: "Callable[[], Actor] | ProcessSpec | TreeSpec"
-    restart: Restart = Restart.PERMANENT
-    shutdown_s: float = 5.0  # an ordered stop takes at most this long, then kill
-
-
-@dataclass(frozen=True, slots=True)
-class TreeSpec:
-    """A supervisor and its children, in the order in which they start."""
-
-    name: str
-    strategy: Strategy
-    children: tuple[ChildSpec, ...]
-    intensity: Intensity = field(default_factory=Intensity)
-
-
-def child(
-    name: str,
-    start: "Callable[[], Actor] | ProcessSpec | TreeSpec",
-    *,
-    restart: str = "permanent",
-    shutdown_s: float = 5.0,
-) -> ChildSpec:
-    """Declare a child: an actor factory, a process or a subtree."""
-    return ChildSpec(name, start, Restart(restart), shutdown_s)
-
-
-def _tree(
-    strategy: Strategy, children: Sequence[ChildSpec], name: str, intensity: Intensity | None
-) -> TreeSpec:
-    names = [spec.name for spec in children]
-    doubled = {child_name for child_name in names if names.count(child_name) > 1}
-    if doubled:
-        raise ValueError(f"supervisor {name!r}: children share the name {sorted(doubled)}")
-    return TreeSpec(name, strategy, tuple(children), intensity or Intensity())
-
-
-def one_for_one(*children: ChildSpec, name: str = "root", intensity: Intensity | None = None) -> TreeSpec:
-    """Children that fail alone."""
-    return _tree(Strategy.ONE_FOR_ONE, children, name, intensity)
-
-
-def one_for_all(*children: ChildSpec, name: str = "root", intensity: Intensity | None = None) -> TreeSpec:
-    """Children that cannot live without each other (a gang of trainer processes)."""
-    return _tree(Strategy.ONE_FOR_ALL, children, name, intensity)
-
-
-def rest_for_one(*children: ChildSpec, name: str = "root", intensity: Intensity | None = None) -> TreeSpec:
-    """Children of which the later ones depend on the earlier ones."""
-    return _tree(Strategy.REST_FOR_ONE, children, name, intensity)
+    INTENSITY = "intensity"  # more restarts than it may do: fails upward
+    HOPELESS = "hopeless"  # a child says that a restart would not help: fails upward
+    START = "start"  # a child could not be started for the first time: fails upward
+    SIGNIFICANT = "significant"  # its significant children are done: an ordered end
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,24 +51,48 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Start this child after `delay_s`."""
+    """Start this child; `because` names the child whose failure led to it, "" for a first start."""
 
     name: str
-    delay_s: float
+    because: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Escalate:
-    """The intensity is spent: stop everything and fail upward."""
+class Later:
+    """Call `again` with this ticket after `delay_s`."""
 
-    reason: str
+    name: str
+    delay_s: float
+    ticket: int
 
 
-Action = Stop | Start | Escalate
+@dataclass(frozen=True, slots=True)
+class End:
+    """The supervisor ends, after the stops before this. `name` is the child that led to it."""
+
+    why: Why
+    name: str
+    text: str
+
+
+Action = Stop | Start | Later | End
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """OTP's count_children: declared children, those that run, subtrees and workers among the declared."""
+
+    specs: int
+    active: int
+    supervisors: int
+    workers: int
 
 
 class TreeState:
     """What one supervisor remembers: its children in order, who runs, and the failures within the window.
+
+    The actions of a call are carried out in order; one that fails is told by `start_failed`, and what that
+    returns takes the place of the rest.
 
     Args:
         spec: the supervisor.
@@ -137,76 +100,191 @@ class TreeState:
     """
 
     def __init__(self, spec: TreeSpec, rng: random.Random) -> None:
-        self.intensity = spec.intensity
-        self.strategy = spec.strategy
-        self.children: dict[str, ChildSpec] = {spec_.name: spec_ for spec_ in spec.children}
-        self.running: set[str] = set()
-        self._failures: deque[float] = deque()
+        self.spec = spec
+        self.children: dict[str, ChildSpec] = {}
+        if spec.strategy is not Strategy.SIMPLE_ONE_FOR_ONE:
+            self.children = {child.name: child for child in spec.children}
+        self.status: dict[str, Status] = dict.fromkeys(self.children, Status.DOWN)
+        self.restarts: deque[float] = (
+            deque()
+        )  # bounded: pruned to the window, one beyond the intensity ends it
         self._in_a_row: dict[str, tuple[int, float]] = {}
+        self._tickets: dict[str, int] = {}
+        self._ticket = 0
+        self._starting = True
+        self.over = False
         self._rng = rng
 
-    def add(self, spec: ChildSpec) -> None:
-        """A child declared at run time, last in order. Raises: ValueError when the name is taken."""
-        if spec.name in self.children:
-            raise ValueError(f"a child {spec.name!r} is there already")
-        self.children[spec.name] = spec
+    def running(self) -> list[str]:
+        """Children that run, in order."""
+        return [name for name, status in self.status.items() if status is Status.RUNNING]
 
-    def remove(self, name: str) -> None:
-        """Forget a child that was stopped on purpose."""
+    def counts(self) -> Counts:
+        """How many there are of what."""
+        trees = sum(spec.is_tree for spec in self.children.values())
+        return Counts(len(self.children), len(self.running()), trees, len(self.children) - trees)
+
+    # -- the whole --
+
+    def start(self) -> list[Start]:
+        """Begin: every child, left to right."""
+        return [Start(name) for name in self.children]
+
+    def complete(self) -> None:
+        """Every child was started: from now on a start that fails is a restart that failed."""
+        self._starting = False
+
+    def stop(self) -> list[Stop]:
+        """End: every child that runs, right to left; nothing is started any more."""
+        self.over = True
+        self._tickets.clear()
+        for name, status in self.status.items():
+            if status is Status.RESTARTING:
+                self.status[name] = Status.DOWN
+        return [Stop(name) for name in reversed(self.running())]
+
+    # -- by hand --
+
+    def add(self, spec: ChildSpec) -> list[Start]:
+        """Declare one more, last in order. Raises: ValueError when its name is taken or it is none for this
+        supervisor."""
+        if spec.name in self.children:
+            raise ValueError(f"{self.spec.name!r} has a child {spec.name!r} already")
+        self.spec.check(spec)
+        self.children[spec.name] = spec
+        self.status[spec.name] = Status.DOWN
+        return [Start(spec.name)]
+
+    def terminate(self, name: str) -> list[Stop]:
+        """Stop a child and keep its declaration, unless it is temporary. Raises: ValueError without one."""
+        self._known(name)
+        self._tickets.pop(name, None)
+        if self.status[name] is Status.RUNNING:
+            return [Stop(name)]
+        self.stopped(name)
+        return []
+
+    def restart(self, name: str) -> list[Start]:
+        """Start a child that was stopped. Raises: ValueError when it is not down, or unknown."""
+        self._known(name)
+        self._down(name)
+        return [Start(name)]
+
+    def delete(self, name: str) -> None:
+        """Forget a child that is down. Raises: ValueError when it is not, or unknown."""
+        self._known(name)
+        self._down(name)
+        self.forget(name)
+
+    def forget(self, name: str) -> None:
+        """As if it had never been declared."""
         self.children.pop(name, None)
-        self.running.discard(name)
+        self.status.pop(name, None)
         self._in_a_row.pop(name, None)
+        self._tickets.pop(name, None)
+
+    def _known(self, name: str) -> None:
+        if name not in self.children:
+            raise ValueError(f"{self.spec.name!r} has no child {name!r}")
+
+    def _down(self, name: str) -> None:
+        if self.status[name] is not Status.DOWN:
+            raise ValueError(f"{name!r} is {self.status[name].value}")
+
+    # -- what happened --
 
     def started(self, name: str) -> None:
         """It runs."""
-        self.running.add(name)
+        self._tickets.pop(name, None)
+        self.status[name] = Status.RUNNING
 
     def stopped(self, name: str) -> None:
-        """It was stopped on purpose by this supervisor."""
-        self.running.discard(name)
+        """It was stopped by this supervisor."""
+        if name in self.children:
+            self.status[name] = Status.DOWN
+            if self._is_temporary(name) or self.spec.strategy is Strategy.SIMPLE_ONE_FOR_ONE:
+                self.forget(name)
+
+    def start_failed(self, name: str, *, now_s: float, hopeless: bool = False) -> list[Action]:
+        """It could not be started: the end of a supervisor that was just starting, else one more restart."""
+        if self._starting:
+            return [*self.stop(), End(Why.START, name, f"{name} did not start")]
+        return self._restart(name, now_s, hopeless)
 
     def exited(self, name: str, *, abnormal: bool, now_s: float, hopeless: bool = False) -> list[Action]:
-        """A child ended by itself: what to do, in order. `hopeless`: a restart would end the same way."""
-        spec = self.children.get(name)
-        self.running.discard(name)
-        if spec is None:
+        """A child ended by itself. `hopeless`: a restart would end the same way."""
+        if self.status.get(name) is not Status.RUNNING:
             return []
-        if spec.restart is Restart.TEMPORARY or (spec.restart is Restart.TRANSIENT and not abnormal):
-            if spec.restart is Restart.TEMPORARY:
-                self.remove(name)
+        restart = self.children[name].restart
+        if restart is Restart.PERMANENT or (restart is Restart.TRANSIENT and abnormal):
+            return self._restart(name, now_s, hopeless)
+        significant = self.children[name].significant
+        self.stopped(name)
+        return self._auto_shutdown(name) if significant else []
+
+    def again(self, name: str, ticket: int) -> list[Start]:
+        """The delay of `Later` is over."""
+        if self._tickets.get(name) != ticket:
+            return []  # it was stopped, or started with others, meanwhile
+        running = self.running()  # started by hand meanwhile
+        return [start for start in self._starts(name) if start.name not in running]
+
+    def _auto_shutdown(self, name: str) -> list[Action]:
+        left = [
+            other
+            for other, spec in self.children.items()
+            if spec.significant and self.status[other] is not Status.DOWN
+        ]
+        if self.spec.auto_shutdown is AutoShutdown.ALL_SIGNIFICANT and left:
             return []
+        return [*self.stop(), End(Why.SIGNIFICANT, name, f"its significant child {name} is done")]
+
+    def _restart(self, name: str, now_s: float, hopeless: bool) -> list[Action]:
+        self.status[name] = Status.DOWN
         if hopeless:
-            return [Escalate(f"{name} cannot go on, and starting it again would not help")]
-        self._failures.append(now_s)
-        while self._failures and now_s - self._failures[0] > self.intensity.within_s:
-            self._failures.popleft()
-        if len(self._failures) > self.intensity.restarts:
-            limit = f"{self.intensity.restarts} restarts in {self.intensity.within_s:g} s"
-            return [Escalate(f"{name} failed again and the limit of {limit} is reached")]
-        delay_s = self._backoff(name, now_s)
+            text = f"{name} cannot go on, and starting it again would not help"
+            return [*self.stop(), End(Why.HOPELESS, name, text)]
+        intensity = self.spec.intensity
+        self.restarts.append(now_s)
+        while now_s - self.restarts[0] > intensity.within_s:
+            self.restarts.popleft()
+        if len(self.restarts) > intensity.restarts:
+            text = f"{name} failed again and the limit of {intensity} is reached"
+            return [*self.stop(), End(Why.INTENSITY, name, text)]
         affected = self._affected(name)
-        stops: list[Action] = [Stop(other) for other in reversed(affected) if other in self.running]
-        starts: list[Action] = [Start(other, delay_s if other == name else 0.0) for other in affected]
-        return [*stops, *starts]
+        for other in affected:
+            self._tickets.pop(other, None)
+        stops = [Stop(other) for other in reversed(affected) if self.status[other] is Status.RUNNING]
+        self.status[name] = Status.RESTARTING
+        self._ticket += 1
+        self._tickets[name] = self._ticket
+        delay_s = self._backoff(name, now_s)
+        if delay_s > 0:
+            return [*stops, Later(name, delay_s, self._ticket)]
+        return [*stops, *self._starts(name)]
 
     def _affected(self, name: str) -> list[str]:
         names = list(self.children)
-        if self.strategy is Strategy.ONE_FOR_ONE:
-            return [name]
-        if self.strategy is Strategy.REST_FOR_ONE:
-            names = names[names.index(name) :]
-        # temporary siblings are stopped with the rest and never come back
-        return [n for n in names if n == name or n in self.running or self._restartable(n)]
+        if self.spec.strategy is Strategy.ONE_FOR_ALL:
+            return names
+        if self.spec.strategy is Strategy.REST_FOR_ONE:
+            return names[names.index(name) :]
+        return [name]
 
-    def _restartable(self, name: str) -> bool:
-        return self.children[name].restart is Restart.PERMANENT
+    def _starts(self, name: str) -> list[Start]:
+        """All that were affected but the temporary ones; those that had ended well, or had been stopped by
+        hand, start with the others."""
+        return [Start(other, name) for other in self._affected(name) if not self._is_temporary(other)]
+
+    def _is_temporary(self, name: str) -> bool:
+        return self.children[name].restart is Restart.TEMPORARY
 
     def _backoff(self, name: str, now_s: float) -> float:
         count, last = self._in_a_row.get(name, (0, now_s))
-        if now_s - last > self.intensity.within_s:
+        if now_s - last > self.spec.intensity.within_s:
             count = 0
         self._in_a_row[name] = (count + 1, now_s)
         if count == 0:
             return 0.0
-        delay_s: float = min(self.intensity.backoff_s * 2.0 ** (count - 1), MAX_BACKOFF_S)
+        delay_s: float = min(self.spec.intensity.backoff_s * 2.0 ** (count - 1), MAX_BACKOFF_S)
         return delay_s * self._rng.uniform(0.5, 1.0)

@@ -13,7 +13,16 @@ from pathlib import Path
 
 from actors.cluster.job import config_of, forget_memory, host_dir
 from actors.cluster.messages import JobSpec
-from supervisor import ActorSystem, Intensity, ProcessExit, ProcessSpec, Supervisor, child, one_for_one
+from supervisor import (
+    ActorSystem,
+    Intensity,
+    ProcessExit,
+    ProcessSpec,
+    Supervisor,
+    SupervisorFailed,
+    child,
+    one_for_one,
+)
 from supervisor.process import ChildProcess
 from transport.wire import Peer
 
@@ -64,10 +73,15 @@ class LocalHosts:
             name="hosts",
             intensity=Intensity(restarts=fleet.restarts, within_s=fleet.restarts_within_s),
         )
-        self._reserved = Supervisor(
-            self._system, spec, on_failure=lambda problem: self._on_give_up(f"the reserved host: {problem}")
-        )
-        await self._reserved.start()
+        self._reserved = Supervisor(self._system, spec, on_failure=self._gave_up)
+        try:
+            await self._reserved.start()
+        except SupervisorFailed as problem:
+            self._reserved = None
+            self._gave_up(problem)
+
+    def _gave_up(self, problem: Exception) -> None:
+        self._on_give_up(f"the reserved host: {problem}")
 
     def start(self, name: str, job: JobSpec) -> None:
         """Bring a preemptible host up. Raises OSError."""

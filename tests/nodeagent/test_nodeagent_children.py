@@ -19,7 +19,7 @@ from actors.cluster.messages import JobIs, JobSpec, JobStatus, KillChild, Submit
 from configs import load
 from configs.schema import Config, Fleet
 from nodeagent.client import calling, inspect, tell_agent
-from nodeagent.exit_codes import FAILED, USAGE
+from nodeagent.exit_codes import GAVE_UP, USAGE
 from nodeagent.files import AgentFile, find_agent
 from supervisor import Address, Done, Message, Refused
 
@@ -154,7 +154,7 @@ def test_a_process_without_its_job_file_says_so(tmp_path: Path) -> None:
     assert "none.json" in ended.stderr
 
 
-def test_a_process_that_keeps_failing_gives_up_with_its_reason(tmp_path: Path, job: JobSpec) -> None:
+def test_a_process_whose_actor_does_not_start_tells_the_chain_of_causes(tmp_path: Path, job: JobSpec) -> None:
     spec = msgspec.structs.replace(job, config=load.dump(Config(fleet=Fleet(restarts=1))))
     job_file = tmp_path / "job.json"
     job_file.write_bytes(msgspec.json.encode(spec))
@@ -164,11 +164,12 @@ def test_a_process_that_keeps_failing_gives_up_with_its_reason(tmp_path: Path, j
         ended = run_process("transfer", tmp_path, job_file)
     finally:
         blocked.unlink()
-    assert ended.returncode == FAILED
-    assert "1 restarts in 60 s" in ended.stderr
+    assert ended.returncode == GAVE_UP
+    chain = "supervisor transfer: spot-1/transfer did not start; because spot-1/transfer (actor on spot-1/"
+    assert chain in ended.stderr
     assert str(blocked) in ended.stderr
     last = (tmp_path / "logs" / "transfer.log").read_text().splitlines()[-1]
-    assert "1 restarts in 60 s" in last
+    assert chain in last
 
 
 def run_process(kind: str, state_dir: Path, job_file: Path) -> subprocess.CompletedProcess[str]:

@@ -1,110 +1,433 @@
-"""The laws of supervision, after the examples in OTP's design principles."""
+"""The laws of supervision, after OTP's documentation: `supervisor` and "Supervisor Behaviour"."""
 
 import random
+from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor import Actor, Intensity, child, one_for_all, one_for_one, rest_for_one
-from supervisor.tree import Escalate, Start, Stop, TreeSpec, TreeState
-
-
-def state(spec: TreeSpec) -> TreeState:
-    tree = TreeState(spec, random.Random(0))
-    for name in tree.children:
-        tree.started(name)
-    return tree
-
+from supervisor import (
+    Actor,
+    Counts,
+    Intensity,
+    Status,
+    TreeSpec,
+    child,
+    one_for_all,
+    one_for_one,
+    rest_for_one,
+    simple_one_for_one,
+)
+from supervisor.child_spec import ChildSpec
+from supervisor.tree import Action, End, Later, Start, Stop, TreeState, Why
 
 ABC = [child("a", Actor), child("b", Actor), child("c", Actor)]
 
 
+def carry_out(tree: TreeState, actions: Sequence[Action]) -> None:
+    """As a shell would to which nothing happens."""
+    for action in actions:
+        if isinstance(action, Start):
+            tree.started(action.name)
+        elif isinstance(action, Stop):
+            tree.stopped(action.name)
+
+
+def state(spec: TreeSpec) -> TreeState:
+    tree = TreeState(spec, random.Random(0))
+    carry_out(tree, tree.start())
+    tree.complete()
+    return tree
+
+
+def starts(actions: Sequence[Action]) -> list[str]:
+    return [action.name for action in actions if isinstance(action, Start)]
+
+
+def stops(actions: Sequence[Action]) -> list[str]:
+    return [action.name for action in actions if isinstance(action, Stop)]
+
+
+# -- strategies --
+
+
+def test_children_start_from_left_to_right_and_stop_from_right_to_left() -> None:
+    tree = TreeState(one_for_one(*ABC), random.Random(0))
+    assert tree.start() == [Start("a"), Start("b"), Start("c")]
+    carry_out(tree, tree.start())
+    assert tree.stop() == [Stop("c"), Stop("b"), Stop("a")]
+
+
 def test_one_for_one_restarts_the_failed_child_alone() -> None:
-    assert state(one_for_one(*ABC)).exited("b", abnormal=True, now_s=0) == [Start("b", 0.0)]
+    assert state(one_for_one(*ABC)).exited("b", abnormal=True, now_s=0) == [Start("b", "b")]
 
 
 def test_one_for_all_stops_the_rest_in_reverse_order_and_starts_all_in_order() -> None:
     assert state(one_for_all(*ABC)).exited("b", abnormal=True, now_s=0) == [
         Stop("c"),
         Stop("a"),
-        Start("a", 0.0),
-        Start("b", 0.0),
-        Start("c", 0.0),
+        Start("a", "b"),
+        Start("b", "b"),
+        Start("c", "b"),
     ]
 
 
 def test_rest_for_one_restarts_the_failed_child_and_those_after_it() -> None:
     assert state(rest_for_one(*ABC)).exited("b", abnormal=True, now_s=0) == [
         Stop("c"),
-        Start("b", 0.0),
-        Start("c", 0.0),
+        Start("b", "b"),
+        Start("c", "b"),
     ]
 
 
-def test_permanent_transient_and_temporary_children_differ_in_what_restarts_them() -> None:
-    spec = one_for_one(
-        child("p", Actor), child("t", Actor, restart="transient"), child("x", Actor, restart="temporary")
-    )
-    tree = state(spec)
-    assert tree.exited("p", abnormal=False, now_s=0) == [Start("p", 0.0)]
+def test_a_pool_starts_empty_and_its_children_fail_alone() -> None:
+    pool = simple_one_for_one(child("call", Actor), name="pool")
+    tree = state(pool)
+    assert tree.start() == []
+    for name in ("call-1", "call-2"):
+        carry_out(tree, tree.add(pool.children[0].instance(name, ())))
+    assert tree.exited("call-2", abnormal=True, now_s=0) == [Start("call-2", "call-2")]
+    carry_out(tree, tree.terminate("call-1"))
+    assert list(tree.children) == ["call-2"]  # OTP: its specification is the template, nothing is kept
+
+
+# -- restart types --
+
+
+@pytest.mark.parametrize(
+    ("restart", "abnormal", "restarted"),
+    [
+        ("permanent", False, True),
+        ("permanent", True, True),
+        ("transient", False, False),
+        ("transient", True, True),
+        ("temporary", False, False),
+        ("temporary", True, False),
+    ],
+)
+def test_restart_types_differ_in_what_restarts_them(restart: str, abnormal: bool, restarted: bool) -> None:
+    tree = state(one_for_one(child("it", Actor, restart=restart)))
+    assert starts(tree.exited("it", abnormal=abnormal, now_s=0)) == (["it"] if restarted else [])
+    assert ("it" in tree.children) == (restart != "temporary")  # OTP: its specification is deleted
+
+
+@pytest.mark.parametrize("strategy", [one_for_all, rest_for_one])
+def test_a_temporary_sibling_is_stopped_with_the_rest_and_never_comes_back(strategy: object) -> None:
+    assert callable(strategy)
+    tree = state(strategy(child("a", Actor), child("t", Actor, restart="temporary"), child("z", Actor)))
+    actions = tree.exited("a", abnormal=True, now_s=0)
+    assert stops(actions) == ["z", "t"]
+    assert starts(actions) == ["a", "z"]
+    carry_out(tree, actions)
+    assert tree.running() == ["a", "z"]
+    assert "t" not in tree.children
+
+
+def test_the_end_of_a_temporary_child_touches_no_sibling_and_costs_no_restart() -> None:
+    tree = state(one_for_all(*ABC, child("t", Actor, restart="temporary"), intensity=Intensity(restarts=0)))
+    assert tree.exited("t", abnormal=True, now_s=0) == []
+    assert tree.running() == ["a", "b", "c"]
+
+
+def test_a_transient_sibling_that_had_ended_well_starts_again_with_the_others() -> None:
+    tree = state(one_for_all(child("a", Actor), child("t", Actor, restart="transient")))
     assert tree.exited("t", abnormal=False, now_s=0) == []
-    assert tree.exited("t", abnormal=True, now_s=1) == [Start("t", 0.0)]
-    assert tree.exited("x", abnormal=True, now_s=2) == []
-    assert "x" not in tree.children
+    actions = tree.exited("a", abnormal=True, now_s=1)
+    assert stops(actions) == []
+    assert starts(actions) == ["a", "t"]
 
 
-def test_a_child_that_no_restart_would_mend_escalates_at_once() -> None:
+# -- automatic shutdown --
+
+
+def work_unit(auto_shutdown: str) -> TreeState:
+    return state(
+        one_for_one(
+            child("one", Actor, restart="transient", significant=True),
+            child("two", Actor, restart="temporary", significant=True),
+            child("helper", Actor),
+            auto_shutdown=auto_shutdown,
+        )
+    )
+
+
+def test_any_significant_child_that_is_done_ends_the_supervisor_in_reverse_order() -> None:
+    actions = work_unit("any_significant").exited("one", abnormal=False, now_s=0)
+    assert stops(actions) == ["helper", "two"]
+    assert isinstance(actions[-1], End)
+    assert actions[-1].why is Why.SIGNIFICANT
+
+
+def test_a_temporary_significant_child_counts_however_it_ends_a_transient_one_only_when_done() -> None:
+    assert isinstance(work_unit("any_significant").exited("two", abnormal=True, now_s=0)[-1], End)
+    assert starts(work_unit("any_significant").exited("one", abnormal=True, now_s=0)) == ["one"]
+
+
+def test_all_significant_children_must_be_done_before_the_supervisor_is() -> None:
+    tree = work_unit("all_significant")
+    assert tree.exited("one", abnormal=False, now_s=0) == []
+    assert isinstance(tree.exited("two", abnormal=False, now_s=0)[-1], End)
+    waits = work_unit("all_significant")
+    waits.exited("one", abnormal=True, now_s=0)  # one that restarts is not done
+    assert waits.exited("two", abnormal=False, now_s=0) == []
+
+
+def test_a_bystander_and_a_child_stopped_by_hand_end_nothing() -> None:
+    tree = work_unit("any_significant")
+    assert starts(tree.exited("helper", abnormal=True, now_s=0)) == ["helper"]
+    assert tree.terminate("one") == [Stop("one")]
+
+
+def test_a_significant_sibling_that_the_supervisor_stopped_ends_nothing() -> None:
+    tree = state(
+        one_for_all(
+            child("a", Actor),
+            child("s", Actor, restart="temporary", significant=True),
+            auto_shutdown="any_significant",
+        )
+    )
+    actions = tree.exited("a", abnormal=True, now_s=0)
+    assert not any(isinstance(action, End) for action in actions)
+
+
+def test_what_otp_refuses_is_refused() -> None:
+    with pytest.raises(ValueError, match="share the name"):
+        one_for_one(child("a", Actor), child("a", Actor))
+    with pytest.raises(ValueError, match="a significant child is transient or temporary"):
+        one_for_one(child("a", Actor, significant=True), auto_shutdown="any_significant")
+    with pytest.raises(ValueError, match="never shuts itself down"):
+        one_for_one(child("a", Actor, restart="transient", significant=True))
+    tree = state(one_for_one(*ABC))
+    with pytest.raises(ValueError, match="never shuts itself down"):
+        tree.add(child("d", Actor, restart="temporary", significant=True))
+    with pytest.raises(ValueError, match="has a child 'a' already"):
+        tree.add(child("a", Actor))
+
+
+# -- children by hand --
+
+
+def test_a_terminated_child_stays_down_until_it_is_restarted_or_deleted() -> None:
+    tree = state(one_for_one(*ABC))
+    carry_out(tree, tree.terminate("b"))
+    assert tree.status == {"a": Status.RUNNING, "b": Status.DOWN, "c": Status.RUNNING}
+    assert tree.counts() == Counts(specs=3, active=2, supervisors=0, workers=3)
+    carry_out(tree, tree.restart("b"))
+    with pytest.raises(ValueError, match="'b' is running"):
+        tree.restart("b")
+    with pytest.raises(ValueError, match="'b' is running"):
+        tree.delete("b")
+    carry_out(tree, tree.terminate("b"))
+    tree.delete("b")
+    with pytest.raises(ValueError, match="no child 'b'"):
+        tree.restart("b")
+
+
+def test_a_child_terminated_by_hand_may_be_started_again_by_the_failure_of_a_sibling() -> None:
+    tree = state(rest_for_one(*ABC))
+    carry_out(tree, tree.terminate("c"))
+    assert starts(tree.exited("b", abnormal=True, now_s=0)) == ["b", "c"]
+
+
+def test_a_child_terminated_while_it_waits_for_its_restart_is_not_restarted() -> None:
+    tree = state(one_for_one(*ABC))
+    carry_out(tree, tree.exited("a", abnormal=True, now_s=0))
+    later = tree.exited("a", abnormal=True, now_s=1)[0]
+    assert isinstance(later, Later)
+    assert tree.status["a"] is Status.RESTARTING
+    assert tree.terminate("a") == []
+    assert tree.again("a", later.ticket) == []
+
+
+# -- intensity, back-off, starts that fail --
+
+
+def test_a_child_that_no_restart_would_mend_ends_the_supervisor_at_once() -> None:
     for spec in (one_for_one(*ABC), rest_for_one(*ABC), one_for_all(*ABC)):
         actions = state(spec).exited("b", abnormal=True, now_s=0, hopeless=True)
-        assert [type(action) for action in actions] == [Escalate]
+        assert stops(actions) == ["c", "a"]
+        assert isinstance(actions[-1], End)
+        assert actions[-1].why is Why.HOPELESS
 
 
-def test_one_restart_more_than_the_intensity_escalates_and_the_window_forgets() -> None:
-    tree = state(one_for_one(*ABC, intensity=Intensity(restarts=2, within_s=5)))
+def test_one_restart_more_than_the_intensity_ends_the_supervisor_and_the_window_forgets() -> None:
+    tree = state(one_for_one(*ABC, intensity=Intensity(restarts=2, within_s=5, backoff_s=0)))
     for now_s in (0.0, 1.0):
-        assert isinstance(tree.exited("a", abnormal=True, now_s=now_s)[0], Start)
-    assert isinstance(tree.exited("b", abnormal=True, now_s=2.0)[0], Escalate)
-    patient = state(one_for_one(*ABC, intensity=Intensity(restarts=2, within_s=5)))
+        carry_out(tree, tree.exited("a", abnormal=True, now_s=now_s))
+    actions = tree.exited("b", abnormal=True, now_s=2.0)
+    assert stops(actions) == ["c", "a"]
+    assert isinstance(actions[-1], End)
+    assert actions[-1].why is Why.INTENSITY
+    patient = state(one_for_one(*ABC, intensity=Intensity(restarts=2, within_s=5, backoff_s=0)))
     for now_s in (0.0, 4.0, 8.0, 12.0, 16.0):
-        assert isinstance(patient.exited("a", abnormal=True, now_s=now_s)[0], Start)
+        actions = patient.exited("a", abnormal=True, now_s=now_s)
+        assert starts(actions) == ["a"]
+        carry_out(patient, actions)
+
+
+def test_an_intensity_of_none_allows_no_restart() -> None:
+    tree = state(one_for_one(*ABC, intensity=Intensity(restarts=0, within_s=1)))
+    assert isinstance(tree.exited("a", abnormal=True, now_s=0)[-1], End)
 
 
 def test_a_child_that_fails_again_waits_longer_each_time() -> None:
     tree = state(one_for_one(*ABC, intensity=Intensity(restarts=10, within_s=60, backoff_s=1.0)))
-    delays = []
-    for now_s in range(5):
-        action = tree.exited("a", abnormal=True, now_s=float(now_s))[0]
-        assert isinstance(action, Start)
-        delays.append(action.delay_s)
-    assert delays[0] == 0.0
-    assert 0.5 <= delays[1] <= 1.0
-    assert 1.0 <= delays[2] <= 2.0
-    assert 2.0 <= delays[3] <= 4.0
-    assert 4.0 <= delays[4] <= 8.0
+    assert starts(tree.exited("a", abnormal=True, now_s=0)) == ["a"]
+    for now_s, (least, most) in enumerate([(0.5, 1.0), (1.0, 2.0), (2.0, 4.0), (4.0, 8.0)], 1):
+        tree.started("a")
+        later = tree.exited("a", abnormal=True, now_s=float(now_s))[0]
+        assert isinstance(later, Later)
+        assert least <= later.delay_s <= most
+        assert starts(tree.again("a", later.ticket)) == ["a"]
 
 
-def test_two_children_of_one_name_are_refused() -> None:
-    with pytest.raises(ValueError, match="share the name"):
-        one_for_one(child("a", Actor), child("a", Actor))
+def test_the_rest_waits_with_the_child_that_backs_off_so_that_the_order_holds() -> None:
+    tree = state(rest_for_one(*ABC))
+    carry_out(tree, tree.exited("b", abnormal=True, now_s=0))
+    stop, later = tree.exited("b", abnormal=True, now_s=1)
+    assert stop == Stop("c")
+    assert isinstance(later, Later)
+    carry_out(tree, [stop])
+    assert starts(tree.again("b", later.ticket)) == ["b", "c"]
 
 
-@given(
-    st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 3)), max_size=60),
-    st.integers(0, 5),
-    st.floats(0.5, 20),
+def test_the_failure_of_an_earlier_child_takes_over_the_restart_of_a_later_one() -> None:
+    tree = state(rest_for_one(*ABC))
+    carry_out(tree, tree.exited("b", abnormal=True, now_s=0))
+    actions = tree.exited("b", abnormal=True, now_s=1)
+    carry_out(tree, actions)
+    later = actions[-1]
+    assert isinstance(later, Later)
+    assert starts(tree.exited("a", abnormal=True, now_s=1)) == ["a", "b", "c"]
+    assert tree.again("b", later.ticket) == []
+
+
+def test_a_child_that_does_not_start_for_the_first_time_ends_the_supervisor_and_stops_the_earlier() -> None:
+    tree = TreeState(rest_for_one(*ABC), random.Random(0))
+    first, second, _third = tree.start()
+    carry_out(tree, [first, second])
+    actions = tree.start_failed("c", now_s=0)
+    assert stops(actions) == ["b", "a"]
+    assert isinstance(actions[-1], End)
+    assert actions[-1].why is Why.START
+
+
+def test_a_restart_that_fails_counts_as_one_more_restart() -> None:
+    tree = state(one_for_all(*ABC, intensity=Intensity(restarts=2, within_s=60)))
+    actions = tree.exited("c", abnormal=True, now_s=0)
+    carry_out(tree, actions[:3])  # a and b stopped, a started; b does not start
+    again = tree.start_failed("b", now_s=1)
+    assert stops(again) == ["a"]
+    assert starts(again) == ["a", "b", "c"]
+    carry_out(tree, again[:2])
+    assert isinstance(tree.start_failed("b", now_s=2)[-1], End)
+
+
+# -- laws --
+
+SPECS = st.lists(
+    st.builds(lambda restart: restart, st.sampled_from(["permanent", "permanent", "transient", "temporary"])),
+    min_size=1,
+    max_size=5,
 )
-def test_never_more_restarts_than_the_intensity_within_any_window(
-    failures: list[tuple[str, float]], restarts: int, within_s: float
+
+
+class World:
+    """A shell in which children run, fail and refuse to start, and every order is checked."""
+
+    def __init__(self, spec: TreeSpec, refusals: list[bool]) -> None:
+        self.tree = TreeState(spec, random.Random(1))
+        self.order = [child_.name for child_ in spec.children]
+        self.alive: list[str] = []
+        self.waiting: list[Later] = []
+        self.granted: list[float] = []
+        self.refusals = refusals
+        self.now_s = 0.0
+        self.over = False
+        self.do(self.tree.start())
+        self.tree.complete()
+
+    def do(self, actions: Sequence[Action]) -> None:
+        todo = list(actions)
+        while todo and not self.over:
+            action = todo.pop(0)
+            if isinstance(action, Stop):
+                assert action.name in self.alive
+                self.alive.remove(action.name)
+                self.tree.stopped(action.name)
+            elif isinstance(action, Start):
+                assert action.name not in self.alive, "started twice"
+                if action.because and self.refusals and self.refusals.pop():
+                    todo = list(self.tree.start_failed(action.name, now_s=self.now_s))
+                    self.count(todo)
+                else:
+                    self.alive.append(action.name)
+                    self.tree.started(action.name)
+            elif isinstance(action, Later):
+                self.waiting.append(action)
+            else:
+                self.over = True
+                assert self.alive == []
+        running = self.tree.running()
+        assert sorted(self.alive) == sorted(running), "what is said to run runs, and nothing else"
+
+    def count(self, actions: Sequence[Action]) -> None:
+        if any(isinstance(action, Start | Later) for action in actions):
+            self.granted.append(self.now_s)
+
+
+@settings(max_examples=150)
+@given(
+    SPECS,
+    st.sampled_from([one_for_one, one_for_all, rest_for_one]),
+    st.integers(0, 6),
+    st.floats(0.5, 20),
+    st.lists(st.booleans(), max_size=10),
+    st.lists(st.tuples(st.integers(0, 5), st.booleans(), st.floats(0, 3)), max_size=40),
+)
+def test_whatever_fails_the_laws_of_supervision_hold(
+    restarts_of: list[str],
+    strategy: object,
+    restarts: int,
+    within_s: float,
+    refusals: list[bool],
+    events: list[tuple[int, bool, float]],
 ) -> None:
-    tree = state(one_for_one(*ABC, intensity=Intensity(restarts=restarts, within_s=within_s)))
-    now_s, granted = 0.0, list[float]()
-    for name, gap_s in failures:
-        now_s += gap_s
-        actions = tree.exited(name, abnormal=True, now_s=now_s)
-        if any(isinstance(action, Escalate) for action in actions):
+    assert callable(strategy)
+    children: list[ChildSpec] = [child(f"c{i}", Actor, restart=kind) for i, kind in enumerate(restarts_of)]
+    world = World(strategy(*children, intensity=Intensity(restarts, within_s)), refusals)
+    assert world.alive == world.order, "started from left to right"
+    for pick, abnormal, gap_s in events:
+        world.now_s += gap_s
+        if world.over:
             break
-        granted.append(now_s)
-        tree.started(name)
-    for start in granted:
-        assert sum(start <= at <= start + within_s for at in granted) <= restarts
+        if pick == 5 and world.waiting:
+            later = world.waiting.pop(0)
+            world.do(world.tree.again(later.name, later.ticket))
+            continue
+        if not world.alive:
+            continue
+        name = world.alive[pick % len(world.alive)]
+        world.alive.remove(name)
+        before = list(world.alive)
+        actions = world.tree.exited(name, abnormal=abnormal, now_s=world.now_s)
+        world.count(actions)
+        touched = {action.name for action in actions if isinstance(action, Stop | Start)}
+        ends = any(isinstance(action, End) for action in actions)
+        stopped = stops(actions)
+        assert stopped == sorted(stopped, reverse=True), "stopped from right to left"
+        assert starts(actions) == sorted(starts(actions)), "started from left to right"
+        if strategy is rest_for_one and not ends:
+            assert all(other >= name for other in touched), "no earlier child is touched"
+        if strategy is one_for_one and not ends:
+            assert touched <= {name}
+        if not actions:
+            assert [other for other in world.alive if other != name] == before
+        world.do(actions)
+        temporary = {spec.name for spec in children if spec.restart.value == "temporary"}
+        assert not temporary & set(starts(actions)), "a temporary child is never restarted"
+    for start_s in world.granted:
+        assert sum(start_s <= at_s <= start_s + within_s for at_s in world.granted) <= restarts
+    world.do(world.tree.stop())
+    assert world.alive == [], "a stopped supervisor leaves no child"

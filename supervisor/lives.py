@@ -1,0 +1,157 @@
+"""The lives of one supervisor's children: each begun, stopped, and its end told once.
+
+Owns what is kept of a child over its lives (how often it was restarted, how it ended last). Decides nothing:
+`supervision.Supervisor` says what is due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from supervisor.child_spec import ChildSpec
+from supervisor.errors import ActorError
+from supervisor.running import Ended, Running
+from supervisor.system_messages import ActorState
+from supervisor.tree import Start, Status
+
+log = logging.getLogger("supervisor")
+
+
+@dataclass(frozen=True, slots=True)
+class Restarted:
+    """A child was restarted: whose, why, and for the how-many-th time."""
+
+    name: str
+    cause: str
+    restarts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """A life of a child ended by itself."""
+
+    name: str
+    life: int
+    ended: Ended
+
+
+@dataclass(slots=True)
+class _Child:
+    running: Running | None = None
+    life: int = 0
+    restarts: int = 0
+    last: Ended | None = None
+
+
+class Lives:
+    """See the module.
+
+    Args:
+        parent: the supervisor's name.
+        begin: makes a child that is about to start; what it calls at its end comes with it.
+        on_exit: told of every life that ended by itself.
+        on_restart: told of every restart.
+    """
+
+    def __init__(
+        self,
+        parent: str,
+        begin: Callable[[ChildSpec, Callable[[Ended], None]], Running],
+        on_exit: Callable[[Exited], None],
+        on_restart: Callable[[Restarted], None] | None,
+    ) -> None:
+        self._parent = parent
+        self._begin = begin
+        self._on_exit = on_exit
+        self._on_restart = on_restart
+        self._children: dict[str, _Child] = {}  # bounded: declared children, see `keep`
+
+    async def start(self, action: Start, spec: ChildSpec, halted: asyncio.Future[None]) -> Ended | None:
+        """Begin a life, until it is up or `halted` is; how it failed, where it did."""
+        name = spec.name
+        child = self._children.setdefault(name, _Child())
+        if action.because:
+            child.restarts += 1
+            self._tell_restart(action, child)
+        child.life += 1
+        life = child.life
+        try:
+            child.running = self._begin(spec, lambda ended: self._on_exit(Exited(name, life, ended)))
+            ended = await child.running.start(halted)
+        except ActorError as problem:
+            ended = Ended.of(problem, "never begun")
+        if ended is not None:
+            child.running, child.last = None, ended
+            log.warning("%s: %s did not start: %s", self._parent, name, ended.how)
+        return ended
+
+    def ended(self, exited: Exited) -> bool:
+        """Take note of an end; False for that of an older life, which was stopped on purpose meanwhile."""
+        child = self._children.get(exited.name)
+        if child is None or child.life != exited.life:
+            return False
+        child.running, child.last = None, exited.ended
+        log.warning("%s: %s ended: %s", self._parent, exited.name, exited.ended.how)
+        return True
+
+    async def stop(self, name: str, within_s: float) -> None:
+        """End a life in order; whatever it says of its end is of no interest."""
+        child = self._children.get(name)
+        if child is not None:
+            child.life += 1
+            if child.running is not None:
+                await child.running.stop(within_s)
+                child.running = None
+
+    def kill(self) -> None:
+        """End them all at once, the newest first."""
+        for child in reversed(self._children.values()):
+            if child.running is not None:
+                child.running.kill()
+
+    def begun(self) -> list[str]:
+        """Children that were begun and not seen to end, in order."""
+        return [name for name, child in self._children.items() if child.running is not None]
+
+    def last(self, name: str) -> Ended:
+        """How a child ended last."""
+        last = self._children[name].last
+        assert last is not None, f"{name} has not ended yet"
+        return last
+
+    def keep(self, names: list[str]) -> None:
+        """Forget children that are none of `names`."""
+        for name in [name for name in self._children if name not in names]:
+            del self._children[name]
+
+    def running(self, name: str) -> Running | None:
+        """The life of child `name` that goes on."""
+        child = self._children.get(name)
+        return child.running if child is not None else None
+
+    def state(self, name: str, status: Status) -> ActorState:
+        """What `rlctl ps` shows of a child."""
+        child = self._children.get(name) or _Child()
+        running = child.running
+        return ActorState(
+            name=name,
+            incarnation=running.incarnation if running is not None else 0,
+            state="starting" if running is not None and status is not Status.RUNNING else status.value,
+            mailbox=0,
+            handled=0,
+            dropped=0,
+            restarts=child.restarts,
+            last_failure=child.last.how if child.last is not None else "",
+            parent=self._parent,
+            pid=running.pid if running is not None else 0,
+        )
+
+    def _tell_restart(self, action: Start, child: _Child) -> None:
+        if self._on_restart is None:
+            return
+        cause = self.last(action.because).how
+        reason = cause if action.name == action.because else f"with {action.because}: {cause}"
+        self._on_restart(Restarted(action.name, reason, child.restarts))

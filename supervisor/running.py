@@ -1,0 +1,240 @@
+"""One running child behind one face, whatever it is: an actor, a process, a subtree.
+
+Owns how each kind is started, stopped in order, killed, and how its end is told. When any of that is due is
+`tree`'s to decide.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from supervisor.child_spec import BRUTAL_KILL, ChildSpec, TreeSpec
+from supervisor.errors import Cause, Hopeless, Killed, SupervisorFailed
+from supervisor.process import ChildProcess, ProcessExit, ProcessSpec
+
+if TYPE_CHECKING:
+    from supervisor.cell import Cell
+    from supervisor.delivery import Exit
+    from supervisor.supervision import Supervisor
+    from supervisor.system import ActorSystem
+
+LONGEST_S = 86400.0
+"""What `INFINITY` is to a timer: an ordered stop that takes a day has hung."""
+
+
+KILLED_S = 1.0  # for a killed subtree to be gone; an actor that is deaf to that goes with the process
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a child ended by itself, or why it did not start. `problem` is what it raised, if it did that."""
+
+    how: str
+    what: str
+    abnormal: bool = True
+    hopeless: bool = False
+    problem: Exception | None = None
+    code: int | None = None
+
+    def causes(self, who: str, parent: str) -> tuple[Cause, ...]:
+        """The chain of causes down from this child."""
+        if isinstance(self.problem, SupervisorFailed):
+            own = Cause(who, self.what, self.problem.verdict, parent)
+            return (own, *self.problem.causes)
+        return (Cause(who, self.what, self.how, parent, self.code),)
+
+    @property
+    def first(self) -> Exception | None:
+        """What whoever failed first raised."""
+        return self.problem.first if isinstance(self.problem, SupervisorFailed) else self.problem
+
+    @classmethod
+    def of(cls, problem: Exception, what: str, how: str = "") -> Ended:
+        """An end by an exception."""
+        text = how or f"{type(problem).__name__}: {problem}"
+        return cls(text, what, hopeless=isinstance(problem, Hopeless), problem=problem)
+
+
+OnEnd = Callable[[Ended], None]
+
+
+class Running(Protocol):
+    """A child that was begun. `on_end` is called at most once, when it ends by itself after its start."""
+
+    async def start(self, halted: asyncio.Future[None]) -> Ended | None:
+        """Until it is up, or `halted` is; how it failed, where it did."""
+
+    async def stop(self, within_s: float) -> None:
+        """End it in order within `within_s`, then without."""
+
+    def kill(self) -> None:
+        """End it at once."""
+
+    @property
+    def incarnation(self) -> int:
+        """Of an actor, else 0."""
+
+    @property
+    def pid(self) -> int:
+        """Of a process, else 0."""
+
+
+class RunningActor:
+    """An actor; it is up when its `on_start` returned."""
+
+    pid = 0
+
+    def __init__(self, system: ActorSystem, spawn: Callable[[Callable[[Exit], None]], Cell], on_end: OnEnd):
+        self._what = f"actor on {system.node}/{system.process}"
+        self._on_end: OnEnd | None = on_end
+        self._cell = spawn(self._exited)
+        self._up = False
+
+    @property
+    def incarnation(self) -> int:
+        """Of the actor."""
+        return self._cell.address.incarnation
+
+    async def start(self, halted: asyncio.Future[None]) -> Ended | None:
+        """See `Running`."""
+        started = self._cell.started
+        await asyncio.wait([started, halted], return_when=asyncio.FIRST_COMPLETED)
+        if not started.done() or started.cancelled():
+            return None  # its supervisor stops
+        problem = started.exception()
+        if isinstance(problem, Exception):
+            return Ended.of(problem, self._what)
+        self._up = True
+        return None
+
+    async def stop(self, within_s: float) -> None:
+        """See `Running`."""
+        self._on_end = None
+        if within_s == BRUTAL_KILL:
+            self.kill()
+        else:
+            await self._cell.stop(min(within_s, LONGEST_S))
+
+    def kill(self) -> None:
+        """See `Running`."""
+        self._on_end = None
+        self._cell.crash(Killed(f"{self._cell.address.name} was killed by its supervisor"))
+
+    def _exited(self, exit_: Exit) -> None:
+        if self._on_end is None or not self._up:
+            return  # stopped on purpose, or its start tells
+        if exit_.problem is None:
+            self._on_end(Ended(exit_.cause, self._what, abnormal=False))
+        else:
+            self._on_end(Ended.of(exit_.problem, self._what, exit_.cause))
+
+
+class RunningProcess:
+    """A process; it is up when it was started, whatever it does then."""
+
+    incarnation = 0
+
+    def __init__(self, system: ActorSystem, spec: ProcessSpec, on_end: OnEnd) -> None:
+        self._what = f"process on {system.node}"
+        self._spec = spec
+        self._on_end: OnEnd | None = on_end
+        self.process: ChildProcess | None = None
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self.process.pid if self.process is not None else 0
+
+    async def start(self, halted: asyncio.Future[None]) -> Ended | None:
+        """See `Running`."""
+        try:
+            self.process = ChildProcess(self._spec, self._exited)
+        except OSError as problem:
+            return Ended.of(problem, self._what, f"{self._spec.argv[0]}: {problem}")
+        return None
+
+    async def stop(self, within_s: float) -> None:
+        """See `Running`."""
+        self._on_end = None
+        if self.process is not None:
+            await self.process.stop(min(within_s, LONGEST_S))
+
+    def kill(self) -> None:
+        """See `Running`."""
+        self._on_end = None
+        if self.process is not None:
+            self.process.kill()
+
+    def _exited(self, exit_: ProcessExit) -> None:
+        if self._on_end is not None:
+            hopeless = exit_.code in self._spec.hopeless
+            what = f"process {self.pid}{self._what.removeprefix('process')}"
+            self._on_end(Ended(exit_.cause, what, exit_.abnormal, hopeless, code=exit_.code))
+
+
+class RunningTree:
+    """A supervisor below a supervisor; it is up when all its children are."""
+
+    incarnation = 0
+    pid = 0
+
+    def __init__(self, make: Callable[[Callable[[Exception | None], None]], Supervisor], on_end: OnEnd):
+        self._on_end: OnEnd | None = on_end
+        self.tree = make(self._ended)
+
+    async def start(self, halted: asyncio.Future[None]) -> Ended | None:
+        """See `Running`."""
+        halted.add_done_callback(self._halt)
+        try:
+            await self.tree.start()
+        except SupervisorFailed as problem:
+            return Ended.of(problem, "supervisor")
+        finally:
+            halted.remove_done_callback(self._halt)
+        return None
+
+    def _halt(self, _halted: asyncio.Future[None]) -> None:
+        self.tree.halt()
+
+    async def stop(self, within_s: float) -> None:
+        """See `Running`."""
+        self._on_end = None
+        stopping = asyncio.get_running_loop().create_task(self.tree.stop())
+        done, _ = await asyncio.wait([stopping], timeout=min(within_s, LONGEST_S))
+        if not done:
+            self.kill()
+            await asyncio.wait([stopping], timeout=KILLED_S)
+            stopping.cancel()
+
+    def kill(self) -> None:
+        """See `Running`."""
+        self._on_end = None
+        self.tree.kill()
+
+    def _ended(self, problem: Exception | None) -> None:
+        if self._on_end is None:
+            return
+        if problem is None:
+            self._on_end(Ended("shut down, its work is done", "supervisor", abnormal=False))
+        else:
+            self._on_end(Ended.of(problem, "supervisor"))
+
+
+def begin(
+    system: ActorSystem,
+    spec: ChildSpec,
+    on_end: OnEnd,
+    spawn: Callable[[ChildSpec, Callable[[Exit], None]], Cell],
+    subtree: Callable[[TreeSpec, Callable[[Exception | None], None]], Supervisor],
+) -> Running:
+    """The child that `spec` declares, about to start. Raises: ActorError where its name is taken."""
+    start = spec.start
+    if isinstance(start, ProcessSpec):
+        return RunningProcess(system, start, on_end)
+    if isinstance(start, TreeSpec):
+        tree = start
+        return RunningTree(lambda ended: subtree(tree, ended), on_end)
+    return RunningActor(system, lambda exited: spawn(spec, exited), on_end)
