@@ -236,6 +236,10 @@ class Network(Section, frozen=True, kw_only=True):
     """Host address that every socket binds; anything beyond loopback needs `keys`."""
     keys: HostPath = ""
     """Key directory made by `rlctl keygen`; "" = no encryption, loopback only."""
+    bulk: Literal["loopback", "clear"] = "loopback"
+    """Where weights may travel unencrypted. Their pulls are plain TCP: signed requests, hashed chunks,
+    content that whoever listens on the network can read. `loopback`: inside this host only, a `bind` beyond
+    it is refused; `clear`: on the network of `bind` too."""
 
 
 class Limits(Section, frozen=True, kw_only=True):

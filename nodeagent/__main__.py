@@ -16,6 +16,7 @@ import re
 import socket
 from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args
 
 from configs.trace import INSTANCE
 from nodeagent import commands
@@ -24,7 +25,7 @@ from nodeagent.exit_codes import MEANINGS, USAGE, CannotRun
 from nodeagent.host import LOOPBACK, Seat, run_process
 from nodeagent.node import Options, run_node
 from transport.endpoint import endpoint
-from transport.keys import is_loopback
+from transport.keys import Bulk, RefusedToListen, is_loopback, require_clear_beyond_loopback
 from transport.wire import Peer
 
 _START = """\
@@ -35,7 +36,7 @@ examples:
     nodeagent start --role head --listen tcp://10.0.0.1:7700 --keys /etc/gleaner/keys
   a preemptible host that joins it; it leaves in order on SIGTERM:
     nodeagent start --join tcp://10.0.0.1:7700 --head-key /etc/gleaner/head.public \\
-        --listen tcp://10.0.0.7:0 --keys /etc/gleaner/keys --name spot-7
+        --listen tcp://10.0.0.7:0 --keys /etc/gleaner/keys --bulk clear --name spot-7
 """
 
 
@@ -82,7 +83,12 @@ def start_options(args: argparse.Namespace) -> Options:
             )
     state_dir = args.state_dir or default_state_dir(name)
     listen = _address(args.listen, "--listen")
-    seat = Seat(name, "agent", state_dir.absolute(), listen, args.keys, head)
+    if args.keys is not None and (role != "head" or args.fleet == "local"):  # such hosts serve weights
+        try:
+            require_clear_beyond_loopback(listen, args.bulk)
+        except RefusedToListen as problem:
+            raise CannotRun(USAGE, f"--listen {problem}") from problem
+    seat = Seat(name, "agent", state_dir.absolute(), listen, args.keys, head, bulk=args.bulk)
     return Options(seat, role, args.fleet == "local")
 
 
@@ -142,6 +148,13 @@ def _parser() -> argparse.ArgumentParser:
         "--listen", metavar="ADDR", default=LOOPBACK, help="own address; beyond loopback --keys is needed"
     )
     start.add_argument("--keys", metavar="DIR", type=Path, help="key directory made by `rlctl keygen`")
+    start.add_argument(
+        "--bulk",
+        choices=get_args(Bulk),
+        default="loopback",
+        help="where weights may travel unencrypted: inside this host (default), or on the network of "
+        "--listen too, for whoever listens there to read",
+    )
     start.add_argument("--head-key", metavar="KEY", help="public key of the head: a file or the key itself")
     start.add_argument(
         "--fleet",

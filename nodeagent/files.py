@@ -21,7 +21,8 @@ LOCK_FILE = "agent.lock"
 
 
 class AgentFile(msgspec.Struct, frozen=True, kw_only=True):
-    """`agent.json`: who runs here, where it is reached, which key directory a caller on this host may use."""
+    """`agent.json`: who runs here, where it is reached, which key directory a caller on this host may use,
+    and where its weights may travel unencrypted."""
 
     node: str
     role: str
@@ -29,6 +30,7 @@ class AgentFile(msgspec.Struct, frozen=True, kw_only=True):
     public_key: str
     pid: int
     keys: str = ""
+    bulk: str = "loopback"
 
     @property
     def peer(self) -> Peer:

@@ -24,7 +24,7 @@ from nodeagent.exit_codes import FAILED, NO_STATE, CannotRun, as_cannot_run
 from supervisor import ActorSystem, Incarnations, Limits, SqliteJournal
 from supervisor.network import Network
 from transport.key_follower import KeyFollower
-from transport.keys import NodeKeys
+from transport.keys import Bulk, NodeKeys
 from transport.mesh import ZmqWire
 from transport.wire import Peer
 
@@ -42,7 +42,8 @@ class Seat:
 
     `listen` is "tcp://host:port" (port 0: any). `head` is None in the head's own node agent. `keys` is a key
     directory, None for loopback only. `job` is the id of the job whose process it is, "" for the node agent:
-    a host that runs one job after the other keeps their journals apart.
+    a host that runs one job after the other keeps their journals apart. `bulk`: where weights may travel
+    unencrypted.
     """
 
     node: str
@@ -52,6 +53,7 @@ class Seat:
     keys: Path | None = None
     head: Peer | None = None
     job: str = ""
+    bulk: Bulk = "loopback"
 
     @property
     def log_file(self) -> Path:
@@ -159,7 +161,7 @@ async def open_system(seat: Seat, bounds: Bounds | None = None) -> AsyncIterator
         process=seat.process,
         wire=wire,
         journals=journals,
-        network=Network(seat.interface.removeprefix("tcp://").strip("[]"), keys),
+        network=Network(seat.interface.removeprefix("tcp://").strip("[]"), keys, bulk=seat.bulk),
         incarnations=incarnations,
         registry=seat.head,
         seed=bounds.seed,

@@ -80,7 +80,7 @@ class _Node:
         self._children = Children(system, seat, options.role, self._gave_up)
         self._hosts: LocalHosts | None = None
         if options.local_fleet:
-            self._hosts = LocalHosts(system, Join(seat.head, seat.interface, seat.keys))
+            self._hosts = LocalHosts(system, Join(seat.head, seat.interface, seat.keys, seat.bulk))
         self._tree = Supervisor(
             system,
             one_for_one(*self._actors(), name=f"{seat.node}/actors"),
@@ -101,6 +101,7 @@ class _Node:
                 public_key=local.public_key,
                 pid=self._system.state().pid,
                 keys=str(seat.keys.absolute()) if seat.keys is not None else "",
+                bulk=seat.bulk,
             ),
         )
         log.info("node agent of %s (%s) listens at %s", seat.node, self._role, local.endpoint)

@@ -18,6 +18,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 
@@ -28,6 +29,7 @@ from nodeagent.host import LOOPBACK, Bounds, Seat, open_log, open_system, prepar
 from nodeagent.restarts import RestartReporter
 from nodeagent.trees import TREES, Place
 from supervisor import Supervisor
+from transport.keys import Bulk
 from transport.wire import Peer
 
 log = logging.getLogger("nodeagent")
@@ -39,6 +41,7 @@ def arguments(kind: str, seat: Seat, job_file: Path) -> list[str]:
     argv = [sys.executable, "-m", "nodeagent.process", kind, "--node", seat.node]
     argv += ["--state-dir", str(seat.state_dir), "--job", str(job_file)]
     argv += ["--head", format_peer(seat.head), "--listen", f"{seat.interface}:0"]
+    argv += ["--bulk", seat.bulk]
     return argv if seat.keys is None else [*argv, "--keys", str(seat.keys)]
 
 
@@ -113,8 +116,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--job", required=True, type=Path, help="file with the job (JSON)")
     parser.add_argument("--listen", default=LOOPBACK, help="address to listen at (default: %(default)s)")
     parser.add_argument("--keys", type=Path, help="key directory, needed beyond loopback")
+    parser.add_argument(
+        "--bulk", choices=get_args(Bulk), default="loopback", help="where weights may travel unencrypted"
+    )
     args = parser.parse_args(argv)
-    seat = Seat(args.node, args.kind, args.state_dir, args.listen, args.keys, args.head)
+    seat = Seat(args.node, args.kind, args.state_dir, args.listen, args.keys, args.head, bulk=args.bulk)
     name = f"{args.node}/{args.kind}"
     return run_process(lambda stop: serve(args.kind, seat, args.job, stop), name)
 

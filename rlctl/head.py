@@ -107,7 +107,7 @@ async def running_head(run: RunDir, config: Config) -> AsyncIterator[Head]:
     argv = [sys.executable, "-m", "nodeagent", "start", "--role", "head", "--name", "head"]
     argv += ["--fleet", "local", "--state-dir", str(run.head), "--listen", listen_address(config)]
     if config.network.keys:
-        argv += ["--keys", config.network.keys]
+        argv += ["--keys", config.network.keys, "--bulk", config.network.bulk]
     env = {**os.environ, PARENT_VARIABLE: str(os.getpid()), RUN_VARIABLE: str(run.path)}
     with output.open("ab") as file:
         process = await asyncio.create_subprocess_exec(

@@ -14,7 +14,13 @@ from actors.cluster.provider import refuse_names
 from actors.engine.qwen3_config import BadCheckpoint, Qwen3Config
 from configs import trace
 from configs.schema import Config
-from transport.keys import BadKeys, NodeKeys, RefusedToListen, require_keys_beyond_loopback
+from transport.keys import (
+    BadKeys,
+    NodeKeys,
+    RefusedToListen,
+    require_clear_beyond_loopback,
+    require_keys_beyond_loopback,
+)
 
 BYTES_A_PARAMETER = 4
 """Everything is float32 here."""
@@ -43,6 +49,7 @@ def _settings(config: Config) -> Iterator[str]:
     try:
         keys = NodeKeys.load(config.network.keys) if config.network.keys else None
         require_keys_beyond_loopback(listen_address(config), keys)
+        require_clear_beyond_loopback(listen_address(config), config.network.bulk)
     except (BadKeys, RefusedToListen) as problem:
         yield f"network: {problem}"
     if config.model.path:

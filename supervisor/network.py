@@ -8,7 +8,7 @@ from collections.abc import Callable
 import zmq
 
 from transport.bulk import BulkServer
-from transport.keys import NodeKeys
+from transport.keys import Bulk, NodeKeys
 from transport.token_frame import TokenFrame
 from transport.token_stream import StreamReceiver, StreamSender
 
@@ -20,11 +20,18 @@ class Network:
         host: interface address to bind to.
         keys: CURVE keys of this node, None on loopback.
         context: the process's ZeroMQ context.
+        bulk: where weights may travel unencrypted.
     """
 
     def __init__(
-        self, host: str, keys: NodeKeys | None, context: "zmq.Context[zmq.Socket[bytes]] | None" = None
+        self,
+        host: str,
+        keys: NodeKeys | None,
+        context: "zmq.Context[zmq.Socket[bytes]] | None" = None,
+        *,
+        bulk: Bulk = "loopback",
     ) -> None:
+        self._bulk = bulk
         self.host = host
         self._keys = keys
         self._context = context
@@ -55,7 +62,7 @@ class Network:
         )
 
     async def bulk_server(self) -> BulkServer:
-        """Serves ranges of published files to whoever holds a token."""
-        server = BulkServer(self.host, keys=self._keys)
+        """Serves ranges of published files to whoever holds a token. Raises RefusedToListen, CannotListen."""
+        server = BulkServer(self.host, keys=self._keys, bulk=self._bulk)
         await server.start()
         return server

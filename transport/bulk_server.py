@@ -25,7 +25,7 @@ from transport.bulk_frames import (
     encode_answer,
     is_signed,
 )
-from transport.keys import NodeKeys, require_keys_beyond_loopback
+from transport.keys import Bulk, NodeKeys, require_clear_beyond_loopback, require_keys_beyond_loopback
 from transport.refusal import NotAnEnvelope, Refusals
 from transport.sockets import CannotListen
 
@@ -38,11 +38,20 @@ STALL_S = 10.0  # a puller that takes nothing of its chunk for so long is gone
 
 class BulkServer:
     """Answers `pull`. `await start()` on the running loop (asyncio or uvloop), `await close()` at the end.
-    Beyond loopback it needs the node's keys, because tokens must travel encrypted (`RefusedToListen`)."""
+    Beyond loopback it needs the node's keys, because tokens must travel encrypted, and bulk="clear", because
+    the content does not: somebody has to have said that its network may read it (`RefusedToListen`)."""
 
-    def __init__(self, bind_host: str = "127.0.0.1", port: int = 0, *, keys: NodeKeys | None = None) -> None:
+    def __init__(
+        self,
+        bind_host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        keys: NodeKeys | None = None,
+        bulk: Bulk = "loopback",
+    ) -> None:
         host = f"[{bind_host}]" if ":" in bind_host else bind_host
         require_keys_beyond_loopback(f"tcp://{host}:{port}", keys)
+        require_clear_beyond_loopback(f"tcp://{host}:{port}", bulk)
         self._address = (bind_host, port)
         self._files: dict[int, memoryview] = {}
         self._tokens: dict[bytes, tuple[bytes, int | None]] = {}

@@ -1,8 +1,8 @@
 """Who a node is and whom it trusts: CURVE key pairs and their files.
 
 Owns `NodeKeys`, its directory (`node.public`, `node.secret` readable by the owner alone, `trusted/*.public`;
-each file is one line of z85), and the rule that nothing listens beyond loopback without keys. Checking the
-keys of those who connect is `zap`'s and `gate`'s work.
+each file is one line of z85), and the rules of what listens beyond loopback: nothing without keys, nothing
+unencrypted unless that was chosen. Checking the keys of those who connect is `zap`'s and `gate`'s work.
 """
 
 import hashlib
@@ -12,10 +12,14 @@ import re
 import stat
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import zmq
 
 from transport.allow_list import AllowList
+
+Bulk = Literal["loopback", "clear"]
+"""Where bulk content may travel unencrypted: inside this host, or on the network of its address too."""
 
 FINGERPRINT_CHARS = 12
 TRUSTED = "trusted"  # folder of the keys that a node admits
@@ -111,6 +115,17 @@ def require_keys_beyond_loopback(bind: str, keys: NodeKeys | None) -> None:
         raise RefusedToListen(
             f"{bind} is open to a network and there are no keys: make some with `rlctl keygen` and give "
             "their directory, or listen on 127.0.0.1"
+        )
+
+
+def require_clear_beyond_loopback(bind: str, bulk: Bulk) -> None:
+    """Allow content to be sent unencrypted from `bind`. Raises `RefusedToListen` beyond loopback unless that
+    was chosen."""
+    if bulk == "loopback" and not is_loopback(bind):
+        raise RefusedToListen(
+            f"{bind}: weights would leave this host unencrypted (requests are signed and chunks hashed, but "
+            "whoever listens on that network can read them): if it is trusted, say so with `nodeagent start "
+            '--bulk clear`, or network.bulk = "clear" for `rlctl run`; else listen on 127.0.0.1'
         )
 
 

@@ -24,6 +24,7 @@ from supervisor import (
     one_for_one,
 )
 from supervisor.process import ChildProcess
+from transport.keys import Bulk
 from transport.wire import Peer
 
 RESERVED = "reserved-1"
@@ -33,11 +34,13 @@ STOP_S = 12.0  # for a host to stop its children in order; then it is killed
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """How a new host finds the head: its address, the interface to listen on, the key directory."""
+    """How a new host finds the head: its address, the interface to listen on, the key directory, and where
+    weights may travel unencrypted."""
 
     head: Peer
     interface: str
     keys: Path | None = None
+    bulk: Bulk = "loopback"
 
 
 class LocalHosts:
@@ -119,7 +122,7 @@ class LocalHosts:
         state_dir = host_dir(job, name)
         argv = [sys.executable, "-m", "nodeagent", "start", "--join", self._join.head.endpoint]
         argv += ["--role", role, "--name", name, "--state-dir", str(state_dir)]
-        argv += ["--listen", f"{self._join.interface}:0"]
+        argv += ["--listen", f"{self._join.interface}:0", "--bulk", self._join.bulk]
         if self._join.keys is not None:
             argv += ["--keys", str(self._join.keys), "--head-key", self._join.head.public_key]
         return ProcessSpec(argv, state_dir / "logs" / "agent.out", hopeless=HOPELESS)

@@ -86,7 +86,8 @@ def test_strangers_get_nothing_and_harm_nobody(cluster: Cluster) -> None:
 
     # A node that the head does not know: it says why it gets nothing, and tries on.
     key = cluster.keys("head") / "node.public"
-    join = ("--join", cluster.head, "--head-key", str(key), "--listen", f"tcp://{stranger.address}:0")
+    here = f"tcp://{stranger.address}:0"
+    join = ("--join", cluster.head, "--head-key", str(key), "--listen", here, "--bulk", "clear")
     mallory = cluster.popen("mallory", stranger, *join, "--keys", str(foreign))
     why = f"the process at {cluster.head} does not admit us"
     job.wait(lambda: why in cluster.output("mallory"), "the reason")

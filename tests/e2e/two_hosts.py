@@ -186,7 +186,16 @@ class Cluster:
     def join(self, node: str, host: Host, *options: str) -> None:
         """Start a node that joins the head."""
         key = str(self.keys("head") / "node.public")
-        join = ("--join", self.head, "--head-key", key, "--listen", f"tcp://{host.address}:0")
+        join = (
+            "--join",
+            self.head,
+            "--head-key",
+            key,
+            "--listen",
+            f"tcp://{host.address}:0",
+            "--bulk",
+            "clear",
+        )
         self.start(node, host, *join, *options)
 
     def start(self, node: str, host: Host, *options: str) -> None:

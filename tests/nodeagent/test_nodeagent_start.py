@@ -97,6 +97,20 @@ def test_nothing_listens_beyond_loopback_without_keys(nodes: Nodes) -> None:
     assert "rlctl keygen" in said
 
 
+def test_weights_do_not_leave_the_host_unencrypted_unless_that_was_chosen(nodes: Nodes) -> None:
+    NodeKeys.generate().save(nodes.root / "k")
+    key = str(nodes.root / "k" / "node.public")
+    join = ("--join", "tcp://10.255.255.1:7700", "--head-key", key, "--keys", str(nodes.root / "k"))
+    listen = ("--listen", "tcp://10.255.255.2:0")
+    code, said = nodes.fails("spot-1", *join, *listen)
+    assert code == USAGE
+    assert "tcp://10.255.255.2:0: weights would leave this host unencrypted" in said
+    assert "--bulk clear" in said
+    code, said = nodes.fails("spot-2", *join, *listen, "--bulk", "clear")
+    assert code == IN_USE  # now it was tried, and this host has no such address
+    assert "no interface of this host has that address" in said
+
+
 def test_a_key_directory_without_keys_is_named(nodes: Nodes) -> None:
     code, said = nodes.fails("head", "--role", "head", "--keys", str(nodes.root / "nokeys"))
     assert code == USAGE

@@ -82,6 +82,16 @@ def test_every_problem_is_told_before_anything_is_made(
     assert not runs_dir.exists()
 
 
+def test_weights_in_clear_beyond_loopback_are_refused_before_a_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    NodeKeys.generate().save(tmp_path / "keys")
+    sets = ["--set", "network.bind=10.0.0.1", "--set", f"network.keys={tmp_path / 'keys'}"]
+    assert main(["run", "quickstart", "--runs-dir", str(tmp_path / "runs"), *sets]) == USAGE
+    assert 'network.bulk = "clear"' in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
 def test_too_little_shared_memory_is_told_before_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

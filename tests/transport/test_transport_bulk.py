@@ -337,7 +337,9 @@ def test_random_answers_are_refused(frame: bytes) -> None:
 async def test_listening_beyond_loopback_needs_keys_and_a_free_port(server) -> None:
     with pytest.raises(RefusedToListen):
         BulkServer("10.1.2.3")
-    BulkServer("10.1.2.3", keys=NodeKeys.generate())
+    with pytest.raises(RefusedToListen, match="--bulk clear"):
+        BulkServer("10.1.2.3", keys=NodeKeys.generate())
+    BulkServer("10.1.2.3", keys=NodeKeys.generate(), bulk="clear")
     with pytest.raises(CannotListen):
         await BulkServer("127.0.0.1", address_of(server)[1]).start()
 
