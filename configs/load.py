@@ -55,7 +55,10 @@ def load(path: str | Path, sets: Sequence[str] = ()) -> Config:
     if found:
         raise ConfigError(found)
     for key in check.known_keys(Config):
-        _anchor(tree, key, Path.cwd() if key in typed else file.resolve().parent)
+        try:
+            _anchor(tree, key, Path.cwd() if key in typed else file.resolve().parent)
+        except (RuntimeError, ValueError, OSError) as problem:  # ~nobody, a NUL, a loop of links
+            raise ConfigError([f"{file}: {key}: expected a path: {problem}"]) from problem
     return _convert(tree, str(file))
 
 

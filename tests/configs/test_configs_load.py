@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from configs import check
@@ -196,6 +196,8 @@ def test_any_tree_is_a_config_or_a_config_error(tree: dict[str, object]) -> None
 
 
 @given(st.sampled_from(list(check.known_keys(Config))), st.text(max_size=20))
+@example("network.keys", "~nobody-of-this-name/keys")
+@example("model.path", "a\0b")
 def test_any_set_text_is_taken_or_refused_by_its_section(key: str, raw: str) -> None:
     said = key
     try:
