@@ -19,6 +19,7 @@ from nodeagent.host import wall_ms
 from rlctl.errors import nothing
 from rlctl.runs import RunDir
 from supervisor import ActorSystem, Address, AskFailed, Incarnations, JournalError, Message
+from supervisor.journal import Replayed
 from supervisor.names import REGISTRY
 from supervisor.network import Network
 from supervisor.system_messages import SYSTEM, Inspect, ListNames, Names, SystemState
@@ -152,17 +153,23 @@ def _order(state: SystemState) -> tuple[bool, str, bool, str]:
 class _NoJournal:
     """A `JournalStore` for a process that has no actors."""
 
-    def open(self, stream: str, incarnation: int) -> None:
+    def open(self, stream: str, incarnation: int) -> Awaitable[None]:
         self._refuse(stream)
 
     def append(self, stream: str, incarnation: int, events: Sequence[Message]) -> Awaitable[int]:
         self._refuse(stream)
 
-    async def read(self, stream: str) -> tuple[Message | None, list[tuple[int, Message]]]:
+    def read(self, stream: str) -> Awaitable[Replayed]:
         self._refuse(stream)
 
     def snapshot(self, stream: str, incarnation: int, state: Message) -> Awaitable[int]:
         self._refuse(stream)
+
+    def probe(self) -> Awaitable[None]:
+        self._refuse("a probe")
+
+    def refuses(self) -> str:
+        return ""
 
     async def close(self) -> None:
         return None

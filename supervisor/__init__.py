@@ -29,19 +29,23 @@ from supervisor.errors import (
     Crashed,
     Fenced,
     Hopeless,
+    JournalAway,
     JournalDamaged,
     JournalError,
     JournalFull,
+    JournalUnable,
+    JournalUnreadable,
     Killed,
     Overloaded,
     Refused,
     RestartIntensityReached,
     StartFailed,
     SupervisorFailed,
+    Suspended,
     Unreachable,
     WaitTimeout,
 )
-from supervisor.journal import Journal
+from supervisor.journal import Journal, JournalStore
 from supervisor.limits import Limits
 from supervisor.lives import Restarted
 from supervisor.mailbox import Lane
@@ -76,9 +80,13 @@ __all__ = [
     "Incarnations",
     "Intensity",
     "Journal",
+    "JournalAway",
     "JournalDamaged",
     "JournalError",
     "JournalFull",
+    "JournalStore",
+    "JournalUnable",
+    "JournalUnreadable",
     "Killed",
     "Lane",
     "Limits",
@@ -96,6 +104,7 @@ __all__ = [
     "Supervisor",
     "SupervisorFailed",
     "Suspected",
+    "Suspended",
     "Terminated",
     "TreeSpec",
     "Unreachable",

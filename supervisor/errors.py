@@ -39,6 +39,10 @@ class Refused(AskFailed):
     """The receiver understood and declined. Raised by a handler, it answers the ask and harms nobody."""
 
 
+class Suspended(AskFailed):
+    """The receiver takes no new work for now and says why; the same ask may succeed later."""
+
+
 class Crashed(AskFailed):
     """The receiver failed while it handled this message."""
 
@@ -60,8 +64,21 @@ class JournalDamaged(JournalError, Hopeless):
     """The file is damaged past repair and was not read."""
 
 
-class JournalFull(JournalError):
+class JournalUnreadable(JournalError, Hopeless):
+    """Whole, but not for this program: a newer one wrote it, or no upgrade leads from there to here."""
+
+
+class JournalUnable(JournalError):
+    """The journal takes nothing for now, and may again later. Nothing of what failed was accepted."""
+
+
+class JournalFull(JournalUnable):
     """No space is left where the journal lives; what was not committed was not accepted."""
+
+
+class JournalAway(JournalUnable):
+    """The server that keeps the journal does not answer. What was being committed may be there or not; what
+    was acknowledged is."""
 
 
 class Killed(ActorError):

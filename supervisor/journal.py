@@ -1,35 +1,51 @@
 """The port behind `ctx.journal`: an append-only stream of messages, one an actor, with snapshots.
 
 Owns the promise, not the storage: what `append` returned for is read back by `replay` after any kill of the
-process; a write of an older incarnation than the newest one seen by the store is refused (`Fenced`).
+process; a write of an older incarnation than the newest one seen by the store is refused (`Fenced`); a store
+that can take nothing says so (`JournalUnable`) and has lost nothing. Messages of older programs are upgraded
+on the way (`upgrades`).
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import Protocol
 
 from supervisor.message import Message
 
+Replayed = tuple[Message | None, list[tuple[int, Message]]]
+"""The newest snapshot, if any, and the events after it with their sequence numbers."""
+
 
 class JournalStore(Protocol):
-    """Where streams live; one store a process, shared by its actors."""
+    """Where streams live; one store a process, shared by its actors. Calls take effect in their order."""
 
-    def open(self, stream: str, incarnation: int) -> None:
+    def open(self, stream: str, incarnation: int) -> Awaitable[None]:
         """Fence `stream`: from now on only `incarnation` or newer may write.
 
-        Raises: Fenced if a newer incarnation opened it; JournalDamaged.
+        Raises (when awaited): Fenced if a newer incarnation opened it; JournalError.
         """
 
     def append(self, stream: str, incarnation: int, events: Sequence[Message]) -> Awaitable[int]:
         """Commit `events` in order with the next group; resolves to the sequence number of the last.
 
-        Raises (when awaited): Fenced, JournalFull, JournalError.
+        Raises (when awaited): Fenced, JournalUnable, JournalError.
         """
 
-    async def read(self, stream: str) -> tuple[Message | None, list[tuple[int, Message]]]:
-        """The newest snapshot and the events after it. Raises: JournalDamaged."""
+    def read(self, stream: str) -> Awaitable[Replayed]:
+        """The newest snapshot and the events after it.
+
+        Raises (when awaited): JournalDamaged, JournalUnreadable, JournalUnable.
+        """
 
     def snapshot(self, stream: str, incarnation: int, state: Message) -> Awaitable[int]:
         """Commit `state` as standing for every event appended before this call, and delete those."""
+
+    def probe(self) -> Awaitable[None]:
+        """Prove that appends would be taken, by a write that leaves nothing. Raises JournalError."""
+
+    def refuses(self) -> str:
+        """Why new work should not be begun here, "" where it may: less space is left than work that was
+        accepted may still need, or the last commit failed. Appends are tried all the same."""
 
     async def close(self) -> None:
         """Commit what waits and close."""
@@ -40,7 +56,7 @@ class Journal:
 
     def __init__(self, store: JournalStore, stream: str, incarnation: int) -> None:
         self._store, self._stream, self._incarnation = store, stream, incarnation
-        self._opened = False
+        self._opened: asyncio.Future[None] | None = None
 
     @property
     def stream(self) -> str:
@@ -57,12 +73,15 @@ class Journal:
         return self._store.append(self._stream, self._incarnation, events)
 
     async def append(self, *events: Message) -> int:
-        """Commit `events`; the sequence number of the last one."""
+        """Commit `events`; the sequence number of the last one. Raises Fenced, JournalError."""
         return await self.append_soon(*events)
 
     async def replay(self) -> AsyncIterator[Message]:
-        """The newest snapshot, if there is one, then every later event in order."""
-        self._open()
+        """The newest snapshot, if there is one, then every later event in order.
+
+        Raises Fenced, JournalDamaged, JournalUnreadable, JournalUnable.
+        """
+        await asyncio.shield(self._open())
         snapshot, events = await self._store.read(self._stream)
         if snapshot is not None:
             yield snapshot
@@ -71,15 +90,28 @@ class Journal:
 
     async def snapshot(self, state: Message) -> int:
         """Let `state` stand for all events so far: replay starts from it."""
-        self._open()
-        return await self._store.snapshot(self._stream, self._incarnation, state)
+        return await self.snapshot_soon(state)
 
     def snapshot_soon(self, state: Message) -> Awaitable[int]:
         """The same without waiting."""
         self._open()
         return self._store.snapshot(self._stream, self._incarnation, state)
 
-    def _open(self) -> None:
-        if not self._opened:
-            self._store.open(self._stream, self._incarnation)
-            self._opened = True
+    def refuses(self) -> str:
+        """See `JournalStore.refuses`: ask before work is accepted, not while it is done."""
+        return self._store.refuses()
+
+    def _open(self) -> asyncio.Future[None]:
+        """Once; a claim that failed is tried again with the next call. Nobody has to await it: the store
+        refuses the writes of a stream that it could not open."""
+        done = self._opened
+        if done is not None and (not done.done() or (not done.cancelled() and done.exception() is None)):
+            return done
+        self._opened = done = asyncio.ensure_future(self._store.open(self._stream, self._incarnation))
+        done.add_done_callback(_seen)
+        return done
+
+
+def _seen(done: "asyncio.Future[None]") -> None:
+    if not done.cancelled():
+        done.exception()

@@ -1,16 +1,23 @@
 """Reads the journal of another process, whether that one lives or not, without ever writing to it.
 
-Owns nothing: the format is `sqlite_journal`'s. Used by whoever looks at a run from outside.
+Owns nothing: the formats are those of the stores. Used by whoever looks at a run from outside. A journal is
+named by the path of its file or by the URL of its database (`postgresql://...`).
 """
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
-from supervisor.errors import ActorError, JournalDamaged, JournalError
-from supervisor.message import Message, decode_body
-from supervisor.sqlite_journal import SCHEMA_VERSION, row_checksum
+from supervisor import sqlite_layout
+from supervisor.errors import JournalDamaged, JournalError
+from supervisor.journal_rows import StreamRows, damaged
+from supervisor.message import Message
+from supervisor.sqlite_layout import layout_of, read_stream, stream_names
+
+BUSY_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,61 +34,92 @@ class StreamContent:
         return self.events if self.snapshot is None else (self.snapshot, *self.events)
 
 
-def read_streams(path: Path, names: Iterable[str]) -> dict[str, StreamContent]:
-    """The streams of `names` that the file holds, all as of one moment.
+class JournalView(Protocol):
+    """A journal as it was at one moment. Every method raises JournalDamaged, JournalError."""
 
-    Kinds of messages are known only where the module that defines them was imported. Raises: JournalDamaged,
-    JournalError (no such file, a newer format, an unknown kind); both name the file.
-    """
+    place: str
+    layout: int
+
+    def names(self) -> list[str]:
+        """Its streams, by name."""
+
+    def rows(self, name: str) -> StreamRows | None:
+        """A stream as it is stored, whole or not; None where there is none."""
+
+    def check(self) -> None:
+        """What holds of the whole journal, whatever its streams hold."""
+
+
+@contextmanager
+def view_file(path: Path) -> Iterator[JournalView]:
+    """A journal file. Raises JournalDamaged, JournalUnreadable, JournalError (no such file); all name it."""
     if not path.is_file():
         raise JournalError(f"{path}: no such journal")
     try:
-        db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=5.0)
+        db = sqlite3.connect(
+            f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=BUSY_S, isolation_level=None
+        )
     except sqlite3.Error as problem:
         raise JournalError(f"{path}: {problem}") from problem
     try:
         db.execute("BEGIN")
-        version = db.execute("PRAGMA user_version").fetchone()[0]
-        if version != SCHEMA_VERSION:
-            raise JournalError(f"{path}: schema version {version}, this program reads {SCHEMA_VERSION}")
-        found = ((name, _read(db, path, name)) for name in names)
-        return {name: content for name, content in found if content is not None}
-    except sqlite3.DatabaseError as problem:
-        raise JournalDamaged(f"journal {path} is damaged ({problem}): restore it from a copy") from problem
+        yield _FileView(path, db, layout_of(db, path))
+    except sqlite3.OperationalError as problem:
+        if "no such table" in str(problem):
+            raise damaged(str(path), str(problem)) from problem
+        raise JournalError(f"{path}: {problem}") from problem
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as problem:
+        raise damaged(str(path), str(problem)) from problem
     finally:
         db.close()
 
 
-def _read(db: sqlite3.Connection, path: Path, name: str) -> StreamContent | None:
-    row = db.execute("SELECT incarnation, last_seq FROM streams WHERE name=?", (name,)).fetchone()
-    if row is None:
-        return None
-    incarnation, last_seq = row
-    snapshot: Message | None = None
-    seq = 0
-    for seq, kind, body, crc in db.execute(
-        "SELECT seq, kind, body, crc FROM snapshots WHERE stream=?", (name,)
-    ):
-        snapshot = _message(path, name, seq, kind, body, crc)
-    events = []
-    for number, kind, body, crc in db.execute(
-        "SELECT seq, kind, body, crc FROM events WHERE stream=? ORDER BY seq", (name,)
-    ):
-        seq += 1
-        if number != seq:
-            raise JournalDamaged(f"journal {path} is damaged: event {seq} of {name} is missing")
-        events.append(_message(path, name, number, kind, body, crc))
-    if seq != last_seq:
-        raise JournalDamaged(
-            f"journal {path} is damaged: events {seq + 1} to {last_seq} of {name} are missing"
-        )
-    return StreamContent(incarnation, snapshot, tuple(events))
+def read_streams(path: Path, names: Iterable[str]) -> dict[str, StreamContent]:
+    """The streams of `names` that the file holds, all as of one moment.
+
+    Kinds of messages are known only where the module that defines them was imported. Raises: JournalDamaged,
+    JournalUnreadable, JournalError (no such file); all name the file.
+    """
+    with view_file(path) as journal:
+        return contents_of(journal, names)
 
 
-def _message(path: Path, name: str, seq: int, kind: str, body: bytes, crc: int) -> Message:
-    if row_checksum(seq, kind, body) != crc:
-        raise JournalDamaged(f"journal {path} is damaged: event {seq} of {name} fails its checksum")
-    try:
-        return decode_body(kind, body)
-    except ActorError as problem:
-        raise JournalError(f"{path}: event {seq} of {name}: {problem}") from problem
+def contents_of(journal: JournalView, names: Iterable[str]) -> dict[str, StreamContent]:
+    """The same of a journal that is open."""
+    found = {}
+    for name in names:
+        rows = journal.rows(name)
+        if rows is not None:
+            snapshot, events = rows.replay(journal.place)
+            found[name] = StreamContent(rows.incarnation, snapshot, tuple(event for _seq, event in events))
+    return found
+
+
+class _FileView:
+    """See `JournalView`."""
+
+    def __init__(self, path: Path, db: sqlite3.Connection, layout: int) -> None:
+        self.place, self.layout = str(path), layout
+        self._path, self._db = path, db
+
+    def names(self) -> list[str]:
+        return stream_names(self._db)
+
+    def rows(self, name: str) -> StreamRows | None:
+        return read_stream(self._db, self.layout, name)
+
+    def check(self) -> None:
+        """Pages, tables, the rows of the streams, and the write-ahead log."""
+        verdict = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if verdict != "ok":
+            raise damaged(self.place, verdict)
+        if self.layout == sqlite_layout.LAYOUT:
+            sqlite_layout.check(self._db, self._path)
+        self._check_log()
+
+    def _check_log(self) -> None:
+        """Twice if need be: its writer may begin the log anew while it is read."""
+        try:
+            sqlite_layout.refuse_damaged_log(self._path)
+        except JournalDamaged:
+            sqlite_layout.refuse_damaged_log(self._path)

@@ -6,6 +6,7 @@ Knows nothing of envelopes, links or actors.
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import ClassVar
 
 import msgspec
 
@@ -21,7 +22,10 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     Fields are validated when a body is decoded; unknown fields of a newer minor version are skipped.
     Two messages of one name in different modules are a programming error and refused at import.
+    `SCHEMA` is the version under which a message is journaled, see `upgrades`.
     """
+
+    SCHEMA: ClassVar[int] = 1
 
     def __init_subclass__(cls, **_options: object) -> None:
         # msgspec makes a frozen class in two passes, so the same definition may arrive twice.
@@ -44,6 +48,12 @@ class Done(Message, frozen=True):
 def kind_of(message: Message) -> str:
     """The kind under which `message` travels."""
     return type(message).__name__
+
+
+def schema_of(kind: str) -> int | None:
+    """The version that this program gives to messages of `kind`; None where it does not know the kind."""
+    cls = _KINDS.get(kind)
+    return None if cls is None else cls.SCHEMA
 
 
 def encode_body(message: Message) -> bytes:

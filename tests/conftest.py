@@ -1,6 +1,23 @@
-"""What holds for every test: no law depends on how fast the machine is."""
+"""What holds for every test: no law depends on how fast the machine is; one PostgreSQL server serves all."""
 
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import HealthCheck, settings
+from postgres_server import PostgresServer, why_not
 
 settings.register_profile("gleaner", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("gleaner")
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A running server; skips aloud where there is none."""
+    if reason := why_not():
+        pytest.skip(reason)
+    server = PostgresServer()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()

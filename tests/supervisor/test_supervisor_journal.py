@@ -1,14 +1,21 @@
-"""What a journal promises: committed is back after a kill; damage is refused; zombies are fenced."""
+"""What every journal promises, whatever keeps it: committed is back after a kill, zombies are fenced, damage
+is refused, and where no space is left nothing is lost."""
 
 import asyncio
+import logging
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from journal_places_under_test import PlaceUnderTest
 
-from supervisor import Fenced, JournalDamaged, JournalFull, Message, SqliteJournal
+from supervisor import Fenced, JournalDamaged, JournalError, JournalFull, Message, group_commit
+from supervisor.group_commit import GroupCommit
 from supervisor.journal import Journal
 
 
@@ -25,138 +32,257 @@ async def facts(journal: Journal) -> list[Message]:
     return [event async for event in journal.replay()]
 
 
-async def test_events_come_back_in_order_after_closing(tmp_path: Path) -> None:
-    store = SqliteJournal(tmp_path / "j.sqlite")
+def numbered(*numbers: int) -> list[Message]:
+    return [Fact(number=number) for number in numbers]
+
+
+async def test_events_come_back_in_order_after_closing(place: PlaceUnderTest) -> None:
+    store = place.open()
     journal = Journal(store, "a", 1)
     assert await journal.append(Fact(number=1), Fact(number=2)) == 2
     assert await journal.append(Fact(number=3)) == 3
     await store.close()
-    store = SqliteJournal(tmp_path / "j.sqlite")
-    assert await facts(Journal(store, "a", 2)) == [Fact(number=n) for n in (1, 2, 3)]
+    store = place.open()
+    assert await facts(Journal(store, "a", 2)) == numbered(1, 2, 3)
     assert await facts(Journal(store, "b", 2)) == []
+    assert await Journal(store, "a", 2).append(Fact(number=4)) == 4
     await store.close()
 
 
-async def test_a_snapshot_bounds_the_replay(tmp_path: Path) -> None:
-    store = SqliteJournal(tmp_path / "j.sqlite")
+async def test_a_snapshot_bounds_the_replay(place: PlaceUnderTest) -> None:
+    store = place.open()
     journal = Journal(store, "a", 1)
-    await journal.append(*[Fact(number=n) for n in range(100)])
+    await journal.append(*numbered(*range(100)))
     await journal.snapshot(AllFacts(numbers=list(range(100))))
     await journal.append(Fact(number=100))
     assert await facts(journal) == [AllFacts(numbers=list(range(100))), Fact(number=100)]
+    await journal.snapshot(AllFacts(numbers=[]))
+    assert await facts(journal) == [AllFacts(numbers=[])]
     await store.close()
 
 
-async def test_an_older_incarnation_is_refused_at_the_store(tmp_path: Path) -> None:
-    store = SqliteJournal(tmp_path / "j.sqlite")
-    old, new = Journal(store, "a", 1), Journal(store, "a", 2)
+async def test_what_is_queued_at_once_takes_effect_in_the_order_of_the_calls(place: PlaceUnderTest) -> None:
+    store = place.open(commit_s=0.02)
+    a, b = Journal(store, "a", 1), Journal(store, "b", 1)
+    waiting = [
+        a.append_soon(*numbered(1, 2)),
+        b.append_soon(Fact(number=7)),
+        a.snapshot_soon(AllFacts(numbers=[1, 2])),
+        a.append_soon(Fact(number=3)),
+        b.beside("ledger").append_soon(Fact(number=8)),
+        a.snapshot_soon(AllFacts(numbers=[1, 2, 3])),
+        a.append_soon(Fact(number=4)),
+    ]
+    assert [await one for one in waiting] == [2, 1, 2, 3, 1, 3, 4]
+    assert await facts(a) == [AllFacts(numbers=[1, 2, 3]), Fact(number=4)]
+    assert await facts(b) == numbered(7)
+    assert await facts(b.beside("ledger")) == numbered(8)
+    await store.close()
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(
+    program=st.lists(st.sampled_from(["append", "append two", "snapshot", "new life", "reopen"]), max_size=12)
+)
+async def test_any_history_is_replayed_as_it_was_written(place: PlaceUnderTest, program: list[str]) -> None:
+    stream = f"law-{os.urandom(6).hex()}"
+    store, life, written = place.open(), 1, []
+    expected: list[Message] = []
+    journal = Journal(store, stream, life)
+    for action in program:
+        if action == "append":
+            await journal.append(Fact(number=len(written)))
+            written.append(len(written))
+            expected.append(Fact(number=written[-1]))
+        elif action == "append two":
+            both = numbered(len(written), len(written) + 1)
+            await journal.append(*both)
+            written += [len(written), len(written) + 1]
+            expected += both
+        elif action == "snapshot":
+            await journal.snapshot(AllFacts(numbers=written))
+            expected = [AllFacts(numbers=list(written))]
+        else:
+            if action == "reopen":
+                await store.close()
+                store = place.open()
+            life += 1
+            journal = Journal(store, stream, life)
+        assert await facts(journal) == expected
+    await store.close()
+
+
+async def test_an_older_incarnation_is_refused_at_the_store(place: PlaceUnderTest) -> None:
+    store, other = place.open(), place.open()
+    old, new = Journal(store, "a", 1), Journal(other, "a", 2)
     await old.append(Fact(number=1))
     await new.append(Fact(number=2))
-    with pytest.raises(Fenced):
+    with pytest.raises(Fenced, match="belongs to incarnation 2"):
         await old.append(Fact(number=3))
     with pytest.raises(Fenced):
+        await old.snapshot(AllFacts(numbers=[]))
+    with pytest.raises(Fenced):
         await Journal(store, "a", 1).append(Fact(number=4))
-    assert await facts(new) == [Fact(number=1), Fact(number=2)]
+    with pytest.raises(Fenced, match="was opened by incarnation 2"):
+        await facts(Journal(store, "a", 1))
+    assert await facts(new) == numbered(1, 2)
+    await store.close()
+    await other.close()
+
+
+async def test_a_fenced_write_takes_nobody_with_it(place: PlaceUnderTest) -> None:
+    store = place.open(commit_s=0.02)
+    old, new, other = Journal(store, "a", 1), Journal(store, "a", 2), Journal(store, "b", 1)
+    await new.append(Fact(number=1))
+    fine, fenced, fine_too = (
+        other.append_soon(Fact(number=2)),
+        old.append_soon(Fact(number=3)),
+        new.append_soon(Fact(number=4)),
+    )
+    assert (await fine, await fine_too) == (1, 2)
+    with pytest.raises(Fenced):
+        await fenced
     await store.close()
 
 
-async def test_what_was_acknowledged_survives_sigkill(tmp_path: Path) -> None:
+async def test_what_was_acknowledged_survives_sigkill(place: PlaceUnderTest) -> None:
+    here = [os.getcwd(), str(Path(__file__).parent), str(Path(__file__).parent.parent)]
     code = f"""
 import asyncio, sys
-sys.path.insert(0, {os.getcwd()!r}); sys.path.insert(0, {str(Path(__file__).parent)!r})
-from pathlib import Path
-from supervisor import SqliteJournal
+sys.path[:0] = {here!r}
 from supervisor.journal import Journal
 from test_supervisor_journal import Fact
 async def main():
-    journal = Journal(SqliteJournal(Path({str(tmp_path / "j.sqlite")!r})), "a", 1)
+    journal = Journal({place.code()}, "a", 1)
     for n in range(10**6):
         await journal.append(Fact(number=n))
         print(n, flush=True)
 asyncio.run(main())
 """
-    writer = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
-    assert writer.stdout is not None
-    acknowledged = [int(writer.stdout.readline()) for _ in range(30)]
-    writer.kill()
-    acknowledged += [int(line) for line in writer.stdout.read().split(b"\n")[:-1]]
-    writer.wait()
-    store = SqliteJournal(tmp_path / "j.sqlite")
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None
+        acknowledged = [int(writer.stdout.readline()) for _ in range(30)]
+        writer.send_signal(signal.SIGKILL)
+        acknowledged += [int(line) for line in writer.stdout.read().split(b"\n")[:-1]]
+    store = place.open()
     found = await facts(Journal(store, "a", 2))
-    assert found[: len(acknowledged)] == [Fact(number=n) for n in acknowledged]
+    assert found[: len(acknowledged)] == numbered(*acknowledged)
     assert len(found) <= len(acknowledged) + 1
     await store.close()
 
 
-async def test_a_torn_tail_is_dropped_and_the_rest_is_whole(tmp_path: Path) -> None:
-    path = tmp_path / "j.sqlite"
-    store = SqliteJournal(path, commit_s=0)
-    journal = Journal(store, "a", 1)
-    for n in range(20):
-        await journal.append(Fact(number=n))
-    wal, main = (tmp_path / "j.sqlite-wal").read_bytes(), path.read_bytes()
-    await store.close()
-    copy = tmp_path / "copy"
-    copy.mkdir()
-    (copy / "j.sqlite").write_bytes(main)
-    (copy / "j.sqlite-wal").write_bytes(
-        wal[: len(wal) - 1000]
-    )  # as a kill in the middle of a write leaves it
-    store = SqliteJournal(copy / "j.sqlite")
-    found = await facts(Journal(store, "a", 2))
-    assert 0 < len(found) < 20
-    assert found == [Fact(number=n) for n in range(len(found))]
-    await store.close()
-
-
-async def test_a_damaged_middle_is_refused_with_the_name_of_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "j.sqlite"
-    store = SqliteJournal(path)
-    await Journal(store, "a", 1).append(*[Fact(number=n, padding=b"\xab" * 200) for n in range(200)])
-    await store.close()
-    data = bytearray(path.read_bytes())
-    at = data.index(b"\xab" * 200, len(data) // 2) + 50
-    data[at : at + 8] = b"deadbeef"
-    path.write_bytes(data)
-
-    async def open_and_read() -> None:
-        store = SqliteJournal(path)
-        try:
-            await facts(Journal(store, "a", 2))
-        finally:
-            await store.close()
-
-    with pytest.raises(JournalDamaged, match="j.sqlite"):
-        await open_and_read()
-    path.write_bytes(bytes(data[: len(data) // 2]))
-    with pytest.raises(JournalDamaged, match="j.sqlite"):
-        await open_and_read()
-    path.write_bytes(os.urandom(5000))
-    with pytest.raises(JournalDamaged, match="j.sqlite"):
-        await open_and_read()
-
-
-async def test_a_full_disk_refuses_what_it_cannot_keep_and_loses_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "j.sqlite"
-    store = SqliteJournal(path)
-    store._db.execute("PRAGMA max_page_count=60")  # the file may not grow: SQLITE_FULL, as on a full disk
-    journal = Journal(store, "a", 1)
-    kept = 0
-    with pytest.raises(JournalFull, match="free space"):
-        for n in range(1000):
-            await journal.append(Fact(number=n, padding=b"x" * 2000))
-            kept += 1
-    assert kept > 0
-    assert await facts(journal) == [Fact(number=n, padding=b"x" * 2000) for n in range(kept)]
-    await store.close()
-
-
-async def test_appends_of_one_moment_share_a_commit(tmp_path: Path) -> None:
-    store = SqliteJournal(tmp_path / "j.sqlite", commit_s=0.02)
-    journal = Journal(store, "a", 1)
+async def test_appends_of_one_moment_share_a_commit(place: PlaceUnderTest) -> None:
+    store = place.open(commit_s=0.02)
+    assert isinstance(store, GroupCommit)
     commits: list[int] = []
-    original = store._commit
-    store._commit = lambda group: (commits.append(len(group)), original(group))[1]  # type: ignore[method-assign]
+    original = store._keeper.commit
+    store._keeper.commit = lambda writes: (commits.append(len(writes)), original(writes))[1]  # type: ignore[method-assign]
+    journal = Journal(store, "a", 1)
     await asyncio.gather(*[asyncio.ensure_future(journal.append(Fact(number=n))) for n in range(50)])
     assert max(commits) >= 25
+    await store.close()
+
+
+async def test_a_full_disk_refuses_what_it_cannot_keep_loses_nothing_and_works_again_after_it_was_freed(
+    place: PlaceUnderTest,
+) -> None:
+    store = place.open()
+    journal = Journal(store, "a", 1)
+    await journal.append(Fact(number=0))
+    assert store.refuses() == ""
+    free = place.fill(store)
+    kept = [0]
+    with pytest.raises(JournalFull, match="free space"):
+        for n in range(1, 1000):
+            await journal.append(Fact(number=n, padding=b"x" * 2000))
+            kept.append(n)
+    refused = kept[-1] + 1
+    assert "free space" in store.refuses()
+    with pytest.raises(JournalFull):
+        await journal.append(Fact(number=refused, padding=b"x" * 200_000))
+    with pytest.raises(JournalFull):
+        await store.probe()
+    assert [event.number for event in await facts(journal) if isinstance(event, Fact)] == kept
+    free()
+    await store.probe()
+    assert store.refuses() == ""
+    assert await journal.append(Fact(number=refused)) == len(kept) + 1
+    assert [event.number for event in await facts(journal) if isinstance(event, Fact)] == [*kept, refused]
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    ("damage", "what"),
+    [
+        (
+            "UPDATE gleaner.events SET body=x'' WHERE {here} AND stream='b'",
+            "event 1 of .*b fails its checksum",
+        ),
+        ("UPDATE gleaner.events SET version=9 WHERE {here} AND stream='b'", "fails its checksum"),
+        ("DELETE FROM gleaner.events WHERE {here} AND stream='b'", "events 1 to 1 of .*b are missing"),
+        ("UPDATE gleaner.events SET seq=7 WHERE {here} AND stream='b'", "event 1 of .*b is missing"),
+        ("DELETE FROM gleaner.snapshots WHERE {here} AND stream='c'", "snapshot of .*c is missing"),
+        ("UPDATE gleaner.snapshots SET seq=1 WHERE {here} AND stream='c'", "stands at 1, expected 2"),
+    ],
+)
+async def test_damage_is_refused_with_its_place_and_what_to_do(
+    place: PlaceUnderTest, damage: str, what: str
+) -> None:
+    store = place.open()
+    a, b, c = (Journal(store, name, 1) for name in "abc")
+    await a.append(Fact(number=1))
+    await b.append(Fact(number=1))
+    await c.append(*numbered(1, 2))
+    await c.snapshot(AllFacts(numbers=[1, 2]))
+    await store.close()
+    place.sql(damage)
+    store = place.open()
+    with pytest.raises(JournalDamaged, match=what) as problem:
+        await facts(Journal(store, "b" if "'b'" in damage else "c", 2))
+    assert "restore it from a copy" in str(problem.value)
+    assert ("j.sqlite" in str(problem.value)) or ("postgresql://" in str(problem.value))
+    assert await facts(Journal(store, "a", 2)) == numbered(1), "other streams are as they were"
+    with pytest.raises(JournalDamaged, match=what):
+        place.content("b" if "'b'" in damage else "c")
+    await store.close()
+
+
+async def test_an_open_journal_is_read_from_outside_as_a_replay_would(place: PlaceUnderTest) -> None:
+    store = place.open()
+    journal = Journal(store, "a", 3)
+    await journal.append(*numbered(1, 2))
+    await journal.snapshot(AllFacts(numbers=[1, 2]))
+    await journal.append(Fact(number=3))
+    found = place.content("a")
+    assert found.messages == (AllFacts(numbers=[1, 2]), Fact(number=3))
+    assert found.incarnation == 3
+    await store.close()
+
+
+async def test_a_long_tail_is_told_once_and_again_when_it_doubles(
+    place: PlaceUnderTest, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_commit, "MAX_TAIL", 10)
+    store = place.open()
+    journal = Journal(store, "a", 1)
+    with caplog.at_level(logging.WARNING, "supervisor.journal"):
+        for n in range(25):
+            await journal.append(Fact(number=n))
+        await journal.snapshot(AllFacts(numbers=[]))
+        await journal.append(*numbered(*range(11)))
+        await store.close()
+    told = [record.getMessage() for record in caplog.records]
+    assert [line.split(": ")[1].split(" since")[0] for line in told] == [
+        "11 events of a", "21 events of a", "11 events of a",
+    ]  # fmt: skip
+
+
+async def test_a_closed_store_takes_nothing(place: PlaceUnderTest) -> None:
+    store = place.open()
+    journal = Journal(store, "a", 1)
+    pending = journal.append_soon(Fact(number=1))
+    await store.close()
+    assert await pending == 1, "what was queued before is committed"
+    with pytest.raises(JournalError, match="closed"):
+        await journal.append(Fact(number=2))
     await store.close()

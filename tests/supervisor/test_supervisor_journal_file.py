@@ -27,8 +27,8 @@ class AllNoted(Message, frozen=True):
 async def journal(tmp_path: Path) -> Path:
     """A journal that is still open, with two streams; "a" has a snapshot and an event after it."""
     store = SqliteJournal(tmp_path / "j.sqlite", commit_s=0.0)
-    store.open("a", 3)
-    store.open("b", 5)
+    await store.open("a", 3)
+    await store.open("b", 5)
     await store.append("a", 3, [Noted(number=1), Noted(number=2)])
     await store.snapshot("a", 3, AllNoted(numbers=[1, 2]))
     await store.append("a", 3, [Noted(number=3)])

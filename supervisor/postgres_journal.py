@@ -1,0 +1,279 @@
+"""Journals in PostgreSQL, for a head that must be able to fail over to another host.
+
+Owns the statements and the connection of one process. The promises are those of the port; the fence of
+incarnations, and that of the lease's term where the writer holds one, are checked in the transaction that
+writes: a head that lost its lease writes nothing, whatever it believes. A connection that broke is made anew
+with the next call. What was being committed then fails, though it may be there: whoever replays sees it.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+import psycopg
+
+from supervisor import postgres_layout
+from supervisor.errors import Fenced, JournalAway
+from supervisor.group_commit import Committed, GroupCommit, Write
+from supervisor.journal_file import JournalView
+from supervisor.journal_rows import Row, StreamRows, damaged, row_checksum
+from supervisor.postgres_layout import Database, LeaseTerm, connect, prepare, translated, without_password
+
+T = TypeVar("T")
+
+TRIAL = "(trial)"
+PROBE_BYTES = 64 << 10
+
+
+class PostgresKeeper:
+    """A `group_commit.Keeper`; the arguments are those of `PostgresJournal`."""
+
+    def __init__(self, url: str, space: str, lease: LeaseTerm | None) -> None:
+        self.place = f"{without_password(url)} ({space})"
+        self._url, self._space, self._lease = url, space, lease
+        self._db: Database | None = connect(url)
+        prepare(self._db, url)
+
+    def claim(self, stream: str, incarnation: int) -> None:
+        """See `Keeper`."""
+
+        def claim(db: Database) -> None:
+            held, last_seq, base_seq = self._heads(db, [stream])[stream]
+            if held > incarnation:
+                raise Fenced(
+                    f"{self.place}: {stream} was opened by incarnation {held}, this is {incarnation}"
+                )
+            self._set_heads(db, {stream: (incarnation, last_seq, base_seq)})
+
+        self._transaction(claim)
+
+    def commit(self, writes: Sequence[Write]) -> list[Committed | Exception]:
+        """See `Keeper`."""
+        return self._transaction(lambda db: self._apply(db, writes))
+
+    def read(self, stream: str) -> StreamRows:
+        """See `Keeper`."""
+        with self._connected() as db:
+            return read_stream(db, self._space, stream) or StreamRows(stream, 0, 0, 0, None, ())
+
+    def probe(self) -> None:
+        """See `Keeper`."""
+        row = (self._space, TRIAL, 0, "", 0, bytes(PROBE_BYTES), 0)
+
+        def write(db: Database) -> None:
+            db.execute("DELETE FROM gleaner.snapshots WHERE space=%s AND stream=%s", row[:2])
+            db.execute("INSERT INTO gleaner.snapshots VALUES (%s, %s, %s, %s, %s, %s, %s)", row)
+
+        self._transaction(write)
+
+    def low(self) -> str:
+        """See `Keeper`. The free space of another host is not known here."""
+        return ""
+
+    def newest_incarnation(self) -> int:
+        """The highest incarnation that ever wrote, in any space; 0 where none did."""
+        with self._connected() as db:
+            row = db.execute("SELECT max(incarnation) FROM gleaner.streams").fetchone()
+            return 0 if row is None or row[0] is None else int(row[0])
+
+    def close(self) -> None:
+        """See `Keeper`."""
+        if self._db is not None:
+            self._db.close()
+
+    # -- rows --
+
+    def _apply(self, db: Database, writes: Sequence[Write]) -> list[Committed | Exception]:
+        heads = self._heads(db, sorted({write.stream for write in writes}))
+        results: list[Committed | Exception] = []
+        rows: dict[str, list[tuple[object, ...]]] = {}
+        snapshots: dict[str, tuple[object, ...]] = {}
+        changed = set()
+        for write in writes:
+            stream = write.stream
+            held, last_seq, base_seq = heads[stream]
+            if held > write.incarnation:
+                text = f"{self.place}: {stream} belongs to incarnation {held}, this is {write.incarnation}"
+                results.append(Fenced(text))
+                continue
+            if write.is_snapshot:
+                kind, version, body = write.rows[0]
+                crc = row_checksum(stream, last_seq, kind, version, body)
+                snapshots[stream] = (self._space, stream, last_seq, kind, version, body, crc)
+                rows.pop(stream, None)  # what it stands for need not be written
+                base_seq = last_seq
+            else:
+                for kind, version, body in write.rows:
+                    last_seq += 1
+                    crc = row_checksum(stream, last_seq, kind, version, body)
+                    row = (self._space, stream, last_seq, kind, version, body, crc)
+                    rows.setdefault(stream, []).append(row)
+            heads[stream] = (write.incarnation, last_seq, base_seq)
+            changed.add(stream)
+            results.append(Committed(last_seq, last_seq - base_seq))
+        if snapshots:
+            names = (self._space, list(snapshots))
+            db.execute("DELETE FROM gleaner.events WHERE space=%s AND stream=ANY(%s)", names)
+            db.execute("DELETE FROM gleaner.snapshots WHERE space=%s AND stream=ANY(%s)", names)
+            _insert(db, "snapshots", list(snapshots.values()))
+        _insert(db, "events", [row for of_stream in rows.values() for row in of_stream])
+        self._set_heads(db, {stream: heads[stream] for stream in changed})
+        return results
+
+    def _heads(self, db: Database, streams: Sequence[str]) -> dict[str, tuple[int, int, int]]:
+        """Incarnation, last and base of each, locked to the end of the transaction, in one order for all."""
+        found = self._locked(db, streams)
+        missing = [stream for stream in streams if stream not in found]
+        if missing:  # made first: what does not exist cannot be locked
+            db.execute(
+                "INSERT INTO gleaner.streams SELECT %s, unnest(%s::text[]), 0, 0, 0 ON CONFLICT DO NOTHING",
+                (self._space, missing),
+            )
+            found = self._locked(db, streams)
+        return found
+
+    def _locked(self, db: Database, streams: Sequence[str]) -> dict[str, tuple[int, int, int]]:
+        found = db.execute(
+            "SELECT name, incarnation, last_seq, base_seq FROM gleaner.streams"
+            " WHERE space=%s AND name=ANY(%s) ORDER BY name FOR UPDATE",
+            (self._space, list(streams)),
+        )
+        return {name: (incarnation, last, base) for name, incarnation, last, base in found}
+
+    def _set_heads(self, db: Database, heads: dict[str, tuple[int, int, int]]) -> None:
+        columns = [
+            list(column) for column in zip(*((name, *head) for name, head in heads.items()), strict=True)
+        ]
+        if columns:
+            db.execute(
+                "UPDATE gleaner.streams AS s SET incarnation=n.incarnation, last_seq=n.last_seq,"
+                " base_seq=n.base_seq FROM unnest(%s::text[], %s::bigint[], %s::bigint[], %s::bigint[])"
+                " AS n(name, incarnation, last_seq, base_seq) WHERE s.space=%s AND s.name=n.name",
+                (*columns, self._space),
+            )
+
+    # -- the connection --
+
+    def _transaction(self, work: Callable[[Database], T]) -> T:
+        """All of it or nothing, and nothing without the lease. Raises Fenced, JournalError."""
+        with self._connected() as db, db.transaction():
+            if self._lease is not None:
+                self._check_lease(db, self._lease)
+            return work(db)
+
+    def _check_lease(self, db: Database, lease: LeaseTerm) -> None:
+        """Share the lease's row until the commit: a newer term begins before this transaction or after it."""
+        row = db.execute(
+            "SELECT term, holder FROM gleaner.leases WHERE name=%s FOR SHARE", (lease.name,)
+        ).fetchone()
+        if row is None or row[0] != lease.term:
+            now = "nobody" if row is None else f"{row[1]} under term {row[0]}"
+            raise Fenced(
+                f"{self.place}: the lease {lease.name} is held by {now}, this writes under term {lease.term}"
+            )
+
+    @contextmanager
+    def _connected(self) -> Iterator[Database]:
+        """The connection, made anew where it broke. Raises JournalError for what goes wrong within."""
+        if self._db is None:
+            self._db = connect(self._url)
+        db = self._db
+        try:
+            yield db
+        except psycopg.Error as problem:
+            error = translated(self._url, problem)
+            if db.closed or db.broken or isinstance(error, JournalAway):
+                self._db = None
+                db.close()
+            raise error from problem
+
+
+class PostgresJournal(GroupCommit):
+    """A `JournalStore` in the database of `url`.
+
+    Args:
+        url: `postgresql://user@host/database`, as libpq takes it; several hosts may be named.
+        space: whose streams these are, `<job>/<process>`.
+        commit_s: how long a group gathers before it is committed.
+        lease: the lease under which this process may write; None: whoever has the newest incarnation may.
+
+    Raises: JournalAway, JournalUnreadable, JournalError.
+    """
+
+    def __init__(
+        self, url: str, *, space: str, commit_s: float = 0.005, lease: LeaseTerm | None = None
+    ) -> None:
+        keeper = PostgresKeeper(url, space, lease)
+        self.newest_incarnation = keeper.newest_incarnation()
+        """Of all that wrote before: a process's incarnations begin above it, whatever its clock says."""
+        super().__init__(keeper, commit_s=commit_s)
+
+
+def read_stream(db: Database, space: str, name: str) -> StreamRows | None:
+    """A stream as of one moment; None where there is none. Raises psycopg.Error."""
+    with db.transaction():
+        db.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        head = db.execute(
+            "SELECT incarnation, last_seq, base_seq FROM gleaner.streams WHERE space=%s AND name=%s",
+            (space, name),
+        ).fetchone()
+        if head is None:
+            return None
+        columns = "SELECT seq, kind, version, body, crc FROM"
+        where = "WHERE space=%s AND stream=%s"
+        row = db.execute(f"{columns} gleaner.snapshots {where}", (space, name)).fetchone()
+        events = db.execute(f"{columns} gleaner.events {where} ORDER BY seq", (space, name)).fetchall()
+    snapshot = None if row is None else Row(*row)
+    incarnation, last_seq, base_seq = head
+    rows = tuple(Row(*event) for event in events)
+    return StreamRows(name, incarnation, last_seq, base_seq, snapshot, rows)
+
+
+def _insert(db: Database, table: str, rows: Sequence[tuple[object, ...]]) -> None:
+    """All rows with one statement."""
+    if not rows:
+        return
+    columns = [list(column) for column in zip(*rows, strict=True)]
+    db.execute(
+        f"INSERT INTO gleaner.{table} SELECT * FROM unnest(%s::text[], %s::text[], %s::bigint[], %s::text[], "
+        "%s::int[], %s::bytea[], %s::bigint[])",
+        columns,
+    )
+
+
+@contextmanager
+def view_database(url: str) -> Iterator[JournalView]:
+    """Every journal of a database, streams named `<space>: <stream>`. Raises JournalError."""
+    db = connect(url)
+    try:
+        yield _DatabaseView(url, db, postgres_layout.layout_of(db, url))
+    except psycopg.Error as problem:
+        raise translated(url, problem) from problem
+    finally:
+        db.close()
+
+
+class _DatabaseView:
+    """See `JournalView`. Each stream is read as of one moment; several are not."""
+
+    def __init__(self, url: str, db: Database, layout: int) -> None:
+        self.place, self.layout = without_password(url), layout
+        self._db = db
+
+    def names(self) -> list[str]:
+        found = self._db.execute("SELECT space, name FROM gleaner.streams ORDER BY space, name")
+        return [f"{space}: {name}" for space, name in found]
+
+    def rows(self, name: str) -> StreamRows | None:
+        space, _, stream = name.rpartition(": ")
+        return read_stream(self._db, space, stream)
+
+    def check(self) -> None:
+        """Rows without a stream; pages and checksums of pages are the server's."""
+        lost = self._db.execute(
+            "SELECT space, stream FROM gleaner.events UNION SELECT space, stream FROM gleaner.snapshots"
+            " WHERE stream<>%s EXCEPT SELECT space, name FROM gleaner.streams",
+            (TRIAL,),
+        ).fetchone()
+        if lost is not None:
+            raise damaged(self.place, f"there are events of {lost[0]}: {lost[1]}, and no such stream")

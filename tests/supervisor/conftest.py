@@ -1,0 +1,23 @@
+"""The places that the journal's suite is run on."""
+
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from journal_places_under_test import PlaceUnderTest, PostgresPlace, SqlitePlace
+from postgres_server import PostgresServer
+
+
+@pytest.fixture(scope="session")
+def journal_database(postgres: PostgresServer) -> str:
+    """The URL of a database for all tests; each has a space of its own in it."""
+    return postgres.new_database()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> PlaceUnderTest:
+    """A place for journals of each kind."""
+    if request.param == "sqlite":
+        return SqlitePlace(tmp_path)
+    url: str = request.getfixturevalue("journal_database")
+    return PostgresPlace(request.getfixturevalue("postgres"), url, f"job/{uuid4().hex[:12]}")
