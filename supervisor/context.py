@@ -141,9 +141,13 @@ class Context:
         """Have `on_terminated` called once when this incarnation ends or its process is declared dead."""
         self._system.watch(address, self._cell)
 
-    def spawn(self, name: str, factory: Callable[[], object]) -> Address:
-        """Start a child actor that ends with this one; its crash is reported as Terminated."""
-        return self._system.spawn_owned(self._cell, name, factory)
+    def spawn(self, name: str, factory: Callable[[], object], *, register: bool = False) -> Address:
+        """Start a child actor that ends with this one; its crash is reported as Terminated.
+
+        Its name is known in this process alone; others reach it by the address. With `register` they find
+        it by its name too, at the price of an entry in the registry and a fence there that outlives it.
+        """
+        return self._system.spawn_owned(self._cell, name, factory, register=register)
 
     def background(self, work: Coroutine[object, object, None], what: str) -> asyncio.Task[None]:
         """Run `work` beside the handlers; its failure crashes the actor, its task ends with the actor."""

@@ -1,18 +1,32 @@
-"""Names of this process and of others: kept registered by leases, resolved through the registry.
+"""Names of this process and of others: kept registered by one lease, resolved through the registry.
 
-Owns the cache of resolutions and the claim of this process's names. Who holds a name is the registry's word.
+Owns the cache of resolutions, and what of this process's names the registry knows. Who holds a name is the
+registry's word (`leases.py`). Names are claimed when they change, in messages of bounded size; what is said
+every third of a lease is one small renewal, whatever number of names it is for.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+from collections.abc import Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from supervisor.address import Address
 from supervisor.deadline import Deadline
 from supervisor.errors import AskFailed, AskTimeout, Fenced, Unreachable
-from supervisor.system_messages import SYSTEM, ClaimNames, Found, LeaseGranted, Lookup, Unregister
+from supervisor.leases import Digest
+from supervisor.system_messages import (
+    SYSTEM,
+    ClaimNames,
+    Found,
+    LeaseGranted,
+    Lookup,
+    RenewLease,
+    Unregister,
+)
 from transport.wire import Peer
 
 if TYPE_CHECKING:
@@ -23,25 +37,183 @@ log = logging.getLogger("supervisor")
 REGISTRY = "registry"
 RETRY_S = 0.05
 MAX_RETRY_S = 0.5
+CLAIM_NAMES = 2_000
+"""Names in one claim: some 100 KiB, far below the limit of a frame and a few milliseconds of the registry's
+time."""
+RESOLVED_S = 10.0
+"""A resolved name is looked up anew after this time, so that nobody tells a holder of old for ever."""
+MAX_RESOLVED = 65_536
+"""Resolved names remembered; all are forgotten at the limit, which costs a look-up each."""
 
 
 class Names:
     """The names of one actor system.
 
     Args:
-        system: whose actors are kept registered.
-        registry: the process that holds the registry; None when it is this one, or there is none.
+        system: whose actors are kept registered. registry: the process that holds the registry, or those that
+        may, in order of preference; None when it is
+            this one, or there is none.
     """
 
-    def __init__(self, system: ActorSystem, registry: Peer | None) -> None:
+    def __init__(self, system: ActorSystem, registry: Peer | Sequence[Peer] | None) -> None:
         self._system = system
-        self._registry = registry
-        self._resolved: dict[str, Address] = {}  # bounded by the names that this process talks to
+        self._candidates = [registry] if isinstance(registry, Peer) else list(registry or ())
+        self._resolved: dict[str, tuple[Address, float]] = {}
         self._changed = asyncio.Event()
+        self._unregistered: set[str] = set()  # living here, known here alone
+        self._new: dict[str, int] = {}  # not claimed yet
+        self._ended: dict[str, int] = {}  # not given up yet
+        self._claimed: dict[str, int] = {}
+        self._digest = Digest()
+        self._first = True  # the registry knows nothing of this process
 
-    def changed(self) -> None:
-        """An actor of this process was spawned: claim its name at once."""
+    # -- names of this process --
+
+    def spawned(self, name: str, incarnation: int, *, register: bool) -> None:
+        """An actor of this process lives; claim its name at once if others are to find it."""
+        if not register:
+            self._unregistered.add(name)
+            return
+        if not self._first:
+            self._new[name] = incarnation
         self._changed.set()
+
+    def ended(self, name: str, incarnation: int) -> None:
+        """An actor of this process has ended: its name is free."""
+        self._unregistered.discard(name)
+        if self._new.pop(name, None) is None and self._claimed.get(name) == incarnation:
+            self._ended[name] = incarnation
+            self._changed.set()
+
+    async def keep_registered(self) -> None:
+        """Claim what changed at once, and renew the lease at a third of its life."""
+        period_s = self._system.limits.lease_s / 3
+        while True:
+            self._changed.clear()
+            registry = self._registry_at()
+            if registry is not None:
+                try:
+                    await self._tell_registry(registry, period_s)
+                except AskFailed as problem:
+                    log.debug("lease not renewed: %s", problem)
+                    self._next_candidate()
+                    await asyncio.sleep(RETRY_S)
+            with contextlib.suppress(TimeoutError):  # not `wait_for`: that may swallow a cancellation
+                async with asyncio.timeout(period_s):
+                    await self._changed.wait()
+
+    async def _tell_registry(self, registry: Address, deadline_s: float) -> None:
+        if self._first:
+            self._claim_all()
+        elif self._claimed and not (self._new or self._ended):
+            renewal = RenewLease(
+                endpoint=self._system.endpoint,
+                life=self._system.life,
+                count=self._digest.count,
+                sum=self._digest.sum,
+            )
+            await self._granted(registry, renewal, deadline_s)
+        while self._new or self._ended:
+            claim = ClaimNames(
+                endpoint=self._system.endpoint,
+                life=self._system.life,
+                names=dict(islice(self._new.items(), CLAIM_NAMES)),
+                ended=dict(islice(self._ended.items(), CLAIM_NAMES)),
+                first=self._first,
+                public_key=self._system.wire.local.public_key,
+            )
+            self._first = False  # what is spawned while we wait is new
+            try:
+                reply = await self._granted(registry, claim, deadline_s)
+            except AskFailed:
+                self._first = claim.first
+                raise
+            if reply.claim_again:
+                return
+            self._note(claim, reply.superseded)
+
+    async def _granted(
+        self, registry: Address, message: ClaimNames | RenewLease, deadline_s: float
+    ) -> LeaseGranted:
+        reply = await self._system.ask(registry, message, deadline_s=deadline_s, expect=LeaseGranted)
+        if reply.claim_again:
+            self._first = True
+            self._changed.set()
+        for name, holder in reply.superseded.items():
+            self._system.incarnations.at_least(holder)
+            self._drop(name)
+            cell = self._system.cell(name)
+            if cell is not None and cell.address.incarnation < holder:
+                cell.crash(Fenced(f"{cell.address} was superseded by incarnation {holder}"))
+            elif cell is not None and not holder:
+                log.warning("%s is not registered: the registry is full of names that are held", name)
+        return reply
+
+    def _claim_all(self) -> None:
+        cells = self._system.cells()
+        addresses = [cell.address for cell in cells if cell.address.name not in self._unregistered]
+        self._new = {address.name: address.incarnation for address in addresses}
+        self._ended.clear()
+        self._claimed.clear()
+        self._digest = Digest()
+
+    def _note(self, claim: ClaimNames, superseded: dict[str, int]) -> None:
+        """The registry has taken this claim; meanwhile some of it may have ended."""
+        for name, incarnation in claim.ended.items():
+            if self._ended.get(name) == incarnation:
+                del self._ended[name]
+            self._drop(name, incarnation)
+        for name, incarnation in claim.names.items():
+            waits = self._new.get(name)
+            if waits == incarnation:
+                del self._new[name]
+            if name in superseded:
+                continue
+            self._drop(name)
+            self._claimed[name] = incarnation
+            self._digest.add(name, incarnation)
+            if waits is None:
+                self._ended[name] = incarnation
+
+    def _drop(self, name: str, incarnation: int | None = None) -> None:
+        """The registry does not count this name as ours any longer."""
+        known = self._claimed.get(name)
+        if known is not None and incarnation in (None, known):
+            del self._claimed[name]
+            self._digest.remove(name, known)
+
+    async def unregister(self, names: dict[str, int]) -> None:
+        """Have names given up that another process held (it was seen dead)."""
+        registry = self._registry_at()
+        if registry is not None:
+            await self._system.tell(registry, Unregister(names=names))
+
+    def _registry_at(self) -> Address | None:
+        local = self._system.cell(REGISTRY)
+        if local is not None:
+            return local.address
+        if not self._candidates:
+            return None
+        peer = self._candidates[0]
+        return Address(name=REGISTRY, endpoint=peer.endpoint, public_key=peer.public_key)
+
+    def _next_candidate(self) -> None:
+        """This one does not answer: another may hold the registry now."""
+        if len(self._candidates) > 1 and self._system.cell(REGISTRY) is None:
+            self._candidates.append(self._candidates.pop(0))
+            self._first = True
+
+    # -- names of others --
+
+    def known(self, name: str) -> Address | None:
+        """The holder of `name`, if it lives here or was resolved a short while ago."""
+        local = self._system.cell(name)
+        if local is not None:
+            return local.address
+        resolved = self._resolved.get(name)
+        if resolved is None or resolved[1] < asyncio.get_running_loop().time():
+            return None
+        return resolved[0]
 
     def forget(self, name: str) -> None:
         """Its holder did not answer: ask the registry next time."""
@@ -49,13 +221,8 @@ class Names:
 
     def forget_peer(self, peer: Peer) -> None:
         """A process is gone, with every name that it held."""
-        for name in [name for name, address in self._resolved.items() if address.peer == peer]:
+        for name in [name for name, (address, _) in self._resolved.items() if address.peer == peer]:
             del self._resolved[name]
-
-    def known(self, name: str) -> Address | None:
-        """The holder of `name`, if it lives here or was resolved before."""
-        local = self._system.cell(name)
-        return local.address if local is not None else self._resolved.get(name)
 
     async def resolve(self, name: str, deadline_s: float, who: str = SYSTEM) -> Address:
         """See `Context.resolve`."""
@@ -74,11 +241,11 @@ class Names:
             waits.end(wait)
 
     async def _look_up(self, name: str, deadline: Deadline) -> Address:
-        registry = self._registry_at()
         now = asyncio.get_running_loop().time
         pause = RETRY_S
-        why = "" if registry else " and there is no registry"
+        why = "" if self._registry_at() else " and there is no registry"
         while True:
+            registry = self._registry_at()
             left = deadline.left_s(now())
             if registry is None or left <= 0:
                 raise AskTimeout(f"nobody holds the name {name!r}{why}")
@@ -87,8 +254,11 @@ class Names:
                 why = ""
             except Unreachable as problem:
                 found, why = Found(address=None), f": {problem}"
+                self._next_candidate()
             if found.address is not None:
-                self._resolved[name] = found.address
+                if len(self._resolved) >= MAX_RESOLVED:
+                    self._resolved.clear()
+                self._resolved[name] = found.address, now() + RESOLVED_S
                 return found.address
             await asyncio.sleep(min(pause, deadline.left_s(now())))
             pause = min(pause * 1.5, MAX_RETRY_S)
@@ -109,47 +279,3 @@ class Names:
         except AskFailed:
             return True
         return found.address == address
-
-    def _registry_at(self) -> Address | None:
-        local = self._system.cell(REGISTRY)
-        if local is not None:
-            return local.address
-        if self._registry is None:
-            return None
-        return Address(name=REGISTRY, endpoint=self._registry.endpoint, public_key=self._registry.public_key)
-
-    async def keep_registered(self) -> None:
-        """Renew the lease of every name at a third of its life, and at once when a name appears."""
-        while True:
-            period_s = self._system.limits.lease_s / 3
-            registry = self._registry_at()
-            self._changed.clear()
-            cells = self._system.cells()
-            if registry is not None and cells:
-                names = {cell.address.name: cell.address.incarnation for cell in cells}
-                local = self._system.wire.local
-                claim = ClaimNames(endpoint=local.endpoint, public_key=local.public_key, names=names)
-                try:
-                    reply = await self._system.ask(registry, claim, deadline_s=period_s, expect=LeaseGranted)
-                except AskFailed as problem:
-                    log.debug("lease not renewed: %s", problem)
-                    await asyncio.sleep(RETRY_S)
-                else:
-                    self._yield_superseded(reply.superseded)
-            try:
-                await asyncio.wait_for(self._changed.wait(), period_s)
-            except TimeoutError:
-                continue
-
-    def _yield_superseded(self, superseded: dict[str, int]) -> None:
-        for name, holder in superseded.items():
-            self._system.incarnations.at_least(holder)
-            cell = self._system.cell(name)
-            if cell is not None and cell.address.incarnation < holder:
-                cell.crash(Fenced(f"{cell.address} was superseded by incarnation {holder}"))
-
-    async def unregister(self, names: dict[str, int]) -> None:
-        """Give names up before their lease ends (an ordered stop, a process seen dead)."""
-        registry = self._registry_at()
-        if registry is not None:
-            await self._system.tell(registry, Unregister(names=names))

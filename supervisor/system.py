@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TypeVar, cast
 
 from supervisor.actor import Actor, Terminated
@@ -44,11 +44,10 @@ class ActorSystem:
     """All actors of one process.
 
     Args:
-        node: name of the host; process: name of this process on it.
-        wire: how to reach other processes.
-        journals: where the actors of this process keep their streams.
-        network: opens data sockets.
-        registry: the process that holds the registry; None when it is this one or there is none.
+        node: name of the host; process: name of this process on it. wire: how to reach other processes.
+        journals: where the actors of this process keep their streams. network: opens data sockets. registry:
+        the process that holds the registry, or those that may, in order of preference; None when it is
+            this one or there is none.
         seed: of every `ctx.rng`.
     """
 
@@ -61,7 +60,7 @@ class ActorSystem:
         journals: JournalStore,
         network: Network,
         incarnations: Incarnations,
-        registry: Peer | None = None,
+        registry: Peer | Sequence[Peer] | None = None,
         seed: int = 0,
         limits: Limits | None = None,
     ) -> None:
@@ -130,9 +129,12 @@ class ActorSystem:
         factory: Callable[[], Actor],
         on_exit: Callable[[Exit], None] | None = None,
         journals: JournalStore | None = None,
+        *,
+        register: bool = True,
     ) -> Cell:
         """Start an actor under `name` with a new incarnation; `on_exit` is called once when it ends.
-        `journals`: where it keeps its streams instead of with the process's others."""
+        `journals`: where it keeps its streams instead of with the process's others. `register`: whether
+        other processes find it by its name."""
         if name in self._cells:
             raise ActorError(f"{self.node}/{self.process}: the name {name!r} is taken")
         address = Address(
@@ -145,12 +147,13 @@ class ActorSystem:
         self._cells[name] = cell
         if on_exit is not None:
             self._on_exit[name] = on_exit
-        self.names.changed()
+        self.names.spawned(name, address.incarnation, register=register)
         return cell
 
     def _ended(self, cell: Cell, exit_: Exit) -> None:
         name = cell.address.name
         self._cells.pop(name, None)
+        self.names.ended(name, exit_.incarnation)
         self.inspection.ended(cell, exit_.problem)
         for child in self._owned.pop(name, []):
             if child in self._cells:
@@ -160,7 +163,9 @@ class ActorSystem:
         if on_exit is not None:
             on_exit(exit_)
 
-    def spawn_owned(self, owner: Cell, name: str, factory: Callable[[], object]) -> Address:
+    def spawn_owned(
+        self, owner: Cell, name: str, factory: Callable[[], object], *, register: bool
+    ) -> Address:
         """See `Context.spawn`."""
 
         def ended(exit_: Exit) -> None:
@@ -168,7 +173,7 @@ class ActorSystem:
                 Delivery(Terminated(name=name, incarnation=exit_.incarnation, cause=exit_.cause)), Lane.SYSTEM
             )
 
-        cell = self.spawn(name, cast("Callable[[], Actor]", factory), ended)
+        cell = self.spawn(name, cast("Callable[[], Actor]", factory), ended, register=register)
         self._owned.setdefault(owner.address.name, []).append(name)
         return cell.address
 

@@ -144,19 +144,33 @@ class SystemState(Message, frozen=True):
 
 
 class ClaimNames(Message, frozen=True):
-    """Claim or renew names for the process at `endpoint`; repeated within the lease."""
+    """Claim names for the process at `endpoint`, in this `life` of it, and give up those that `ended` (name
+    to incarnation). Sent when they change; `first`: whatever that process held before is void."""
 
     endpoint: str
+    life: int
     names: dict[str, int]
-    """Name to incarnation."""
+    ended: dict[str, int] = {}
+    first: bool = False
     public_key: str = ""
 
 
+class RenewLease(Message, frozen=True):
+    """The process lives; it holds `count` names whose hashes sum up to `sum`. See `supervisor/leases.py`."""
+
+    endpoint: str
+    life: int
+    count: int
+    sum: int
+
+
 class LeaseGranted(Message, frozen=True):
-    """`superseded`: names of the request that a newer incarnation holds; their actors must end."""
+    """`superseded`: names that a newer incarnation holds, their actors here must end. `claim_again`: the
+    registry does not hold what the process believes it does; all names, please."""
 
     lease_s: float
     superseded: dict[str, int] = {}
+    claim_again: bool = False
 
 
 class Unregister(Message, frozen=True):

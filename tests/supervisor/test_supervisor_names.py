@@ -1,0 +1,260 @@
+"""One lease a process: names are claimed when they change, renewed together, fenced for ever."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from supervisor import Actor, AskTimeout, Done, Message, Registry, handles
+from supervisor.address import Incarnations
+from supervisor.leases import Digest, Leases
+from supervisor.message import encode_body
+from supervisor.names import CLAIM_NAMES, REGISTRY
+from supervisor.network import Network
+from supervisor.sqlite_journal import SqliteJournal
+from supervisor.system import ActorSystem
+from supervisor.system_messages import ClaimNames, Found, Lookup, RenewLease
+from supervisor.testing import TEST_LIMITS, TestSystem
+from transport.wire import MAX_FRAME_BYTES, Peer
+
+LEASE_S = 1.0
+
+
+class Poke(Message, frozen=True):
+    """Are you there?"""
+
+
+class SpawnChild(Message, frozen=True):
+    """Have a child."""
+
+    name: str
+    register: bool
+
+
+class Named(Actor):
+    @handles(Poke)
+    async def poke(self, _message: Poke) -> None:
+        return
+
+    @handles(SpawnChild)
+    async def spawn(self, message: SpawnChild) -> None:
+        self.ctx.spawn(message.name, Named, register=message.register)
+
+
+# -- the policy --
+
+
+def claim(
+    leases: Leases,
+    endpoint: str,
+    names: dict[str, int],
+    now: float,
+    *,
+    first: bool = False,
+    ended: dict[str, int] | None = None,
+) -> tuple[dict[str, int], dict[str, int], bool]:
+    claimed = leases.claim(endpoint, "", 1, names, ended or {}, now, first=first)
+    return claimed.taken, claimed.superseded, claimed.again
+
+
+def digest_of(names: dict[str, int]) -> Digest:
+    digest = Digest()
+    for name, incarnation in names.items():
+        digest.add(name, incarnation)
+    return digest
+
+
+NAMES = st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 9))
+
+
+@given(st.lists(st.tuples(st.sampled_from(["one", "two", "three"]), NAMES, st.booleans()), max_size=30))
+def test_a_name_is_only_ever_held_by_the_highest_incarnation_that_claimed_it(
+    claims: list[tuple[str, dict[str, int], bool]],
+) -> None:
+    leases = Leases(LEASE_S)
+    highest: dict[str, int] = {}
+    for endpoint, names, first in claims:
+        taken, superseded, again = claim(leases, endpoint, names, 0.0, first=first)
+        if again:
+            assert not first
+            continue
+        for name, incarnation in names.items():
+            assert (name in superseded) == (incarnation < highest.get(name, 0))
+            assert (name in taken) == (incarnation > highest.get(name, 0))
+            highest[name] = max(highest.get(name, 0), incarnation)
+        for name, top in highest.items():
+            held = leases.find(name, 0.5)
+            assert held is None or held.incarnation == top
+        for endpoint_, holder in leases._holders.items():
+            assert holder.endpoint == endpoint_
+            assert holder.digest == digest_of(holder.names), "the digest follows whatever happens"
+
+
+@settings(max_examples=50)
+@given(st.data())
+def test_what_was_forgotten_cannot_come_back_with_an_old_incarnation(data: st.DataObject) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("supervisor.leases.MAX_NAMES", 20)
+        leases = Leases(LEASE_S)
+        gone: list[tuple[str, int]] = []
+        for number in range(1, 60):
+            names = {f"name-{number}": number}
+            taken, _, _ = claim(leases, "one", names, 0.0, first=number == 1)
+            assert taken == names
+            if data.draw(st.booleans()) or len(leases._held) > 10:
+                held = data.draw(st.sampled_from(sorted(leases._held)))
+                address = leases.find(held, 0.0)
+                assert address is not None
+                leases.release(held, address.incarnation)
+                gone.append((held, address.incarnation))
+        assert len(leases.highest) <= 20
+        for name, incarnation in gone:
+            taken, superseded, _ = claim(leases, "two", {name: incarnation - 1}, 0.0, first=True)
+            assert not taken
+            assert superseded[name] >= incarnation
+        for name in leases._held:
+            assert name in leases.highest, "a name that is held is never forgotten"
+
+
+def test_a_renewal_of_what_the_registry_does_not_hold_asks_for_all_of_it_again() -> None:
+    leases = Leases(LEASE_S)
+    names = {"a": 1, "b": 2}
+    assert leases.renew("one", 1, digest_of(names), 0.0).again
+    claim(leases, "one", names, 0.0, first=True)
+    assert not leases.renew("one", 1, digest_of(names), 0.5).again
+    assert leases.renew("one", 1, digest_of({"a": 1}), 0.5).again
+    assert leases.renew("one", 2, digest_of(names), 0.5).again, "another life of the process"
+    assert leases.find("a", 1.4) is not None
+    assert leases.find("a", 1.6) is None
+    assert claim(leases, "two", {"c": 3}, 0.0) == ({}, {}, True)
+
+
+def test_a_holder_learns_with_its_renewal_that_it_was_superseded() -> None:
+    leases = Leases(LEASE_S)
+    claim(leases, "one", {"a": 1, "b": 2}, 0.0, first=True)
+    claim(leases, "two", {"a": 5}, 0.0, first=True)
+    renewed = leases.renew("one", 1, digest_of({"a": 1, "b": 2}), 0.1)
+    assert renewed.superseded == {"a": 5}
+    assert not leases.renew("one", 1, digest_of({"b": 2}), 0.2).again
+
+
+# -- in a cluster --
+
+
+async def until(condition: Callable[[], object], within_s: float = 5.0) -> None:
+    async with asyncio.timeout(within_s):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[Message]:
+    """What is asked of the registry, in order."""
+    asked: list[Message] = []
+    real = ActorSystem.ask
+
+    async def ask(self: ActorSystem, to: object, message: Message, **options: object) -> object:
+        asked.append(message)
+        return await real(self, to, message, **options)  # type: ignore[arg-type, call-overload]
+
+    monkeypatch.setattr(ActorSystem, "ask", ask)
+    return asked
+
+
+async def test_thousands_of_names_are_claimed_once_in_pieces_and_renewed_by_one_small_message(
+    tmp_path: Path, said: list[Message]
+) -> None:
+    count = 2 * CLAIM_NAMES + 500
+    async with TestSystem(tmp_path) as head, TestSystem(tmp_path, node="other", join=head) as other:
+        for number in range(count):
+            other.spawn(f"named-{number}", Named)
+        found = await head.ask(f"named-{count - 1}", Poke(), Done)
+        assert isinstance(found, Done)
+        claims = [message for message in said if isinstance(message, ClaimNames) and len(message.names) > 1]
+        assert len(claims) == 3
+        assert sum(len(message.names) for message in claims) == count
+        assert max(len(encode_body(message)) for message in claims) < MAX_FRAME_BYTES / 16
+        said.clear()
+        await asyncio.sleep(2 * TEST_LIMITS.lease_s)
+        kinds = Counter(type(message) for message in said)
+        assert set(kinds) == {RenewLease}
+        assert 6 <= kinds[RenewLease] <= 16, "a renewal a third of a lease, of each process"
+        assert max(len(encode_body(message)) for message in said) < 200
+        other.kill("named-7")
+        await until(lambda: any(isinstance(message, ClaimNames) for message in said))
+        (ended,) = [message for message in said if isinstance(message, ClaimNames)]
+        assert list(ended.ended) == ["named-7"]
+        assert not ended.names
+
+
+async def test_a_name_is_free_as_soon_as_its_actor_has_ended(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as head, TestSystem(tmp_path, node="other", join=head) as other:
+        other.spawn("named", Named)
+        await head.ask("named", Poke(), Done)
+        other.kill("named")
+        async with asyncio.timeout(TEST_LIMITS.lease_s / 2):
+            while (await head.ask(REGISTRY, Lookup(name="named"), Found)).address is not None:
+                await asyncio.sleep(0.01)
+
+
+async def test_names_survive_the_death_of_the_registry(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as head, TestSystem(tmp_path, node="other", join=head) as other:
+        for number in range(20):
+            other.spawn(f"named-{number}", Named)
+        await head.ask("named-3", Poke(), Done)
+        head.kill(REGISTRY)
+        head.spawn(REGISTRY, lambda: Registry(TEST_LIMITS.lease_s))
+        head.system.names.forget("named-9")
+        await head.ask("named-9", Poke(), Done)
+        other.spawn("later", Named)
+        await head.ask("later", Poke(), Done)
+
+
+async def test_an_actor_that_ends_while_its_name_is_claimed_does_not_keep_it(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as head, TestSystem(tmp_path, node="other", join=head) as other:
+        other.spawn("stays", Named)
+        await head.ask("stays", Poke(), Done)
+        for number in range(30):
+            other.spawn(f"short-{number}", Named)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            other.kill(f"short-{number}")
+        await until(lambda: not other.system.names._ended and not other.system.names._new)
+        assert list(other.system.names._claimed) == ["stays"]
+        assert other.system.names._digest == digest_of(other.system.names._claimed)
+
+
+async def test_a_child_is_found_by_name_elsewhere_only_if_that_was_asked_for(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as head, TestSystem(tmp_path, node="other", join=head) as other:
+        other.spawn("parent", Named)
+        await head.ask("parent", SpawnChild(name="hidden", register=False), Done)
+        await head.ask("parent", SpawnChild(name="shown", register=True), Done)
+        await head.ask("shown", Poke(), Done)
+        await other.ask("hidden", Poke(), Done)
+        with pytest.raises(AskTimeout):
+            await head.ask("hidden", Poke(), Done, deadline_s=0.3)
+        hidden = other.system.cell("hidden")
+        assert hidden is not None
+        await head.ask(hidden.address, Poke(), Done)
+
+
+async def test_the_next_candidate_is_asked_when_a_registry_does_not_answer(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as head:
+        system = ActorSystem(
+            node="joins",
+            process="test",
+            wire=head.network.wire("joins"),
+            journals=SqliteJournal(tmp_path / "joins.sqlite"),
+            network=Network("127.0.0.1", None),
+            incarnations=Incarnations(lambda: 0),
+            registry=[Peer("loop://nobody"), head.system.wire.local],
+            limits=TEST_LIMITS,
+        )
+        system.start()
+        system.spawn("named", Named)
+        await head.ask("named", Poke(), Done, deadline_s=20.0)
+        await system.close()
