@@ -31,7 +31,7 @@ class Measurements(Message, frozen=True):
     by_name: dict[str, int]
 
 
-class Stuck(Message, frozen=True):
+class NoWayUp(Message, frozen=True):
     """No step leads here from version 1."""
 
     SCHEMA: ClassVar[int] = 2
@@ -103,7 +103,7 @@ async def test_an_older_snapshot_is_upgraded_too(place: PlaceUnderTest) -> None:
     [
         (row("Measured", 4, feet=1), "Measured version 4 was written by a newer program, .* knows version 3"),
         (row("Unheard", 1, feet=1), "Unheard version 1 is not known to this program: a newer one wrote it"),
-        (row("Stuck", 1), "Stuck version 1: no upgrade leads to version 2"),
+        (row("NoWayUp", 1), "NoWayUp version 1: no upgrade leads to version 2"),
         (row("Measured", 3, millimetres="wide"), "Measured version 3 does not decode"),
         (
             row("Measured", 1, millimetres=3),
