@@ -11,7 +11,6 @@ if __name__ == "__main__":
     die_with_parent()  # before the imports below: they take time, and the parent may be killed meanwhile
 
 import argparse
-import os
 import re
 import socket
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from configs.trace import INSTANCE
 from nodeagent import commands
 from nodeagent.children import ROLES
 from nodeagent.exit_codes import MEANINGS, USAGE, CannotRun
+from nodeagent.files import state_base
 from nodeagent.host import LOOPBACK, Seat, run_process
 from nodeagent.node import Options, run_node
 from transport.endpoint import endpoint
@@ -99,10 +99,7 @@ def default_name() -> str:
 
 def default_state_dir(name: str) -> Path:
     """Where a node agent keeps its state unless told otherwise."""
-    base = os.environ.get("STATE_DIRECTORY") or os.environ.get("XDG_STATE_HOME")
-    if os.environ.get("STATE_DIRECTORY"):
-        return Path(str(base)) / name  # systemd made it
-    return (Path(base) if base else Path.home() / ".local" / "state") / "gleaner" / name
+    return state_base() / name
 
 
 def _address(text: str, option: str) -> str:

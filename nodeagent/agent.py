@@ -202,4 +202,17 @@ class NodeAgent(Actor):
             "cores": self._inventory.cores,
             "memory_bytes": self._inventory.memory_bytes,
             "gpus": ", ".join(self._inventory.gpus) or "none",
+            **self._keys(),
+        }
+
+    def _keys(self) -> dict[str, str | int | float]:
+        """What is in force of the key directory, and for how long."""
+        if self.ctx.network.key_state is None:
+            return {}
+        state = self.ctx.network.key_state()
+        return {
+            "keys_trusted": state.trusted,
+            "keys_changes": state.reloads,
+            "keys_changed_ago_s": round(self.ctx.now() - state.reloaded_s, 1),
+            "keys_problem": state.problem,
         }

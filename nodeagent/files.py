@@ -59,6 +59,15 @@ def _changed_ns(path: Path) -> int:
     return path.stat().st_mtime_ns
 
 
+def state_base() -> Path:
+    """Where node agents keep their state unless told otherwise, each in a folder of its name."""
+    given = os.environ.get("STATE_DIRECTORY")
+    if given:
+        return Path(given)  # systemd made it
+    home = os.environ.get("XDG_STATE_HOME")
+    return (Path(home) if home else Path.home() / ".local" / "state") / "gleaner"
+
+
 def publish_agent(state_dir: Path, agent: AgentFile) -> None:
     """Say where the agent is. Raises OSError."""
     write_whole(state_dir / AGENT_FILE, msgspec.json.format(msgspec.json.encode(agent), indent=2))

@@ -156,19 +156,24 @@ async def open_system(seat: Seat, bounds: Bounds | None = None) -> AsyncIterator
     except BaseException:
         await wire.close()
         raise
+    follower = KeyFollower(keys, seat.keys) if keys is not None and seat.keys is not None else None
     system = ActorSystem(
         node=seat.node,
         process=seat.process,
         wire=wire,
         journals=journals,
-        network=Network(seat.interface.removeprefix("tcp://").strip("[]"), keys, bulk=seat.bulk),
+        network=Network(
+            seat.interface.removeprefix("tcp://").strip("[]"),
+            keys,
+            bulk=seat.bulk,
+            key_state=follower.state if follower is not None else None,
+        ),
         incarnations=incarnations,
         registry=seat.head,
         seed=bounds.seed,
         limits=bounds.limits,
     )
     system.start()
-    follower = KeyFollower(keys, seat.keys) if keys is not None and seat.keys is not None else None
     try:
         yield system
     finally:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import zmq
 
 from transport.bulk import BulkServer
+from transport.key_follower import KeyState
 from transport.keys import Bulk, NodeKeys
 from transport.token_frame import TokenFrame
 from transport.token_stream import StreamReceiver, StreamSender
@@ -21,6 +22,7 @@ class Network:
         keys: CURVE keys of this node, None on loopback.
         context: the process's ZeroMQ context.
         bulk: where weights may travel unencrypted.
+        key_state: what is in force of this node's key directory; None without one.
     """
 
     def __init__(
@@ -30,7 +32,9 @@ class Network:
         context: "zmq.Context[zmq.Socket[bytes]] | None" = None,
         *,
         bulk: Bulk = "loopback",
+        key_state: Callable[[], KeyState] | None = None,
     ) -> None:
+        self.key_state = key_state
         self._bulk = bulk
         self.host = host
         self._keys = keys

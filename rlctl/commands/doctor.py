@@ -2,23 +2,27 @@
 
 import argparse
 from dataclasses import asdict
+from pathlib import Path
 
 from rich.table import Table
 from rich.text import Text
 
+from nodeagent.files import state_base
 from rlctl.commands.terminal import Subparsers, add_command, add_json, add_runs_dir, console, print_json
 from rlctl.doctor import Row, examine
+from rlctl.doctor_keys import examine_keys
 from rlctl.errors import FAILED, OK
 
 _DESCRIPTION = """\
 Look at this host: Python, packages, ZeroMQ, torch, GPUs, memory, disk, limits, kernel, isolation, ports,
-clock.
+clock; keys, whom they trust and what is in force of that; what travels unencrypted, and why it may.
 
 Each row is ok, warn (it works without, or less well) or missing (a run would fail), with what to do about it.
 Exit code 1 only when something needed is missing. Nothing is changed."""
 
 _EXAMPLES = """\
   rlctl doctor
+  rlctl doctor --keys /etc/gleaner/keys --state-dir /var/lib/gleaner/spot-7
   rlctl doctor --json | jq '.rows[] | select(.verdict != "ok")'"""
 
 STYLES = {"ok": "green", "warn": "yellow", "missing": "bold red"}
@@ -35,12 +39,26 @@ def add(commands: Subparsers) -> None:
         examples=_EXAMPLES,
     )
     add_runs_dir(parser)
+    parser.add_argument(
+        "--keys",
+        type=Path,
+        metavar="DIR",
+        help="key directory, or folder of them, to look at (default: those of the node agents that run here)",
+    )
+    parser.add_argument(
+        "--state-dir",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="of a node agent to ask; repeated (default: the usual ones, and those of runs)",
+    )
     add_json(parser)
 
 
 def doctor(args: argparse.Namespace) -> int:
     """Do it."""
-    rows = examine(args.runs_dir)
+    rows = [*examine(args.runs_dir), *examine_keys(args.keys, args.state_dir or usual(args.runs_dir))]
     missing = [row for row in rows if row.verdict == "missing"]
     if args.json:
         print_json({"ok": not missing, "rows": [asdict(row) for row in rows]})
@@ -52,6 +70,11 @@ def doctor(args: argparse.Namespace) -> int:
         else:
             out.print("this host can run Gleaner: rlctl run quickstart")
     return FAILED if missing else OK
+
+
+def usual(runs_dir: Path) -> list[Path]:
+    """State directories in which a node agent may run on this host."""
+    return sorted([*state_base().glob("*"), *runs_dir.glob("*/nodes/*")])
 
 
 def table(rows: list[Row]) -> Table:

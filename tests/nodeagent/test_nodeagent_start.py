@@ -9,6 +9,7 @@ from real_nodes import Nodes, wait_for
 
 from nodeagent.exit_codes import DAMAGED, IN_USE, NO_STATE, NOT_RUNNING, OK, USAGE
 from transport.keys import NodeKeys
+from transport.trusted import revoke, trust
 
 pytestmark = pytest.mark.realprocess
 
@@ -143,6 +144,36 @@ def test_a_host_that_the_head_does_not_admit_says_so_and_tries_on(nodes: Nodes) 
         assert nodes.processes[name].poll() is None
     assert "is not in trusted/" in nodes.log("head")
     assert "joined" not in nodes.log("head")
+
+
+def test_a_host_is_trusted_and_revoked_while_head_and_host_run(nodes: Nodes) -> None:
+    hk, sk = nodes.root / "hk", nodes.root / "sk"
+    for folder in (hk, sk):
+        NodeKeys.generate().save(folder)
+    trust(sk, "head", NodeKeys.load(hk).public)
+    head = nodes.start("head", "--role", "head", "--keys", str(hk))
+    key = str(hk / "node.public")
+    nodes.start("spot-1", "--join", head.endpoint, "--keys", str(sk), "--head-key", key)
+    wait_for(lambda: "does not admit us" in nodes.output("spot-1"), what="refusal")
+
+    trust(hk, "spot-1", NodeKeys.load(sk).public)
+    wait_for(lambda: "spot-1 (preemptible): joined" in nodes.log("head"), what="join")
+    wait_for(lambda: "in touch with the head" in nodes.log("spot-1"), what="touch")
+
+    (hk / "trusted" / "damaged.public").write_text("half a k")
+    revoke(hk, "spot-1")
+    wait_for(lambda: "damaged.public holds no key" in nodes.log("head"), what="the damage is told")
+    assert "0 keys are trusted now" not in nodes.log("head")
+    revoke(hk, "damaged")
+    wait_for(lambda: "0 keys are trusted now, 1 before" in nodes.log("head"), what="revoke")
+    wait_for(lambda: nodes.output("spot-1").count("does not admit us") == 2, what="the second refusal")
+    shown = nodes.command("status", "--json", "--state-dir", str(nodes.root / "head"))
+    [agent] = [it for it in json.loads(shown.stdout)["process"]["actors"] if it["name"] == "head/agent"]
+    figures = agent["figures"]
+    assert (figures["keys_trusted"], figures["keys_changes"], figures["keys_problem"]) == (0, 2, "")
+
+    trust(hk, "spot-1", NodeKeys.load(sk).public)
+    wait_for(lambda: nodes.log("spot-1").count("in touch with the head") == 2, what="return")
 
 
 @pytest.mark.parametrize(
