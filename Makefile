@@ -6,7 +6,7 @@ PYTHON   ?= python3.11
 PIP_ARGS ?=
 BIN      := .venv/bin
 
-.PHONY: run test setup lint bench clean
+.PHONY: run test setup lint bench bench-peers clean
 
 run: setup
 	$(BIN)/rlctl run configs/quickstart.toml
@@ -23,6 +23,17 @@ lint: setup
 bench: setup
 	$(BIN)/python -m bench.token_stream
 	$(BIN)/python -m bench.weight_pull
+	$(BIN)/python -m bench.runtime
+
+# the actor systems that bench.runtime is compared with, each pinned, in environments of their own (2 GB)
+bench-peers: .bench/peers/.ready .bench/monarch/.ready
+
+.bench/peers/.ready: bench/runtime/peers.txt
+.bench/monarch/.ready: bench/runtime/peers_monarch.txt
+.bench/%/.ready:
+	$(PYTHON) -m venv .bench/$*
+	.bench/$*/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -r $<
+	touch $@
 
 setup: .venv/.ready
 
@@ -33,4 +44,4 @@ setup: .venv/.ready
 	touch $@
 
 clean:
-	rm -rf .venv runs build *.egg-info
+	rm -rf .venv .bench runs build *.egg-info

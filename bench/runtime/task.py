@@ -1,0 +1,232 @@
+"""What every program that measures one system shares: its orders, its payload, its samples, its report.
+
+Imported by programs that run in the peers' environments: the standard library alone.
+"""
+
+import json
+import math
+import os
+import sys
+import time
+from array import array
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+PAYLOAD_BYTES = 100
+OUTSTANDING = 64
+MARK = "GLEANER_BENCH_RUN"
+"""Environment variable that every process of one program bears: how it is found, weighed and ended."""
+
+_PADDING = bytes(PAYLOAD_BYTES - 8)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How long and how many; `quick` is for looking, not for reporting."""
+
+    seconds: float = 2.0  # of one rate or latency measurement
+    warm_up_s: float = 0.5
+    storm_s: float = 10.0
+    storm_actors: int = 1000
+    storm_processes: int = 8
+    spawned: int = 10_000
+    idle_actors: int = 1000
+    idle_s: float = 5.0
+    restarts: int = 3  # in one round, and processes killed; the median counts
+    never_s: float = 45.0  # no sign of a frozen process by then: it counts as never noticed
+
+    @classmethod
+    def quick(cls) -> "Sizes":
+        """Seconds instead of minutes."""
+        return cls(0.4, 0.1, 2.0, 200, 8, 1000, 200, 1.0, 2, 12.0)
+
+
+@dataclass(slots=True)
+class Task:
+    """One program run: the rows that it is asked for, and what it found."""
+
+    rows: list[str]
+    sizes: Sizes
+    scratch: Path
+    found: dict[str, dict[str, float]] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
+    version: str = ""
+
+    def wants(self, row: str) -> bool:
+        """Whether this row is due."""
+        return row in self.rows
+
+    def report(self, row: str, **figures: float) -> None:
+        """The figures of one row; NaN says that it never happened."""
+        self.found[row] = figures
+
+    def report_storm(self) -> None:
+        """The sum of what the processes of the storm saved."""
+        self.report("storm", **Storm.load_all(self.scratch).figures(self.sizes.storm_s))
+
+    def cannot(self, row: str, why: str) -> None:
+        """This system has no such thing, in a sentence for the reader."""
+        self.notes[row] = why
+
+    def to_json(self) -> str:
+        """What the harness reads."""
+        return json.dumps({"found": self.found, "notes": self.notes, "version": self.version})
+
+
+def main(version: Callable[[], str], groups: Mapping[str, Callable[[Task], None]]) -> None:
+    """The command line of a program: ORDERS_JSON with group, rows, sizes, scratch, out."""
+    orders = json.loads(sys.argv[1])
+    task = Task(orders["rows"], Sizes(**orders["sizes"]), Path(orders["scratch"]))
+    task.version = version()
+    groups[orders["group"]](task)
+    Path(orders["out"]).write_text(task.to_json())
+    os._exit(0)  # no peer's orderly farewell is waited for: the harness ends what is left
+
+
+def orders(group: str, rows: list[str], sizes: Sizes, scratch: Path, out: Path) -> str:
+    """What `main` takes."""
+    return json.dumps(
+        {"group": group, "rows": rows, "sizes": asdict(sizes), "scratch": str(scratch), "out": str(out)}
+    )
+
+
+def payload(number: int) -> bytes:
+    """100 bytes that begin with their number."""
+    return number.to_bytes(8, "little") + _PADDING
+
+
+def number_of(content: bytes) -> int:
+    """The number that a payload begins with."""
+    return int.from_bytes(content[:8], "little")
+
+
+def ready_s(sizes: Sizes) -> float:
+    """Within this time all actors of the storm have been told when it begins."""
+    return 1.0 + sizes.storm_actors / 200
+
+
+def percentile(samples: "array[float] | list[float]", share: float) -> float:
+    """The nearest-rank percentile, `share` in (0, 1]; NaN of nothing."""
+    if not samples:
+        return float("nan")
+    ordered = sorted(samples)
+    return ordered[max(0, math.ceil(share * len(ordered) - 1e-9) - 1)]
+
+
+def latency(samples: "array[float] | list[float]") -> dict[str, float]:
+    """p50 and p99 of samples in seconds, in microseconds."""
+    return {"p50_us": percentile(samples, 0.5) * 1e6, "p99_us": percentile(samples, 0.99) * 1e6}
+
+
+class Sink:
+    """Counts numbered payloads and checks that they come in order, each once."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.disordered = 0
+        self._next = 0
+
+    def take(self, content: bytes) -> None:
+        """One payload."""
+        self.count += 1
+        if int.from_bytes(content[:8], "little") != self._next or len(content) != PAYLOAD_BYTES:
+            self.disordered += 1
+        self._next = int.from_bytes(content[:8], "little") + 1
+
+
+@dataclass(slots=True)
+class Storm:
+    """What one process counts while its actors ask others at random."""
+
+    asked: int = 0
+    answered: int = 0  # with the right bytes
+    in_time: int = 0  # of those, before the storm was over: the rate counts these
+    failed: int = 0
+    latencies: "array[float]" = field(default_factory=lambda: array("d"))
+
+    def answer(self, right: bool, took_s: float, in_time: bool) -> None:
+        """One ask came back."""
+        self.answered += right
+        self.failed += not right
+        self.in_time += right and in_time
+        self.latencies.append(took_s)
+
+    @property
+    def outstanding(self) -> int:
+        """Asks that neither came back nor failed."""
+        return self.asked - self.answered - self.failed
+
+    def save(self, scratch: Path, process: str) -> None:
+        """For the process that adds them up."""
+        with (scratch / f"storm-{process}").open("wb") as out:
+            array("d", [self.asked, self.answered, self.in_time, self.failed]).tofile(out)
+            self.latencies.tofile(out)
+
+    @classmethod
+    def load_all(cls, scratch: Path) -> "Storm":
+        """The sum of all that was saved there."""
+        total = cls()
+        for file in sorted(scratch.glob("storm-*")):
+            content = array("d")
+            content.frombytes(file.read_bytes())
+            total.asked += int(content[0])
+            total.answered += int(content[1])
+            total.in_time += int(content[2])
+            total.failed += int(content[3])
+            total.latencies.extend(content[4:])
+        return total
+
+    def figures(self, seconds: float) -> dict[str, float]:
+        """The row's figures."""
+        return {
+            "per_s": self.in_time / seconds,
+            "p50_ms": percentile(self.latencies, 0.5) * 1e3,
+            "p99_ms": percentile(self.latencies, 0.99) * 1e3,
+            "lost": self.asked - self.answered,
+        }
+
+
+def marked_pids() -> list[int]:
+    """Every process of this program's run, itself included."""
+    mark = os.environ.get(MARK)
+    return pids_with(mark) if mark else [os.getpid()]
+
+
+def pids_with(mark: str) -> list[int]:
+    """Every process whose environment bears `mark`."""
+    wanted = f"{MARK}={mark}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+            except OSError:
+                continue  # gone, or another user's
+    return found
+
+
+def cpu_s(pids: list[int]) -> float:
+    """CPU seconds that these processes' threads ran so far, to the nanosecond."""
+    total = 0
+    for pid in pids:
+        for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+            try:
+                total += int(file.read_text().split()[0])
+            except OSError:
+                continue  # the thread ended
+    return total / 1e9
+
+
+def resident_bytes() -> int:
+    """What this process holds in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def idle_percent(seconds: float) -> float:
+    """Percent of one core that all processes of this run use while nothing is asked of them."""
+    pids = marked_pids()
+    before, began = cpu_s(pids), time.perf_counter()
+    time.sleep(seconds)
+    return (cpu_s(pids) - before) / (time.perf_counter() - began) * 100
