@@ -182,7 +182,11 @@ def test_a_program_that_fails_says_so_and_leaves_nothing_behind() -> None:
 
 def test_what_a_program_left_running_is_ended_by_its_mark() -> None:
     environment = {**os.environ, task.MARK: "left-behind"}
-    left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], env=environment)
+    code = "import time; print('up', flush=True); time.sleep(60)"
+    left = subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE)
+    assert left.stdout is not None
+    with left.stdout as said:
+        said.readline()
     harness.end("left-behind")
     assert left.wait(5) < 0
 
