@@ -56,6 +56,7 @@ SAID_BY = {
 TO_SYSTEMS = {
     "Watch": "",
     "Ended": "",
+    "LinkActors": "",
     "Beat": "",
     "Inspect": "SystemState",
     "ListWaits": "WaitsOf",

@@ -62,6 +62,8 @@ class Actor:
     """
 
     ctx: Context
+    trap_exits = False
+    """Whether the abnormal end of a linked actor is told (`on_terminated`) instead of ending this one too."""
     _handlers: dict[type[Message], tuple[Handler, Lane]] = {}  # filled per class
 
     def __init_subclass__(cls) -> None:

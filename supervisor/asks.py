@@ -150,20 +150,31 @@ class ServedAsks:
     ) -> Reply | None:
         """Where the handler's outcome goes, or None when this ask is a repetition (already answered or
         running)."""
-        served = self._served
-        entry_key = (*receiver, key)
-        entry = served.get(entry_key)
-        if entry is not None and not isinstance(entry.outcome, Exception):
-            if entry.outcome is not None:
-                reply(entry.outcome)
-            elif entry.waiting is not None:
-                entry.waiting.append(reply)
+        if self.join(receiver, key, reply):
             return None
+        served = self._served
         while served:
             oldest = next(iter(served))
             if served[oldest].expires > now and len(served) < MAX_KEPT:
                 break
             del served[oldest]
         entry = _Served(expires, reply)
-        served[entry_key] = entry
+        served[(*receiver, key)] = entry
         return entry.answer
+
+    def join(self, receiver: tuple[str, int], key: str, reply: Reply) -> bool:
+        """Let `reply` have the outcome of the ask under this key, where there is one."""
+        entry = self._served.get((*receiver, key))
+        if entry is None or isinstance(entry.outcome, Exception):
+            return False
+        if entry.outcome is not None:
+            reply(entry.outcome)
+        elif entry.waiting is not None:
+            entry.waiting.append(reply)
+        return True
+
+    def inherit(self, old: tuple[str, int], new: tuple[str, int]) -> None:
+        """What the life `old` has not answered, `new` will."""
+        for (*receiver, key), entry in list(self._served.items()):
+            if tuple(receiver) == old and entry.outcome is None:
+                self._served[(*new, key)] = entry

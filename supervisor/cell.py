@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 from supervisor.actor import Actor, Handler, Suspected, Terminated
 from supervisor.address import Address
 from supervisor.context import Context
-from supervisor.delivery import Deferred, Delivery, Exit
+from supervisor.delivery import Deferred, Delivery, Exit, Leave
 from supervisor.errors import Crashed, Overloaded, Refused, Unreachable
 from supervisor.mailbox import Lane, Mailbox
 from supervisor.message import Done, Message, kind_of
@@ -42,7 +42,6 @@ class Cell:
         "_closers",
         "_deferred",
         "_ended",
-        "_factory",
         "_handlers",
         "_idle",
         "_main",
@@ -58,7 +57,10 @@ class Cell:
         "ctx",
         "deadline",
         "dropped",
+        "factory",
         "handled",
+        "heir",
+        "keep",
         "mailbox",
         "ready",
         "trace",
@@ -71,9 +73,14 @@ class Cell:
         factory: Callable[[], Actor],
         journals: JournalStore,
         on_exit: Callable[[Cell, Exit], None],
+        *,
+        keep: bool = False,
+        after: Cell | None = None,
     ) -> None:
         self.address = address
-        self.mailbox: Mailbox[Delivery] = Mailbox(system.limits.mailbox)
+        self.keep = keep  # what waits at the end is for the next life
+        self.heir: Cell | None = None  # that next life, which takes messages until it is let begin
+        self.mailbox: Mailbox[Delivery] = Mailbox(system.limits.mailbox) if after is None else after.mailbox
         self.handled = 0
         self.dropped = 0
         self.deadline: float | None = None
@@ -82,7 +89,7 @@ class Cell:
         self.ready = False  # `on_start` has returned
         self._handlers: dict[type[Message], tuple[Handler, Lane]] = {}
         self._system = system
-        self._factory = factory
+        self.factory = factory
         self._on_exit = on_exit
         self._started: asyncio.Future[None] | None = None
         self._tasks: list[asyncio.Task[None]] | None = None
@@ -95,6 +102,18 @@ class Cell:
         self._stopping = False
         self._ended = False
         self.ctx = Context(system, self, journals)
+        if after is None:
+            self.begin()
+
+    def latest(self) -> Cell:
+        """This life, or the newest of its heirs."""
+        cell = self
+        while cell.heir is not None:
+            cell = cell.heir
+        return cell
+
+    def begin(self) -> None:
+        """Let an heir live; any other begins by itself."""
         asyncio.get_running_loop().call_soon(self._begin)
 
     @property
@@ -123,11 +142,11 @@ class Cell:
         return True
 
     async def take_waiting(self, delivery: Delivery, lane: Lane) -> bool:
-        """The same, waiting while the lane is full; False when the actor ended meanwhile."""
-        while not self.take(delivery, lane):
-            if self._ended:
+        """The same, waiting while the lane is full; False when the actor ended meanwhile, without an heir."""
+        while not (cell := self.latest()).take(delivery, lane):
+            if cell._ended:
                 return False
-            await self.mailbox.room()
+            await cell.mailbox.room()
         return True
 
     def deliver(self, delivery: Delivery, lane: Lane) -> bool:
@@ -147,7 +166,7 @@ class Cell:
         if self._ended:
             return
         try:
-            actor = self._factory()
+            actor = self.factory()
         except Exception as problem:  # noqa: BLE001 (let it crash: the supervisor decides)
             self._end(problem)
             return
@@ -212,6 +231,9 @@ class Cell:
                             await self._unmarked(actor, delivery)
                     except Refused as refusal:
                         _answer(delivery, refusal)
+                    except asyncio.CancelledError:  # it ends for another reason, in the midst of this
+                        _answer(delivery, Unreachable(f"{self.address} has ended"))
+                        raise
                     except Exception as problem:
                         _answer(delivery, Crashed(f"{self.address}: {type(problem).__name__}: {problem}"))
                         raise
@@ -254,6 +276,10 @@ class Cell:
             return
         if isinstance(delivery.message, Suspected):
             await actor.on_suspected(delivery.message)
+            return
+        if isinstance(delivery.message, Leave):
+            self._system.finish(self.stop(self._system.limits.stop_s))
+            await asyncio.get_running_loop().create_future()  # handle nothing more: the stop cancels this
             return
         self.dropped += 1
         _answer(delivery, Refused(f"{self.address} does not handle {kind_of(delivery.message)}"))
@@ -320,6 +346,11 @@ class Cell:
 
     # -- the end --
 
+    def leave(self) -> None:
+        """See `Context.stop`."""
+        if not self.take(Delivery(Leave()), Lane.SYSTEM):
+            self._system.finish(self.stop(self._system.limits.stop_s))
+
     def crash(self, problem: Exception) -> None:
         """End with `problem`."""
         if not self._ended:
@@ -339,6 +370,13 @@ class Cell:
             except Exception as problem:  # noqa: BLE001 (it ends anyway; the log keeps the reason)
                 self.ctx.log.warning("on_stop failed: %r", problem)
         self._end(None)
+
+    def discard(self) -> None:
+        """End without a word to the actor, and without an heir."""
+        self.keep = False
+        if not self._ended:
+            self._rest()
+            self._end(None)
 
     def _rest(self) -> None:
         """Handle no further message; what still comes in is answered at the end."""
@@ -363,8 +401,9 @@ class Cell:
             self._started.exception()  # retrieved: the exit below carries it too
         for deferred in self._deferred or ():
             deferred.answer(Unreachable(f"{self.address} has ended"))
-        for waiting in self.mailbox.drain():
-            _answer(waiting, Unreachable(f"{self.address} has ended"))
+        if not self.keep:
+            for waiting in self.mailbox.drain():
+                _answer(waiting, Unreachable(f"{self.address} has ended"))
         if problem is not None:
             self.ctx.log.error("ended: %s", problem, exc_info=problem)
         self._on_exit(self, Exit(self.address.name, self.address.incarnation, problem))

@@ -38,6 +38,13 @@ class Restart(enum.Enum):
     TEMPORARY = "temporary"  # never, not even when the failure of a sibling ended it
 
 
+class Waiting(enum.Enum):
+    """What becomes of the messages that wait for an actor when it is restarted."""
+
+    DROP = "drop"  # who asked is told `Unreachable`, and asks again where it asked by name
+    KEEP = "keep"  # the next life gets them, in order; for an actor whose state is not lost with it
+
+
 class AutoShutdown(enum.Enum):
     """Whether a supervisor ends, in order, when significant children have ended by themselves for good."""
 
@@ -66,13 +73,14 @@ class Intensity:
 @dataclass(frozen=True, slots=True)
 class ChildSpec:
     """A child: what to start and how to treat its end. `significant`: its end may end the supervisor, see
-    `AutoShutdown`."""
+    `AutoShutdown`; `mailbox`: of an actor."""
 
     name: str
     start: "Factory | ProcessSpec | TreeSpec"
     restart: Restart = Restart.PERMANENT
     shutdown_s: float = WORKER_SHUTDOWN_S  # an ordered stop takes at most this long, then kill
     significant: bool = False
+    mailbox: Waiting = Waiting.DROP
 
     @property
     def is_tree(self) -> bool:
@@ -131,6 +139,8 @@ class TreeSpec:
             raise ValueError(f"{spec.name!r} is significant, but {self.name!r} never shuts itself down")
         if spec.shutdown_s < 0:
             raise ValueError(f"{spec.name!r}: shutdown_s {spec.shutdown_s:g} is negative")
+        if spec.mailbox is Waiting.KEEP and not callable(spec.start):
+            raise ValueError(f"{spec.name!r}: only an actor has a mailbox to keep")
 
 
 def child(
@@ -140,12 +150,14 @@ def child(
     restart: str = "permanent",
     shutdown_s: float | None = None,
     significant: bool = False,
+    mailbox: str = "drop",
 ) -> ChildSpec:
     """Declare a child: an actor factory, a process or a subtree. `shutdown_s`: `BRUTAL_KILL`, seconds or
-    `INFINITY`; None: 5 s, and `INFINITY` for a subtree."""
+    `INFINITY`; None: 5 s, and `INFINITY` for a subtree. `mailbox`: `keep` hands what waits for an actor to
+    its next life, see `Waiting`."""
     if shutdown_s is None:
         shutdown_s = INFINITY if isinstance(start, TreeSpec) else WORKER_SHUTDOWN_S
-    return ChildSpec(name, start, Restart(restart), shutdown_s, significant)
+    return ChildSpec(name, start, Restart(restart), shutdown_s, significant, Waiting(mailbox))
 
 
 def one_for_one(

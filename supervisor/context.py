@@ -47,6 +47,11 @@ class Context:
         return self._cell.address
 
     @property
+    def journals(self) -> JournalStore:
+        """Where this actor's streams are kept."""
+        return self._journals
+
+    @property
     def name(self) -> str:
         """The actor's name."""
         return self._cell.address.name
@@ -141,6 +146,16 @@ class Context:
         """Have `on_terminated` called once when this incarnation ends or its process is declared dead."""
         self._system.watch(address, self._cell)
 
+    def link(self, address: Address) -> None:
+        """Tie the two actors' lives: when one ends abnormally (any end but an ordered stop) the other ends
+        too, with that cause, unless its class says `trap_exits`. Linking to one that has ended is such an
+        end."""
+        self._system.linking.link(self._cell, address)
+
+    def unlink(self, address: Address) -> None:
+        """Undo `link`, in both directions."""
+        self._system.linking.unlink(self._cell, address)
+
     def spawn(self, name: str, factory: Callable[[], object], *, register: bool = False) -> Address:
         """Start a child actor that ends with this one; its crash is reported as Terminated.
 
@@ -171,6 +186,11 @@ class Context:
             self._offloader = ThreadPoolExecutor(1, thread_name_prefix=self.name)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._offloader, lambda: work(*args, **kwargs))
+
+    def stop(self) -> None:
+        """End this incarnation in order when the message in hand is handled: its work is done. A transient
+        actor is not restarted after that."""
+        self._cell.leave()
 
     def crash(self, problem: Exception) -> None:
         """End this incarnation as if a handler had raised `problem`; for callbacks outside handlers."""

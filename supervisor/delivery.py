@@ -20,11 +20,15 @@ class Delivery(msgspec.Struct):
     """A message on its way into a handler. `deadline` is the loop's time at which whoever asked gives up;
     `source` is the sender's name; `trace` goes on to what the handler sends."""
 
-    message: Message | Terminated | Suspected
+    message: Message | Terminated | Suspected | Leave
     deadline: float | None = None
     answer: Answer | None = None
     source: str = ""
     trace: str = ""
+
+
+class Leave:
+    """Laid into an actor's own mailbox by `Context.stop`."""
 
 
 class Deferred:

@@ -81,6 +81,10 @@ class JournalAway(JournalUnable):
     was acknowledged is."""
 
 
+class LinkedExit(ActorError):
+    """An actor that this one was linked to ended abnormally; says which, and why."""
+
+
 class Killed(ActorError):
     """Ended at once by its supervisor (`brutal_kill`, or past the time of an ordered stop)."""
 

@@ -24,7 +24,7 @@ from supervisor.errors import (
     Unreachable,
 )
 from supervisor.message import Message, decode_body, encode_body, kind_of
-from supervisor.system_messages import SYSTEM, Beat, Ended, Failure, Watch
+from supervisor.system_messages import SYSTEM, Beat, Ended, Failure, LinkActors, Watch
 from transport.envelope import Envelope, Mode, decode, encode
 from transport.wire import Link, Peer, Route, Sent
 
@@ -74,6 +74,17 @@ class Inbound:
     def _deliver(self, route: Route, envelope: Envelope, message: Message) -> None:
         cell = self._system.cell(envelope.dst)
         stale = cell is not None and envelope.dst_inc not in (ANY_INCARNATION, cell.address.incarnation)
+        if (
+            stale
+            and envelope.mode is Mode.ASK
+            and envelope.key
+            and self._served.join(
+                (envelope.dst, envelope.dst_inc),
+                envelope.key,
+                lambda outcome: self._reply(route, envelope, outcome),
+            )
+        ):
+            return  # a repetition of one that the next life took over
         if cell is None or stale:
             reason = "stale incarnation" if stale else "no such actor"
             self._system.dead_letter(reason, envelope.dst, message, envelope.src)
@@ -125,6 +136,11 @@ class Inbound:
         else:
             cell.deliver(Delivery(message, deadline, answer, source, trace), lane)
 
+    def inherit(self, old: Cell, new: Cell) -> None:
+        """`new` has taken over what waited for `old`: asks among it that are sent again are repetitions."""
+        before, after = old.address, new.address
+        self._served.inherit((before.name, before.incarnation), (after.name, after.incarnation))
+
     def _system_message(self, route: Route, envelope: Envelope, message: Message) -> None:
         if isinstance(message, Watch):
             self._system.watches.watched_by(message)
@@ -132,6 +148,8 @@ class Inbound:
             self._system.watches.beaten(message, route)
         elif isinstance(message, Ended):
             self._system.watches.remote_ended(message)
+        elif isinstance(message, LinkActors):
+            self._system.linking.asked(message)
         else:
             self._look(route, envelope, message)
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from supervisor.cell import Cell
 from supervisor.child_spec import ChildSpec
 from supervisor.errors import ActorError
-from supervisor.running import Ended, Running
+from supervisor.running import Ended, OnEnd, Running
 from supervisor.system_messages import ActorState
 from supervisor.tree import Start, Status
 
@@ -44,6 +45,13 @@ class _Child:
     life: int = 0
     restarts: int = 0
     last: Ended | None = None
+    heir: Cell | None = None  # what waits for the next life of an actor
+
+    def over(self, ended: Ended) -> None:
+        self.last = ended
+        if self.running is not None:
+            self.heir = self.running.heir()
+        self.running = None
 
 
 class Lives:
@@ -51,7 +59,8 @@ class Lives:
 
     Args:
         parent: the supervisor's name.
-        begin: makes a child that is about to start; what it calls at its end comes with it.
+        begin: makes a child that is about to start; what it calls at its end, and the heir of its last life,
+            come with it.
         on_exit: told of every life that ended by itself.
         on_restart: told of every restart.
     """
@@ -59,7 +68,7 @@ class Lives:
     def __init__(
         self,
         parent: str,
-        begin: Callable[[ChildSpec, Callable[[Ended], None]], Running],
+        begin: Callable[[ChildSpec, OnEnd, Cell | None], Running],
         on_exit: Callable[[Exited], None],
         on_restart: Callable[[Restarted], None] | None,
     ) -> None:
@@ -79,12 +88,13 @@ class Lives:
         child.life += 1
         life = child.life
         try:
-            child.running = self._begin(spec, lambda ended: self._on_exit(Exited(name, life, ended)))
+            heir, child.heir = child.heir, None
+            child.running = self._begin(spec, lambda ended: self._on_exit(Exited(name, life, ended)), heir)
             ended = await child.running.start(halted)
         except ActorError as problem:
             ended = Ended.of(problem, "never begun")
         if ended is not None:
-            child.running, child.last = None, ended
+            child.over(ended)
             log.warning("%s: %s did not start: %s", self._parent, name, ended.how)
         return ended
 
@@ -93,17 +103,19 @@ class Lives:
         child = self._children.get(exited.name)
         if child is None or child.life != exited.life:
             return False
-        child.running, child.last = None, exited.ended
+        child.over(exited.ended)
         log.warning("%s: %s ended: %s", self._parent, exited.name, exited.ended.how)
         return True
 
-    async def stop(self, name: str, within_s: float) -> None:
-        """End a life in order; whatever it says of its end is of no interest."""
+    async def stop(self, name: str, within_s: float, *, again: bool = False) -> None:
+        """End a life in order; whatever it says of its end is of no interest. `again`: another is to
+        follow."""
         child = self._children.get(name)
         if child is not None:
             child.life += 1
             if child.running is not None:
-                await child.running.stop(within_s)
+                await child.running.stop(within_s, again=again)
+                child.heir = child.running.heir()
                 child.running = None
 
     def kill(self) -> None:
@@ -122,10 +134,14 @@ class Lives:
         assert last is not None, f"{name} has not ended yet"
         return last
 
-    def keep(self, names: list[str]) -> None:
-        """Forget children that are none of `names`."""
-        for name in [name for name in self._children if name not in names]:
-            del self._children[name]
+    def keep(self, status: Mapping[str, Status]) -> None:
+        """Forget children that are declared no longer, and what waits for a life that does not follow."""
+        for name, child in list(self._children.items()):
+            if child.heir is not None and status.get(name) is not Status.RESTARTING:
+                child.heir.latest().discard()
+                child.heir = None
+            if name not in status:
+                del self._children[name]
 
     def running(self, name: str) -> Running | None:
         """The life of child `name` that goes on."""

@@ -91,6 +91,14 @@ class Mailbox(Generic[T]):
             self._wake()
         return waiting
 
+    def keep_only(self, wanted: Callable[[T], bool]) -> None:
+        """Forget what is not `wanted`."""
+        for queue in (self._system, self._user):
+            if queue:
+                kept = [item for item in queue if wanted(item)]
+                queue.clear()
+                queue.extend(kept)
+
     def _wake(self) -> None:
         if self._waiting:
             asyncio.get_running_loop().call_soon(self._waiting.popleft())

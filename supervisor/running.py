@@ -11,13 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from supervisor.child_spec import BRUTAL_KILL, ChildSpec, TreeSpec
+from supervisor.child_spec import BRUTAL_KILL, ChildSpec, Waiting
 from supervisor.errors import Cause, Hopeless, Killed, SupervisorFailed
 from supervisor.process import ChildProcess, ProcessExit, ProcessSpec
 
 if TYPE_CHECKING:
     from supervisor.cell import Cell
     from supervisor.delivery import Exit
+    from supervisor.journal import JournalStore
     from supervisor.supervision import Supervisor
     from supervisor.system import ActorSystem
 
@@ -67,11 +68,14 @@ class Running(Protocol):
     async def start(self, halted: asyncio.Future[None]) -> Ended | None:
         """Until it is up, or `halted` is; how it failed, where it did."""
 
-    async def stop(self, within_s: float) -> None:
-        """End it in order within `within_s`, then without."""
+    async def stop(self, within_s: float, *, again: bool = False) -> None:
+        """End it in order within `within_s`, then without. `again`: another life is to follow."""
 
     def kill(self) -> None:
         """End it at once."""
+
+    def heir(self) -> Cell | None:
+        """What waits for the next life of an actor that has ended, where that is kept."""
 
     @property
     def incarnation(self) -> int:
@@ -87,11 +91,28 @@ class RunningActor:
 
     pid = 0
 
-    def __init__(self, system: ActorSystem, spawn: Callable[[Callable[[Exit], None]], Cell], on_end: OnEnd):
+    def __init__(
+        self,
+        system: ActorSystem,
+        spec: ChildSpec,
+        on_end: OnEnd,
+        journals: JournalStore | None,
+        heir: Cell | None,
+    ) -> None:
+        assert callable(spec.start)
         self._what = f"actor on {system.node}/{system.process}"
         self._on_end: OnEnd | None = on_end
-        self._cell = spawn(self._exited)
         self._up = False
+        if heir is not None and heir.latest().alive:
+            self._cell = heir.latest()
+            system.adopt(self._cell, self._exited)
+        else:
+            keep = spec.mailbox is Waiting.KEEP
+            self._cell = system.spawn(spec.name, spec.start, self._exited, journals, keep=keep)
+
+    def heir(self) -> Cell | None:
+        """See `Running`."""
+        return self._cell.heir
 
     @property
     def incarnation(self) -> int:
@@ -110,9 +131,10 @@ class RunningActor:
         self._up = True
         return None
 
-    async def stop(self, within_s: float) -> None:
+    async def stop(self, within_s: float, *, again: bool = False) -> None:
         """See `Running`."""
         self._on_end = None
+        self._cell.keep = self._cell.keep and again
         if within_s == BRUTAL_KILL:
             self.kill()
         else:
@@ -121,6 +143,7 @@ class RunningActor:
     def kill(self) -> None:
         """See `Running`."""
         self._on_end = None
+        self._cell.keep = False
         self._cell.crash(Killed(f"{self._cell.address.name} was killed by its supervisor"))
 
     def _exited(self, exit_: Exit) -> None:
@@ -136,6 +159,9 @@ class RunningProcess:
     """A process; it is up when it was started, whatever it does then."""
 
     incarnation = 0
+
+    def heir(self) -> None:
+        """None: it has no mailbox."""
 
     def __init__(self, system: ActorSystem, spec: ProcessSpec, on_end: OnEnd) -> None:
         self._what = f"process on {system.node}"
@@ -156,7 +182,7 @@ class RunningProcess:
             return Ended.of(problem, self._what, f"{self._spec.argv[0]}: {problem}")
         return None
 
-    async def stop(self, within_s: float) -> None:
+    async def stop(self, within_s: float, *, again: bool = False) -> None:
         """See `Running`."""
         self._on_end = None
         if self.process is not None:
@@ -181,6 +207,9 @@ class RunningTree:
     incarnation = 0
     pid = 0
 
+    def heir(self) -> None:
+        """None: it has no mailbox."""
+
     def __init__(self, make: Callable[[Callable[[Exception | None], None]], Supervisor], on_end: OnEnd):
         self._on_end: OnEnd | None = on_end
         self.tree = make(self._ended)
@@ -199,7 +228,7 @@ class RunningTree:
     def _halt(self, _halted: asyncio.Future[None]) -> None:
         self.tree.halt()
 
-    async def stop(self, within_s: float) -> None:
+    async def stop(self, within_s: float, *, again: bool = False) -> None:
         """See `Running`."""
         self._on_end = None
         stopping = asyncio.get_running_loop().create_task(self.tree.stop())
@@ -221,20 +250,3 @@ class RunningTree:
             self._on_end(Ended("shut down, its work is done", "supervisor", abnormal=False))
         else:
             self._on_end(Ended.of(problem, "supervisor"))
-
-
-def begin(
-    system: ActorSystem,
-    spec: ChildSpec,
-    on_end: OnEnd,
-    spawn: Callable[[ChildSpec, Callable[[Exit], None]], Cell],
-    subtree: Callable[[TreeSpec, Callable[[Exception | None], None]], Supervisor],
-) -> Running:
-    """The child that `spec` declares, about to start. Raises: ActorError where its name is taken."""
-    start = spec.start
-    if isinstance(start, ProcessSpec):
-        return RunningProcess(system, start, on_end)
-    if isinstance(start, TreeSpec):
-        tree = start
-        return RunningTree(lambda ended: subtree(tree, ended), on_end)
-    return RunningActor(system, lambda exited: spawn(spec, exited), on_end)

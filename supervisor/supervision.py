@@ -16,12 +16,11 @@ from dataclasses import dataclass
 
 from supervisor.cell import Cell
 from supervisor.child_spec import ChildSpec, Strategy, TreeSpec
-from supervisor.delivery import Exit
 from supervisor.errors import CannotGoOn, RestartIntensityReached, StartFailed, SupervisorFailed
 from supervisor.journal import JournalStore
 from supervisor.lives import Exited, Lives, Restarted
-from supervisor.process import ChildProcess
-from supervisor.running import Ended, RunningProcess, RunningTree, begin
+from supervisor.process import ChildProcess, ProcessSpec
+from supervisor.running import Ended, OnEnd, Running, RunningActor, RunningProcess, RunningTree
 from supervisor.system import ActorSystem
 from supervisor.system_messages import ActorState
 from supervisor.tree import Action, Counts, End, Later, Start, Status, Stop, TreeState, Why
@@ -66,7 +65,7 @@ class Supervisor:
         self._events: asyncio.Queue[Exited | _Due] = asyncio.Queue()
         self._lives = Lives(
             spec.name,
-            lambda child, ended: begin(system, child, ended, self._spawn, self._subtree),
+            self._begin,
             self._events.put_nowait,
             on_restart,
         )
@@ -82,11 +81,8 @@ class Supervisor:
     # -- the whole --
 
     async def start(self) -> None:
-        """Start every child, left to right; an actor counts as started when its `on_start` returned.
-
-        A stop meanwhile ends it early. Raises: SupervisorFailed where a child does not start; those before
-        it were stopped, right to left.
-        """
+        """Start every child, left to right; an actor is up when its `on_start` returned. A stop meanwhile
+        ends it early. Raises: SupervisorFailed where a child does not start; the earlier were stopped."""
         self._system.state_sources.append(self.states)
         async with self._busy:
             problem = await self._carry_out(self._state.start())
@@ -100,7 +96,7 @@ class Supervisor:
             )
 
     async def stop(self) -> None:
-        """Stop every child, right to left, each within its `shutdown_s` (those of a pool all at once)."""
+        """Stop every child, right to left, each within its time (those of a pool all at once)."""
         self.halt()
         async with self._busy:
             stops = self._state.stop()
@@ -110,6 +106,7 @@ class Supervisor:
                 await self._carry_out(stops)
             for name in reversed(self._lives.begun()):  # one whose start was cut short
                 await self._lives.stop(name, self._state.children[name].shutdown_s)
+            self._lives.keep(self._state.status)
         if self._work is not None and self._work is not asyncio.current_task():
             self._work.cancel()
         self._forget_state()
@@ -130,8 +127,8 @@ class Supervisor:
     # -- children by hand --
 
     async def add(self, spec: ChildSpec) -> None:
-        """Declare and start one more child, the last in order (OTP's start_child). Raises: ValueError when
-        its name is taken or it is none for this supervisor; StartFailed, and nothing is declared."""
+        """Declare and start one more child, the last in order. Raises: ValueError when its name is taken or
+        it is none for this supervisor; StartFailed, and nothing is declared."""
         if self._spec.strategy is Strategy.SIMPLE_ONE_FOR_ONE:
             raise ValueError(f"{self.name!r} is a pool: use add_instance")
         await self._add(spec)
@@ -150,13 +147,13 @@ class Supervisor:
                 self._state.forget(spec.name)
                 raise
             finally:
-                self._lives.keep(self.names())
+                self._lives.keep(self._state.status)
 
     async def terminate_child(self, name: str) -> None:
-        """Stop a child and keep its declaration, unless it is temporary. Raises: ValueError without one."""
+        """Stop a child, keep its declaration unless it is temporary. Raises: ValueError without one."""
         async with self._busy:
             await self._carry_out(self._state.terminate(name))
-            self._lives.keep(self.names())
+            self._lives.keep(self._state.status)
 
     async def restart_child(self, name: str) -> None:
         """Start a child that is down. Raises: ValueError when it is not, or unknown; StartFailed."""
@@ -167,10 +164,10 @@ class Supervisor:
         """Forget a child. Raises: ValueError when it is not down, or unknown."""
         async with self._busy:
             self._state.delete(name)
-            self._lives.keep(self.names())
+            self._lives.keep(self._state.status)
 
     async def remove(self, name: str) -> None:
-        """Stop a child for good: `terminate_child`, then `delete_child`; nothing where it is unknown."""
+        """Stop a child for good; nothing where it is unknown."""
         if name in self._state.children:
             await self.terminate_child(name)
         if name in self._state.children:
@@ -203,7 +200,6 @@ class Supervisor:
         return dict(self._state.status)
 
     def count_children(self) -> Counts:
-        """See `Counts`."""
         return self._state.counts()
 
     def states(self) -> list[ActorState]:
@@ -219,7 +215,7 @@ class Supervisor:
                 if self._halted.done():
                     return
                 problem = await self._carry_out(self._decide(event))
-                self._lives.keep(self.names())
+                self._lives.keep(self._state.status)
                 over = self._state.over
             if over:
                 self._forget_state()
@@ -245,11 +241,12 @@ class Supervisor:
         while todo:
             action = todo.popleft()
             if isinstance(action, Stop):
-                await self._lives.stop(action.name, self._state.children[action.name].shutdown_s)
-                self._state.stopped(action.name)
+                within_s = self._state.children[action.name].shutdown_s
+                await self._lives.stop(action.name, within_s, again=action.again)
+                self._state.stopped(action.name, again=action.again)
             elif isinstance(action, Later):
-                due = _Due(action.name, action.ticket)
-                self._timers[action.name] = loop.call_later(action.delay_s, self._events.put_nowait, due)
+                put, due = self._events.put_nowait, _Due(action.name, action.ticket)
+                self._timers[action.name] = loop.call_later(action.delay_s, put, due)
             elif isinstance(action, End):
                 self.halt()
                 if action.why is not Why.SIGNIFICANT:
@@ -280,9 +277,13 @@ class Supervisor:
 
     # -- what the kinds of children need --
 
-    def _spawn(self, spec: ChildSpec, exited: Callable[[Exit], None]) -> Cell:
-        assert callable(spec.start)
-        return self._system.spawn(spec.name, spec.start, exited, self._journals)
+    def _begin(self, spec: ChildSpec, on_end: OnEnd, heir: Cell | None) -> Running:
+        if isinstance(spec.start, TreeSpec):
+            tree = spec.start
+            return RunningTree(lambda ended: self._subtree(tree, ended), on_end)
+        if isinstance(spec.start, ProcessSpec):
+            return RunningProcess(self._system, spec.start, on_end)
+        return RunningActor(self._system, spec, on_end, self._journals, heir)
 
     def _subtree(self, spec: TreeSpec, ended: Callable[[Exception | None], None]) -> Supervisor:
         return Supervisor(

@@ -24,6 +24,7 @@ from supervisor.inbound import Inbound
 from supervisor.inspection import Inspection
 from supervisor.journal import JournalStore
 from supervisor.limits import Limits
+from supervisor.linking import Linking
 from supervisor.mailbox import Lane
 from supervisor.message import Message, kind_of
 from supervisor.names import Names
@@ -84,6 +85,7 @@ class ActorSystem:
         self.waits = Waits()
         self.inspection = Inspection(self)
         self.watches = Watches(self)
+        self.linking = Linking(self)
         self.names = Names(self, registry)
         self.outbound = Outbound(self)
         self.inbound = Inbound(self)
@@ -113,6 +115,7 @@ class ActorSystem:
         for name in reversed(list(self._cells)):
             cell = self._cells.get(name)
             if cell is not None:
+                cell.keep = False
                 await cell.stop(self.limits.stop_s)
         self.inspection.close()
         for task in self._tasks:
@@ -131,10 +134,14 @@ class ActorSystem:
         journals: JournalStore | None = None,
         *,
         register: bool = True,
+        keep: bool = False,
+        after: Cell | None = None,
     ) -> Cell:
         """Start an actor under `name` with a new incarnation; `on_exit` is called once when it ends.
         `journals`: where it keeps its streams instead of with the process's others. `register`: whether
-        other processes find it by its name."""
+        other processes find it by its name. `keep`: when it ends an heir takes over what waits in its mailbox
+        and takes messages, until `adopt` lets it begin or it is ended without `keep`. `after`: the life that
+        it is the heir of."""
         if name in self._cells:
             raise ActorError(f"{self.node}/{self.process}: the name {name!r} is taken")
         address = Address(
@@ -143,17 +150,28 @@ class ActorSystem:
             public_key=self.wire.local.public_key,
             incarnation=self.incarnations.mint(),
         )
-        cell = Cell(self, address, factory, journals or self._journals, self._ended)
+        store = journals or self._journals
+        cell = Cell(self, address, factory, store, self._ended, keep=keep, after=after)
         self._cells[name] = cell
         if on_exit is not None:
             self._on_exit[name] = on_exit
         self.names.spawned(name, address.incarnation, register=register)
         return cell
 
+    def adopt(self, heir: Cell, on_exit: Callable[[Exit], None]) -> None:
+        """Let an heir begin; `on_exit` is called once when it ends."""
+        self._on_exit[heir.address.name] = on_exit
+        heir.begin()
+
     def _ended(self, cell: Cell, exit_: Exit) -> None:
         name = cell.address.name
         self._cells.pop(name, None)
         self.names.ended(name, exit_.incarnation)
+        self.linking.forget(name, exit_.incarnation)
+        if cell.keep:
+            cell.mailbox.keep_only(lambda delivery: isinstance(delivery.message, Message))
+            cell.heir = self.spawn(name, cell.factory, journals=cell.ctx.journals, keep=True, after=cell)
+            self.inbound.inherit(cell, cell.heir)
         self.inspection.ended(cell, exit_.problem)
         for child in self._owned.pop(name, []):
             if child in self._cells:

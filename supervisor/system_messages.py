@@ -25,6 +25,15 @@ class Ended(Message, frozen=True):
     cause: str
 
 
+class LinkActors(Message, frozen=True):
+    """`source` links itself to this incarnation, or undoes that: the end of one is to end the other."""
+
+    source: Address
+    name: str
+    incarnation: int
+    linked: bool = True
+
+
 class Beat(Message, frozen=True):
     """The loop of the process at `endpoint`, in this `life` of it, turns. `wants_answer`: by whoever does not
     send beats of its own there."""

@@ -44,9 +44,10 @@ class Why(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Stop this child, in order."""
+    """Stop this child, in order; `again`: it is to start again with the one whose failure led to this."""
 
     name: str
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +159,14 @@ class TreeState:
     def terminate(self, name: str) -> list[Stop]:
         """Stop a child and keep its declaration, unless it is temporary. Raises: ValueError without one."""
         self._known(name)
-        self._tickets.pop(name, None)
         if self.status[name] is Status.RUNNING:
             return [Stop(name)]
+        if (
+            self._tickets.pop(name, None) is not None
+        ):  # nobody starts those any more that were to start with it
+            for other in self._affected(name):
+                if self.status[other] is Status.RESTARTING and other not in self._tickets:
+                    self.status[other] = Status.DOWN
         self.stopped(name)
         return []
 
@@ -198,10 +204,10 @@ class TreeState:
         self._tickets.pop(name, None)
         self.status[name] = Status.RUNNING
 
-    def stopped(self, name: str) -> None:
+    def stopped(self, name: str, *, again: bool = False) -> None:
         """It was stopped by this supervisor."""
         if name in self.children:
-            self.status[name] = Status.DOWN
+            self.status[name] = Status.RESTARTING if again else Status.DOWN
             if self._is_temporary(name) or self.spec.strategy is Strategy.SIMPLE_ONE_FOR_ONE:
                 self.forget(name)
 
@@ -254,7 +260,8 @@ class TreeState:
         affected = self._affected(name)
         for other in affected:
             self._tickets.pop(other, None)
-        stops = [Stop(other) for other in reversed(affected) if self.status[other] is Status.RUNNING]
+        running = [other for other in reversed(affected) if self.status[other] is Status.RUNNING]
+        stops = [Stop(other, not self._is_temporary(other)) for other in running]
         self.status[name] = Status.RESTARTING
         self._ticket += 1
         self._tickets[name] = self._ticket

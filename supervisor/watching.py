@@ -245,7 +245,9 @@ class Watches:
     def _notify(self, watchers: Iterable[Cell], life: _Life, cause: str) -> None:
         delivery = Delivery(Terminated(name=life[0], incarnation=life[1], cause=cause))
         for cell in watchers:
-            if cell.alive and not cell.take(delivery, Lane.SYSTEM):
+            if not cell.alive or self._system.linking.ended(cell, life, cause):
+                continue
+            if not cell.take(delivery, Lane.SYSTEM):
                 self._system.finish(_give(cell, delivery))  # many at once: none is lost
 
     def _affirm(self, now: float) -> None:

@@ -31,7 +31,7 @@ def carry_out(tree: TreeState, actions: Sequence[Action]) -> None:
         if isinstance(action, Start):
             tree.started(action.name)
         elif isinstance(action, Stop):
-            tree.stopped(action.name)
+            tree.stopped(action.name, again=action.again)
 
 
 def state(spec: TreeSpec) -> TreeState:
@@ -65,8 +65,8 @@ def test_one_for_one_restarts_the_failed_child_alone() -> None:
 
 def test_one_for_all_stops_the_rest_in_reverse_order_and_starts_all_in_order() -> None:
     assert state(one_for_all(*ABC)).exited("b", abnormal=True, now_s=0) == [
-        Stop("c"),
-        Stop("a"),
+        Stop("c", again=True),
+        Stop("a", again=True),
         Start("a", "b"),
         Start("b", "b"),
         Start("c", "b"),
@@ -75,7 +75,7 @@ def test_one_for_all_stops_the_rest_in_reverse_order_and_starts_all_in_order() -
 
 def test_rest_for_one_restarts_the_failed_child_and_those_after_it() -> None:
     assert state(rest_for_one(*ABC)).exited("b", abnormal=True, now_s=0) == [
-        Stop("c"),
+        Stop("c", again=True),
         Start("b", "b"),
         Start("c", "b"),
     ]
@@ -243,6 +243,15 @@ def test_a_child_terminated_while_it_waits_for_its_restart_is_not_restarted() ->
 # -- intensity, back-off, starts that fail --
 
 
+def test_those_that_wait_with_a_terminated_child_are_down_with_it() -> None:
+    tree = state(rest_for_one(*ABC))
+    carry_out(tree, tree.exited("b", abnormal=True, now_s=0))
+    carry_out(tree, tree.exited("b", abnormal=True, now_s=1))
+    assert tree.status == {"a": Status.RUNNING, "b": Status.RESTARTING, "c": Status.RESTARTING}
+    assert tree.terminate("b") == []
+    assert tree.status == {"a": Status.RUNNING, "b": Status.DOWN, "c": Status.DOWN}
+
+
 def test_a_child_that_no_restart_would_mend_ends_the_supervisor_at_once() -> None:
     for spec in (one_for_one(*ABC), rest_for_one(*ABC), one_for_all(*ABC)):
         actions = state(spec).exited("b", abnormal=True, now_s=0, hopeless=True)
@@ -286,7 +295,7 @@ def test_the_rest_waits_with_the_child_that_backs_off_so_that_the_order_holds() 
     tree = state(rest_for_one(*ABC))
     carry_out(tree, tree.exited("b", abnormal=True, now_s=0))
     stop, later = tree.exited("b", abnormal=True, now_s=1)
-    assert stop == Stop("c")
+    assert stop == Stop("c", again=True)
     assert isinstance(later, Later)
     carry_out(tree, [stop])
     assert starts(tree.again("b", later.ticket)) == ["b", "c"]
@@ -355,7 +364,7 @@ class World:
             if isinstance(action, Stop):
                 assert action.name in self.alive
                 self.alive.remove(action.name)
-                self.tree.stopped(action.name)
+                self.tree.stopped(action.name, again=action.again)
             elif isinstance(action, Start):
                 assert action.name not in self.alive, "started twice"
                 if action.because and self.refusals and self.refusals.pop():
