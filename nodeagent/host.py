@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
+import psutil
 import uvloop
 
 from configs.schema import Config
@@ -173,6 +174,7 @@ async def open_system(seat: Seat, bounds: Bounds | None = None) -> AsyncIterator
         seed=bounds.seed,
         limits=bounds.limits,
     )
+    system.inspection.vitals.machine = process_figures
     system.start()
     try:
         yield system
@@ -180,6 +182,18 @@ async def open_system(seat: Seat, bounds: Bounds | None = None) -> AsyncIterator
         if follower is not None:
             follower.close()
         await system.close()
+
+
+def process_figures() -> dict[str, float]:
+    """What the machine says of this process: processor seconds, resident bytes, open files."""
+    me = psutil.Process()
+    with me.oneshot():
+        times = me.cpu_times()
+        return {
+            "cpu_s": times.user + times.system,
+            "rss_bytes": float(me.memory_info().rss),
+            "files": float(me.num_fds()),
+        }
 
 
 def wall_ms() -> int:

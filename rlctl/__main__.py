@@ -12,6 +12,8 @@ from collections.abc import Sequence
 
 from rlctl.commands import (
     audit,
+    deadletters,
+    describe,
     doctor,
     keygen,
     kill,
@@ -23,8 +25,11 @@ from rlctl.commands import (
     resume,
     revoke,
     run,
+    tap,
+    top,
     tree,
     trust,
+    waits,
 )
 from rlctl.commands.terminal import print_errors
 from rlctl.errors import FAILED, INTERRUPTED, MEANINGS, OK, CommandError, failed
@@ -34,7 +39,8 @@ Reinforcement-learning post-training with rollouts on machines that may vanish a
 
 Begin with `rlctl doctor`, then `rlctl run quickstart`. Every command has a --help with examples."""
 
-COMMANDS = (run, resume, ps, tree, logs, kill, preempt, report, audit, model, keygen, trust, revoke, doctor)
+LOOKING = (ps, tree, top, tap, waits, deadletters, describe, logs)
+COMMANDS = (run, resume, *LOOKING, kill, preempt, report, audit, model, keygen, trust, revoke, doctor)
 
 
 def parser() -> argparse.ArgumentParser:

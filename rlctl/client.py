@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Never, TypeVar
+from typing import Generic, Never, TypeVar
 
 from nodeagent.files import find_agent
 from nodeagent.host import wall_ms
@@ -81,28 +81,56 @@ class Cluster:
 
     async def processes(self, deadline_s: float = LOOK_S) -> "Processes":
         """What every process of the cluster says of itself, all asked at once."""
+        everywhere = await self.ask_everywhere(Inspect(), expect=SystemState, deadline_s=deadline_s)
+        return Processes(sorted(everywhere.answers, key=_order), everywhere.silent)
+
+    async def peers(self, deadline_s: float = LOOK_S) -> dict[Peer, list[str]]:
+        """Every process of the cluster, with the names of its registered actors."""
         names: dict[Peer, list[str]] = {self.head: []}
         for address in await self.names(deadline_s=deadline_s):
             names.setdefault(address.peer, []).append(address.name)
-        states = await asyncio.gather(*(self._inspect(peer, deadline_s) for peer in names))
-        found = [state for state in states if state is not None]
-        silent = [held for held, state in zip(names.values(), states, strict=True) if state is None]
-        return Processes(sorted(found, key=_order), [name for held in silent for name in held])
+        return names
 
-    async def _inspect(self, peer: Peer, deadline_s: float) -> SystemState | None:
+    async def ask_process(
+        self, peer: Peer, question: Message, *, expect: type[R], deadline_s: float = LOOK_S
+    ) -> R:
+        """Ask the runtime of a process, not one of its actors."""
         system = Address(name=SYSTEM, endpoint=peer.endpoint, public_key=peer.public_key)
-        try:
-            return await self.ask(system, Inspect(), expect=SystemState, deadline_s=deadline_s)
-        except AskFailed:
-            return None
+        return await self.ask(system, question, expect=expect, deadline_s=deadline_s)
+
+    async def ask_everywhere(
+        self, question: Message, *, expect: type[R], deadline_s: float = LOOK_S
+    ) -> "Everywhere[R]":
+        """Ask the runtime of every process at once; those that do not answer by the deadline are named."""
+
+        async def one(peer: Peer) -> R | None:
+            try:
+                return await self.ask_process(peer, question, expect=expect, deadline_s=deadline_s)
+            except AskFailed:
+                return None
+
+        peers = await self.peers(deadline_s)
+        answers = await asyncio.gather(*map(one, peers))
+        silent = [held for held, answer in zip(peers.values(), answers, strict=True) if answer is None]
+        return Everywhere(
+            [answer for answer in answers if answer is not None], [name for held in silent for name in held]
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Everywhere(Generic[R]):
+    """`answers` of the processes that gave one; `silent`: actors of those that did not.
+
+    A process that died is silent for as long as its lease lasts; one that is stopped or stuck, for ever.
+    """
+
+    answers: Sequence[R]
+    silent: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Processes:
-    """`states` of those that answered, the head's first; `silent`: actors of those that did not.
-
-    A process that died is silent for as long as its lease lasts; one that is stopped or stuck, for ever.
-    """
+    """`states` of those that answered, the head's first; `silent`: see `Everywhere`."""
 
     states: Sequence[SystemState]
     silent: Sequence[str]

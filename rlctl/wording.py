@@ -9,3 +9,19 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def age(seconds: float) -> str:
+    """The same, exact where it is short: "0.31 s", "4.2 s"."""
+    if seconds < 1:
+        return f"{max(seconds, 0.0):.2f} s"
+    return f"{seconds:.1f} s" if seconds < 10 else duration(seconds)
+
+
+def size(count: float) -> str:
+    """Bytes as people say them: "512 MB"."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"

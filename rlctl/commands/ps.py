@@ -4,9 +4,11 @@ import argparse
 from collections.abc import Sequence
 
 import msgspec
-from rich.table import Table
 from rich.text import Text
 
+from rlctl.board import mailbox
+from rlctl.client import Processes
+from rlctl.columns import Cell, Column, fitted
 from rlctl.commands.terminal import (
     Subparsers,
     add_cluster,
@@ -18,13 +20,16 @@ from rlctl.commands.terminal import (
     tell_silent,
 )
 from rlctl.errors import OK
+from rlctl.targets import AGENT
 from supervisor.system_messages import ActorState, SystemState
 
 _DESCRIPTION = """\
 Show every actor of a cluster: where it is, in which incarnation, how it is, what it has handled.
 
-INC is the incarnation, a number that grows with each start. MAILBOX is how many messages wait; RESTARTS and
-LAST FAILURE are what its supervisor counted. Rows with a pid are processes. Exit code 3: nothing runs."""
+INC is the incarnation, a number that grows with each start. MAILBOX is how many messages wait, and the limit;
+RATE/s is of the last seconds; RESTARTS and LAST FAILURE are what its supervisor counted. Rows with a pid are
+processes. An actor whose process does not answer has the state "no answer". A narrow terminal shows fewer
+columns, a pipe all of them. Exit code 3: nothing runs."""
 
 _EXAMPLES = """\
   rlctl ps                          the run that goes on in this folder
@@ -33,6 +38,19 @@ _EXAMPLES = """\
   rlctl ps --head tcp://10.0.0.1:7700 --head-key head.public --keys keys/laptop"""
 
 SHOWN_CELLS = 60
+_COLUMNS = (
+    Column("NODE"),
+    Column("PROCESS", spare=4),
+    Column("ACTOR"),
+    Column("INC", right=True, spare=6),
+    Column("STATE"),
+    Column("MAILBOX", right=True, spare=1),
+    Column("RATE/s", right=True, spare=2),
+    Column("HANDLED", right=True, spare=5),
+    Column("DROPPED", right=True, spare=7),
+    Column("RESTARTS", right=True, spare=3),
+    Column("LAST FAILURE"),
+)
 
 
 def add(commands: Subparsers) -> None:
@@ -51,24 +69,21 @@ def ps(args: argparse.Namespace) -> int:
         print_json({"processes": msgspec.to_builtins(seen.states), "silent": seen.silent})
     else:
         out = console()
-        out.print(table(seen.states))
-        tell_silent(seen, out)
+        out.print(fitted(_COLUMNS, rows(seen), out.width))
+        left_out = sum(state.left_out for state in seen.states)
+        if left_out:
+            out.print(f"and {left_out} more actors, which their processes left out")
+        tell_silent(seen.silent, out)
     return OK
 
 
-def table(states: Sequence[SystemState]) -> Table:
-    """The table."""
-    shown = Table(box=None, pad_edge=False)
-    for name in ("NODE", "PROCESS", "ACTOR", "INC", "STATE", "MAILBOX", "HANDLED", "DROPPED", "RESTARTS"):
-        shown.add_column(name, no_wrap=True, justify="left" if len(name) < 8 and name != "INC" else "right")
-    shown.add_column("LAST FAILURE")
-    for state in states:
-        for actor in state.actors:
-            shown.add_row(*(Text(cell) for cell in row(state, actor)))
-    return shown
+def rows(seen: Processes) -> list[Sequence[Cell]]:
+    """One row for each actor and child process."""
+    shown = [row(state, actor) for state in seen.states for actor in state.actors]
+    return shown + [silent_row(name) for name in seen.silent]
 
 
-def row(state: SystemState, actor: ActorState) -> list[str]:
+def row(state: SystemState, actor: ActorState) -> Sequence[Cell]:
     """The cells of an actor or a child process."""
     process = bool(actor.pid)
     return [
@@ -76,10 +91,20 @@ def row(state: SystemState, actor: ActorState) -> list[str]:
         state.process,
         actor.name if not process else f"{actor.name} (pid {actor.pid})",
         "-" if process else str(actor.incarnation),
-        actor.state,
-        "-" if process else str(actor.mailbox),
+        Text(actor.state, style="" if actor.state == "running" else "yellow"),
+        "-" if process else mailbox(actor),
+        "-" if process else f"{actor.rate:,.1f}",
         "-" if process else str(actor.handled),
         "-" if process else str(actor.dropped),
         str(actor.restarts),
-        " ".join(actor.last_failure.split())[:SHOWN_CELLS] or "-",
+        Text(
+            " ".join(actor.last_failure.split())[:SHOWN_CELLS] or "-",
+            style="red" if actor.last_failure else "",
+        ),
     ]
+
+
+def silent_row(name: str) -> Sequence[Cell]:
+    """An actor that is registered, and whose process does not answer."""
+    node = name.removesuffix(f"/{AGENT}") if name.endswith(f"/{AGENT}") else "?"
+    return [node, "?", name, "?", Text("no answer", style="bold red"), *("?" * 5), "-"]

@@ -6,7 +6,7 @@ Owns no command.
 import argparse
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -15,14 +15,15 @@ import msgspec
 from rich.console import Console
 
 from nodeagent.exit_codes import CannotRun
-from rlctl.client import Cluster, Processes, connect, connect_to_run
+from rlctl.client import Cluster, Everywhere, Processes, connect, connect_to_run
 from rlctl.errors import MEANINGS, CommandError, failed, nothing, usage
 from rlctl.runs import find_driven
-from supervisor import AskFailed, Refused
+from supervisor import AskFailed, Message, Refused
 from transport.endpoint import endpoint
 from transport.keys import Z85_KEY_CHARS, BadKeys
 
 T = TypeVar("T")
+R = TypeVar("R", bound=Message)
 
 PIPE_WIDTH = 200  # cells of a line where there is no terminal
 
@@ -154,10 +155,20 @@ def look_at_processes(args: argparse.Namespace) -> Processes:
     return run_async(look())
 
 
-def tell_silent(seen: Processes, out: Console) -> None:
+def ask_everywhere(args: argparse.Namespace, question: Message, expect: type[R]) -> Everywhere[R]:
+    """What every process of the chosen cluster answers."""
+
+    async def look() -> Everywhere[R]:
+        async with chosen_cluster(args) as cluster:
+            return await cluster.ask_everywhere(question, expect=expect)
+
+    return run_async(look())
+
+
+def tell_silent(silent: Sequence[str], out: Console) -> None:
     """Name the actors whose processes did not answer."""
-    if seen.silent:
-        out.print(f"no answer from {', '.join(seen.silent)}: just gone, stopped, or stuck")
+    if silent:
+        out.print(f"no answer from {', '.join(silent)}: just gone, stopped, or stuck")
 
 
 def run_async(work: Coroutine[object, object, T]) -> T:

@@ -49,7 +49,7 @@ def tree(args: argparse.Namespace) -> int:
         out = console()
         for branch in trees(seen.states):
             out.print(branch)
-        tell_silent(seen, out)
+        tell_silent(seen.silent, out)
     return OK
 
 

@@ -1,0 +1,166 @@
+"""`rlctl describe ACTOR`: all that is known of one actor."""
+
+import argparse
+import difflib
+from collections.abc import Iterable, Sequence
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from rlctl.client import Cluster
+from rlctl.columns import Column, fitted
+from rlctl.commands.terminal import (
+    Subparsers,
+    add_cluster,
+    add_command,
+    add_json,
+    chosen_cluster,
+    console,
+    print_json,
+    run_async,
+)
+from rlctl.errors import OK, CommandError, failed, nothing
+from rlctl.wording import age, duration
+from supervisor import Address, AskFailed, Refused
+from supervisor.inspection_messages import ActorDescribed, Describe
+
+_DESCRIPTION = """\
+Show one actor: its class and what it handles, where it lives and since when, what waits in its mailbox, what
+it has handled and dropped, how often it was restarted and why, who supervises, owns and watches it, what it
+waits for, and its own figures.
+
+ACTOR is a name as `rlctl ps` shows it."""
+
+_EXAMPLES = """\
+  rlctl describe rollout/manager
+  rlctl describe spot-1/engine --json
+  rlctl describe head/agent --head tcp://10.0.0.1:7700 --head-key head.public --keys keys/laptop"""
+
+ATTEMPTS = 2  # its place may change between the two questions
+NEAR = 4  # names that are offered for one that nobody has
+
+
+def add(commands: Subparsers) -> None:
+    """Declare the command."""
+    parser = add_command(
+        commands,
+        "describe",
+        describe,
+        help="show all that is known of one actor",
+        description=_DESCRIPTION,
+        examples=_EXAMPLES,
+    )
+    parser.add_argument("actor", metavar="ACTOR", help="its name, such as rollout/manager")
+    add_cluster(parser)
+    add_json(parser)
+
+
+def describe(args: argparse.Namespace) -> int:
+    """Do it."""
+
+    async def look() -> ActorDescribed:
+        async with chosen_cluster(args) as cluster:
+            return await find(cluster, args.actor)
+
+    told = run_async(look())
+    if args.json:
+        print_json(told)
+    else:
+        out = console()
+        out.print(render(told, out.width))
+    return OK
+
+
+async def find(cluster: Cluster, name: str) -> ActorDescribed:
+    """Ask the process in which `name` lives. Raises CommandError where there is no such actor, or where that
+    process does not answer."""
+    for _ in range(ATTEMPTS):
+        addresses = await cluster.names()
+        address = next((address for address in addresses if address.name == name), None)
+        if address is None:
+            raise unknown(name, addresses)
+        try:
+            return await cluster.ask_process(address.peer, Describe(name=name), expect=ActorDescribed)
+        except Refused:
+            continue
+        except AskFailed as problem:
+            raise failed(
+                f"{name}: its process at {address.endpoint} does not answer: just gone, stopped, or stuck "
+                f"({problem}); `rlctl ps` shows its host"
+            ) from problem
+    raise nothing(f"{name}: it ended just now; its supervisor may start it again, see `rlctl ps`")
+
+
+def unknown(name: str, addresses: Iterable[Address]) -> CommandError:
+    """For a name that nobody holds."""
+    names = sorted(address.name for address in addresses)
+    near = difflib.get_close_matches(name, names, NEAR, cutoff=0.5)
+    near += [other for other in names if name in other and other not in near]
+    said = f"did you mean {', '.join(near[:NEAR])}?" if near else "`rlctl ps` lists all of them"
+    return nothing(f"{name}: no actor of this name is registered now; {said}")
+
+
+def render(told: ActorDescribed, width: int) -> RenderableType:
+    """The page."""
+    parts: list[RenderableType] = [
+        Text.assemble((told.name, "bold"), ("  " + told.purpose, "dim")),
+        _facts(told),
+    ]
+    kinds = [it.kind if it.lane == "user" else f"{it.kind} ({it.lane})" for it in told.handlers]
+    parts += _section("handles", kinds)
+    if told.failure is not None:
+        ago, failure = duration(told.now_s - told.failure.at_s), told.failure
+        title = f"last failure ({ago} ago, of incarnation {failure.incarnation}, {failure.count} in all)"
+        lines = [line if not n else f"caused by {line}" for n, line in enumerate(told.failure.chain)]
+        parts += [Text(f"\n{title}", style="bold"), *(Text(f"  {line}", style="red") for line in lines)]
+    if told.waits:
+        columns = (Column("SINCE", right=True), Column("DEADLINE", right=True), Column("FOR"), Column("ON"))
+        rows = [(age(wait.since_s), age(wait.left_s), wait.what, wait.on) for wait in told.waits]
+        parts += [Text("\nwaits", style="bold"), fitted(columns, rows, width)]
+    for title, names in (
+        ("children", told.children),
+        ("watches", told.watches),
+        ("watched by", told.watched_by),
+    ):
+        parts += _section(title, names)
+    if told.figures:
+        parts.append(Text("\nfigures", style="bold"))
+        parts.append(_grid([(name, str(value)) for name, value in told.figures.items()]))
+    return Group(*parts)
+
+
+def _facts(told: ActorDescribed) -> Table:
+    lanes = "   ".join(f"{lane} {count}" for lane, count in told.waiting.items())
+    supervised = f"{told.parent}   {told.strategy}".strip() or "nobody"
+    facts = [
+        ("class", f"{told.module}.{told.actor_class}"),
+        ("state", f"{told.state} for {duration(told.age_s)}, incarnation {told.incarnation}"),
+        ("process", f"{told.node}/{told.process}   pid {told.pid}   {told.endpoint}"),
+        ("mailbox", f"{lanes}   limit {told.mailbox_limit}"),
+        ("messages", f"{told.handled:,} handled   {told.dropped:,} dropped   {told.rate:,.1f}/s"),
+        (
+            "supervisor",
+            f"{supervised}   {told.restarts} restarts" if not told.owner else f"owned by {told.owner}",
+        ),
+        ("journal", told.journal or "-"),
+    ]
+    if told.last_failure and told.failure is None:
+        facts.append(("last failure", " ".join(told.last_failure.split())))
+    return _grid(facts)
+
+
+def _grid(facts: Iterable[tuple[str, str]]) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, value in facts:
+        grid.add_row(f"  {name}", Text(value))
+    return grid
+
+
+def _section(title: str, names: Sequence[str]) -> list[RenderableType]:
+    if not names:
+        return []
+    return [Text(f"\n{title}", style="bold"), Padding(Text(", ".join(names)), (0, 0, 0, 2))]

@@ -1,0 +1,166 @@
+"""A small cluster to look at: two processes in a thread of the test, over real sockets, with one of everything.
+
+`head` has the registry and a supervised actor that failed; `spot-1` an actor that is stuck and one that waits
+for it. A third process is registered and answers nobody.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from supervisor import (
+    Actor,
+    ActorSystem,
+    Address,
+    Done,
+    Incarnations,
+    Lane,
+    Message,
+    Registry,
+    SqliteJournal,
+    Supervisor,
+    child,
+    handles,
+    one_for_one,
+)
+from supervisor.network import Network
+from supervisor.system_messages import ClaimNames, LeaseGranted
+from transport.mesh import ZmqWire
+from transport.wire import Peer
+
+T = TypeVar("T")
+LEASE_S = 600.0
+
+
+class Ping(Message, frozen=True):
+    text: str = ""
+
+
+class GoStuck(Message, frozen=True):
+    """Handled for ever."""
+
+
+class Fall(Message, frozen=True):
+    """Ends the actor that gets it."""
+
+
+class Server(Actor):
+    """Answers, falls, or is stuck, as it is told."""
+
+    @handles(Ping)
+    async def ping(self, message: Ping) -> None:
+        return None
+
+    @handles(Fall, lane=Lane.SYSTEM)
+    async def fall(self, message: Fall) -> None:
+        raise ValueError("it fell") from OSError("no ground")
+
+    @handles(GoStuck)
+    async def stuck(self, message: GoStuck) -> None:
+        await asyncio.Event().wait()
+
+    def summary(self) -> dict[str, str | int | float]:
+        return {"served": 7, "mood": "good"}
+
+
+class Asker(Actor):
+    """Asks whoever is stuck."""
+
+    @handles(Ping)
+    async def ping(self, message: Ping) -> None:
+        await self.ctx.ask("stuck", Ping(text="are you there"), deadline_s=300.0, expect=Done)
+
+
+class LookedAt:
+    """Started with `with`; `endpoint` is the head's."""
+
+    def __init__(self, folder: Path) -> None:
+        self.endpoint = ""
+        self._folder = folder
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._systems: list[ActorSystem] = []
+        self._tree: Supervisor | None = None
+
+    def __enter__(self) -> "LookedAt":
+        self._thread.start()
+        self.run(self._start())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.run(self._stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10.0)
+        self._loop.close()
+
+    def run(self, work: "asyncio._CoroutineLike[T]") -> T:
+        """Run on the cluster's loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30.0)
+
+    def call_later(self, delay_s: float, work: Callable[[], object]) -> None:
+        """Call on the cluster's loop, a little later."""
+        self._loop.call_soon_threadsafe(self._loop.call_later, delay_s, work)
+
+    def tell(self, name: str, message: Message) -> None:
+        """Tell an actor of the head's process."""
+        self._systems[0].outbound.tell(name, message)
+
+    def _system(self, node: str, process: str, registry: Peer | None) -> ActorSystem:
+        system = ActorSystem(
+            node=node,
+            process=process,
+            wire=ZmqWire(f"{node}/{process}", len(self._systems) + 1),
+            journals=SqliteJournal(self._folder / f"{node}.sqlite"),
+            network=Network("127.0.0.1", None),
+            incarnations=Incarnations(lambda: 0),
+            registry=registry,
+        )
+        system.start()
+        self._systems.append(system)
+        return system
+
+    async def _start(self) -> None:
+        restarted = asyncio.Event()
+        head = self._system("head", "agent", None)
+        self.endpoint = head.endpoint
+        spot = self._system("spot-1", "engine", head.wire.local)
+        head.spawn("registry", lambda: Registry(LEASE_S))
+        self._tree = Supervisor(
+            head,
+            one_for_one(child("falls", Server), name="head/actors"),
+            on_failure=lambda problem: None,
+            on_restart=lambda _: restarted.set(),
+        )
+        await self._tree.start()
+        gone = head.spawn("gone", Server)
+        for name, kind in (("stuck", Server), ("asker", Asker)):
+            spot.spawn(name, kind)
+        await gone.stop(1.0)
+        await spot.tell(gone.address, Ping(text="too late"))
+        await spot.tell("stuck", GoStuck())
+        await spot.tell("asker", Ping())
+        await head.tell("falls", Fall())
+        await restarted.wait()
+        silent = ClaimNames(endpoint="tcp://127.0.0.1:1", names={"spot-2/agent": 1})
+        await head.ask("registry", silent, deadline_s=5.0, expect=LeaseGranted)
+        registry = Address(name="registry", endpoint=head.endpoint)
+        await spot.ask(registry, Ping(), deadline_s=0.01, expect=Done) if False else None
+        async with asyncio.timeout(10.0):
+            while len(spot.waits.snapshot()) == 0 or not head.dead_letters.counts:
+                await asyncio.sleep(0.01)
+            while "asker" not in {it for it in await self._registered(head)}:
+                await asyncio.sleep(0.01)
+
+    async def _registered(self, head: ActorSystem) -> list[str]:
+        from supervisor.system_messages import ListNames, Names
+
+        names = await head.ask("registry", ListNames(), deadline_s=5.0, expect=Names)
+        return [address.name for address in names.addresses]
+
+    async def _stop(self) -> None:
+        if self._tree is not None:
+            await self._tree.stop()
+        for system in reversed(self._systems):
+            await system.close()
