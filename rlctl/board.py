@@ -141,6 +141,15 @@ _ACTORS = (
     Column("LAST FAILURE", spare=8),
 )
 
+_TITLES = {
+    "mailbox": "MAILBOX",
+    "rate": "RATE/s",
+    "waits": "OLDEST",
+    "restarts": "RESTARTS",
+    "name": "ACTOR",
+}
+MARK = "▾"
+
 
 def render(board: Board, sort: str, width: int, height: int | None = None) -> RenderableType:
     """The view. height: lines that the terminal has; None shows everything."""
@@ -149,25 +158,31 @@ def render(board: Board, sort: str, width: int, height: int | None = None) -> Re
     rows = [_process_row(line) for line in processes]
     more_processes = more_actors = 0
     if height is not None:
-        room = max(height - 6, 4)  # the heading, two headers, what is left out
+        room = max(height - 7, 2)  # heading, silent ones, two headers, a gap, two times what is left out
         shown = min(len(rows), max(room // 2, room - len(actors)))
         rows, more_processes = rows[:shown], len(rows) - shown
         keep = max(room - shown, 1)
         actors, more_actors = actors[:keep], max(len(actors) - keep, 0)
-    parts: list[RenderableType] = [_heading(board, sort)]
+    parts: list[RenderableType] = [_heading(board)]
     if board.silent:
         names = ", ".join(board.silent)
         parts.append(Text(f"no answer from {names}", style="bold red", overflow="ellipsis", no_wrap=True))
     parts.append(fitted(_PROCESSES, rows, width))
     if more_processes:
         parts.append(Text(f"… {more_processes} more processes", style="dim"))
-    parts += [Text(""), fitted(_ACTORS, [_actor_row(line) for line in actors], width)]
+    parts += [Text(""), fitted(_sorted_by(sort), [_actor_row(line) for line in actors], width)]
     if more_actors:
         parts.append(Text(f"… {more_actors} more actors", style="dim"))
     return Group(*parts)
 
 
-def _heading(board: Board, sort: str) -> Text:
+def _sorted_by(sort: str) -> Sequence[Column]:
+    """The columns of actors, the one that they are sorted by marked and never left out."""
+    title = _TITLES[sort]
+    return [Column(f"{title}{MARK}", column.right) if column.name == title else column for column in _ACTORS]
+
+
+def _heading(board: Board) -> Text:
     vitals = [line.state.vitals for line in board.processes if line.state.vitals is not None]
     waits = sum(it.waits for it in vitals)
     oldest_s = max((it.oldest_wait_s for it in vitals), default=0.0)
@@ -181,7 +196,6 @@ def _heading(board: Board, sort: str) -> Text:
         f"{waits} waits" + (f" (oldest {age(oldest_s)})" if waits else ""),
         f"{dead:,} dead letters",
         f"{refused:,} refused",
-        f"by {sort}",
     ]
     return Text("   ".join(facts), style="bold", overflow="ellipsis", no_wrap=True)
 

@@ -172,7 +172,7 @@ class Inspection:
             state=row.state,
             actor_class=kind.__qualname__,
             module=kind.__module__,
-            purpose=(inspect.getdoc(kind) or "").partition("\n")[0],
+            purpose=_purpose(kind),
             handlers=_handlers(kind),
             waiting={lane.name.lower(): cell.mailbox.depth(lane) for lane in Lane},
             mailbox_limit=row.mailbox_limit,
@@ -238,6 +238,14 @@ class Inspection:
 
     def _tapped(self, tap: Tap | None) -> None:
         self._system.tap = tap
+
+
+def _purpose(kind: type[Actor]) -> str:
+    """The first line of the class's documentation, or of its module's where the class refers to that."""
+    text = inspect.getdoc(kind) or ""
+    if not text or text.startswith("See the module"):
+        text = (inspect.getmodule(kind) or kind).__doc__ or ""
+    return text.strip().partition("\n")[0]
 
 
 def _figures(actor: Actor) -> dict[str, str | int | float]:

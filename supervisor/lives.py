@@ -148,8 +148,8 @@ class Lives:
         child = self._children.get(name)
         return child.running if child is not None else None
 
-    def state(self, name: str, status: Status) -> ActorState:
-        """What `rlctl ps` shows of a child."""
+    def state(self, name: str, status: Status, strategy: str) -> ActorState:
+        """What `rlctl ps` shows of a child of a supervisor with this strategy."""
         child = self._children.get(name) or _Child()
         running = child.running
         return ActorState(
@@ -163,6 +163,7 @@ class Lives:
             last_failure=child.last.how if child.last is not None else "",
             parent=self._parent,
             pid=running.pid if running is not None else 0,
+            strategy=strategy,
         )
 
     def _tell_restart(self, action: Start, child: _Child) -> None:

@@ -204,7 +204,8 @@ class Supervisor:
 
     def states(self) -> list[ActorState]:
         """What `rlctl ps` shows of the children."""
-        return [self._lives.state(name, status) for name, status in self._state.status.items()]
+        strategy = self._state.spec.strategy.value
+        return [self._lives.state(name, status, strategy) for name, status in self._state.status.items()]
 
     # -- decisions --
 

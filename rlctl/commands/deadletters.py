@@ -13,6 +13,7 @@ from rlctl.commands.terminal import (
     Subparsers,
     add_cluster,
     add_command,
+    add_deadline,
     add_json,
     ask_everywhere,
     console,
@@ -61,6 +62,7 @@ def add(commands: Subparsers) -> None:
     parser.add_argument("--reason", default="*", metavar="GLOB", help="of these reasons (default: all)")
     parser.add_argument("--limit", type=int, default=20, metavar="N", help="at most N samples (default: 20)")
     add_cluster(parser)
+    add_deadline(parser)
     add_json(parser)
 
 

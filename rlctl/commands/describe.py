@@ -15,9 +15,11 @@ from rlctl.commands.terminal import (
     Subparsers,
     add_cluster,
     add_command,
+    add_deadline,
     add_json,
     chosen_cluster,
     console,
+    deadline,
     print_json,
     run_async,
 )
@@ -54,6 +56,7 @@ def add(commands: Subparsers) -> None:
     )
     parser.add_argument("actor", metavar="ACTOR", help="its name, such as rollout/manager")
     add_cluster(parser)
+    add_deadline(parser)
     add_json(parser)
 
 
@@ -62,7 +65,7 @@ def describe(args: argparse.Namespace) -> int:
 
     async def look() -> ActorDescribed:
         async with chosen_cluster(args) as cluster:
-            return await find(cluster, args.actor)
+            return await find(cluster, args.actor, deadline(args))
 
     told = run_async(look())
     if args.json:
@@ -73,7 +76,7 @@ def describe(args: argparse.Namespace) -> int:
     return OK
 
 
-async def find(cluster: Cluster, name: str) -> ActorDescribed:
+async def find(cluster: Cluster, name: str, deadline_s: float) -> ActorDescribed:
     """Ask the process in which `name` lives. Raises CommandError where there is no such actor, or where that
     process does not answer."""
     for _ in range(ATTEMPTS):
@@ -82,7 +85,9 @@ async def find(cluster: Cluster, name: str) -> ActorDescribed:
         if address is None:
             raise unknown(name, addresses)
         try:
-            return await cluster.ask_process(address.peer, Describe(name=name), expect=ActorDescribed)
+            return await cluster.ask_process(
+                address.peer, Describe(name=name), expect=ActorDescribed, deadline_s=deadline_s
+            )
         except Refused:
             continue
         except AskFailed as problem:

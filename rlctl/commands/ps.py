@@ -13,6 +13,7 @@ from rlctl.commands.terminal import (
     Subparsers,
     add_cluster,
     add_command,
+    add_deadline,
     add_json,
     console,
     look_at_processes,
@@ -59,6 +60,7 @@ def add(commands: Subparsers) -> None:
         commands, "ps", ps, help="show every actor", description=_DESCRIPTION, examples=_EXAMPLES
     )
     add_cluster(parser)
+    add_deadline(parser)
     add_json(parser)
 
 

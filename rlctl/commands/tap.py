@@ -152,4 +152,4 @@ def as_object(record: TapRecord, records: TapRecords, at_s: float) -> dict[str, 
 
 
 def _name(name: str) -> str:
-    return "(client)" if not name or name.startswith("$") else name
+    return "(runtime)" if not name or name.startswith("$") else name

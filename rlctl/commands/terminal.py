@@ -15,7 +15,7 @@ import msgspec
 from rich.console import Console
 
 from nodeagent.exit_codes import CannotRun
-from rlctl.client import Cluster, Everywhere, Processes, connect, connect_to_run
+from rlctl.client import LOOK_S, Cluster, Everywhere, Processes, connect, connect_to_run
 from rlctl.errors import MEANINGS, CommandError, failed, nothing, usage
 from rlctl.runs import find_driven
 from supervisor import AskFailed, Message, Refused
@@ -25,6 +25,7 @@ from transport.keys import Z85_KEY_CHARS, BadKeys
 T = TypeVar("T")
 R = TypeVar("R", bound=Message)
 
+MAX_LOOK_S = 60.0
 PIPE_WIDTH = 200  # cells of a line where there is no terminal
 
 
@@ -145,12 +146,30 @@ async def chosen_cluster(args: argparse.Namespace) -> AsyncIterator[Cluster]:
         raise failed(f"the cluster does not answer: {problem}") from problem
 
 
+def add_deadline(parser: argparse.ArgumentParser) -> None:
+    """`--deadline`, of a look at every process."""
+    parser.add_argument(
+        "--deadline",
+        type=float,
+        default=LOOK_S,
+        metavar="S",
+        help=f"a process that does not answer within S is shown as silent (default: {LOOK_S:g})",
+    )
+
+
+def deadline(args: argparse.Namespace) -> float:
+    """The seconds of `--deadline`. Raises CommandError."""
+    if not 0 < args.deadline <= MAX_LOOK_S:
+        raise usage(f"--deadline {args.deadline:g}: expected more than 0 and at most {MAX_LOOK_S:g}")
+    return float(args.deadline)
+
+
 def look_at_processes(args: argparse.Namespace) -> Processes:
     """Every process of the chosen cluster, as it shows itself now."""
 
     async def look() -> Processes:
         async with chosen_cluster(args) as cluster:
-            return await cluster.processes()
+            return await cluster.processes(deadline(args))
 
     return run_async(look())
 
@@ -160,7 +179,7 @@ def ask_everywhere(args: argparse.Namespace, question: Message, expect: type[R])
 
     async def look() -> Everywhere[R]:
         async with chosen_cluster(args) as cluster:
-            return await cluster.ask_everywhere(question, expect=expect)
+            return await cluster.ask_everywhere(question, expect=expect, deadline_s=deadline(args))
 
     return run_async(look())
 

@@ -16,14 +16,16 @@ import msgspec
 from rich.live import Live
 
 from rlctl.board import KEYS, SORTS, Board, Meter, render
-from rlctl.client import LOOK_S, Cluster, Processes
+from rlctl.client import Cluster, Processes
 from rlctl.commands.terminal import (
     Subparsers,
     add_cluster,
     add_command,
+    add_deadline,
     add_json,
     chosen_cluster,
     console,
+    deadline,
     print_json,
     run_async,
 )
@@ -61,6 +63,7 @@ def add(commands: Subparsers) -> None:
     )
     parser.add_argument("--once", action="store_true", help="print one look and end")
     add_cluster(parser)
+    add_deadline(parser)
     add_json(parser)
 
 
@@ -84,20 +87,20 @@ def top(args: argparse.Namespace) -> int:
 
 async def _once(cluster: Cluster, args: argparse.Namespace) -> None:
     meter = Meter()
-    await _board(cluster, meter)
+    await _board(cluster, meter, deadline(args))
     await asyncio.sleep(min(args.interval, ONCE_S))  # shares and rates come from two looks
-    _print(await _board(cluster, meter), args)
+    _print(await _board(cluster, meter, deadline(args)), args)
 
 
 async def _plain(cluster: Cluster, args: argparse.Namespace) -> None:
     meter = Meter()
     while True:
-        _print(await _board(cluster, meter), args)
+        _print(await _board(cluster, meter, deadline(args)), args)
         await asyncio.sleep(args.interval)
 
 
-async def _board(cluster: Cluster, meter: Meter) -> Board:
-    return meter.observe(await cluster.processes(LOOK_S))
+async def _board(cluster: Cluster, meter: Meter, deadline_s: float) -> Board:
+    return meter.observe(await cluster.processes(deadline_s))
 
 
 def _print(board: Board, args: argparse.Namespace) -> None:
@@ -136,7 +139,7 @@ async def _live(cluster: Cluster, args: argparse.Namespace) -> None:
         view.press(keys)
         wake.set()
 
-    board = await _board(cluster, meter)
+    board = await _board(cluster, meter, deadline(args))
     with _keys(pressed), Live(console=out, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
         while not view.over:
             live.update(render(board, view.sort, out.width, out.height), refresh=True)
@@ -145,7 +148,7 @@ async def _live(cluster: Cluster, args: argparse.Namespace) -> None:
                 await asyncio.wait_for(wake.wait(), args.interval)
                 continue  # a key: the same look, sorted anew
             try:
-                board = await _board(cluster, meter)
+                board = await _board(cluster, meter, deadline(args))
             except AskFailed:  # the head does not answer: all that is known is who was there
                 board = meter.observe(Processes([], [line.actor.name for line in board.actors]))
 

@@ -11,6 +11,7 @@ from rlctl.commands.terminal import (
     Subparsers,
     add_cluster,
     add_command,
+    add_deadline,
     add_json,
     console,
     look_at_processes,
@@ -37,6 +38,7 @@ def add(commands: Subparsers) -> None:
         commands, "tree", tree, help="show who supervises whom", description=_DESCRIPTION, examples=_EXAMPLES
     )
     add_cluster(parser)
+    add_deadline(parser)
     add_json(parser)
 
 
@@ -80,7 +82,8 @@ def _actors(base: Tree, state: SystemState, by_pid: dict[int, SystemState], show
         place = base
         if actor.parent:
             if actor.parent not in supervisors:
-                supervisors[actor.parent] = base.add(Text(actor.parent, style="dim"))
+                title = f"{actor.parent}  {actor.strategy}".rstrip()
+                supervisors[actor.parent] = base.add(Text(title, style="dim"))
             place = supervisors[actor.parent]
         branch = place.add(_label(actor))
         child = by_pid.get(actor.pid)

@@ -12,6 +12,7 @@ from rlctl.commands.terminal import (
     Subparsers,
     add_cluster,
     add_command,
+    add_deadline,
     add_json,
     ask_everywhere,
     console,
@@ -69,6 +70,7 @@ def add(commands: Subparsers) -> None:
     parser.add_argument("--limit", type=int, default=100, metavar="N", help="at most N (default: 100)")
     parser.add_argument("--expired", action="store_true", help="those that passed their deadline")
     add_cluster(parser)
+    add_deadline(parser)
     add_json(parser)
 
 
@@ -157,4 +159,4 @@ def _plain(message: msgspec.Struct, answer: WaitsOf) -> dict[str, object]:
 
 
 def _who(name: str) -> str:
-    return "(a client)" if name.startswith("$") else name
+    return "(runtime)" if name.startswith("$") else name

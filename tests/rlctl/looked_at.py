@@ -1,4 +1,4 @@
-"""A small cluster to look at: two processes in a thread of the test, over real sockets, with one of everything.
+"""A small cluster to look at: two processes in a thread of the test, over real sockets.
 
 `head` has the registry and a supervised actor that failed; `spot-1` an actor that is stuck and one that waits
 for it. A third process is registered and answers nobody.
@@ -6,14 +6,13 @@ for it. A third process is registered and answers nobody.
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TypeVar
 
 from supervisor import (
     Actor,
     ActorSystem,
-    Address,
     Done,
     Incarnations,
     Lane,
@@ -26,7 +25,7 @@ from supervisor import (
     one_for_one,
 )
 from supervisor.network import Network
-from supervisor.system_messages import ClaimNames, LeaseGranted
+from supervisor.system_messages import ClaimNames, LeaseGranted, ListNames, Names
 from transport.mesh import ZmqWire
 from transport.wire import Peer
 
@@ -95,7 +94,12 @@ class LookedAt:
         self._thread.join(10.0)
         self._loop.close()
 
-    def run(self, work: "asyncio._CoroutineLike[T]") -> T:
+    @property
+    def head(self) -> ActorSystem:
+        """The head's process."""
+        return self._systems[0]
+
+    def run(self, work: Coroutine[object, object, T]) -> T:
         """Run on the cluster's loop."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(30.0)
 
@@ -105,7 +109,7 @@ class LookedAt:
 
     def tell(self, name: str, message: Message) -> None:
         """Tell an actor of the head's process."""
-        self._systems[0].outbound.tell(name, message)
+        self.head.outbound.tell(name, message)
 
     def _system(self, node: str, process: str, registry: Peer | None) -> ActorSystem:
         system = ActorSystem(
@@ -145,22 +149,19 @@ class LookedAt:
         await restarted.wait()
         silent = ClaimNames(endpoint="tcp://127.0.0.1:1", names={"spot-2/agent": 1})
         await head.ask("registry", silent, deadline_s=5.0, expect=LeaseGranted)
-        registry = Address(name="registry", endpoint=head.endpoint)
-        await spot.ask(registry, Ping(), deadline_s=0.01, expect=Done) if False else None
         async with asyncio.timeout(10.0):
             while len(spot.waits.snapshot()) == 0 or not head.dead_letters.counts:
                 await asyncio.sleep(0.01)
-            while "asker" not in {it for it in await self._registered(head)}:
+            while "asker" not in await _registered(head):
                 await asyncio.sleep(0.01)
-
-    async def _registered(self, head: ActorSystem) -> list[str]:
-        from supervisor.system_messages import ListNames, Names
-
-        names = await head.ask("registry", ListNames(), deadline_s=5.0, expect=Names)
-        return [address.name for address in names.addresses]
 
     async def _stop(self) -> None:
         if self._tree is not None:
             await self._tree.stop()
         for system in reversed(self._systems):
             await system.close()
+
+
+async def _registered(head: ActorSystem) -> list[str]:
+    names = await head.ask("registry", ListNames(), deadline_s=5.0, expect=Names)
+    return [address.name for address in names.addresses]
