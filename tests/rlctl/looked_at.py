@@ -147,7 +147,7 @@ class LookedAt:
         await spot.tell("asker", Ping())
         await head.tell("falls", Fall())
         await restarted.wait()
-        silent = ClaimNames(endpoint="tcp://127.0.0.1:1", names={"spot-2/agent": 1})
+        silent = ClaimNames(endpoint="tcp://127.0.0.1:1", names={"spot-2/agent": 1}, life=9, first=True)
         await head.ask("registry", silent, deadline_s=5.0, expect=LeaseGranted)
         async with asyncio.timeout(10.0):
             while len(spot.waits.snapshot()) == 0 or not head.dead_letters.counts:
