@@ -1,12 +1,13 @@
 # make run    the quickstart: GRPO on machines that vanish, about five minutes
 # make test   lint, types and every test
-# Both make .venv first, once; nothing else on the machine is touched.
+# make fuzz   every decoder under atheris for SECONDS (60); finds go to tests/corpus
+# All make .venv first, once; nothing else on the machine is touched.
 
 PYTHON   ?= python3.11
 PIP_ARGS ?=
 BIN      := .venv/bin
 
-.PHONY: run test setup lint bench bench-peers clean
+.PHONY: run test setup lint bench bench-peers fuzz clean
 
 run: setup
 	$(BIN)/rlctl run configs/quickstart.toml
@@ -42,6 +43,11 @@ setup: .venv/.ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[dev]'
 	touch $@
+
+SECONDS ?= 60
+fuzz: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[fuzz]'
+	$(BIN)/python -m chaos.fuzz --seconds $(SECONDS)
 
 clean:
 	rm -rf .venv .bench runs build *.egg-info

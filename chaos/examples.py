@@ -40,6 +40,8 @@ def _value(kind: types.Type, path: str) -> Any:
             return "run-1"
         case types.BytesType():
             return number.to_bytes(4, "little")
+        case types.AnyType() | types.CustomType():
+            return path.rpartition(".")[2]
         case types.LiteralType():
             return kind.values[-1]
         case types.EnumType():

@@ -89,7 +89,7 @@ def find_agent(state_dir: Path) -> AgentFile:
         holder = (state_dir / LOCK_FILE).read_text().strip()
     except FileNotFoundError as problem:  # it is just starting, or just leaving
         raise nobody from problem
-    except (OSError, msgspec.MsgspecError) as problem:
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
         raise CannotRun(NO_STATE, f"{path} cannot be read: {problem}") from problem
     if holder != str(agent.pid):  # of an agent that was killed; the one that runs is just starting
         raise nobody

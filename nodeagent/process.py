@@ -62,7 +62,7 @@ def read_job(path: Path) -> JobSpec:
         return msgspec.json.decode(path.read_bytes(), type=JobSpec)
     except OSError as problem:
         raise CannotRun(USAGE, f"{path}: {problem.strerror}; the node agent writes it") from problem
-    except msgspec.MsgspecError as problem:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
         raise CannotRun(USAGE, f"{path}: not a job: {problem}") from problem
 
 

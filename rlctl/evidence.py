@@ -130,7 +130,7 @@ def _checkpoints(directory: Path) -> Iterator[CheckpointSeen]:
         try:
             whole = store.load(step)
             commit = msgspec.msgpack.decode((whole.path / COMMIT_FILE).read_bytes(), type=_Commit)
-        except (sealed.Damaged, OSError, msgspec.MsgspecError) as problem:
+        except (sealed.Damaged, OSError, msgspec.MsgspecError, UnicodeDecodeError) as problem:
             yield CheckpointSeen(name=name, step=step, damage=str(problem))
         else:
             yield CheckpointSeen(name=name, step=whole.step, samples=commit.samples)

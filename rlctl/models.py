@@ -92,7 +92,7 @@ def _lines(process: "subprocess.Popen[str]") -> Iterator[Progress | Made | Unusa
     for line in process.stdout:
         try:
             yield _decoder.decode(line)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             continue  # some library's own print
     said = process.stderr.read()
     if process.wait() != 0:

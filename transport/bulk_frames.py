@@ -10,7 +10,7 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-from transport.refusal import NotAnEnvelope
+from transport.refusal import NotAnEnvelope, Truncated
 
 MAGIC: Final = b"GLB1"
 GET: Final = 1
@@ -76,7 +76,8 @@ def encode_request(request: Request, secret: bytes) -> bytes:
 
 
 def decode_request(frame: bytes) -> Request:
-    """Unpack `REQUEST_BYTES`; the signature is checked by `is_signed`. Raises `NotAnEnvelope`."""
+    """Unpack a request; the signature is checked by `is_signed`. Raises `Truncated`, `NotAnEnvelope`."""
+    _check_size("request", frame, REQUEST_BYTES)
     magic, op, token_id, version, offset, length, tag = _REQUEST.unpack_from(frame)
     if magic != MAGIC or op != GET:
         raise NotAnEnvelope(f"bulk request begins {frame[:5]!r}, expected {MAGIC + bytes([GET])!r}")
@@ -95,8 +96,14 @@ def encode_answer(status: Status, version: int, tag: int, length: int) -> bytes:
 
 
 def decode_answer(frame: bytes) -> tuple[Status, int, int, int]:
-    """Unpack (status, version, tag, length). Raises `NotAnEnvelope`."""
+    """Unpack (status, version, tag, length). Raises `Truncated`, `NotAnEnvelope`."""
+    _check_size("answer", frame, ANSWER_BYTES)
     magic, status, version, tag, length = _ANSWER.unpack(frame)
     if magic != MAGIC or status not in Status.__members__.values():
         raise NotAnEnvelope(f"bulk answer begins {frame[:5]!r}")
     return Status(status), version, tag, length
+
+
+def _check_size(what: str, frame: bytes, size: int) -> None:
+    if len(frame) != size:
+        raise Truncated(f"bulk {what} of {len(frame)} bytes, it has {size}")

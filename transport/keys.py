@@ -10,11 +10,13 @@ import ipaddress
 import os
 import re
 import stat
+import struct
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 import zmq
+from zmq.utils import z85
 
 from transport.allow_list import AllowList
 
@@ -93,8 +95,14 @@ def fingerprint(key: str) -> str:
 
 
 def is_key(text: str) -> bool:
-    """Whether the text has the form of a key."""
-    return _Z85.fullmatch(text) is not None
+    """Whether the text is a key: five of its characters may also say more than their four bytes hold."""
+    if _Z85.fullmatch(text) is None:
+        return False
+    try:
+        z85.decode(text)
+    except struct.error:
+        return False
+    return True
 
 
 def read_trusted(root: Path) -> dict[str, str]:

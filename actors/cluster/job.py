@@ -20,7 +20,7 @@ def config_of(job: JobSpec) -> Config:
     name = f"job {job.run_id}"
     try:
         tree = tomllib.loads(job.config)
-    except tomllib.TOMLDecodeError as problem:
+    except (tomllib.TOMLDecodeError, RecursionError) as problem:
         raise ConfigError([f"{name}: its settings are not valid TOML: {problem}"]) from problem
     return load.from_tree(tree, name)
 

@@ -124,7 +124,7 @@ def read_seal(directory: Path) -> Seal:
         seal = msgspec.json.decode((directory / SEAL).read_bytes(), type=Seal)
     except FileNotFoundError:
         raise Damaged(f"{directory} has no {SEAL}: it was never finished") from None
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Damaged(f"{directory / SEAL} cannot be read: {error}") from error
     if seal.format != 1:
         raise Damaged(f"{directory / SEAL} has format {seal.format}, this version reads 1")

@@ -105,7 +105,7 @@ def _files(directory: Path) -> dict[Path, set[str] | None]:
         raise BadCheckpoint(f"{directory} has neither {SINGLE} nor {INDEX}: {COPY_AGAIN}")
     try:
         weight_map = msgspec.json.decode(index.read_bytes(), type=_Index).weight_map
-    except (msgspec.MsgspecError, OSError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OSError) as error:
         raise BadCheckpoint(f"{index} is no index of shards ({error}): {COPY_AGAIN}") from error
     by_file: dict[Path, set[str]] = {}
     for tensor, file in weight_map.items():

@@ -192,7 +192,7 @@ class HistoryFollower:
             self.offset += len(line)
             try:
                 records.append(_decoder.decode(line))
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 raise HistoryError(
                     f"{self.path}:{self._line}: not a record of a run: {error}; "
                     "remove this line, or take the history of another run"

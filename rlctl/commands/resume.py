@@ -62,7 +62,7 @@ def refuse_moved(run: RunDir) -> None:
         made_as = msgspec.json.decode(job_file.read_bytes(), type=JobSpec).run_dir
     except FileNotFoundError:  # it was killed before it had a job
         return
-    except (OSError, msgspec.MsgspecError) as problem:
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
         raise usage(
             f"{job_file}: cannot be read: {problem}; remove it, the head writes it again"
         ) from problem

@@ -1,0 +1,1 @@
+"""Fuzzing of every decoder: what none of them may do, whatever the bytes."""

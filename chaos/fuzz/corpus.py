@@ -1,0 +1,36 @@
+"""Inputs that were worth keeping: what once broke a decoder, and what reaches far into one.
+
+Owns the layout, `<folder>/<target>/<first digits of the SHA-256>`, and its bounds.
+"""
+
+import hashlib
+from pathlib import Path
+
+from chaos.fuzz import files, wires
+from chaos.fuzz.target import Target
+
+MAX_INPUT_BYTES = 16 << 10
+"""The largest input that is kept beside others; a find is kept whatever its size."""
+MAX_KEPT = 40
+"""Inputs kept of a target that broke nothing."""
+
+
+def targets(scratch: Path) -> list[Target]:
+    """Every target there is; files that they need lie in `scratch`."""
+    return [*wires.targets(), *files.targets(scratch)]
+
+
+def inputs(folder: Path, target: str) -> list[bytes]:
+    """What is kept of a target, in a stable order."""
+    return [path.read_bytes() for path in sorted((folder / target).glob("*"))]
+
+
+def keep(folder: Path, target: str, data: bytes, *, find: bool) -> Path | None:
+    """Write an input down, unless the bounds say no; a find is always kept."""
+    kept = folder / target
+    if not find and (len(data) > MAX_INPUT_BYTES or len(list(kept.glob("*"))) >= MAX_KEPT):
+        return None
+    kept.mkdir(parents=True, exist_ok=True)
+    path = kept / hashlib.sha256(data).hexdigest()[:16]
+    path.write_bytes(data)
+    return path

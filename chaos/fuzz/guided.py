@@ -1,0 +1,32 @@
+"""The process of one target under atheris: `python -m chaos.fuzz.guided TARGET FOLDER OPTION...`.
+
+Owns which code is watched for coverage: our own and the parsers in Python that it calls. Watching all that is
+imported takes a minute before the first input. libFuzzer ends the process.
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+import atheris
+
+WATCHED = ["transport", "supervisor", "configs", "nodeagent", "chaos", "tomllib", "csv"]
+WATCHED += ["actors.weights", "actors.reward.pipe", "actors.cluster", "actors.training.history"]
+
+
+def main(name: str, work: str, options: list[str]) -> None:
+    """Never returns."""
+    with atheris.instrument_imports(include=WATCHED):
+        from chaos.fuzz import corpus
+    scratch = tempfile.mkdtemp(dir=Path(work).parent)
+    (target,) = [it for it in corpus.targets(Path(scratch)) if it.name == name]
+
+    def one(data: bytes) -> None:
+        target.accepts(data)
+
+    atheris.Setup([sys.argv[0], work, *options], one)
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], sys.argv[3:])

@@ -1,0 +1,174 @@
+"""Fuzz targets: everything that arrives on a socket or through a pipe."""
+
+import struct
+
+import msgspec
+import numpy as np
+
+from actors.engine.tensor_spec import TensorSpec
+from actors.reward import pipe
+from actors.weights.manifest import Manifest, ManifestError
+from chaos.examples import example
+from chaos.fuzz.target import Target, WrongAccept, same
+from rlctl import vocabulary
+from supervisor.errors import ActorError
+from supervisor.message import decode_body, encode_body
+from transport import bulk_frames, envelope, stream_control, token_frame
+from transport.refusal import FrameError
+
+SECRET = bytes(32)
+_PART = struct.Struct("<H")  # what parts the bytes of a fuzzer into the parts of a message
+
+
+def targets() -> list[Target]:
+    """All of them."""
+    return [
+        Target("envelope", _envelope, (FrameError,), _envelopes),
+        Target("body", _body, (ActorError,), _bodies),
+        Target("token_frame", _token_frame, (FrameError,), _token_frames),
+        Target("stream_hello", _hello, (FrameError,), _hellos),
+        Target("stream_answer", _stream_answer, (FrameError,), _stream_answers),
+        Target("bulk_request", _bulk_request, (FrameError,), _bulk_requests),
+        Target("bulk_answer", _bulk_answer, (FrameError,), _bulk_answers),
+        Target("manifest", _manifest, (ManifestError,), _manifests),
+        Target("pipe", _pipe, (pipe.BadFrame,), _pipes),
+    ]
+
+
+def joined(parts: list[bytes]) -> bytes:
+    """The parts of a message as one input."""
+    return b"".join(_PART.pack(len(part)) + part for part in parts[:-1]) + parts[-1]
+
+
+def parted(data: bytes) -> list[bytes]:
+    """The other way round, for any bytes: two parts, the first one's length before it."""
+    if len(data) < _PART.size:
+        return [data]
+    end = _PART.size + _PART.unpack_from(data)[0]
+    return [data[_PART.size : end], data[end:]]
+
+
+def _envelope(data: bytes) -> None:
+    value = envelope.decode(data)
+    same(value, envelope.decode(envelope.encode(value)))
+
+
+def _envelopes() -> list[bytes]:
+    full = msgspec.structs.replace(
+        example(envelope.Envelope), magic=envelope.MAGIC, major=envelope.MAJOR, minor=envelope.MINOR
+    )
+    return [envelope.encode(full), envelope.encode(envelope.Envelope(kind="Done", dst="a"))]
+
+
+def _body(data: bytes) -> None:
+    """The kind's name, a line feed, the body."""
+    kind, _, body = data.partition(b"\n")
+    name = kind.decode(errors="replace")
+    value = decode_body(name, body)
+    if type(value).__name__ != name:
+        raise WrongAccept(f"{name} was decoded as {type(value).__name__}")
+    again = encode_body(value)  # compared as bytes: a float may be no number
+    same(again, encode_body(decode_body(name, again)))
+
+
+def _bodies() -> list[bytes]:
+    return [kind.encode() + b"\n" + encode_body(example(cls)) for kind, cls in vocabulary.kinds().items()]
+
+
+def _token_frame(data: bytes) -> None:
+    parts = parted(data)
+    frame = token_frame.decode(parts)
+    head, columns = token_frame.encode(frame)
+    same(columns, parts[1])
+    again = token_frame.decode([head, columns])
+    same((frame.stream, frame.incarnation, frame.seq), (again.stream, again.incarnation, again.seq))
+
+
+def _token_frames() -> list[bytes]:
+    column = np.arange(3, dtype="<u4")
+    frame = token_frame.TokenFrame(
+        "spot-1/engine", 7, 1, column, column, column.astype("<f4"), column.astype("u1")
+    )
+    return [joined(token_frame.encode(frame))]
+
+
+def _hello(data: bytes) -> None:
+    value = stream_control.decode_hello([data])
+    same(value, stream_control.decode_hello(stream_control.encode(value)))
+
+
+def _stream_answer(data: bytes) -> None:
+    value = stream_control.decode_from_receiver([data])
+    same(value, stream_control.decode_from_receiver(stream_control.encode(value)))
+
+
+def _hellos() -> list[bytes]:
+    return stream_control.encode(stream_control.Hello(stream_control.MAJOR, "spot-1/engine", 7, 300))
+
+
+def _stream_answers() -> list[bytes]:
+    answers: list[stream_control.FromReceiver] = [
+        stream_control.Have(stream_control.MAJOR, 1, 2, 3, 256),
+        stream_control.Ack(70000),
+        stream_control.Resend(3),
+        stream_control.Refused("fenced"),
+    ]
+    return [stream_control.encode(answer)[0] for answer in answers]
+
+
+def _bulk_request(data: bytes) -> None:
+    request = bulk_frames.decode_request(data)
+    same(request, bulk_frames.decode_request(bulk_frames.encode_request(request, SECRET)))
+    if bulk_frames.is_signed(data, SECRET) and data not in _bulk_requests():
+        raise WrongAccept(f"{data!r} counts as signed, and nobody signed it")
+
+
+def _bulk_requests() -> list[bytes]:
+    return [bulk_frames.encode_request(bulk_frames.Request(bytes(16), 7, 1 << 33, 1 << 20, 5), SECRET)]
+
+
+def _bulk_answer(data: bytes) -> None:
+    answer = bulk_frames.decode_answer(data)
+    status, version, tag, length = answer
+    same(answer, bulk_frames.decode_answer(bulk_frames.encode_answer(status, version, tag, length)))
+
+
+def _bulk_answers() -> list[bytes]:
+    return [bulk_frames.encode_answer(status, 7, 5, 1 << 20) for status in bulk_frames.Status]
+
+
+def _manifest(data: bytes) -> None:
+    value = Manifest.decode(data)
+    same(value, Manifest.decode(value.encode()))
+    if data not in _manifests():
+        raise WrongAccept("another manifest has the root of this one")
+
+
+def _manifests() -> list[bytes]:
+    image = memoryview(bytes(range(256)) * 64)
+    spec = TensorSpec(name="w", dtype="float32", shape=(64, 64), offset=0, nbytes=64 * 64 * 4)
+    return [Manifest.build(3, image, [spec], chunk_bytes=4096).encode()]
+
+
+def _pipe(data: bytes) -> None:
+    """One byte that tells the direction, then a frame."""
+    side, frame = data[:1], data[1:]
+    if len(frame) < pipe.PREFIX.size:
+        raise pipe.BadFrame("short")
+    pipe.length(frame[: pipe.PREFIX.size])
+    body = frame[pipe.PREFIX.size :]
+    value = pipe.item(body) if side == b"i" else pipe.answer(body)
+    again = pipe.pack(value)  # compared as bytes: a score may be no number
+    body = again[pipe.PREFIX.size :]
+    same(again, pipe.pack(pipe.item(body) if side == b"i" else pipe.answer(body)))
+
+
+def _pipes() -> list[bytes]:
+    items: list[pipe.Item] = [pipe.ScoreItem("train", 3, [1, 2, 70000]), pipe.ProblemItem("train", 3)]
+    answers: list[pipe.Answer] = [
+        pipe.Ready(),
+        pipe.ScoreOut(0.5),
+        pipe.ProblemOut("2+2?", [1, 2]),
+        pipe.Failed("why"),
+    ]
+    return [b"i" + pipe.pack(it) for it in items] + [b"a" + pipe.pack(it) for it in answers]

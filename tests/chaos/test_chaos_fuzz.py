@@ -1,0 +1,100 @@
+"""No bytes make a decoder raise what it does not name, take what is not there, or eat memory."""
+
+import resource
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from chaos.fuzz import corpus
+from chaos.fuzz.mutations import MAX_BYTES, mutations
+from chaos.fuzz.target import Target, WrongAccept, same
+from transport.refusal import FrameError, Truncated
+
+CORPUS = Path(__file__).parents[1] / "corpus"
+MUTATIONS = 5000
+SLOW = {"config": 600, "history": 1000, "seal": 1500, "job": 1500, "keys": 1000, "journal": 500}
+"""Mutations of what goes through files: the same share of the time for each."""
+GROWTH_KB = 96 << 10
+"""What a target may add to this process; an announced length that is believed takes gigabytes."""
+
+
+@pytest.fixture(scope="module")
+def targets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Target]:
+    return {target.name: target for target in corpus.targets(tmp_path_factory.mktemp("fuzz"))}
+
+
+NAMES = [
+    *("envelope", "body", "token_frame", "stream_hello", "stream_answer", "bulk_request", "bulk_answer"),
+    *("manifest", "pipe", "keys", "journal", "trace", "config", "history", "seal", "job"),
+]
+
+
+def test_every_target_is_tried_here(targets: dict[str, Target]) -> None:
+    assert sorted(targets) == sorted(NAMES)
+    assert {folder.name for folder in CORPUS.iterdir()} <= set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_decoder_takes_what_is_whole_and_refuses_what_is_almost_right_by_name(
+    name: str, targets: dict[str, Target]
+) -> None:
+    target = targets[name]
+    seeds = target.seeds()
+    assert all(target.accepts(seed) for seed in seeds)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    count = SLOW.get(name, MUTATIONS)
+    taken = sum(target.accepts(data) for data in mutations(seeds, count, seed=1))
+    assert 0 < taken < count  # the mutations are neither harmless nor hopeless
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < GROWTH_KB
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_inputs_that_once_broke_a_decoder_or_reached_far_into_it_do_no_harm(
+    name: str, targets: dict[str, Target]
+) -> None:
+    for data in corpus.inputs(CORPUS, name):
+        targets[name].accepts(data)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.binary(max_size=300))
+def test_bytes_from_nowhere_do_no_harm(name: str, data: bytes, targets: dict[str, Target]) -> None:
+    targets[name].accepts(data)
+
+
+def test_a_decoder_that_breaks_its_word_is_found() -> None:
+    def forgets(data: bytes) -> None:
+        if len(data) < 4:
+            raise Truncated("short")
+        same(data, data.replace(b"\xff", b"\xfe"))
+
+    def index(data: bytes) -> None:
+        if len(data) > 4:
+            raise Truncated("long")
+        data[3]
+
+    seeds = [bytes(4)]
+    for take, found in ((forgets, WrongAccept), (index, IndexError)):
+        target = Target("broken", take, (FrameError,), lambda: seeds)
+        with pytest.raises(found):
+            for data in mutations(seeds, MUTATIONS, seed=1):
+                target.accepts(data)
+
+
+def test_the_same_seed_gives_the_same_mutations_and_none_is_endless() -> None:
+    first = list(mutations([b"abc", bytes(300)], 2000, seed=7))
+    assert first == list(mutations([b"abc", bytes(300)], 2000, seed=7))
+    assert len(set(first)) > 1000
+    assert max(map(len, first)) <= MAX_BYTES
+
+
+def test_the_corpus_keeps_every_find_and_a_bounded_rest(tmp_path: Path) -> None:
+    kept = [corpus.keep(tmp_path, "envelope", bytes([n]), find=False) for n in range(corpus.MAX_KEPT + 5)]
+    assert kept.count(None) == 5
+    assert corpus.keep(tmp_path, "envelope", bytes(corpus.MAX_INPUT_BYTES + 1), find=False) is None
+    find = bytes(corpus.MAX_INPUT_BYTES + 1)
+    assert corpus.keep(tmp_path, "envelope", find, find=True) is not None
+    assert find in corpus.inputs(tmp_path, "envelope")
