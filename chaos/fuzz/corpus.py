@@ -11,7 +11,7 @@ from chaos.fuzz.target import Target
 
 MAX_INPUT_BYTES = 16 << 10
 """The largest input that is kept beside others; a find is kept whatever its size."""
-MAX_KEPT = 40
+MAX_KEPT = 16
 """Inputs kept of a target that broke nothing."""
 
 
