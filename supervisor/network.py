@@ -3,11 +3,11 @@
 Owns nothing that it opened: who opens a socket closes it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import zmq
 
-from transport.bulk import BulkServer
+from transport.bulk import BulkServer, BulkSource, Chunk, PullResult, pull
 from transport.key_follower import KeyState
 from transport.keys import Bulk, NodeKeys
 from transport.token_frame import TokenFrame
@@ -70,3 +70,26 @@ class Network:
         server = BulkServer(self.host, keys=self._keys, bulk=self._bulk)
         await server.start()
         return server
+
+    async def pull(
+        self,
+        source: BulkSource,
+        version: int,
+        ranges: Sequence[Chunk],
+        into: memoryview,
+        *,
+        window: int,
+        deadline_s: float,
+        on_chunk: Callable[[Chunk], None],
+    ) -> PullResult:
+        """Fetch `ranges` of a published file: `transport.bulk.pull`. Raises a PullError."""
+        return await pull(
+            source,
+            version,
+            ranges,
+            into,
+            window=window,
+            deadline_s=deadline_s,
+            on_chunk=on_chunk,
+            keys=self._keys,
+        )

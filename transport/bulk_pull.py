@@ -25,6 +25,7 @@ from transport.bulk_frames import (
     decode_answer,
     encode_request,
 )
+from transport.keys import NodeKeys
 from transport.refusal import NotAnEnvelope
 
 STALL_S = 2.0  # a source that does not deliver WAKE_BYTES (or the chunk's rest) in that time is given up
@@ -83,9 +84,12 @@ async def pull(
     window: int = 4,
     deadline_s: float,
     on_chunk: Callable[[Chunk], None] | None = None,
+    keys: NodeKeys | None = None,
 ) -> PullResult:
     """Fetch `ranges` of `version` into `into` (each lands at its own offset), `window` requests in flight on
-    one connection. `on_chunk` is called for each verified chunk. Raises a `PullError`; ValueError for ranges
+    one connection. `on_chunk` is called for each verified chunk. With `keys` it ends (`SourceGone`) when any
+    key is revoked: a source's address does not tell its key, and who is still trusted offers again. Raises a
+    `PullError`; ValueError for ranges
     that do not fit, a read-only `into`, or something that is no token or endpoint."""
     loop = asyncio.get_running_loop()
     into = into.cast("B")
@@ -100,6 +104,7 @@ async def pull(
         )
     began_s = loop.time()
     running = _Pull(source, version, ranges, into, window, on_chunk)
+    leave = keys.allowed.subscribe(running.on_keys) if keys is not None else None
     stall: asyncio.Timeout | None = None
     try:
         async with asyncio.timeout(deadline_s), asyncio.timeout(STALL_S) as stall:
@@ -110,6 +115,9 @@ async def pull(
         raise PullTimeout(f"{source.endpoint}: {why}", running.done) from None
     except OSError as error:
         raise SourceGone(f"{source.endpoint}: {error}", running.done) from None
+    finally:
+        if leave is not None:
+            leave()
     received_bytes = sum(chunk.length for chunk in running.done)
     return PullResult(received_bytes, running.failures.total(), loop.time() - began_s)
 
@@ -134,17 +142,22 @@ class _Pull:
         self._wanted = deque(ranges)
         self._in_flight: deque[tuple[int, Chunk]] = deque()  # the source answers in the order of requests
         self._tag = 0
+        self._connection: socket.socket | None = None
+        self._hung_up = False
         self._loop = asyncio.get_running_loop()
 
     async def run(self, stall: asyncio.Timeout) -> None:
         host, _, port = self._source.endpoint.removeprefix("tcp://").rpartition(":")
         family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
         with socket.socket(family, socket.SOCK_STREAM) as connection:
+            self._connection = connection
             connection.setblocking(False)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await self._loop.sock_connect(connection, (host.strip("[]"), int(port)))
             head = memoryview(bytearray(ANSWER_BYTES))
             while self._wanted or self._in_flight:
+                if self._hung_up:
+                    raise ConnectionAbortedError("a key was revoked, so we hung up")
                 await self._ask(connection)
                 await self._receive(connection, head, stall, None)
                 chunk = self._expect(bytes(head))
@@ -153,6 +166,13 @@ class _Pull:
                 await self._receive(connection, place, stall, digest.update)
                 self._land(chunk, digest.digest())
                 await asyncio.sleep(0)  # while bytes are there reading never suspends: let others run
+
+    def on_keys(self, _added: frozenset[str], removed: frozenset[str]) -> None:
+        """Hang up when a key was revoked."""
+        if removed and self._connection is not None:
+            self._hung_up = True
+            with contextlib.suppress(OSError):  # not connected yet, or closed already
+                self._connection.shutdown(socket.SHUT_RDWR)  # wakes whoever reads or writes
 
     async def _ask(self, connection: socket.socket) -> None:
         token_id, secret = self._source.token[:TOKEN_ID_BYTES], self._source.token[TOKEN_ID_BYTES:]
@@ -179,7 +199,7 @@ class _Pull:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, enough)
             count = await self._loop.sock_recv_into(connection, place[filled : filled + PIECE_BYTES])
             if count == 0:
-                raise ConnectionResetError("the source closed the connection")
+                raise ConnectionResetError("hung up" if self._hung_up else "the source closed the connection")
             if on_piece is not None:
                 on_piece(place[filled : filled + count])
             filled += count

@@ -14,6 +14,7 @@ from pathlib import Path
 from transport.keys import TRUSTED, BadKeys, NodeKeys, fingerprint, read_key, read_trusted
 
 POLL_S = 0.5  # a change holds within a second, also on a busy loop
+FILES_A_LOOK = 64  # whose contents are watched; of more, a file overwritten in place is noticed later
 
 log = logging.getLogger("transport")
 
@@ -48,6 +49,7 @@ class KeyFollower:
         self._loop = asyncio.get_running_loop()
         self._seen: _Signature = ()
         self._settled = False
+        self._idle_looks = 0  # since all files were looked at
         self._reloads = 0
         self._reloaded_s = self._loop.time()
         self._problem = ""
@@ -72,7 +74,12 @@ class KeyFollower:
     def _tick(self) -> None:
         self._timer = self._loop.call_later(self._poll_s, self._tick)
         try:
-            signature = self._look()
+            signature = self._folders()
+            if signature == self._seen[:2] and self._settled and self._idle_looks < self._spare_looks:
+                self._idle_looks += 1
+                return
+            self._idle_looks = 0
+            signature += self._files()
         except OSError as error:
             self._settled = False
             self._tell(f"{error.filename or self._root}: {error.strerror}; the last good list stays in force")
@@ -84,22 +91,27 @@ class KeyFollower:
         self._seen = signature
         self._reload()
 
-    def _look(self) -> _Signature:
-        found = []
+    @property
+    def _spare_looks(self) -> int:
+        """How often the folder alone is looked at before all files are: names that come and go change it."""
+        return len(self._seen) // FILES_A_LOOK
+
+    def _folders(self) -> _Signature:
+        return _signed("", (self._root / "node.public").stat()), _signed("", (self._root / TRUSTED).stat())
+
+    def _files(self) -> _Signature:
         with os.scandir(self._root / TRUSTED) as entries:
-            for entry in entries:
-                if entry.name.endswith(".public"):
-                    about = entry.stat()
-                    found.append((entry.name, about.st_ino, about.st_mtime_ns, about.st_size))
-        own = (self._root / "node.public").stat()
-        return (*sorted(found), ("", own.st_ino, own.st_mtime_ns, own.st_size))
+            return tuple(
+                sorted(
+                    _signed(entry.name, entry.stat()) for entry in entries if entry.name.endswith(".public")
+                )
+            )
 
     def _reload(self) -> None:
         try:
             trusted = frozenset(read_trusted(self._root).values())
             public = read_key(self._root / "node.public")
         except BadKeys as problem:
-            self._settled = False
             self._tell(f"{problem}; the last good list stays in force")
             return
         before = self._keys.allowed.admitted
@@ -122,3 +134,7 @@ class KeyFollower:
         if problem != self._problem:
             self._problem = problem
             log.warning("keys: %s", problem)
+
+
+def _signed(name: str, about: os.stat_result) -> tuple[str, int, int, int]:
+    return name, about.st_ino, about.st_ctime_ns, about.st_size

@@ -25,6 +25,8 @@ Bulk = Literal["loopback", "clear"]
 
 FINGERPRINT_CHARS = 12
 TRUSTED = "trusted"  # folder of the keys that a node admits
+MAX_FILE_BYTES = 4096  # read of a key file; a key has 40
+MAX_TRUSTED = 10_000  # keys of one node, ten for each peer that a process can dial
 Z85_KEY_CHARS = 40
 _Z85 = re.compile(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
 
@@ -108,7 +110,10 @@ def is_key(text: str) -> bool:
 def read_trusted(root: Path) -> dict[str, str]:
     """The trusted keys of a key directory by the names of their files; none without the folder. Raises
     `BadKeys`."""
-    return {path.stem: read_key(path) for path in sorted((root / TRUSTED).glob("*.public"))}
+    files = sorted((root / TRUSTED).glob("*.public"))
+    if len(files) > MAX_TRUSTED:
+        raise BadKeys(f"{root / TRUSTED} holds {len(files)} keys, the limit is {MAX_TRUSTED}: revoke some")
+    return {path.stem: read_key(path) for path in files}
 
 
 def require_keys_beyond_loopback(bind: str, keys: NodeKeys | None) -> None:
@@ -163,7 +168,13 @@ def _host(endpoint: str) -> str:
 def read_key(path: Path) -> str:
     """The key in a file. Raises `BadKeys`."""
     try:
-        text = path.read_text().strip()
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe of that name must not stop the process
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise BadKeys(f"{path} cannot be read: it is no file")
+            text = os.read(fd, MAX_FILE_BYTES).decode().strip()
+        finally:
+            os.close(fd)
     except FileNotFoundError:
         raise BadKeys(f"{path} is missing: make keys with `rlctl keygen`") from None
     except (OSError, UnicodeDecodeError) as error:

@@ -17,7 +17,7 @@ from actors.weights.manifest import Manifest, ManifestError
 from actors.weights.messages import Fetch, Fetched, Offer, Offered, Publish, Published
 from configs.schema import Config
 from supervisor import Actor, AskFailed, Deferred, Refused, handles
-from transport.bulk import BulkSource, Chunk, PullError, pull
+from transport.bulk import BulkSource, Chunk, PullError
 
 OFFER_DEADLINE_S = 5.0
 PULL_DEADLINE_S = 60.0
@@ -146,7 +146,7 @@ class TransferAgent(Actor):
             for chunk in manifest.chunks
             if chunk.offset not in done
         ]
-        result = await pull(
+        result = await self.ctx.network.pull(
             BulkSource(offered.endpoint, offered.token),
             manifest.version,
             left,

@@ -13,7 +13,7 @@ import zmq
 from transport.allow_list import MAX_REVOKED, AllowList
 from transport.gate import Revoked
 from transport.key_follower import KeyFollower
-from transport.keys import NodeKeys, fingerprint, read_trusted
+from transport.keys import BadKeys, NodeKeys, fingerprint, read_trusted
 from transport.mesh import ZmqWire
 from transport.sockets import Listener, default_context, open_router
 from transport.wire import Link, Sent
@@ -160,12 +160,13 @@ async def read(listener: Listener) -> list[bytes]:
         lambda folder: (folder / "new.public").write_text("half a k"),
         lambda folder: (folder / "new.public").write_bytes(b"\xff" * 40),
         lambda folder: (folder / "new.public").mkdir(),
+        lambda folder: os.mkfifo(folder / "new.public"),
         lambda folder: (folder / "new.public").symlink_to("nowhere"),
         lambda folder: folder.rename(folder.with_name("elsewhere")),
         lambda folder: folder.with_name("node.public").unlink(),
         lambda folder: (folder / "spot.public").write_text(""),
     ],
-    ids=["half-written", "binary", "a folder", "dangling", "no folder", "no own key", "emptied"],
+    ids=["half-written", "binary", "a folder", "a pipe", "dangling", "no folder", "no own key", "emptied"],
 )
 async def test_a_damaged_list_keeps_the_last_good_one_and_is_told_once(
     node, eventually, damage, caplog
@@ -193,6 +194,22 @@ async def test_a_list_that_is_mended_comes_into_force(node, eventually, caplog) 
     assert (state.problem, state.trusted, state.reloads) == ("", 1, 1)
 
 
+async def test_a_file_that_becomes_readable_comes_into_force(node, eventually, monkeypatch) -> None:
+    head, spot = node("head"), node("spot")
+    unreadable = BadKeys("spot.public cannot be read: Permission denied")
+
+    def refuse(_root: Path) -> dict[str, str]:
+        raise unreadable
+
+    monkeypatch.setattr("transport.key_follower.read_trusted", refuse)  # root may read everything
+    head.trust(spot)
+    await eventually(lambda: "Permission denied" in head.follower.state().problem)
+    await asyncio.sleep(4 * POLL_S)
+    monkeypatch.setattr("transport.key_follower.read_trusted", read_trusted)
+    (head.root / "trusted" / "spot.public").chmod(0o640)
+    await eventually(lambda: head.keys.allowed.admits(spot.keys.public))
+
+
 async def test_a_key_that_replaces_another_in_the_same_file_is_noticed(node, eventually) -> None:
     head, spot, other = node("head"), node("spot"), node("other")
     head.trust(spot)
@@ -203,6 +220,25 @@ async def test_a_key_that_replaces_another_in_the_same_file_is_noticed(node, eve
     await eventually(lambda: head.keys.allowed.admits(other.keys.public))
     assert not head.keys.allowed.admits(spot.keys.public)
     assert read_trusted(head.root) == {"spot": other.keys.public}
+
+
+async def test_many_keys_cost_no_look_at_each_while_their_folder_is_still(
+    node, eventually, monkeypatch
+) -> None:
+    monkeypatch.setattr("transport.key_follower.FILES_A_LOOK", 2)
+    head, spot = node("head"), node("spot")
+    for number in range(20):
+        (head.root / "trusted" / f"n{number}.public").write_text(NodeKeys.generate().public)
+    await eventually(lambda: head.follower.state().trusted == 20)
+    looks: list[int] = []
+    files = head.follower._files
+    monkeypatch.setattr(head.follower, "_files", lambda: looks.append(1) or files())
+    await asyncio.sleep(22 * POLL_S)
+    assert len(looks) <= 4
+    head.trust(spot)
+    await eventually(lambda: head.keys.allowed.admits(spot.keys.public))
+    (head.root / "trusted" / "n3.public").write_text(NodeKeys.generate().public)  # in place
+    await eventually(lambda: head.follower.state().reloads == 3)
 
 
 async def test_another_key_of_its_own_is_told_and_not_taken(node, eventually) -> None:

@@ -121,6 +121,27 @@ async def test_a_revoked_key_takes_all_tokens_and_connections_along_and_the_trus
         await server.close()
 
 
+async def test_a_puller_hangs_up_when_it_revokes_a_key(server, content, path) -> None:
+    own, source_key = NodeKeys.generate(), NodeKeys.generate()
+    keys = NodeKeys(own.public, own.secret, frozenset({source_key.public}))
+    server.publish(3, path)
+    into = bytearray(len(content))
+    with pytest.raises(bulk.SourceGone, match="hung up") as cut:
+        await pull(
+            source_of(server),
+            3,
+            chunks_of(content),
+            memoryview(into),
+            window=1,
+            deadline_s=10,
+            on_chunk=lambda chunk: keys.allowed.replace(frozenset({own.public})),
+            keys=keys,
+        )
+    assert cut.value.done == tuple(chunks_of(content)[:1])
+    await pull(source_of(server), 3, chunks_of(content)[1:], memoryview(into), deadline_s=10, keys=keys)
+    assert into == content
+
+
 async def test_many_pullers_at_once_get_the_same(server, content, path) -> None:
     server.publish(3, path)
     into = [bytearray(len(content)) for _ in range(8)]

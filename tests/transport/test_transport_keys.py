@@ -4,7 +4,14 @@ import stat
 
 import pytest
 
-from transport.keys import BadKeys, NodeKeys, RefusedToListen, is_loopback, require_keys_beyond_loopback
+from transport.keys import (
+    BadKeys,
+    NodeKeys,
+    RefusedToListen,
+    is_loopback,
+    read_trusted,
+    require_keys_beyond_loopback,
+)
 
 
 def test_keys_come_back_from_their_directory(tmp_path) -> None:
@@ -45,6 +52,18 @@ def test_a_damaged_directory_is_named(tmp_path, damage, says) -> None:
     damage(tmp_path)
     with pytest.raises(BadKeys, match=says):
         NodeKeys.load(tmp_path)
+
+
+def test_a_list_has_a_limit(tmp_path, monkeypatch) -> None:
+    NodeKeys("a" * 40, "b" * 40, frozenset(f"{number:040}" for number in range(3))).save(tmp_path)
+    assert len(read_trusted(tmp_path)) == 3
+    monkeypatch.setattr("transport.keys.MAX_TRUSTED", 2)
+    with pytest.raises(BadKeys, match="holds 3 keys, the limit is 2"):
+        read_trusted(tmp_path)
+
+
+def test_a_key_can_stand_on_a_command_line() -> None:
+    assert not any(NodeKeys.generate().public.startswith("-") for _ in range(300))
 
 
 @pytest.mark.parametrize(
