@@ -15,7 +15,7 @@ from supervisor.actor import Actor, Handler, Suspected, Terminated
 from supervisor.address import Address
 from supervisor.context import Context
 from supervisor.delivery import Deferred, Delivery, Exit, Leave
-from supervisor.errors import Crashed, Overloaded, Refused, Unreachable
+from supervisor.errors import Crashed, JournalUnable, Overloaded, Refused, Suspended, Unreachable
 from supervisor.mailbox import Lane, Mailbox
 from supervisor.message import Done, Message, kind_of
 
@@ -229,13 +229,15 @@ class Cell:
                                 self._reply(delivery, reply)
                         else:
                             await self._unmarked(actor, delivery)
-                    except Refused as refusal:
+                    except (Refused, Suspended) as refusal:
                         _answer(delivery, refusal)
                     except asyncio.CancelledError:  # it ends for another reason, in the midst of this
                         _answer(delivery, Unreachable(f"{self.address} has ended"))
                         raise
                     except Exception as problem:
-                        _answer(delivery, Crashed(f"{self.address}: {type(problem).__name__}: {problem}"))
+                        text = f"{self.address}: {type(problem).__name__}: {problem}"
+                        unable = isinstance(problem, JournalUnable)
+                        _answer(delivery, Suspended(text) if unable else Crashed(text))
                         raise
                     finally:
                         self.deadline = None

@@ -21,6 +21,7 @@ from supervisor.errors import (
     Crashed,
     Overloaded,
     Refused,
+    Suspended,
     Unreachable,
 )
 from supervisor.message import Message, decode_body, encode_body, kind_of
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from supervisor.system import ActorSystem
 
 _FAILURES: dict[str, type[AskFailed]] = {
-    cls.__name__: cls for cls in (AskTimeout, Unreachable, Overloaded, Refused, Crashed)
+    cls.__name__: cls for cls in (AskTimeout, Unreachable, Overloaded, Refused, Suspended, Crashed)
 }
 
 

@@ -27,6 +27,7 @@ from supervisor.inspection_messages import (
 )
 from supervisor.mailbox import Lane
 from supervisor.message import Message
+from supervisor.stand_in import StandIn
 from supervisor.system_messages import (
     ActorState,
     Inspect,
@@ -200,14 +201,14 @@ class Inspection:
         return ActorState(
             name=name,
             incarnation=incarnation,
-            state="running" if cell.ready else "starting",
+            state=_state(cell),
             mailbox=len(cell.mailbox),
             mailbox_limit=self._system.limits.mailbox,
             handled=cell.handled,
             dropped=cell.dropped,
             rate=self.vitals.rate(name, incarnation, cell.handled, now),
             restarts=supervised.restarts if supervised is not None else 0,
-            last_failure=supervised.last_failure if supervised is not None else "",
+            last_failure=_last_failure(cell, supervised),
             parent=supervised.parent if supervised is not None else "",
             strategy=supervised.strategy if supervised is not None else "",
             waits=len(waits),
@@ -246,6 +247,18 @@ def _purpose(kind: type[Actor]) -> str:
     if not text or text.startswith("See the module"):
         text = (inspect.getmodule(kind) or kind).__doc__ or ""
     return text.strip().partition("\n")[0]
+
+
+def _state(cell: Cell) -> str:
+    if isinstance(cell.actor, StandIn):
+        return "suspended"
+    return "running" if cell.ready else "starting"
+
+
+def _last_failure(cell: Cell, supervised: ActorState | None) -> str:
+    if isinstance(cell.actor, StandIn):
+        return cell.actor.reason
+    return supervised.last_failure if supervised is not None else ""
 
 
 def _figures(actor: Actor) -> dict[str, str | int | float]:

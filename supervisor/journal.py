@@ -97,6 +97,10 @@ class Journal:
         self._open()
         return self._store.snapshot(self._stream, self._incarnation, state)
 
+    async def probe(self) -> None:
+        """See `JournalStore.probe`."""
+        await self._store.probe()
+
     def refuses(self) -> str:
         """See `JournalStore.refuses`: ask before work is accepted, not while it is done."""
         return self._store.refuses()

@@ -118,6 +118,17 @@ class Leases:
                 claimed.taken[name] = incarnation
         return claimed
 
+    def fresh(self, names: Mapping[str, int]) -> dict[str, int]:
+        """Those of `names` that a claim would take as new incarnations."""
+        highest = self.highest
+        return {name: number for name, number in names.items() if number > highest.get(name, self.floor)}
+
+    def lives(self, endpoint: str, life: int, now: float) -> None:
+        """The process at `endpoint` gave a sign of life; what it holds it holds on."""
+        holder = self._holders.get(endpoint)
+        if holder is not None and holder.life == life:
+            holder.expires = now + self.lease_s
+
     def renew(self, endpoint: str, life: int, digest: Digest, now: float) -> Claimed:
         """The process at `endpoint` lives and holds what adds up to `digest`."""
         self._sweep(now)

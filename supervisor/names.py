@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from supervisor.address import Address
 from supervisor.deadline import Deadline
-from supervisor.errors import AskFailed, AskTimeout, Fenced, Unreachable
+from supervisor.errors import AskFailed, AskTimeout, Fenced, Suspended, Unreachable
 from supervisor.leases import Digest
 from supervisor.system_messages import (
     SYSTEM,
@@ -66,6 +66,7 @@ class Names:
         self._claimed: dict[str, int] = {}
         self._digest = Digest()
         self._first = True  # the registry knows nothing of this process
+        self._unable = ""
 
     # -- names of this process --
 
@@ -94,6 +95,11 @@ class Names:
             if registry is not None:
                 try:
                     await self._tell_registry(registry, period_s)
+                    self._unable = ""
+                except Suspended as problem:  # what it granted before it goes on granting
+                    if not self._unable:
+                        log.warning("new actors of this process are not found by name: %s", problem)
+                    self._unable = str(problem)
                 except AskFailed as problem:
                     log.debug("lease not renewed: %s", problem)
                     self._next_candidate()
@@ -252,7 +258,7 @@ class Names:
             try:
                 found = await self._system.ask(registry, Lookup(name=name), deadline_s=left, expect=Found)
                 why = ""
-            except Unreachable as problem:
+            except (Unreachable, Suspended) as problem:
                 found, why = Found(address=None), f": {problem}"
                 self._next_candidate()
             if found.address is not None:

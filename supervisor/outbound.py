@@ -13,7 +13,7 @@ from supervisor.address import Address
 from supervisor.asks import Outcome, PendingAsk, PendingAsks
 from supervisor.cell import IN_HAND, Cell, lane_of
 from supervisor.delivery import Delivery
-from supervisor.errors import AskTimeout, Crashed, Unreachable
+from supervisor.errors import AskTimeout, Crashed, Suspended, Unreachable
 from supervisor.message import Message, encode_body, kind_of
 from supervisor.names import MAX_RETRY_S, RETRY_S
 from supervisor.system_messages import SYSTEM
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", bound=Message)
 MAX_RESEND_S = 5.0
+SUSPENDED_RETRY_S = 0.5  # a receiver that takes nothing for now looks once a second whether it can
 MAX_PEERS_CACHED = 4096
 _NOT_ADMITTED = (
     "does not admit us: it needs keys, and our node.public in its trusted/ (`rlctl trust`), or "
@@ -195,6 +196,11 @@ class Outbound:
                     ) from None
                 await asyncio.sleep(min(pause, max(deadline - now(), 0.0)))
                 pause = min(pause * 1.5, MAX_RETRY_S)
+                continue
+            except Suspended:
+                if now() + SUSPENDED_RETRY_S >= deadline:
+                    raise
+                await asyncio.sleep(SUSPENDED_RETRY_S)
                 continue
             if not isinstance(reply, expect):
                 raise Crashed(f"{address} answered {kind_of(reply)}, expected {expect.__name__}")

@@ -5,7 +5,10 @@ across restarts of the registry too. The leases themselves are soft state: a pro
 registry that does not know it claims its names again.
 """
 
+import contextlib
+
 from supervisor.actor import Actor, handles
+from supervisor.errors import JournalUnable, Suspended
 from supervisor.leases import Claimed, Digest, Leases
 from supervisor.mailbox import Lane
 from supervisor.message import Done, Message
@@ -40,11 +43,16 @@ class Fences(Message, frozen=True):
 
 
 class Registry(Actor):
-    """`Leases` behind messages, with journaled fences."""
+    """`Leases` behind messages, with journaled fences.
+
+    Where the journal takes nothing, new incarnations get no name, with the reason, and those that hold one
+    keep it as before: what runs goes on.
+    """
 
     def __init__(self, lease_s: float) -> None:
         self._leases = Leases(lease_s)
         self._since_snapshot = 0
+        self._unable = ""
 
     async def on_start(self) -> None:
         async for event in self.ctx.journal.replay():
@@ -56,6 +64,7 @@ class Registry(Actor):
 
     @handles(ClaimNames, lane=Lane.SYSTEM)
     async def claim(self, message: ClaimNames) -> LeaseGranted:
+        await self._fence(message)
         floor = self._leases.floor
         claimed = self._leases.claim(
             message.endpoint,
@@ -67,16 +76,28 @@ class Registry(Actor):
             first=message.first,
         )
         if claimed.taken:
-            taken = claimed.taken.items()
-            fences = [NameFenced(name=name, incarnation=incarnation) for name, incarnation in taken]
-            await self.ctx.journal.append(*fences)
-            self._since_snapshot += len(fences)
+            self._since_snapshot += len(claimed.taken)
             many = max(SNAPSHOT_EVERY, len(self._leases.highest) // 4)
             if self._since_snapshot >= many or self._leases.floor != floor:
-                self._since_snapshot = 0
                 fenced = Fences(highest=dict(self._leases.highest), floor=self._leases.floor)
-                await self.ctx.journal.snapshot(fenced)
+                with contextlib.suppress(JournalUnable):  # the next claim tries again
+                    await self.ctx.journal.snapshot(fenced)
+                    self._since_snapshot = 0
         return self._granted(claimed)
+
+    async def _fence(self, message: ClaimNames) -> None:
+        """Journal the fences of a claim before it is granted. Raises Suspended where that cannot be."""
+        fences = [
+            NameFenced(name=name, incarnation=n) for name, n in self._leases.fresh(message.names).items()
+        ]
+        try:
+            if fences:
+                await self.ctx.journal.append(*fences)
+                self._unable = ""
+        except JournalUnable as problem:
+            self._leases.lives(message.endpoint, message.life, self.ctx.now())
+            self._unable = f"the registry takes no new names: {problem}"
+            raise Suspended(self._unable) from problem
 
     @handles(RenewLease, lane=Lane.SYSTEM)
     async def renew(self, message: RenewLease) -> LeaseGranted:
@@ -96,8 +117,14 @@ class Registry(Actor):
 
     @handles(Lookup, lane=Lane.SYSTEM)
     async def lookup(self, message: Lookup) -> Found:
-        return Found(address=self._leases.find(message.name, self.ctx.now()))
+        address = self._leases.find(message.name, self.ctx.now())
+        if address is None and self._unable:
+            raise Suspended(self._unable)
+        return Found(address=address)
 
     @handles(ListNames, lane=Lane.SYSTEM)
     async def list_names(self, message: ListNames) -> Names:
         return Names(addresses=self._leases.live(message.prefix, self.ctx.now()))
+
+    def summary(self) -> dict[str, str | int | float]:
+        return {"suspended": self._unable} if self._unable else {}

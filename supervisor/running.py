@@ -7,13 +7,16 @@ Owns how each kind is started, stopped in order, killed, and how its end is told
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from supervisor.child_spec import BRUTAL_KILL, ChildSpec, Waiting
-from supervisor.errors import Cause, Hopeless, Killed, SupervisorFailed
+from supervisor.errors import Cause, Hopeless, JournalError, JournalUnable, Killed, SupervisorFailed
 from supervisor.process import ChildProcess, ProcessExit, ProcessSpec
+from supervisor.stand_in import LOOK_S, StandIn
 
 if TYPE_CHECKING:
     from supervisor.cell import Cell
@@ -22,10 +25,10 @@ if TYPE_CHECKING:
     from supervisor.supervision import Supervisor
     from supervisor.system import ActorSystem
 
+log = logging.getLogger("supervisor")
+
 LONGEST_S = 86400.0
 """What `INFINITY` is to a timer: an ordered stop that takes a day has hung."""
-
-
 KILLED_S = 1.0  # for a killed subtree to be gone; an actor that is deaf to that goes with the process
 
 
@@ -87,7 +90,11 @@ class Running(Protocol):
 
 
 class RunningActor:
-    """An actor; it is up when its `on_start` returned."""
+    """An actor; it is up when its `on_start` returned.
+
+    One whose journal takes nothing for now is not at its end: its heir, or else a `StandIn`, has its name
+    until it can go on.
+    """
 
     pid = 0
 
@@ -103,12 +110,18 @@ class RunningActor:
         self._what = f"actor on {system.node}/{system.process}"
         self._on_end: OnEnd | None = on_end
         self._up = False
+        self._waiting: asyncio.Task[None] | None = None  # for its journal
+        self._system, self._spec, self._journals = system, spec, journals
         if heir is not None and heir.latest().alive:
             self._cell = heir.latest()
             system.adopt(self._cell, self._exited)
         else:
-            keep = spec.mailbox is Waiting.KEEP
-            self._cell = system.spawn(spec.name, spec.start, self._exited, journals, keep=keep)
+            self._cell = self._spawned()
+
+    def _spawned(self) -> Cell:
+        spec, keep = self._spec, self._spec.mailbox is Waiting.KEEP
+        assert callable(spec.start)
+        return self._system.spawn(spec.name, spec.start, self._exited, self._journals, keep=keep)
 
     def heir(self) -> Cell | None:
         """See `Running`."""
@@ -126,14 +139,14 @@ class RunningActor:
         if not started.done() or started.cancelled():
             return None  # its supervisor stops
         problem = started.exception()
-        if isinstance(problem, Exception):
+        if isinstance(problem, Exception) and not isinstance(problem, JournalUnable):
             return Ended.of(problem, self._what)
         self._up = True
         return None
 
     async def stop(self, within_s: float, *, again: bool = False) -> None:
         """See `Running`."""
-        self._on_end = None
+        self._let_go()
         self._cell.keep = self._cell.keep and again
         if within_s == BRUTAL_KILL:
             self.kill()
@@ -142,17 +155,52 @@ class RunningActor:
 
     def kill(self) -> None:
         """See `Running`."""
-        self._on_end = None
+        self._let_go()
         self._cell.keep = False
         self._cell.crash(Killed(f"{self._cell.address.name} was killed by its supervisor"))
 
     def _exited(self, exit_: Exit) -> None:
+        if self._on_end is not None and isinstance(exit_.problem, JournalUnable):
+            self._suspend(exit_.problem)
+            return
         if self._on_end is None or not self._up:
             return  # stopped on purpose, or its start tells
         if exit_.problem is None:
             self._on_end(Ended(exit_.cause, self._what, abnormal=False))
         else:
             self._on_end(Ended.of(exit_.problem, self._what, exit_.cause))
+
+    # -- while its journal takes nothing --
+
+    def _suspend(self, problem: JournalUnable) -> None:
+        reason = str(problem)
+        log.error("%s is suspended: %s", self._spec.name, reason)
+        heir = self._cell.heir
+        if heir is not None:
+            self._cell = heir
+        else:
+            self._cell = self._system.spawn(self._spec.name, lambda: StandIn(reason), None, self._journals)
+        self._waiting = asyncio.get_running_loop().create_task(self._until_journal_works())
+
+    async def _until_journal_works(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            with contextlib.suppress(JournalError):
+                await self._cell.ctx.journal.probe()
+                break
+        if isinstance(self._cell.actor, StandIn):
+            await self._cell.stop(KILLED_S)
+            self._cell = self._spawned()
+        else:
+            self._system.adopt(self._cell, self._exited)
+        self._waiting = None
+        log.warning("%s goes on: its journal takes writes again", self._spec.name)
+
+    def _let_go(self) -> None:
+        self._on_end = None
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
 
 
 class RunningProcess:

@@ -38,7 +38,7 @@ from actors.rollout.scoring import Scoring
 from actors.rollout.token_log import RequestLog
 from actors.rollout.withdrawing import Withdrawals
 from configs.schema import Config
-from supervisor import Actor, Deferred, Done, Lane, Message, Refused, Terminated, handles
+from supervisor import Actor, Deferred, Done, Lane, Message, Refused, Suspended, Terminated, handles
 from transport.token_frame import TokenFrame
 
 SWEEP_S = 1.0
@@ -252,6 +252,8 @@ class RolloutManager(Actor):
                 "the state that made them is lost; begin another run from the last checkpoint (model.path)"
             )
         if name not in self._state.log.batches:
+            if full := self.ctx.journal.refuses():
+                raise Suspended(f"no new batches: {full}")
             self._clocks[name] = BatchClock(self.ctx.now())
             self._act(await self._books.submit(message.batch, message.weights))
         for instance in self._instances.preemptible():
@@ -306,7 +308,9 @@ class RolloutManager(Actor):
 
     def summary(self) -> dict[str, str | int | float]:
         counters = self._state.counters
+        full = self.ctx.journal.refuses()
         return {
+            **({"suspended": f"no new batches: {full}"} if full else {}),
             "batches": len(self._state.log.batches),
             "instances": len(self._instances),
             "tokens": counters.tokens_collected,

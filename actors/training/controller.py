@@ -51,7 +51,7 @@ from actors.training.messages import (
 )
 from actors.training.seeds import request_seed
 from configs.schema import Config
-from supervisor import Actor, AskFailed, Done, Lane, Message, Refused, handles
+from supervisor import Actor, AskFailed, Done, Lane, Message, Refused, Suspended, handles
 
 R = TypeVar("R", bound=Message)
 
@@ -66,6 +66,7 @@ START_DEADLINE_S = 180.0  # until a trainer has joined, loaded and published; im
 ASK_DEADLINE_S = 60.0  # control asks: far above any restart of the one that answers
 STEP_POLL_S = 2.0  # the trainer tells when it is done; this is for when that was lost
 SAMPLE_S = 0.5
+SUSPENDED_S = 3600.0  # for an operator to make space on a full disk; then the job fails, and can be resumed
 MAX_UNDURABLE = 4  # steps ahead of the newest durable checkpoint; then the loop waits for the disk
 
 
@@ -109,6 +110,7 @@ class RLController(Actor):
         self._evals: set[str] = set()
         self._step_done = asyncio.Event()
         self._saved = asyncio.Event()
+        self._waits_for = ""
 
     async def on_start(self) -> None:
         boot: int | None = None
@@ -324,4 +326,20 @@ class RLController(Actor):
         self._chronicle.sample(self._finished + 1, figures, self.ctx.now())
 
     async def _ask(self, to: str, message: Message, expect: type[R]) -> R:
-        return await self.ctx.ask(to, message, deadline_s=ASK_DEADLINE_S, expect=expect)
+        """Ask; whoever takes nothing for now, because a disk is full, say, is waited for and named."""
+        until_s = self.ctx.now() + SUSPENDED_S
+        while True:
+            try:
+                reply = await self.ctx.ask(to, message, deadline_s=ASK_DEADLINE_S, expect=expect)
+            except Suspended as problem:
+                if self.ctx.now() > until_s:
+                    raise
+                self.ctx.log.warning("the job waits: %s", problem)
+                self._waits_for = str(problem)
+            else:
+                self._waits_for = ""
+                return reply
+
+    def summary(self) -> dict[str, str | int | float]:
+        figures: dict[str, str | int | float] = {"step": self._finished, "durable": self._durable}
+        return {**figures, "suspended": self._waits_for} if self._waits_for else figures

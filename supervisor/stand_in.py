@@ -1,0 +1,41 @@
+"""Who stands in for an actor whose journal takes nothing (a full disk, a server that is away).
+
+It holds the actor's name and refuses every ask with the reason (`Suspended`), so that nothing is accepted
+which could be lost. What the actor had accepted is in its journal; `running.RunningActor` looks whether that
+takes writes again and then starts the actor anew. No restart is spent on it, and nobody spins.
+"""
+
+from typing import Any
+
+from supervisor.actor import Actor, Handler, Suspected, Terminated
+from supervisor.errors import Suspended
+from supervisor.mailbox import Lane
+from supervisor.message import Message
+
+LOOK_S = 1.0
+"""Between two looks at the journal; each is one small write."""
+
+
+class StandIn(Actor):
+    """See the module. `reason`: what the journal said."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+    async def refuse(self, message: Message) -> None:
+        """Whatever it is. An end that the actor watched is told again when it watches anew."""
+        if not isinstance(message, Terminated | Suspected):
+            raise Suspended(f"{self.ctx.name} takes nothing for now: {self.reason}")
+
+    def summary(self) -> dict[str, str | int | float]:
+        return {"suspended": self.reason}
+
+    @classmethod
+    def handlers(cls) -> dict[type[Message], tuple[Handler, Lane]]:
+        """One for every kind."""
+        return _Everything()
+
+
+class _Everything(dict[type[Message], tuple[Handler, Lane]]):
+    def get(self, _kind: type[Message], _default: Any = None) -> tuple[Handler, Lane]:
+        return StandIn.refuse, Lane.USER  # type: ignore[return-value]

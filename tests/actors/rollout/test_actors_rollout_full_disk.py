@@ -1,0 +1,70 @@
+"""A manager whose disk fills up begins nothing new, says why, and loses nothing of what it has."""
+
+from pathlib import Path
+
+import pytest
+from rollout_world import submission
+
+from actors.rollout.load_balancer import LoadBalancer
+from actors.rollout.manager import RolloutManager
+from actors.rollout.messages import RolloutFigures, RolloutStatus, SubmitBatch, Weights
+from configs.schema import Config
+from supervisor import Done, JournalFull, SqliteJournal, Supervisor, Suspended, child, one_for_one
+from supervisor.testing import TestSystem
+
+WEIGHTS = Weights(version=1, root=b"root", sources=())
+REASON = "12 KiB are left in /somewhere, new work needs 65536: free space there"
+
+
+def submit(step: int) -> SubmitBatch:
+    return SubmitBatch(batch=submission(f"step-{step}"), weights=WEIGHTS)
+
+
+async def test_no_batch_is_begun_on_a_disk_that_is_nearly_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with TestSystem(tmp_path) as test:
+        test.spawn("rollout/balancer", lambda: LoadBalancer(4))
+        test.spawn("rollout/manager", lambda: RolloutManager(Config()))
+        assert await test.ask("rollout/manager", submit(1), Done) == Done()
+        store = test.system._journals
+        assert isinstance(store, SqliteJournal)
+        with monkeypatch.context() as patched:
+            patched.setattr(store._keeper, "low", lambda: REASON)
+            with pytest.raises(Suspended, match=f"no new batches: {REASON}"):
+                await test.ask("rollout/manager", submit(2), Done, deadline_s=0.3)
+            assert await test.ask("rollout/manager", submit(1), Done) == Done(), "what was begun goes on"
+            figures = await test.ask("rollout/manager", RolloutStatus(), RolloutFigures)
+            assert figures.queued == 4
+            shown = next(row for row in test.system.state().actors if row.name == "rollout/manager")
+            assert shown.figures["suspended"] == f"no new batches: {REASON}"
+        assert await test.ask("rollout/manager", submit(2), Done) == Done()
+
+
+async def test_a_manager_that_finds_the_disk_full_comes_back_with_what_was_acknowledged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("supervisor.running.LOOK_S", 0.05)
+    async with TestSystem(tmp_path) as test:
+        test.spawn("rollout/balancer", lambda: LoadBalancer(4))
+        manager = child("rollout/manager", lambda: RolloutManager(Config()))
+        tree = Supervisor(test.system, one_for_one(manager, name="rollout"), on_failure=pytest.fail)
+        await tree.start()
+        await test.ask("rollout/manager", submit(1), Done)
+        store = test.system._journals
+        assert isinstance(store, SqliteJournal)
+
+        def full(*_: object) -> None:
+            raise JournalFull(REASON)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(store._keeper, "commit", full)
+            patched.setattr(store._keeper, "probe", full)
+            with pytest.raises(Suspended, match="free space there"):
+                await test.ask("rollout/manager", submit(2), Done, deadline_s=1.0)
+            with pytest.raises(Suspended, match="rollout/manager takes nothing for now"):
+                await test.ask("rollout/manager", RolloutStatus(), RolloutFigures, deadline_s=0.2)
+        figures = await test.ask("rollout/manager", RolloutStatus(), RolloutFigures, deadline_s=10.0)
+        assert figures.queued == 4, "the batch that was refused is not there, the one before is"
+        await test.ask("rollout/manager", submit(2), Done)
+        await tree.stop()

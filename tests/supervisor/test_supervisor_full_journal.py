@@ -1,0 +1,189 @@
+"""What actors do while their journal takes nothing: no new work, a reason, nothing lost, nobody spins."""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from supervisor import (
+    Actor,
+    AskTimeout,
+    Done,
+    JournalFull,
+    Message,
+    SqliteJournal,
+    Supervisor,
+    Suspended,
+    child,
+    handles,
+    one_for_one,
+    stand_in,
+)
+from supervisor.system_messages import ActorState
+from supervisor.testing import TestSystem
+
+GRAINS = 400
+
+
+class Grain(Message, frozen=True):
+    number: int
+    husk: bytes = bytes(500)
+
+
+class HowMany(Message, frozen=True):
+    pass
+
+
+class Counted(Message, frozen=True):
+    numbers: list[int]
+
+
+class Silo(Actor):
+    """Keeps what it acknowledged."""
+
+    async def on_start(self) -> None:
+        self.kept = [event.number async for event in self.ctx.journal.replay() if isinstance(event, Grain)]
+
+    @handles(Grain)
+    async def store(self, message: Grain) -> Done:
+        self.kept.append(message.number)  # ahead of its journal, as real actors are
+        await self.ctx.journal.append(message)
+        return Done()
+
+    @handles(HowMany)
+    async def count(self, message: HowMany) -> Counted:
+        return Counted(numbers=self.kept)
+
+
+class Disk:
+    """The disk under the journals of a test system."""
+
+    def __init__(self, system: TestSystem) -> None:
+        store = system.system._journals
+        assert isinstance(store, SqliteJournal)
+        self._db: sqlite3.Connection = store._keeper._db  # type: ignore[attr-defined]
+
+    def fill(self, spare_pages: int = 0) -> None:
+        pages = self._db.execute("PRAGMA page_count").fetchone()[0]
+        self._db.execute(f"PRAGMA max_page_count={pages + spare_pages}")
+
+    def free(self) -> None:
+        self._db.execute("PRAGMA max_page_count=1000000")
+
+
+@pytest.fixture
+async def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[TestSystem]:
+    monkeypatch.setattr("supervisor.running.LOOK_S", 0.05)
+    async with TestSystem(tmp_path) as system:
+        yield system
+
+
+def shown(system: TestSystem, name: str) -> ActorState:
+    return next(row for row in system.system.state().actors if row.name == name)
+
+
+async def supervised(system: TestSystem) -> Supervisor:
+    tree = Supervisor(system.system, one_for_one(child("silo", Silo)), on_failure=pytest.fail)
+    await tree.start()
+    return tree
+
+
+async def until(system: TestSystem, name: str, state: str) -> None:
+    async with asyncio.timeout(10.0):
+        while shown(system, name).state != state:
+            await asyncio.sleep(0.01)
+
+
+async def test_an_actor_whose_disk_is_full_refuses_with_the_reason_and_goes_on_when_there_is_space(
+    system: TestSystem,
+) -> None:
+    assert stand_in.LOOK_S >= 0.5, "in earnest a look is not often"
+    disk = Disk(system)
+    tree = await supervised(system)
+    await system.ask("silo", Grain(number=0), Done)
+    disk.fill(spare_pages=6)
+    acknowledged = [0]
+    with pytest.raises(Suspended, match="free space") as refusal:
+        for number in range(1, GRAINS):
+            await system.ask("silo", Grain(number=number), Done, deadline_s=0.3)
+            acknowledged.append(number)
+    assert "silo" in str(refusal.value)
+    assert 1 < len(acknowledged) < GRAINS
+    await until(system, "silo", "suspended")
+    assert "database or disk is full" in shown(system, "silo").last_failure
+    await asyncio.sleep(0.3)  # several looks at the journal
+    with pytest.raises(Suspended, match="silo takes nothing for now: .*free space"):
+        await system.ask("silo", HowMany(), Counted, deadline_s=0.3)
+    assert shown(system, "silo").restarts == 0, "no restart was spent on it"
+
+    asking = asyncio.ensure_future(system.ask("silo", Grain(number=10_000), Done, deadline_s=10.0))
+    disk.free()
+    assert await asking == Done(), "who still waits is answered"
+    found = await system.ask("silo", HowMany(), Counted)
+    assert found.numbers == [*acknowledged, 10_000], "what was refused left no trace, what was taken is there"
+    assert shown(system, "silo").state == "running"
+    assert shown(system, "silo").restarts == 0
+    await tree.stop()
+
+
+async def test_an_actor_that_starts_on_a_full_disk_is_suspended_and_starts_later(
+    system: TestSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await (await supervised(system)).stop()
+    store = system.system._journals
+    assert isinstance(store, SqliteJournal)
+
+    def full(*_: object) -> None:
+        raise JournalFull("j.sqlite: database or disk is full: free space")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store._keeper, "claim", full)
+        patched.setattr(store._keeper, "probe", full)
+        tree = await supervised(system)
+        assert shown(system, "silo").state == "suspended"
+        with pytest.raises(Suspended, match="free space"):
+            await system.ask("silo", HowMany(), Counted, deadline_s=0.2)
+    await until(system, "silo", "running")
+    await system.ask("silo", Grain(number=1), Done)
+    await tree.stop()
+
+
+async def test_a_supervisor_stops_an_actor_that_is_suspended(system: TestSystem) -> None:
+    disk = Disk(system)
+    tree = await supervised(system)
+    disk.fill()
+    with pytest.raises(Suspended):
+        for number in range(GRAINS):
+            await system.ask("silo", Grain(number=number), Done, deadline_s=0.3)
+    await until(system, "silo", "suspended")
+    await tree.stop()
+    assert system.system.cell("silo") is None
+    disk.free()
+    await asyncio.sleep(0.2)
+    assert system.system.cell("silo") is None
+
+
+async def test_a_registry_on_a_full_disk_keeps_what_it_granted_and_refuses_new_names_with_the_reason(
+    system: TestSystem,
+) -> None:
+    disk = Disk(system)
+    async with TestSystem(system.directory, node="other", join=system) as other:
+        other.spawn("old", Silo)
+        assert (await system.system.resolve("old", 5.0)).name == "old"
+        disk.fill()
+        names = 0
+        with pytest.raises(AskTimeout, match="the registry takes no new names: .*free space") as refusal:
+            for names in range(GRAINS):
+                name = f"{'n' * 200}-{names}"
+                other.spawn(name, Silo)
+                await system.system.resolve(name, 1.0)
+        assert "nobody holds the name" in str(refusal.value)
+        assert "takes no new names" in str(shown(system, "registry").figures["suspended"])
+        await asyncio.sleep(system.system.limits.lease_s * 1.5)
+        system.system.names.forget("old")
+        assert (await system.system.resolve("old", 1.0)).name == "old", "it was renewed meanwhile"
+        disk.free()
+        assert (await system.system.resolve(f"{'n' * 200}-{names}", 5.0)).name
+        assert "suspended" not in shown(system, "registry").figures
