@@ -32,6 +32,7 @@ HELLO_S = 0.5  # between two hellos; ten of them fit into the silence that count
 HELLO_DEADLINE_S = 2.0
 GOODBYE_DEADLINE_S = 1.0  # a goodbye that is lost makes the host count as killed, which harms nobody
 REPORT_DEADLINE_S = 5.0
+CHILDREN_LATE_S = 60.0  # children that start or stop for so long are worth a line, again each time
 MAX_TROUBLES = 8  # reasons remembered as told; more would be the same few in turn
 MARGIN_S = 2.0  # of a notice is kept for stopping the children, at most half of it
 
@@ -111,11 +112,14 @@ class NodeAgent(Actor):
     async def _run(self) -> None:
         """Beside the hellos: children may take longer to start or stop than the silence that counts."""
         while True:
-            await self._given.wait()
+            await self.ctx.idle(self._given)
             self._given.clear()
             job = self._wanted
             try:
-                await self._children.run(job)
+                async with self.ctx.wait(
+                    "its children", on=self._on(), deadline_s=CHILDREN_LATE_S, go_on=True
+                ):
+                    await self._children.run(job)
             except (ConfigError, OSError, JournalError) as problem:
                 known = as_cannot_run(problem)
                 code = known.code if known is not None else FAILED
@@ -154,6 +158,9 @@ class NodeAgent(Actor):
                 await self._report("drained")
         self._go_once()
 
+    def _on(self) -> str:
+        return ", ".join(self._children.names()) or "its children"
+
     def _go_once(self) -> None:
         if not self._going:
             self._going = True
@@ -161,7 +168,10 @@ class NodeAgent(Actor):
             self.ctx.background(self._go(), "stop")
 
     async def _go(self) -> None:
-        await self._children.stop()
+        async with self.ctx.wait(
+            "its children to stop", on=self._on(), deadline_s=CHILDREN_LATE_S, go_on=True
+        ):
+            await self._children.stop()
         self._state = "leaving"
         try:
             await self._hello(GOODBYE_DEADLINE_S)

@@ -27,6 +27,7 @@ from supervisor import (
     Registry,
     Restarted,
     Supervisor,
+    WaitTimeout,
     child,
     one_for_one,
 )
@@ -108,9 +109,10 @@ class _Node:
         await self._stop.wait()
         withdraw_agent(seat.state_dir)
         try:
-            async with asyncio.timeout(LEAVE_S):
+            agent = f"{self._seat.node}/agent"
+            async with self._system.waits.waiting("node agent", "its ordered end", agent, LEAVE_S):
                 await self._close()
-        except TimeoutError:
+        except WaitTimeout:
             log.warning("the ordered end took more than %.0f s; leaving without it", LEAVE_S)
         code, reason = self._end or (OK, "stopped in order")
         if code != OK:

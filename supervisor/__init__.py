@@ -56,6 +56,7 @@ from supervisor.sqlite_journal import SqliteJournal
 from supervisor.supervision import Supervisor
 from supervisor.system import ActorSystem
 from supervisor.tree import Counts, Status
+from supervisor.waits import Waiting
 
 __all__ = [
     "BRUTAL_KILL",
@@ -109,6 +110,7 @@ __all__ = [
     "TreeSpec",
     "Unreachable",
     "WaitTimeout",
+    "Waiting",
     "child",
     "die_with_parent",
     "handles",

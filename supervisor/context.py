@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from supervisor.address import Address
 from supervisor.journal import Journal, JournalStore
+from supervisor.journal_waits import WatchedStore
 from supervisor.mailbox import Lane
 from supervisor.message import Message
-from supervisor.waits import Waiting
+from supervisor.waits import Source, Waiting, idle
 
 if TYPE_CHECKING:
     from supervisor.cell import Cell
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 R = TypeVar("R", bound=Message)
+
+OFFLOAD_LATE_S = 120.0
+"""Work on an actor's thread that takes longer is an event, again each time that it passes: a disk that hangs,
+a device that is gone. A turn of an engine takes milliseconds, a checkpoint of a large model a minute."""
 
 
 class Context:
@@ -65,7 +70,8 @@ class Context:
     def journal(self) -> Journal:
         """The actor's stream of events, kept over its restarts."""
         if self._journal is None:
-            self._journal = Journal(self._journals, self.name, self.incarnation)
+            store = WatchedStore(self._journals, self._system.waits)
+            self._journal = Journal(store, self.name, self.incarnation)
         return self._journal
 
     @property
@@ -142,6 +148,27 @@ class Context:
         """
         return self._system.waits.waiting(self.name, what, on, deadline_s, go_on=go_on)
 
+    async def idle(self, event: asyncio.Event, at_most_s: float | None = None) -> bool:
+        """Until an event of the actor's own, or for `at_most_s`; whether it is set. For a loop that has
+        nothing to do: nobody owes it anything, so it is not a wait and is not listed (see `waits`)."""
+        return await idle(event, at_most_s)
+
+    def late(self, what: str, *, on: str, waited_s: float, reason: str = "deadline passed") -> None:
+        """Something that this actor waited for in its own way (by a timer, say) is late: the event of a
+        wait."""
+        self._system.waits.expire(self.name, what, on, waited_s, reason)
+
+    def lists_waits(self, source: Source) -> None:
+        """While this incarnation lives, list what `source` says beside the waits: for many waits that are
+        known from the state of the actor, so that none has to be entered."""
+        sources = self._system.waits.sources
+        sources.append(source)
+
+        async def forget() -> None:
+            sources.remove(source)
+
+        self.at_end(forget)
+
     def watch(self, address: Address) -> None:
         """Have `on_terminated` called once when this incarnation ends or its process is declared dead."""
         self._system.watch(address, self._cell)
@@ -185,7 +212,9 @@ class Context:
         if self._offloader is None:
             self._offloader = ThreadPoolExecutor(1, thread_name_prefix=self.name)
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._offloader, lambda: work(*args, **kwargs))
+        name = getattr(work, "__qualname__", type(work).__qualname__)
+        async with self.wait("work on its own thread", on=name, deadline_s=OFFLOAD_LATE_S, go_on=True):
+            return await loop.run_in_executor(self._offloader, lambda: work(*args, **kwargs))
 
     def stop(self) -> None:
         """End this incarnation in order when the message in hand is handled: its work is done. A transient

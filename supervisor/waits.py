@@ -17,6 +17,7 @@ deadline that passes is an event of its own, and the wait keeps the time at whic
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
@@ -178,6 +179,11 @@ class Waiting:
         if self._timeout is not None and not self._timeout.expired():
             self._timeout.reschedule(self._wait.deadline.at_s)
 
+    async def look(self, event: asyncio.Event, within_s: float | None = None) -> bool:
+        """Within this wait: until `event` is set, or `within_s` have passed and it is time to look elsewhere;
+        whether it is set."""
+        return await idle(event, within_s)
+
     async def __aexit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
@@ -193,6 +199,18 @@ class Waiting:
             who, what, on = self._words
             waited_s = _now() - wait.since_s
             raise WaitTimeout(f"{who} waited {waited_s:.1f} s for {what} on {on}") from None
+
+
+async def idle(event: asyncio.Event, at_most_s: float | None = None) -> bool:
+    """See `Context.idle`. (Not by `asyncio.wait_for`, which before Python 3.12 may swallow a
+    cancellation.)"""
+    if event.is_set() or at_most_s is None:
+        await event.wait()
+        return True
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(at_most_s):
+            await event.wait()
+    return event.is_set()
 
 
 def _now() -> float:

@@ -74,7 +74,6 @@ class Watches:
 
     def __init__(self, system: ActorSystem) -> None:
         self._system = system
-        self._patience = Patience.within(system.limits.silent_s, beat_s=system.limits.beat_s)
         self._processes: dict[str, _Process] = {}  # by endpoint
         self._local: dict[_Life, list[Cell]] = {}
         self._watchers: dict[str, _Watcher] = {}  # by endpoint
@@ -91,7 +90,9 @@ class Watches:
             return
         process = self._processes.get(address.endpoint)
         if process is None:
-            process = _Process(address.peer, Detector(self._patience, _now()))
+            limits = self._system.limits
+            patience = Patience.within(limits.silent_s, beat_s=limits.beat_s)
+            process = _Process(address.peer, Detector(patience, _now()))
             self._processes[address.endpoint] = process
             self._beat(process)
         cells = process.watched.setdefault(life, [])

@@ -36,6 +36,7 @@ from supervisor import Actor, Address, AskFailed, Done, Lane, Message, Refused, 
 CONTROLLER = "training/controller"
 PROVIDER = "cluster/provider"
 ASK_DEADLINE_S = 10.0
+TAKEN_LATE_S = 60.0  # an order or a piece of news that nobody takes for so long is worth a line
 RETRY_S = 0.2
 LOOK_S = 0.5  # how often silence is looked for; far below the silence that counts
 MAX_UNTOLD = 4 * MAX_MEMBERS  # events that the controller has not taken yet; the oldest go first
@@ -182,16 +183,17 @@ class Scheduler(Actor):
 
     async def _insist(self, message: StartFleet | StopFleet) -> None:
         """Until the Provider took it; it may be restarting."""
-        while True:
-            try:
-                await self.ctx.ask(PROVIDER, message, deadline_s=ASK_DEADLINE_S, expect=Done)
-                return
-            except Refused as refusal:
-                await self.ended(JobEnded(ok=False, reason=str(refusal)))
-                return
-            except AskFailed as problem:
-                self.ctx.log.warning("no answer from the provider: %s", problem)
-                await asyncio.sleep(RETRY_S)
+        async with self.ctx.wait("an order to be taken", on=PROVIDER, deadline_s=TAKEN_LATE_S, go_on=True):
+            while True:
+                try:
+                    await self.ctx.ask(PROVIDER, message, deadline_s=ASK_DEADLINE_S, expect=Done)
+                    return
+                except Refused as refusal:
+                    await self.ended(JobEnded(ok=False, reason=str(refusal)))
+                    return
+                except AskFailed as problem:
+                    self.ctx.log.warning("no answer from the provider: %s", problem)
+                    await asyncio.sleep(RETRY_S)
 
     # -- hosts --
 
@@ -253,19 +255,26 @@ class Scheduler(Actor):
         while True:
             while not self._untold:
                 self._news.clear()
-                await self._news.wait()
+                await self.ctx.idle(self._news)
             event = self._untold[0]
-            key = f"{self.ctx.name}/{self.ctx.incarnation}/{self._told}"
-            try:
-                await self.ctx.ask(CONTROLLER, event, deadline_s=ASK_DEADLINE_S, expect=Done, key=key)
-            except Refused as refusal:
-                self.ctx.log.warning("the controller does not want to know of %s: %s", event, refusal)
-            except AskFailed:
-                await asyncio.sleep(RETRY_S)
-                continue
+            async with self.ctx.wait("news to be heard", on=CONTROLLER, deadline_s=TAKEN_LATE_S, go_on=True):
+                await self._tell_first(event)
             if self._untold and self._untold[0] is event:
                 self._untold.popleft()
             self._told += 1
+
+    async def _tell_first(self, event: NodeSeen) -> None:
+        """Until the controller took it, or the job it was for is over."""
+        key = f"{self.ctx.name}/{self.ctx.incarnation}/{self._told}"
+        while self._untold and self._untold[0] is event:
+            try:
+                await self.ctx.ask(CONTROLLER, event, deadline_s=ASK_DEADLINE_S, expect=Done, key=key)
+                return
+            except Refused as refusal:
+                self.ctx.log.warning("the controller does not want to know of %s: %s", event, refusal)
+                return
+            except AskFailed:
+                await asyncio.sleep(RETRY_S)
 
     def summary(self) -> dict[str, str | int | float]:
         seeding = self._now.seeding

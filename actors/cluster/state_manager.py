@@ -25,6 +25,8 @@ from configs.schema import Config
 from supervisor import Actor, Done, Hopeless, Message, Refused, handles
 
 CONTROLLER = "training/controller"
+TRAINER = "training/trainer"
+COPY_AGAIN_S = 0.1  # a host copy that is being replaced is looked at again
 RECORDS = 16  # newest records in memory: more steps than can be lost between two checkpoints
 
 
@@ -117,7 +119,7 @@ class StateManager(Actor):
     async def _make_durable(self) -> None:
         """Bring the newest host copy to disk, again and again; a newer one overtakes those that wait."""
         while True:
-            await self._wanted.wait()
+            await self.ctx.idle(self._wanted)
             self._wanted.clear()
             copy = await self.ctx.offload(self._copies.newest)
             if copy is None or copy.step <= self._durable:
@@ -126,7 +128,8 @@ class StateManager(Actor):
                 written = await self.ctx.offload(self._store.adopt, copy)
             except Damaged as problem:  # the trainer has replaced it meanwhile; it says so when it is done
                 self.ctx.log.info("host copy of step %d: %s", copy.step, problem)
-                await asyncio.sleep(0.1)
+                async with self.ctx.wait("a whole host copy", on=TRAINER, deadline_s=1.0, go_on=True):
+                    await asyncio.sleep(COPY_AGAIN_S)
                 self._wanted.set()
                 continue
             self._durable = written.step

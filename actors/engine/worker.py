@@ -7,7 +7,6 @@ manager next. It does not survive its own death; its requests continue elsewhere
 """
 
 import asyncio
-import contextlib
 
 from actors.engine.host import EngineHost, Orders, Refusal
 from actors.rollout.messages import (
@@ -26,7 +25,7 @@ from actors.rollout.messages import (
 from actors.training.messages import CloseSeeding, OpenSeeding
 from actors.weights.messages import Fetch, Fetched
 from configs.schema import Config
-from supervisor import Actor, AskFailed, Deferred, Done, Fenced, Refused, Terminated, handles
+from supervisor import Actor, AskFailed, Deferred, Done, Fenced, Refused, Terminated, WaitTimeout, handles
 from transport.token_stream import StreamRefused
 from transport.wire import Peer
 
@@ -34,6 +33,10 @@ MANAGER = "rollout/manager"
 REGISTER_DEADLINE_S = 5.0
 FETCH_DEADLINE_S = 60.0
 HAND_OVER_DEADLINE_S = 30.0
+MANAGER_LATE_S = 30.0  # what takes longer than these is worth a line, again each time; nothing is given up
+WEIGHTS_LATE_S = 60.0
+LOAD_LATE_S = 60.0
+CREDIT_LATE_S = 10.0
 RETRY_S = 0.2
 LOOK_S = 2.0  # between two questions whether the registration still counts; a lost one idles for so long
 
@@ -75,21 +78,7 @@ class RolloutWorker(Actor):
         while True:
             self._manager_lost.clear()
             self._epoch = ""  # whatever was sent to us and has not come is void from here on
-            ask = RegisterInstance(
-                instance=self.ctx.name,
-                worker=self.ctx.address,
-                kind=self._kind,
-                slots=self._config.engine.slots,
-                received=self._received,
-            )
-            try:
-                reply = await self.ctx.ask(MANAGER, ask, deadline_s=REGISTER_DEADLINE_S, expect=Registered)
-            except Refused as refusal:
-                raise Fenced(str(refusal)) from refusal
-            except AskFailed as problem:
-                self.ctx.log.info("no manager yet: %s", problem)
-                await asyncio.sleep(RETRY_S)
-                continue
+            reply = await self._register()
             self._epoch = reply.epoch
             self.ctx.watch(reply.manager)
             self._sender.connect(Peer(reply.stream_endpoint, reply.stream_key))
@@ -100,10 +89,28 @@ class RolloutWorker(Actor):
             while await self._still_registered():
                 continue
 
+    async def _register(self) -> Registered:
+        """Until there is a manager."""
+        ask = RegisterInstance(
+            instance=self.ctx.name,
+            worker=self.ctx.address,
+            kind=self._kind,
+            slots=self._config.engine.slots,
+            received=self._received,
+        )
+        async with self.ctx.wait("a manager", on=MANAGER, deadline_s=MANAGER_LATE_S, go_on=True):
+            while True:
+                try:
+                    return await self.ctx.ask(MANAGER, ask, deadline_s=REGISTER_DEADLINE_S, expect=Registered)
+                except Refused as refusal:
+                    raise Fenced(str(refusal)) from refusal
+                except AskFailed as problem:
+                    self.ctx.log.info("no manager yet: %s", problem)
+                    await asyncio.sleep(RETRY_S)
+
     async def _still_registered(self) -> bool:
         """Wait a while, then ask; at once False when the manager is known to have ended."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._manager_lost.wait(), LOOK_S)
+        if await self.ctx.idle(self._manager_lost, LOOK_S):
             return False
         ask = StillRegistered(instance=self.ctx.name, incarnation=self.ctx.incarnation, epoch=self._epoch)
         try:
@@ -141,24 +148,21 @@ class RolloutWorker(Actor):
         return deferred
 
     async def _hand_over(self, deferred: Deferred) -> None:
-        deadline = self.ctx.now() + HAND_OVER_DEADLINE_S
-        while self._closing:
-            left_s = deadline - self.ctx.now()
-            try:
-                await self.ctx.ask(
-                    MANAGER,
-                    Withdraw(instance=self.ctx.name, grace_s=0.0),
-                    deadline_s=max(left_s, 0.1),
-                    expect=Withdrawn,
-                )
-                break
-            except AskFailed as problem:
-                if left_s <= 0:
-                    deferred.answer(
-                        Refused(f"the requests of {self.ctx.name} were not handed over: {problem}")
-                    )
-                    return
-                await asyncio.sleep(RETRY_S)
+        withdraw = Withdraw(instance=self.ctx.name, grace_s=0.0)
+        try:
+            async with self.ctx.wait("a hand-over", on=MANAGER, deadline_s=HAND_OVER_DEADLINE_S):
+                while self._closing:
+                    try:
+                        await self.ctx.ask(
+                            MANAGER, withdraw, deadline_s=HAND_OVER_DEADLINE_S, expect=Withdrawn
+                        )
+                        break
+                    except AskFailed as problem:
+                        self.ctx.log.info("not handed over yet: %s", problem)
+                        await asyncio.sleep(RETRY_S)
+        except WaitTimeout as late:
+            deferred.answer(Refused(f"the requests of {self.ctx.name} were not handed over: {late}"))
+            return
         deferred.answer(Done())
 
     def _want(self, weights: Weights) -> None:
@@ -167,6 +171,11 @@ class RolloutWorker(Actor):
         self.ctx.background(self._serve(weights), f"weights {weights.version}")
 
     async def _serve(self, weights: Weights) -> None:
+        source = f"{self._node}/transfer"
+        async with self.ctx.wait("weights to serve", on=source, deadline_s=WEIGHTS_LATE_S, go_on=True):
+            await self._fetch_and_serve(weights)
+
+    async def _fetch_and_serve(self, weights: Weights) -> None:
         while self._wanted == weights:
             if self._serves != (weights.version, weights.root):
                 try:
@@ -203,7 +212,10 @@ class RolloutWorker(Actor):
         self._orders.load = fetched
         self._loaded.clear()
         self._wake.set()
-        await self._loaded.wait()
+        async with self.ctx.wait(
+            "its engine to load", on=self.ctx.name, deadline_s=LOAD_LATE_S, go_on=True
+        ) as wait:
+            await wait.look(self._loaded)
 
     # -- requests --
 
@@ -226,9 +238,9 @@ class RolloutWorker(Actor):
         while True:
             if idle and not self._orders:
                 self._wake.clear()
-                await self._wake.wait()
+                await self.ctx.idle(self._wake)
             try:
-                await self._sender.writable()
+                await self._room()
             except StreamRefused as refused:
                 raise Fenced(str(refused)) from refused
             orders, self._orders = self._orders, Orders()
@@ -243,6 +255,14 @@ class RolloutWorker(Actor):
             if orders.load is not None:
                 self._serves = (turn.version, turn.root)
                 self._loaded.set()
+
+    async def _room(self) -> None:
+        """Until the stream takes a frame; the manager grants it by acknowledging."""
+        if self._sender.full:
+            async with self.ctx.wait(
+                "credit of its stream", on=MANAGER, deadline_s=CREDIT_LATE_S, go_on=True
+            ):
+                await self._sender.writable()
 
     async def _report(self, refusal: Refusal) -> None:
         message = CannotTake(

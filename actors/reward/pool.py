@@ -16,8 +16,9 @@ asks in its order; the queue is first in, first out) nor how a worker is talked 
 import asyncio
 from collections import Counter, deque
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 from actors.reward import pipe
 from actors.reward.worker_process import ScorerUnusable, WorkerDied, WorkerHung, WorkerProcess, WorkerSpec
@@ -26,6 +27,22 @@ from supervisor import Intensity, Overloaded
 Status = Literal["ok", "timeout", "crashed", "error"]
 
 LONGEST_BACKOFF_S = 5.0
+START_LATE_S = 5.0  # beyond the time that a worker has for its start: then the start itself hangs
+
+
+class Wait(Protocol):
+    """`Context.wait`."""
+
+    def __call__(
+        self, what: str, *, on: str, deadline_s: float, go_on: bool = False
+    ) -> AbstractAsyncContextManager[object]: ...
+
+
+def _unlisted(
+    what: str, *, on: str, deadline_s: float, go_on: bool = False
+) -> AbstractAsyncContextManager[object]:
+    """For a pool outside of actors (tests, tools)."""
+    return nullcontext()
 
 
 class PoolFailed(RuntimeError):
@@ -96,15 +113,17 @@ class WorkerPool:
         self._submitted = 0
         self._slots: list[asyncio.Task[None]] = []
         self._failure = "it was not started"
+        self._wait: Wait = _unlisted
 
     @property
     def queued(self) -> int:
         """Items that no worker has yet."""
         return self._queue.qsize()
 
-    def start(self) -> None:
-        """Start the workers; items may be given at once."""
+    def start(self, wait: Wait = _unlisted) -> None:
+        """Start the workers; items may be given at once. `wait`: `Context.wait` of whoever owns the pool."""
         self._failure = ""
+        self._wait = wait
         self._slots = [asyncio.create_task(self._slot(), name=f"reward-{n}") for n in range(self.workers)]
         for slot in self._slots:
             slot.add_done_callback(self._slot_ended)
@@ -165,7 +184,11 @@ class WorkerPool:
         failures = 0
         while True:
             try:
-                worker = await WorkerProcess.start(self.spec)
+                start_s = self.spec.start_s + START_LATE_S
+                async with self._wait(
+                    "a worker process to start", on=self.spec.scorer, deadline_s=start_s, go_on=True
+                ):
+                    worker = await WorkerProcess.start(self.spec)
             except ScorerUnusable as error:
                 self._fail(str(error))
                 return

@@ -16,6 +16,8 @@ from actors.reward.worker_process import WorkerSpec
 from configs.schema import Config
 from supervisor import Actor, Crashed, Deferred, Overloaded, Refused, handles
 
+WORKERS = "the reward workers"
+
 
 class RewardProxy(Actor):
     """See the module.
@@ -39,10 +41,11 @@ class RewardProxy(Actor):
             deadline_s=config.reward.deadline_s,
             attempts=config.reward.attempts,
         )
+        self._late_s = config.reward.deadline_s * (config.reward.attempts + 1)
         self._verdicts: Counter[str] = Counter()
 
     async def on_start(self) -> None:
-        self._pool.start()
+        self._pool.start(self.ctx.wait)
         self.ctx.at_end(self._pool.close)
 
     @handles(GetProblems)
@@ -53,9 +56,10 @@ class RewardProxy(Actor):
 
     async def _pose(self, message: GetProblems, deferred: Deferred) -> None:
         try:
-            posed = await asyncio.gather(
-                *[self._pool.problem(message.split, index) for index in message.indices]
-            )
+            async with self.ctx.wait("problems", on=WORKERS, deadline_s=self._late_s, go_on=True):
+                posed = await asyncio.gather(
+                    *[self._pool.problem(message.split, index) for index in message.indices]
+                )
         except (NoProblem, Overloaded) as problem:
             deferred.answer(Refused(str(problem)))
             return
@@ -75,7 +79,8 @@ class RewardProxy(Actor):
             deferred.answer(Refused(f"{message.request}: {len(message.tokens)} bytes are no u32 tokens"))
             return
         try:
-            verdict = await self._pool.score(message.split, message.index, array("I", message.tokens))
+            async with self.ctx.wait("a verdict", on=WORKERS, deadline_s=self._late_s, go_on=True):
+                verdict = await self._pool.score(message.split, message.index, array("I", message.tokens))
         except Overloaded as full:
             deferred.answer(full)
             return

@@ -66,7 +66,7 @@ class Dispatching:
     async def run(self) -> None:
         """Dispatch what waits, whenever something changed."""
         while True:
-            await self._changed.wait()
+            await self._ctx.idle(self._changed)
             self._changed.clear()
             await self._report_load()
             for batch, weights in list(self._books.weights.items()):
@@ -82,7 +82,8 @@ class Dispatching:
         except AskFailed as problem:
             self._ctx.log.warning("no placement: %s", problem)
             self._changed.set()
-            await asyncio.sleep(RETRY_S)
+            async with self._ctx.wait("a placement", on=BALANCER, deadline_s=PLACE_DEADLINE_S, go_on=True):
+                await asyncio.sleep(RETRY_S)
             return
         chosen: dict[str, list[RequestLog]] = {}
         for log, name in zip(waiting, placed.instances, strict=False):
@@ -119,7 +120,11 @@ class Dispatching:
         instance.sending.append(self._ctx.background(delivery, f"dispatch to {instance.name}"))
 
     async def _deliver(self, instance: Instance, committed: Awaitable[int], dispatch: Dispatch) -> None:
-        async with instance.order:
+        late_s = 2 * DISPATCH_DEADLINE_S
+        async with (
+            self._ctx.wait("a dispatch to be taken", on=instance.name, deadline_s=late_s, go_on=True),
+            instance.order,
+        ):
             await committed
             try:
                 await self._ctx.ask(instance.worker, dispatch, deadline_s=DISPATCH_DEADLINE_S, expect=Done)

@@ -34,6 +34,7 @@ from actors.rollout.messages import (
     Withdraw,
     Withdrawn,
 )
+from actors.rollout.owed import Owed
 from actors.rollout.scoring import Scoring
 from actors.rollout.token_log import RequestLog
 from actors.rollout.withdrawing import Withdrawals
@@ -74,6 +75,7 @@ class RolloutManager(Actor):
         self._scoring = Scoring(self.ctx, self._books, self._config.reward, self._scored)
         self._takers = Takers(self.ctx, self._books, self._instances)
         self._withdrawals = Withdrawals(self.ctx, self._state)
+        self._owed = Owed(self.ctx, self._state, self._instances, self._config.rollout.deadline_s)
         await self.ctx.tell(BALANCER, ForgetAll())
         self._receiver = self.ctx.network.token_receiver(
             self._on_frame, self._state.streams.have, window=self._config.limits.credit_frames
@@ -165,11 +167,13 @@ class RolloutManager(Actor):
 
     async def _lose_when_quiet(self, event: Terminated) -> None:
         stream = self._state.streams.alive(event.name, event.incarnation)
-        for _ in range(QUIET_LOOKS):
-            seen = stream.last_seq if stream is not None else 0
-            await asyncio.sleep(QUIET_S)
-            if stream is None or stream.last_seq == seen:
-                break
+        late_s = 2 * QUIET_S * QUIET_LOOKS
+        async with self.ctx.wait("its last frames", on=event.name, deadline_s=late_s, go_on=True):
+            for _ in range(QUIET_LOOKS):
+                seen = stream.last_seq if stream is not None else 0
+                await asyncio.sleep(QUIET_S)
+                if stream is None or stream.last_seq == seen:
+                    break
         if event.name not in self._instances:  # otherwise it is back already
             await self._lose(event.name, event.incarnation, event.cause)
 
@@ -206,9 +210,11 @@ class RolloutManager(Actor):
                     self._awaited.discard(name)
                     await self._lose(name, stream.incarnation, "did not come back")
             elif stream.live() and now - instance.heard_s > self._config.rollout.deadline_s:
+                self._owed.silent(name, now - instance.heard_s)
                 silence = f"held {len(stream.live())} requests in silence for {now - instance.heard_s:.0f} s"
                 await self._lose(name, stream.incarnation, silence)
         self._takers.look()
+        self._owed.look(now)
 
     # -- the token stream --
 
@@ -321,6 +327,7 @@ class RolloutManager(Actor):
 
     def _sent(self, instance: Instance, logs: list[RequestLog]) -> None:
         instance.heard_s = self.ctx.now()  # its silence counts from here
+        self._owed.moved()
         if instance.kind == "preemptible":
             for batch in {log.batch for log in logs}:
                 self._clocks[batch].dispatched(self.ctx.now())

@@ -50,6 +50,10 @@ class Scoring:
         prompt = self._books.state.log.batches[log.batch].submitted.prompts[log.group]
         ask = Score(request=log.id, split=prompt.split, index=prompt.index, tokens=log.tokens.tobytes())
         deadline_s = self._limits.deadline_s * (self._limits.attempts + 1)
+        async with self._ctx.wait("a verdict", on=REWARD, deadline_s=2 * deadline_s, go_on=True):
+            await self._ask_until_scored(log, ask, deadline_s)
+
+    async def _ask_until_scored(self, log: RequestLog, ask: Score, deadline_s: float) -> None:
         pause_s = RETRY_S
         while log.id in self._books.state.log.requests:
             try:

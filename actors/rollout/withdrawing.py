@@ -4,15 +4,15 @@ Owns the withdrawals under way. An abort may be lost on its way and is repeated;
 nothing is known from its own stream, never assumed."""
 
 import asyncio
-import contextlib
 from dataclasses import dataclass, field
 
 from actors.rollout.instances import Instance
 from actors.rollout.messages import Abort, Withdrawn
 from actors.rollout.state import RolloutState
-from supervisor import Context, Deferred
+from supervisor import Context, Deadline, Deferred, Waiting
 
 ABORT_AGAIN_S = 0.5
+ABORT_LATE_S = 10.0  # beyond the grace; an instance that answers no abort for so long is worth a line
 
 
 @dataclass(slots=True)
@@ -49,19 +49,26 @@ class Withdrawals:
 
     async def _run(self, instance: Instance, withdrawal: _Withdrawal, grace_s: float) -> None:
         """Abort what waits at once, what executes after the grace, and again until the stream says: ended."""
-        deadline = self._ctx.now() + grace_s
+        deadline = Deadline.after(grace_s, self._ctx.now())
+        async with self._ctx.wait(
+            "requests to end", on=instance.name, deadline_s=grace_s + ABORT_LATE_S, go_on=True
+        ) as wait:
+            await self._abort_until_ended(instance, withdrawal, deadline, wait)
+
+    async def _abort_until_ended(
+        self, instance: Instance, withdrawal: _Withdrawal, deadline: Deadline, wait: Waiting
+    ) -> None:
         while True:
             self.look()
             if self._under_way.get(instance.name) is not withdrawal:
                 return
             stream = self._state.streams.alive(instance.name, instance.incarnation)
             live = stream.live() if stream is not None else {}
-            late = self._ctx.now() >= deadline
+            late = deadline.passed(self._ctx.now())
             tickets = [number for number, ticket in live.items() if late or not ticket.started]
             withdrawal.aborted |= set(tickets)
             if tickets:
                 await self._ctx.tell(instance.worker, Abort(tickets=tickets))
             self._ended.clear()
-            wait_s = ABORT_AGAIN_S if late else min(ABORT_AGAIN_S, max(deadline - self._ctx.now(), 0.0))
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._ended.wait(), wait_s)
+            left_s = deadline.left_s(self._ctx.now())
+            await wait.look(self._ended, ABORT_AGAIN_S if late else min(ABORT_AGAIN_S, left_s))

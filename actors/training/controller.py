@@ -65,6 +65,9 @@ PROVIDER = "cluster/provider"
 START_DEADLINE_S = 180.0  # until a trainer has joined, loaded and published; imports on a cold disk are slow
 ASK_DEADLINE_S = 60.0  # control asks: far above any restart of the one that answers
 STEP_POLL_S = 2.0  # the trainer tells when it is done; this is for when that was lost
+STEP_LATE_S = 600.0  # a step that takes longer is worth a line, again each time: small ones take seconds
+GROUPS_LATE_S = 120.0  # the same for the time without a new group of an evaluation
+DISK_LATE_S = 120.0  # the same for a checkpoint
 SAMPLE_S = 0.5
 SUSPENDED_S = 3600.0  # for an operator to make space on a full disk; then the job fails, and can be resumed
 MAX_UNDURABLE = 4  # steps ahead of the newest durable checkpoint; then the loop waits for the disk
@@ -187,22 +190,20 @@ class RLController(Actor):
     async def _train(self, order: TrainStep) -> StepResult | None:
         """Ask until the step is done; a trainer that was restarted meanwhile begins it again. None: it came
         back with an earlier state."""
-        while True:
-            self._step_done.clear()
-            try:
-                state = await self._ask(TRAINER, order, TrainState)
-            except Refused:
-                trainer = await self._ask(TRAINER, TrainerStatus(), TrainerIs)
-                if trainer.step < order.step - 1:
-                    self.ctx.log.warning("the trainer went back to step %d", trainer.step)
-                    return None
-                raise
-            if state.result is not None:
-                return state.result
-            try:
-                await asyncio.wait_for(self._step_done.wait(), STEP_POLL_S)
-            except TimeoutError:
-                continue
+        async with self.ctx.wait("a trained step", on=TRAINER, deadline_s=STEP_LATE_S, go_on=True) as wait:
+            while True:
+                self._step_done.clear()
+                try:
+                    state = await self._ask(TRAINER, order, TrainState)
+                except Refused:
+                    trainer = await self._ask(TRAINER, TrainerStatus(), TrainerIs)
+                    if trainer.step < order.step - 1:
+                        self.ctx.log.warning("the trainer went back to step %d", trainer.step)
+                        return None
+                    raise
+                if state.result is not None:
+                    return state.result
+                await wait.look(self._step_done, STEP_POLL_S)
 
     async def _plan_next(self, step: int, batch: str, result: StepResult, plan: Plan) -> Plan:
         """Algorithm 1 on what this step measured; the plan stays where the batch's times are gone."""
@@ -259,18 +260,21 @@ class RLController(Actor):
         engine = trainer.source.rsplit("/", 1)[0] + "/engine"
         await self._ask(engine, OpenSeeding(version=trainer.step, root=trainer.root), Done)
         scores: dict[int, float] = {}
-        while len(scores) < count:
-            take = TakeGroups(
-                batch=batch,
-                taker=self.ctx.incarnation,
-                have=sorted(scores),
-                min_groups=count - len(scores),
-                wait_s=2.0,
-            )
-            groups = await self._ask(MANAGER, take, Groups)
-            scores |= {group.group: group.samples[0].score for group in groups.groups}
-            if len(scores) < count:  # a trainer that was restarted has a new engine, which knows nothing
-                await self._ask(engine, OpenSeeding(version=trainer.step, root=trainer.root), Done)
+        async with self.ctx.wait("complete groups", on=MANAGER, deadline_s=GROUPS_LATE_S, go_on=True) as wait:
+            while len(scores) < count:
+                take = TakeGroups(
+                    batch=batch,
+                    taker=self.ctx.incarnation,
+                    have=sorted(scores),
+                    min_groups=count - len(scores),
+                    wait_s=2.0,
+                )
+                groups = await self._ask(MANAGER, take, Groups)
+                scores |= {group.group: group.samples[0].score for group in groups.groups}
+                if groups.groups:
+                    wait.progress()
+                if len(scores) < count:  # a trainer that was restarted has a new engine, which knows nothing
+                    await self._ask(engine, OpenSeeding(version=trainer.step, root=trainer.root), Done)
         await self._ask(engine, CloseSeeding(), Done)
         mean = sum(scores.values()) / count
         self._chronicle.evaluation(when, trainer.step, mean, count, self.ctx.now())
@@ -290,13 +294,15 @@ class RLController(Actor):
             await self._ask(MANAGER, ReleaseBatch(batch=f"step-{step}"), Done)
 
     async def _until_durable(self, step: int) -> None:
-        while self._durable < step:
-            self._saved.clear()
-            try:
-                await asyncio.wait_for(self._saved.wait(), STEP_POLL_S)
-            except TimeoutError:
+        if self._durable >= step:
+            return
+        async with self.ctx.wait("a checkpoint", on=STATE, deadline_s=DISK_LATE_S, go_on=True) as wait:
+            while self._durable < step:
+                self._saved.clear()
                 state = await self._ask(STATE, LatestState(), StateIs)
                 self._durable = max(self._durable, state.durable_step)
+                if self._durable < step:
+                    await wait.look(self._saved, STEP_POLL_S)
 
     @handles(StateSaved, lane=Lane.SYSTEM)
     async def state_saved(self, message: StateSaved) -> None:

@@ -43,6 +43,7 @@ STATE = "training/state"
 CONTROLLER = "training/controller"
 ASK_DEADLINE_S = 60.0
 WAIT_S = 1.0  # one wait for groups; between two of them the trainer looks whether anybody still rolls out
+GROUPS_LATE_S = 120.0  # so long without a complete group is worth a line, again each time
 COLOCATED_S = 2.0  # seeding window while nobody else rolls out
 
 
@@ -135,13 +136,7 @@ class Trainer(Actor):
             times.lap("seeding", self.ctx.now())
             await self._train(groups, done, times)
         while len(done.groups) < order.groups:
-            reply = await self._take(order, done.groups, self._config.training.micro_batch_groups, WAIT_S)
-            times.lap("waiting", self.ctx.now())
-            groups = reply.groups
-            if not groups and reply.remote_serving == 0:
-                groups = await self._seed(order, done.groups, COLOCATED_S)
-                times.lap("seeding", self.ctx.now())
-            await self._train(groups, done, times)
+            await self._train(await self._more(order, done.groups, times), done, times)
         stats = await self.ctx.offload(compute.finish_step)
         times.lap("training", self.ctx.now())
         result = StepResult(
@@ -191,6 +186,20 @@ class Trainer(Actor):
         self.ctx.log.info("step %d was lost: done again from the same samples", order.step)
         return [[there[group] for group in batch] for batch in record.micro_batches]
 
+    async def _more(self, order: TrainStep, have: list[int], times: _StepTimes) -> list[GroupOut]:
+        """The next groups that are complete; while no preemptible instance serves, this host helps."""
+        least = self._config.training.micro_batch_groups
+        async with self.ctx.wait("complete groups", on=MANAGER, deadline_s=GROUPS_LATE_S, go_on=True):
+            while True:
+                reply = await self._take(order, have, least, WAIT_S)
+                times.lap("waiting", self.ctx.now())
+                groups = reply.groups
+                if not groups and reply.remote_serving == 0:
+                    groups = await self._seed(order, have, COLOCATED_S)
+                    times.lap("seeding", self.ctx.now())
+                if groups:
+                    return groups
+
     async def _seed(self, order: TrainStep, have: list[int], window_s: float) -> list[GroupOut]:
         """Lend the device to rollout for `window_s`, or until nothing of the batch is left.
 
@@ -204,11 +213,12 @@ class Trainer(Actor):
         engine = f"{self._node}/engine"
         opened = OpenSeeding(version=self._done, root=self._root)
         await self.ctx.ask(engine, opened, deadline_s=ASK_DEADLINE_S, expect=Done)
-        while True:
-            reply = await self._take(order, have, left, window_s)
-            if reply.remaining == 0 or reply.remote_serving > 0:
-                break
-            window_s = COLOCATED_S
+        async with self.ctx.wait("the end of seeding", on=MANAGER, deadline_s=GROUPS_LATE_S, go_on=True):
+            while True:
+                reply = await self._take(order, have, left, window_s)
+                if reply.remaining == 0 or reply.remote_serving > 0:
+                    break
+                window_s = COLOCATED_S
         await self.ctx.ask(engine, CloseSeeding(), deadline_s=ASK_DEADLINE_S, expect=Done)
         return reply.groups
 

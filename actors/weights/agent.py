@@ -21,6 +21,7 @@ from transport.bulk import BulkSource, Chunk, PullError
 
 OFFER_DEADLINE_S = 5.0
 PULL_DEADLINE_S = 60.0
+FETCH_LATE_S = 60.0  # a fetch that takes longer is worth a line, again each time
 ATTEMPTS = 20  # offers asked for in one fetch; each failed one costs at least the pause
 RETRY_S = 0.2
 
@@ -100,6 +101,11 @@ class TransferAgent(Actor):
         return deferred
 
     async def _fetch(self, message: Fetch) -> None:
+        on = message.sources[0]
+        async with self.ctx.wait("a version of weights", on=on, deadline_s=FETCH_LATE_S, go_on=True):
+            await self._fetch_from(message)
+
+    async def _fetch_from(self, message: Fetch) -> None:
         began_s = self.ctx.now()
         key = (message.version, message.root)
         pulled_bytes = 0
@@ -146,15 +152,22 @@ class TransferAgent(Actor):
             for chunk in manifest.chunks
             if chunk.offset not in done
         ]
-        result = await self.ctx.network.pull(
-            BulkSource(offered.endpoint, offered.token),
-            manifest.version,
-            left,
-            draft.view,
-            window=self._settings.window,
-            deadline_s=PULL_DEADLINE_S,
-            on_chunk=lambda chunk: done.add(chunk.offset),
-        )
+        on = offered.endpoint
+        async with self.ctx.wait("a bulk pull", on=on, deadline_s=PULL_DEADLINE_S, go_on=True) as wait:
+
+            def come(chunk: Chunk) -> None:
+                done.add(chunk.offset)
+                wait.progress()
+
+            result = await self.ctx.network.pull(
+                BulkSource(offered.endpoint, offered.token),
+                manifest.version,
+                left,
+                draft.view,
+                window=self._settings.window,
+                deadline_s=PULL_DEADLINE_S,
+                on_chunk=come,
+            )
         return result.received_bytes
 
     def _serve(self, manifest: Manifest, model_config: bytes) -> None:

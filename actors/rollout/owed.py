@@ -1,0 +1,61 @@
+"""What the instances owe the manager: tokens of what was dispatched to them, and room for what is queued.
+
+Owns the list of these waits for who looks (`rlctl waits`), and the event when no room came for long. It gives
+nobody up: that is the manager's sweep.
+"""
+
+from collections.abc import Iterator
+
+from actors.rollout.instances import Instances
+from actors.rollout.state import RolloutState
+from supervisor import Context
+from supervisor.system_messages import WaitState
+
+ROOM_LATE_S = 60.0
+"""Requests that nobody takes for so long are worth a line, again each time: no instance serves, or all are
+stuck."""
+INSTANCES = "the instances"
+
+
+class Owed:
+    """See the module.
+
+    Args:
+        deadline_s: silence after which an instance that holds requests is given up.
+    """
+
+    def __init__(self, ctx: Context, state: RolloutState, instances: Instances, deadline_s: float) -> None:
+        self._ctx, self._state, self._instances = ctx, state, instances
+        self._deadline_s = deadline_s
+        self._moved_s = self._said_s = ctx.now()
+        ctx.lists_waits(self.waits)
+
+    def moved(self) -> None:
+        """Requests found room."""
+        self._moved_s = self._said_s = self._ctx.now()
+
+    def look(self, now: float) -> None:
+        """From time to time: whether room is late."""
+        if not self._state.log.queued():
+            self._moved_s = self._said_s = now
+        elif now - self._said_s >= ROOM_LATE_S:
+            self._said_s = now
+            self._ctx.late("room for requests", on=INSTANCES, waited_s=now - self._moved_s)
+
+    def silent(self, name: str, silent_s: float) -> None:
+        """This instance is given up for its silence."""
+        self._ctx.late("tokens", on=name, waited_s=silent_s, reason="given up")
+
+    def waits(self, now: float) -> Iterator[WaitState]:
+        """All of it now."""
+        for name, stream in self._state.streams.items():
+            instance = self._instances.get(name)
+            if instance is not None and stream.live():
+                silent_s = now - instance.heard_s
+                yield self._on("tokens", name, silent_s, self._deadline_s - silent_s)
+        if self._state.log.queued():
+            left_s = self._said_s + ROOM_LATE_S - now
+            yield self._on("room for requests", INSTANCES, now - self._moved_s, left_s)
+
+    def _on(self, what: str, on: str, since_s: float, left_s: float) -> WaitState:
+        return WaitState(who=self._ctx.name, what=what, on=on, since_s=since_s, left_s=max(left_s, 0.0))

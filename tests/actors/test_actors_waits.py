@@ -1,0 +1,138 @@
+"""No actor waits in silence: the text of actors/ and nodeagent/ is searched for waits that nobody would see.
+
+Allowed without more: what stands inside `async with ….wait(…)` (or `….waiting(…)`, `asyncio.timeout(…)`),
+asks (they are listed from the pending ones), and `ctx.idle`, which says that nobody is waited for. All else
+needs a line and a reason below.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted(path for folder in ("actors", "nodeagent") for path in (ROOT / folder).rglob("*.py"))
+
+SCOPES = {"wait", "waiting", "_wait", "timeout", "timeout_at"}
+"""Calls whose `async with` bounds and lists, or at least bounds, what is awaited inside."""
+
+LISTED_BY_CALLER = "called inside the wait of its only caller"
+ALLOWED = {
+    (
+        "actors/cluster/local_hosts.py",
+        "stop",
+    ): "stops of processes, each bounded by SIGKILL; its callers wait",
+    ("actors/engine/worker.py", "_fetch_and_serve"): LISTED_BY_CALLER,
+    ("actors/reward/pool.py", "_slot"): "a pause between two starts of workers, at most LONGEST_BACKOFF_S",
+    ("actors/reward/pool.py", "_submit"): "the proxy waits; tries and their deadlines bound it",
+    ("actors/rollout/books.py", "record"): "a commit: listed by the journal",
+    ("actors/rollout/manager.py", "_acknowledge"): "a commit: listed by the journal",
+    ("actors/rollout/scoring.py", "_ask_until_scored"): LISTED_BY_CALLER,
+    ("actors/cluster/scheduler.py", "_tell_first"): LISTED_BY_CALLER,
+    ("actors/weights/agent.py", "_fetch_from"): LISTED_BY_CALLER,
+    ("nodeagent/agent.py", "_keep_in_touch"): "the period of hellos; each of them is an ask",
+    ("nodeagent/node.py", "_close"): LISTED_BY_CALLER,
+    ("nodeagent/node.py", "run"): "until somebody stops the process: it is idle",
+    ("nodeagent/process.py", "serve"): "until somebody stops the process: it is idle",
+}
+
+
+def suspicious(call: ast.Await) -> str:
+    """Why this await may be a wait that nobody sees; "" for none."""
+    awaited = call.value
+    if isinstance(awaited, ast.Name | ast.Attribute):
+        return f"awaits the future {ast.unparse(awaited)}"
+    if not isinstance(awaited, ast.Call):
+        return f"awaits {ast.unparse(awaited)}"
+    name = ast.unparse(awaited.func)
+    last = name.rsplit(".", 1)[-1]
+    if name == "asyncio.sleep" and not (
+        isinstance(awaited.args[0], ast.Constant) and awaited.args[0].value == 0
+    ):
+        return "sleeps"
+    if last == "wait" and not awaited.args and not awaited.keywords:
+        return f"waits by {name}()"
+    if name == "asyncio.shield":
+        return "waits behind a shield"
+    if name == "asyncio.wait" and not any(keyword.arg == "timeout" for keyword in awaited.keywords):
+        return "waits without a timeout"
+    return ""
+
+
+def awaits(node: ast.AST, function: str, covered: bool) -> Iterator[tuple[str, ast.Await, bool]]:
+    """Every await below `node`, with its function and whether a wait is entered around it."""
+    for child in ast.iter_child_nodes(node):
+        inside, name = covered, function
+        if isinstance(child, ast.AsyncFunctionDef | ast.FunctionDef):
+            inside, name = False, child.name
+        elif isinstance(child, ast.AsyncWith):
+            calls = [item.context_expr for item in child.items if isinstance(item.context_expr, ast.Call)]
+            inside = covered or any(ast.unparse(call.func).rsplit(".", 1)[-1] in SCOPES for call in calls)
+        if isinstance(child, ast.Await):
+            yield name, child, inside
+        yield from awaits(child, name, inside)
+
+
+def findings(source: str) -> list[tuple[str, int, str]]:
+    """Function, line and reason of each await that nobody would see, and each use of what is never right."""
+    tree = ast.parse(source)
+    found = [
+        (function, call.lineno, why)
+        for function, call, covered in awaits(tree, "", False)
+        if not covered and (why := suspicious(call))
+    ]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and ast.unparse(node) == "asyncio.wait_for":
+            found.append(("asyncio.wait_for", node.lineno, "may swallow a cancellation before Python 3.12"))
+    return found
+
+
+def test_every_wait_of_an_actor_is_entered_or_has_a_reason() -> None:
+    silent = [
+        f"{path.relative_to(ROOT)}:{line} ({function}): {why}"
+        for path in FILES
+        for function, line, why in findings(path.read_text())
+        if (str(path.relative_to(ROOT)), function) not in ALLOWED
+    ]
+    assert not silent, "enter these by `async with ctx.wait(...)`, or give a reason here:\n" + "\n".join(
+        silent
+    )
+
+
+def test_every_exception_is_still_needed() -> None:
+    needed = {
+        (str(path.relative_to(ROOT)), function)
+        for path in FILES
+        for function, _, _ in findings(path.read_text())
+    }
+    assert not set(ALLOWED) - needed
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "await self.event.wait()",
+        "await asyncio.sleep(1.0)",
+        "await committed",
+        "await asyncio.wait([task])",
+        "await asyncio.wait_for(self.event.wait(), 3)",
+        "await asyncio.shield(task)",
+    ],
+)
+def test_the_search_finds_what_waits_in_silence(body: str) -> None:
+    assert findings(f"async def f(self):\n    {body}\n")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "async with self.ctx.wait('a thing', on='you', deadline_s=1.0):\n        await self.event.wait()",
+        "async with asyncio.timeout(1.0):\n        await self.event.wait()",
+        "await self.ctx.idle(self.event)",
+        "await self.ctx.ask(to, message, deadline_s=1.0, expect=Done)",
+        "await asyncio.sleep(0)",
+    ],
+)
+def test_the_search_leaves_the_rest_alone(body: str) -> None:
+    assert not findings(f"async def f(self):\n    {body}\n")
