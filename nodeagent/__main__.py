@@ -23,6 +23,7 @@ from nodeagent.children import ROLES
 from nodeagent.exit_codes import MEANINGS, USAGE, CannotRun
 from nodeagent.files import state_base
 from nodeagent.host import LOOPBACK, Seat, run_process
+from nodeagent.metrics_server import metrics_address
 from nodeagent.node import Options, run_node
 from transport.endpoint import endpoint
 from transport.keys import Bulk, RefusedToListen, is_loopback, require_clear_beyond_loopback
@@ -89,7 +90,8 @@ def start_options(args: argparse.Namespace) -> Options:
         except RefusedToListen as problem:
             raise CannotRun(USAGE, f"--listen {problem}") from problem
     seat = Seat(name, "agent", state_dir.absolute(), listen, args.keys, head, bulk=args.bulk)
-    return Options(seat, role, args.fleet == "local")
+    metrics = metrics_address(args.metrics) if args.metrics else None
+    return Options(seat, role, args.fleet == "local", metrics)
 
 
 def default_name() -> str:
@@ -158,6 +160,11 @@ def _parser() -> argparse.ArgumentParser:
         choices=("local", "external"),
         default="external",
         help="head only: start the job's other hosts as local processes, or let them join (default)",
+    )
+    start.add_argument(
+        "--metrics",
+        metavar="HOST:PORT",
+        help="serve this host's metrics to Prometheus, say at 127.0.0.1:9464 (default: nowhere)",
     )
     for name, text, example in (
         ("status", "show the node agent and its children", "nodeagent status --json"),

@@ -96,6 +96,12 @@ class Children:
             await self._stop()
         self._reporter.close()
 
+    def processes(self) -> dict[str, int]:
+        """The pid of each child process that runs."""
+        tree = self._tree
+        found = {name: tree.process(name) for name in tree.names()} if tree is not None else {}
+        return {name: process.pid for name, process in found.items() if process is not None}
+
     def signal(self, name: str, number: int) -> int | None:
         """Send a signal to a child process; its pid, or None where no such process runs."""
         process = self._tree.process(name) if self._tree is not None else None

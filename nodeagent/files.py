@@ -18,11 +18,12 @@ from transport.wire import Peer
 
 AGENT_FILE = "agent.json"
 LOCK_FILE = "agent.lock"
+PROCESSES = "processes"
 
 
 class AgentFile(msgspec.Struct, frozen=True, kw_only=True):
     """`agent.json`: who runs here, where it is reached, which key directory a caller on this host may use,
-    and where its weights may travel unencrypted."""
+    where its weights may travel unencrypted, and where its metrics are ("" where they are not served)."""
 
     node: str
     role: str
@@ -31,6 +32,7 @@ class AgentFile(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     keys: str = ""
     bulk: str = "loopback"
+    metrics: str = ""
 
     @property
     def peer(self) -> Peer:
@@ -94,6 +96,32 @@ def find_agent(state_dir: Path) -> AgentFile:
     if holder != str(agent.pid):  # of an agent that was killed; the one that runs is just starting
         raise nobody
     return agent
+
+
+class ProcessFile(msgspec.Struct, frozen=True, kw_only=True):
+    """`processes/<kind>.json`: where a child process is reached. One of another `pid` than the child that
+    runs is left over from an earlier life."""
+
+    endpoint: str
+    public_key: str
+    pid: int
+
+
+def publish_process(state_dir: Path, kind: str, process: ProcessFile) -> None:
+    """Say where a child process is. Raises OSError."""
+    folder = state_dir / PROCESSES
+    folder.mkdir(exist_ok=True)
+    write_whole(folder / f"{kind}.json", msgspec.json.encode(process))
+
+
+def find_process(state_dir: Path, kind: str, pid: int) -> Peer | None:
+    """Where the child process `kind` with this `pid` is reached; None while it has not said so."""
+    try:
+        data = (state_dir / PROCESSES / f"{kind}.json").read_bytes()
+        process = msgspec.json.decode(data, type=ProcessFile)
+    except (OSError, msgspec.MsgspecError):
+        return None
+    return Peer(process.endpoint, process.public_key) if process.pid == pid else None
 
 
 class StateLock:

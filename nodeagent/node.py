@@ -16,9 +16,10 @@ from actors.cluster.scheduler import Scheduler
 from nodeagent.agent import SCHEDULER, NodeAgent
 from nodeagent.children import Children
 from nodeagent.exit_codes import FAILED, OK, CannotRun, as_cannot_run
-from nodeagent.files import AgentFile, StateLock, publish_agent, withdraw_agent
+from nodeagent.files import AgentFile, StateLock, find_process, publish_agent, withdraw_agent
 from nodeagent.host import Seat, open_log, open_system, prepare_state_dir, wall_ms
 from nodeagent.inventory import take_inventory
+from nodeagent.metrics_server import MetricsServer, Seen, look
 from supervisor import (
     ActorSystem,
     AskFailed,
@@ -39,11 +40,13 @@ log = logging.getLogger("nodeagent")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a node agent is started. `local_fleet`: the head starts the other hosts itself, as processes."""
+    """How a node agent is started. `local_fleet`: the head starts the other hosts itself, as processes;
+    `metrics`: host and port at which the host's metrics are served, None: they are not."""
 
     seat: Seat
     role: str
     local_fleet: bool = False
+    metrics: tuple[str, int] | None = None
 
 
 async def run_node(options: Options, stop: asyncio.Event) -> int:
@@ -70,6 +73,9 @@ class _Node:
         self._system = system
         self._stop = stop
         self._role = options.role
+        self._metrics: MetricsServer | None = None
+        if options.metrics is not None:
+            self._metrics = MetricsServer(options.metrics, self._seen)
         self._end: tuple[int, str] | None = None
         self._left = asyncio.Event()
         self._background: set[asyncio.Task[None]] = set()
@@ -103,6 +109,7 @@ class _Node:
                 pid=self._system.state().pid,
                 keys=str(seat.keys.absolute()) if seat.keys is not None else "",
                 bulk=seat.bulk,
+                metrics=self._metrics.url if self._metrics is not None else "",
             ),
         )
         log.info("node agent of %s (%s) listens at %s", seat.node, self._role, local.endpoint)
@@ -120,7 +127,17 @@ class _Node:
         log.info("%s", reason)
         return code
 
+    async def _seen(self) -> Seen:
+        """The processes of this host, for who reads its metrics."""
+        children = self._children.processes()
+        return await look(
+            self._system,
+            {kind: find_process(self._seat.state_dir, kind, pid) for kind, pid in children.items()},
+        )
+
     async def _close(self) -> None:
+        if self._metrics is not None:
+            await self._metrics.close()
         if self._hosts is not None:
             await self._tree.remove("cluster/provider")  # or it would replace the hosts that leave
             await self._hosts.stop()

@@ -25,6 +25,7 @@ import msgspec
 from actors.cluster.job import config_of
 from actors.cluster.messages import JobSpec
 from nodeagent.exit_codes import FAILED, MEANINGS, OK, USAGE, CannotRun, as_cannot_run
+from nodeagent.files import ProcessFile, publish_process
 from nodeagent.host import LOOPBACK, Bounds, Seat, open_log, open_system, prepare_state_dir, run_process
 from nodeagent.restarts import RestartReporter
 from nodeagent.trees import TREES, Place
@@ -87,7 +88,13 @@ async def serve(kind: str, seat: Seat, job_file: Path, stop: asyncio.Event) -> i
             gave_up(problem)
 
     async with open_system(seat, bounds) as system:
-        log.info("%s of job %s listens at %s", kind, job.run_id, system.wire.local.endpoint)
+        local = system.wire.local
+        publish_process(
+            seat.state_dir,
+            kind,
+            ProcessFile(endpoint=local.endpoint, public_key=local.public_key, pid=os.getpid()),
+        )
+        log.info("%s of job %s listens at %s", kind, job.run_id, local.endpoint)
         reporter = RestartReporter(system)
         tree = Supervisor(system, spec, on_failure=gave_up, on_restart=reporter)
         # Beside the wait: an actor may take long to start (it loads, it asks), a stop must not wait for that.
