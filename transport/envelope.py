@@ -1,20 +1,20 @@
 """The envelope of every control message: one MessagePack array, readable without knowing the body.
 
-Owns the order and the limits of its fields (docs/protocol.md has them as a table). Does not own the body:
-those are bytes, encoded and validated by the layer above. A newer minor version may append fields, which are
-skipped here; a newer major version is refused.
+Owns the order and the limits of its fields (docs/protocol.md has them as a table). Does not own the body
+(bytes, encoded and validated by the layer above), nor version and sequence number: those stand once in the link
+frame that carries a batch of envelopes (`control_frame`). A newer minor version may append fields, skipped here.
 """
 
 import enum
 from typing import Annotated, Final
 
-import msgpack
 import msgspec
 
 from transport.refusal import BadField, FrameError, NotAnEnvelope, Oversize, Truncated, UnknownVersion
 from transport.wire import MAX_FRAME_BYTES
 
 __all__ = [
+    "MAX_ENVELOPE_BYTES",
     "MAX_FRAME_BYTES",
     "BadField",
     "Envelope",
@@ -29,9 +29,7 @@ __all__ = [
     "encode",
 ]
 
-MAGIC: Final = "GL"
-MAJOR: Final = 1
-MINOR: Final = 0
+MAX_ENVELOPE_BYTES: Final = MAX_FRAME_BYTES - 256  # the rest is for the header of the frame that carries it
 
 Name = Annotated[str, msgspec.Meta(max_length=255)]
 Key = Annotated[str, msgspec.Meta(max_length=1024)]
@@ -45,23 +43,20 @@ class Lane(enum.IntEnum):
     USER = 1
 
 
-class Mode(enum.Enum):
+class Mode(enum.IntEnum):
     """What a message is in a conversation."""
 
-    TELL = "tell"
-    ASK = "ask"
-    REPLY = "reply"
-    ERROR = "error"
+    TELL = 0
+    ASK = 1
+    REPLY = 2
+    ERROR = 3
 
 
-class Envelope(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """One control message. `src`/`dst` are actor names with their incarnations (0 = whichever is alive);
-    `seq` counts per sender, receiver and lane; `corr` pairs an ask with its reply (0 = none); `key` is the
-    idempotency key of an ask; `deadline_left_ms` is what is left of the caller's deadline (0 = none)."""
+class Envelope(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
+    """One control message, as its receiver sees it. `src`/`dst` are actor names with their incarnations
+    (0 = whichever is alive); `corr` pairs an ask with its reply (0 = none); `key` is the idempotency key of
+    an ask; `deadline_left_ms` is what is left of the caller's deadline (0 = none)."""
 
-    magic: str = MAGIC
-    major: int = MAJOR
-    minor: int = MINOR
     kind: Name
     lane: Lane = Lane.USER
     mode: Mode = Mode.TELL
@@ -69,55 +64,49 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     src_inc: Count = 0
     dst: Name
     dst_inc: Count = 0
-    seq: Count = 0
     corr: Count = 0
     key: Key = ""
     deadline_left_ms: Count = 0
     trace: Key = ""
-    body: bytes = b""
+    body: bytes
 
 
-def encode(envelope: Envelope) -> bytes:
-    """Pack an envelope. Raises `Oversize` beyond `MAX_FRAME_BYTES`."""
-    values = msgspec.structs.astuple(envelope)
-    frame: bytes = msgpack.packb([value.value if isinstance(value, enum.Enum) else value for value in values])
-    if len(frame) > MAX_FRAME_BYTES:
-        raise Oversize(
-            f"{envelope.kind} to {envelope.dst} takes {len(frame)} bytes, the limit is {MAX_FRAME_BYTES}"
-        )
-    return frame
+_pack = msgspec.msgpack.Encoder().encode
+_unpack = msgspec.msgpack.Decoder(Envelope).decode
 
 
-def decode(frame: bytes) -> Envelope:
-    """Unpack an envelope. Raises a `FrameError`: `Oversize`, `Truncated`, `NotAnEnvelope`, `UnknownVersion`
-    or `BadField`; nothing else, whatever the bytes."""
-    if len(frame) > MAX_FRAME_BYTES:
-        raise Oversize(f"envelope of {len(frame)} bytes, the limit is {MAX_FRAME_BYTES}")
-    values = _unpack(frame)
-    # Said in the order in which it matters: not ours, another version, a field.
-    if not isinstance(values, list) or len(values) < 2:
-        raise NotAnEnvelope("MessagePack, but no envelope")
-    magic, major = values[:2]
-    if magic != MAGIC:
-        raise NotAnEnvelope(f"magic {str(magic)[:16]!r}, expected {MAGIC!r}")
-    if major != MAJOR:
-        if isinstance(major, int):
-            raise UnknownVersion("envelope", major, MAJOR)
-        raise NotAnEnvelope("MessagePack, but no envelope")
+def encode(
+    kind: str,
+    dst: str,
+    body: bytes,
+    lane: int = Lane.USER,
+    mode: int = Mode.TELL,
+    src: str = "",
+    src_inc: int = 0,
+    dst_inc: int = 0,
+    corr: int = 0,
+    key: str = "",
+    deadline_left_ms: int = 0,
+    trace: str = "",
+) -> bytes:
+    """Pack the fields of `Envelope`; what it says of them holds here. On the path of every message: it makes
+    no object besides the bytes, and leaves the limits of names to the receiver. Raises `Oversize` beyond
+    `MAX_ENVELOPE_BYTES`."""
+    packed = _pack((kind, lane, mode, src, src_inc, dst, dst_inc, corr, key, deadline_left_ms, trace, body))
+    if len(packed) > MAX_ENVELOPE_BYTES:
+        raise Oversize(f"{kind} to {dst} takes {len(packed)} bytes, the limit is {MAX_ENVELOPE_BYTES}")
+    return packed
+
+
+def decode(packed: bytes) -> Envelope:
+    """Unpack one envelope. Raises a `FrameError`: `Oversize`, `Truncated`, `NotAnEnvelope` or `BadField`;
+    nothing else, whatever the bytes."""
+    if len(packed) > MAX_FRAME_BYTES:
+        raise Oversize(f"envelope of {len(packed)} bytes, the limit is {MAX_FRAME_BYTES}")
     try:
-        return msgspec.convert(values, Envelope)
+        return _unpack(packed)
     except msgspec.ValidationError as error:
         raise BadField(f"envelope field: {error}") from None
-
-
-def _unpack(frame: bytes) -> object:
-    try:
-        values: object = msgpack.unpackb(frame, strict_map_key=False)
-    except msgpack.ExtraData as error:
-        raise NotAnEnvelope(f"no MessagePack envelope: {len(error.extra)} bytes after its end") from None
-    except (msgpack.FormatError, msgpack.StackError, UnicodeDecodeError, TypeError) as error:
-        raise NotAnEnvelope(f"no MessagePack envelope: {error or type(error).__name__}") from None
-    except ValueError as error:  # what msgpack says of input that ends too early, or announces too much
-        kind = Truncated if "incomplete" in str(error) or "exceeds" in str(error) else NotAnEnvelope
-        raise kind(f"envelope: {error}") from None
-    return values
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        kind = Truncated if "truncated" in str(error) else NotAnEnvelope
+        raise kind(f"no envelope: {error}") from None

@@ -1,7 +1,8 @@
 """The state of one dialled link, shared by every carrier.
 
 Owns the order of `Link` events, the bounded hold before the peer answers, and the two deadlines (answer and
-grace). Does not own the connection: the carrier reports `up`, `lost` and `rejected`, and gives `transmit`.
+grace). Does not own the connection: the carrier reports `up`, `lost`, `nobody_there` and `rejected`, and gives
+`transmit`.
 """
 
 import asyncio
@@ -78,6 +79,11 @@ class DialledLink:
         self.state = Link.SUSPECT
         self._timer = self._loop.call_later(self._grace_s, self._down)
         self._on_link(self.peer, Link.SUSPECT)
+
+    def nobody_there(self) -> None:
+        """The connection broke and nobody listens at the other end any longer: no use in waiting."""
+        if not self._closed and self.state is Link.SUSPECT:
+            self._down()
 
     def rejected(self) -> None:
         """The peer answered and will not have us: no use in waiting."""

@@ -8,6 +8,7 @@ import asyncio
 import itertools
 from collections import Counter, deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from transport.link import DialledLink
 from transport.refusal import FrameError, Refusals
@@ -23,8 +24,16 @@ from transport.wire import (
     check_frames,
 )
 
+DIAL_ROUTE = b"\0dial#"  # of what comes back on a dialled link; no name begins so
 INBOX_FRAMES = 1000  # messages waiting at one wire; beyond it senders get NO_CREDIT
 DRAIN_BUDGET = 256  # messages delivered in one turn of the loop
+
+
+@dataclass(frozen=True, slots=True)
+class _Dial:
+    link: DialledLink
+    forth: Route  # what the listener sees
+    back: Route  # what the dialler sees
 
 
 class LoopbackNetwork:
@@ -33,52 +42,81 @@ class LoopbackNetwork:
     def __init__(self, *, grace_s: float = GRACE_S, connect_deadline_s: float = CONNECT_DEADLINE_S) -> None:
         self.grace_s = grace_s
         self.connect_deadline_s = connect_deadline_s
-        self._listening: dict[str, LoopbackWire] = {}  # by endpoint
-        self._by_route: dict[Route, LoopbackWire] = {}
-        self._opened = itertools.count(1)
+        self.numbers = itertools.count(1)  # of diallings
+        self._wires: dict[str, LoopbackWire] = {}  # open ones by endpoint
+        self._diallers: dict[Route, LoopbackWire] = {}  # by forth route
+        self._cut: set[str] = set()  # endpoints that cannot be reached now
 
     def wire(self, name: str) -> "LoopbackWire":
         """Open the wire of process `name`; a name in use is refused with ValueError."""
-        wire = LoopbackWire(self, name, next(self._opened))
-        if wire.local.endpoint in self._listening:
+        wire = LoopbackWire(self, name)
+        if wire.local.endpoint in self._wires:
             raise ValueError(f"loopback wire {name!r} is open already: close it first")
-        self._listening[wire.local.endpoint] = wire
-        self._by_route[wire.route] = wire
-        for other in self._by_route.values():
-            other.reached(wire.local.endpoint)
+        self._wires[wire.local.endpoint] = wire
+        self._reached(wire.local.endpoint)
         return wire
 
     def kill(self, name: str) -> None:
         """Take a wire away as a crash would: its peers learn it from their links."""
-        wire = self._listening.get(f"loop://{name}")
+        wire = self._wires.get(f"loop://{name}")
         if wire is not None:
             wire.shut()
 
-    def find(self, endpoint: str) -> "LoopbackWire | None":
-        """The open wire at an endpoint."""
-        return self._listening.get(endpoint)
+    def cut(self, name: str) -> None:
+        """Break every connection that leads to `name` and let none be made, as a partition would."""
+        self._cut.add(f"loop://{name}")
+        self._lost(f"loop://{name}")
 
-    def follow(self, route: Route) -> "LoopbackWire | None":
-        """The wire that a route leads to, if it is still the same one."""
-        return self._by_route.get(route)
+    def mend(self, name: str) -> None:
+        """End a cut."""
+        self._cut.discard(f"loop://{name}")
+        if f"loop://{name}" in self._wires:
+            self._reached(f"loop://{name}")
+
+    def find(self, endpoint: str) -> "LoopbackWire | None":
+        """The wire that can be reached at an endpoint."""
+        return self._wires.get(endpoint) if endpoint not in self._cut else None
+
+    def listens(self, endpoint: str) -> bool:
+        """Whether somebody is there, or might be behind a cut."""
+        return endpoint in self._wires or endpoint in self._cut
+
+    def dialler(self, route: Route) -> "LoopbackWire | None":
+        """The wire that dialled under this route, while it keeps that link."""
+        return self._diallers.get(route)
+
+    def dialled(self, route: Route, wire: "LoopbackWire") -> None:
+        """A wire began to dial under `route`."""
+        self._diallers[route] = wire
+
+    def hung_up(self, route: Route) -> None:
+        """It gave the link up."""
+        self._diallers.pop(route, None)
 
     def remove(self, wire: "LoopbackWire") -> None:
         """A wire closed: break every link to it."""
-        self._listening.pop(wire.local.endpoint, None)
-        self._by_route.pop(wire.route, None)
-        for other in list(self._by_route.values()):
-            other.lost(wire.local.endpoint)
+        self._wires.pop(wire.local.endpoint, None)
+        self._lost(wire.local.endpoint)
+
+    def _reached(self, endpoint: str) -> None:
+        for other in list(self._wires.values()):
+            other.reached(endpoint)
+
+    def _lost(self, endpoint: str) -> None:
+        for other in list(self._wires.values()):
+            other.lost(endpoint)
 
 
 class LoopbackWire:
     """`Wire` between objects of one process."""
 
-    def __init__(self, network: LoopbackNetwork, name: str, number: int) -> None:
-        self.route: Route = f"{name}#{number}".encode()
+    def __init__(self, network: LoopbackNetwork, name: str) -> None:
         self._network = network
+        self._name = name
         self._local = Peer(f"loop://{name}")
         self._refusals = Refusals(self._local.endpoint)
-        self._links: dict[Peer, DialledLink] = {}
+        self._dials: dict[Peer, _Dial] = {}
+        self._by_back: dict[Route, Peer] = {}
         self._inbox: deque[tuple[Route, list[bytes]]] = deque()
         self._on_frames: OnFrames | None = None
         self._on_link: OnLink | None = None
@@ -93,20 +131,27 @@ class LoopbackWire:
     def refused(self) -> Counter[str]:
         return self._refusals.by_reason
 
+    def peer_of(self, route: Route) -> Peer | None:
+        return self._by_back.get(route)
+
     def refuse(self, route: Route, reason: str, detail: str) -> None:
-        self._refusals.count(route.decode(errors="replace"), reason, detail)
+        peer = self._by_back.get(route)
+        source = peer.endpoint if peer is not None else route.decode(errors="replace")
+        self._refusals.count(source, reason, detail)
 
     def send(self, to: Peer | Route, frames: Sequence[bytes]) -> Sent:
         check_frames(frames)
         if self._closed:
             return Sent.NO_ROUTE
         if isinstance(to, Peer):
-            link = self._links.get(to) or self._dial(to)
-            return link.send(frames)
-        target = self._network.follow(to)
-        if target is None:
+            return (self._dials.get(to) or self._dial(to)).link.send(frames)
+        if to.startswith(DIAL_ROUTE):
+            peer = self._by_back.get(to)
+            return self._dials[peer].link.send(frames) if peer is not None else Sent.NO_ROUTE
+        dialler = self._network.dialler(to)
+        if dialler is None or self._network.find(self._local.endpoint) is None:
             return Sent.NO_ROUTE
-        return Sent.OK if target.deliver(self.route, frames) else Sent.NO_CREDIT
+        return Sent.OK if dialler.answer(to, frames) else Sent.NO_CREDIT
 
     def listen(self, on_frames: OnFrames, on_link: OnLink) -> None:
         self._on_frames = on_frames
@@ -114,9 +159,11 @@ class LoopbackWire:
         self._schedule()
 
     def forget(self, peer: Peer) -> None:
-        link = self._links.pop(peer, None)
-        if link is not None:
-            link.close()
+        dial = self._dials.pop(peer, None)
+        if dial is not None:
+            del self._by_back[dial.back]
+            self._network.hung_up(dial.forth)
+            dial.link.close()
 
     async def close(self) -> None:
         self.shut()
@@ -126,32 +173,39 @@ class LoopbackWire:
         if self._closed:
             return
         self._closed = True
-        for peer in list(self._links):
+        for peer in list(self._dials):
             self.forget(peer)
         self._inbox.clear()
         self._network.remove(self)
 
     def deliver(self, route: Route, frames: Sequence[bytes]) -> bool:
-        """Take a message from another wire; False when the inbox is full or the wire closed."""
+        """Take a message that bears `route`; False when the inbox is full or the wire closed."""
         if self._closed or len(self._inbox) >= INBOX_FRAMES:
             return False
         self._inbox.append((route, [bytes(frame) for frame in frames]))
         self._schedule()
         return True
 
+    def answer(self, forth: Route, frames: Sequence[bytes]) -> bool:
+        """Take a message that came back on the link dialled under `forth`."""
+        return any(dial.forth == forth and self.deliver(dial.back, frames) for dial in self._dials.values())
+
     def reached(self, endpoint: str) -> None:
         """Somebody opened `endpoint`: links that wait for it are up from the next turn on."""
-        for peer, link in self._links.items():
+        for peer, dial in self._dials.items():
             if peer.endpoint == endpoint:
-                asyncio.get_running_loop().call_soon(link.up)
+                asyncio.get_running_loop().call_soon(self._answered, peer, dial.link)
 
     def lost(self, endpoint: str) -> None:
         """The wire at `endpoint` is gone."""
-        for peer, link in list(self._links.items()):
+        for peer, dial in list(self._dials.items()):
             if peer.endpoint == endpoint:
-                link.lost()
+                dial.link.lost()
+                if not self._network.listens(endpoint):
+                    dial.link.nobody_there()
 
-    def _dial(self, peer: Peer) -> DialledLink:
+    def _dial(self, peer: Peer) -> _Dial:
+        number = b"%d" % next(self._network.numbers)
         link = DialledLink(
             peer,
             lambda frames: self._transmit(peer, frames),
@@ -160,10 +214,13 @@ class LoopbackWire:
             grace_s=self._network.grace_s,
             connect_deadline_s=self._network.connect_deadline_s,
         )
-        self._links[peer] = link
+        dial = _Dial(link, self._name.encode() + b"#" + number, DIAL_ROUTE + number)
+        self._dials[peer] = dial
+        self._by_back[dial.back] = peer
+        self._network.dialled(dial.forth, self)
         if self._network.find(peer.endpoint) is not None:
             asyncio.get_running_loop().call_soon(self._answered, peer, link)
-        return link
+        return dial
 
     def _answered(self, peer: Peer, link: DialledLink) -> None:
         if self._network.find(peer.endpoint) is not None:  # it may have closed since it was dialled
@@ -171,7 +228,7 @@ class LoopbackWire:
 
     def _transmit(self, peer: Peer, frames: Sequence[bytes]) -> bool:
         target = self._network.find(peer.endpoint)
-        return target is not None and target.deliver(self.route, frames)
+        return target is not None and target.deliver(self._dials[peer].forth, frames)
 
     def _tell_link(self, peer: Peer, state: Link) -> None:
         if self._on_link is not None:

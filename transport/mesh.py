@@ -138,6 +138,10 @@ class ZmqWire:
     def refused(self) -> Counter[str]:
         return self._refusals.by_reason
 
+    def peer_of(self, route: Route) -> Peer | None:
+        dial = self._by_route.get(route)
+        return dial.link.peer if dial is not None else None
+
     def refuse(self, route: Route, reason: str, detail: str) -> None:
         dial = self._by_route.get(route)
         source = dial.link.peer.endpoint if dial is not None else route.decode(errors="replace")

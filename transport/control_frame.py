@@ -1,0 +1,205 @@
+"""The messages of a control link, each one MessagePack array in one frame: `["GL", major, minor, type, ...]`.
+
+Owns their fields and the versions. The first three fields are fixed for ever, so that any two releases can at
+least name each other's version. A newer minor version may append fields to a message and to the envelopes in
+it; they are skipped. Another major is refused. When which message is sent is `link_end` and `links`.
+"""
+
+import enum
+from collections.abc import Callable, Sequence
+from typing import Annotated, Final
+
+import msgspec
+
+from transport.envelope import Count, Envelope
+from transport.refusal import BadField, NotAnEnvelope, Oversize, Truncated, UnknownVersion
+from transport.wire import MAX_FRAME_BYTES
+
+MAGIC: Final = "GL"
+MAJOR: Final = 2
+MINOR: Final = 0
+MAX_BATCH: Final = 256  # envelopes in one frame
+
+
+class Type(enum.IntEnum):
+    """Which message."""
+
+    HELLO = 1
+    WELCOME = 2
+    DATA = 3
+    ACK = 4
+    REFUSED = 5
+    GONE = 6
+
+
+class _Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    magic: str
+    major: int
+    minor: int
+    type: int
+
+
+class Hello(_Head, frozen=True, gc=False):
+    """Dialler to listener, on every connection: who speaks (`life`), to which session of the listener
+    (`peer_life`, 0 = a new one), its first message that is not acknowledged, what it received (`ack`), and up
+    to which number it takes tells (`limit`)."""
+
+    life: Count
+    peer_life: Count
+    first: Count
+    ack: Count
+    limit: Count
+
+
+class Welcome(_Head, frozen=True, gc=False):
+    """Listener to dialler: the session stands. `peer_life` repeats the dialler's life."""
+
+    life: Count
+    peer_life: Count
+    ack: Count
+    limit: Count
+
+
+class Data(_Head, frozen=True):
+    """Envelopes numbered `first`, `first + 1`, ...; None where one was refused. `life` is the sender's."""
+
+    life: Count
+    first: Count
+    ack: Count
+    limit: Count
+    envelopes: Annotated[list[Envelope | None], msgspec.Meta(max_length=MAX_BATCH)]
+
+
+class Ack(_Head, frozen=True, gc=False):
+    """Everything up to `ack` is here. `again`: what was sent after it is missing. `sent`: number of the last
+    message that went this way; who has less answers with `again`. 0 = no question."""
+
+    life: Count
+    ack: Count
+    limit: Count
+    again: bool
+    sent: Count
+
+
+class RefusedLink(_Head, frozen=True, gc=False):
+    """The sender does not speak this version."""
+
+    text: str
+
+
+class Gone(_Head, frozen=True, gc=False):
+    """The session of this `life` (the addressee's) is unknown here: it ended, or this process is another."""
+
+    life: Count
+
+
+ControlFrame = Hello | Welcome | Data | Ack | RefusedLink | Gone
+
+_TYPES: dict[int, type[ControlFrame]] = {
+    Type.HELLO: Hello,
+    Type.WELCOME: Welcome,
+    Type.ACK: Ack,
+    Type.REFUSED: RefusedLink,
+    Type.GONE: Gone,
+}
+_pack = msgspec.msgpack.Encoder().encode
+_unpack_data = msgspec.msgpack.Decoder(Data).decode
+_unpack_ack = msgspec.msgpack.Decoder(Ack).decode
+_unpack_any = msgspec.msgpack.Decoder().decode
+_OURS: Final = b"\xa2GL\x02"  # magic and major behind the first byte, as every packer writes them
+
+
+class _RawData(_Head, frozen=True):
+    life: Count
+    first: Count
+    ack: Count
+    limit: Count
+    envelopes: Annotated[list[object], msgspec.Meta(max_length=MAX_BATCH)]
+
+
+def hello(life: int, peer_life: int, first: int, ack: int, limit: int) -> bytes:
+    """Pack a `Hello`."""
+    return _pack((MAGIC, MAJOR, MINOR, Type.HELLO, life, peer_life, first, ack, limit))
+
+
+def welcome(life: int, peer_life: int, ack: int, limit: int) -> bytes:
+    """Pack a `Welcome`."""
+    return _pack((MAGIC, MAJOR, MINOR, Type.WELCOME, life, peer_life, ack, limit))
+
+
+def data(life: int, first: int, ack: int, limit: int, envelopes: Sequence[bytes]) -> bytes:
+    """Pack a `Data` of envelopes that are packed already."""
+    count = len(envelopes)
+    head = _pack((MAGIC, MAJOR, MINOR, 3, life, first, ack, limit, ()))[:-1]  # less the empty array
+    return b"".join((head, bytes((0x90 | count,)) if count < 16 else b"\xdc" + count.to_bytes(2), *envelopes))
+
+
+def ack(life: int, ack: int, limit: int, *, again: bool = False, sent: int = 0) -> bytes:
+    """Pack an `Ack`."""
+    return _pack((MAGIC, MAJOR, MINOR, Type.ACK, life, ack, limit, again, sent))
+
+
+def refused(text: str) -> bytes:
+    """Pack a `RefusedLink`."""
+    return _pack((MAGIC, MAJOR, MINOR, Type.REFUSED, text))
+
+
+def gone(life: int) -> bytes:
+    """Pack a `Gone`."""
+    return _pack((MAGIC, MAJOR, MINOR, Type.GONE, life))
+
+
+def decode(frame: bytes, refuse: Callable[[str, str], None]) -> ControlFrame:
+    """Unpack one message. An envelope that cannot be believed is told to `refuse(reason, detail)` and stands
+    as None in `Data.envelopes`; the others of its batch are good.
+
+    Raises a `FrameError`, whatever the bytes: `Oversize`, `Truncated`, `NotAnEnvelope`, `UnknownVersion` (it
+    names both) or `BadField`.
+    """
+    if len(frame) > MAX_FRAME_BYTES:
+        raise Oversize(f"frame of {len(frame)} bytes, the limit is {MAX_FRAME_BYTES}")
+    if frame[1:5] == _OURS:  # the fast path; whatever fails on it is looked at in full below
+        try:
+            if frame[6] == Type.DATA and frame[5] < 0x80:
+                return _unpack_data(frame)
+            if frame[6] == Type.ACK and frame[5] < 0x80:
+                return _unpack_ack(frame)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, IndexError):
+            pass
+    return _decode_in_full(frame, refuse)
+
+
+def _decode_in_full(frame: bytes, refuse: Callable[[str, str], None]) -> ControlFrame:
+    try:
+        values = _unpack_any(frame)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        kind = Truncated if "truncated" in str(error) else NotAnEnvelope
+        raise kind(f"no link message: {error}") from None
+    except (TypeError, ValueError) as error:  # MessagePack allows maps that Python cannot hold
+        raise NotAnEnvelope(f"no link message: {error}") from None
+    # Said in the order in which it matters: not ours, another version, a field.
+    if not isinstance(values, list) or len(values) < 2 or values[0] != MAGIC or type(values[1]) is not int:
+        raise NotAnEnvelope("MessagePack, but no message of a control link")
+    if values[1] != MAJOR:
+        raise UnknownVersion("control link", values[1], MAJOR)
+    try:
+        head = msgspec.convert(values, _Head)
+        if head.type == Type.DATA:
+            return _believable(msgspec.convert(values, _RawData), refuse)
+        found = _TYPES.get(head.type)
+        if found is None:
+            raise BadField(f"control link: message type {head.type} is not known")
+        return msgspec.convert(values, found)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise BadField(f"control link: {error}") from None
+
+
+def _believable(raw: _RawData, refuse: Callable[[str, str], None]) -> Data:
+    envelopes: list[Envelope | None] = []
+    for number, value in enumerate(raw.envelopes, raw.first):
+        try:
+            envelopes.append(msgspec.convert(value, Envelope))
+        except (msgspec.ValidationError, RecursionError) as error:
+            refuse(BadField.reason, f"envelope {number}: {error}")
+            envelopes.append(None)
+    return Data(raw.magic, raw.major, raw.minor, raw.type, raw.life, raw.first, raw.ack, raw.limit, envelopes)

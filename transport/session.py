@@ -1,0 +1,212 @@
+"""The two windows of one end of a control link: what it sent and may send, what it received and takes.
+
+Pure: no socket, no loop, no clock; `link_end` moves the bytes. Messages of one direction are numbered from 1.
+Laws (tests/transport/test_transport_session.py): whatever is dropped, doubled or reordered below, the
+receiver delivers each number at most once and in order; everything arrives once the line heals; memory is
+bounded.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+from transport.control_frame import MAX_BATCH
+from transport.envelope import MAX_ENVELOPE_BYTES
+from transport.refusal import BadField, Oversize
+
+BATCH_MESSAGES: Final = MAX_BATCH  # the cost of a frame is spread, and a turn of the receiver stays short
+BATCH_BYTES: Final = 64 << 10
+START_LIMIT: Final = 64  # tells that every receiver takes before it said its limit
+
+
+@dataclass(slots=True)
+class Batch:
+    """Envelopes that travel together; `first` is the number of the first one."""
+
+    first: int
+    envelopes: list[bytes]
+    size_bytes: int
+
+
+class SendWindow:
+    """What this end sent and the other did not acknowledge, and what waits to be sent.
+
+    Bounded by `max_messages` and `max_bytes` (one message may go beyond), tells also by the peer's `limit`.
+    """
+
+    __slots__ = (
+        "_acked", "_bound", "_cursor", "_flight", "_limit", "_max_bytes", "_max_messages", "_next",
+        "_pending", "_pending_bytes", "_size_bytes", "resent",
+    )  # fmt: skip
+
+    def __init__(self, max_messages: int, max_bytes: int) -> None:
+        self.resent = 0
+        self._max_messages = max_messages
+        self._max_bytes = max_bytes
+        self._next = 1
+        self._acked = 0
+        self._bound = max_messages  # the largest number that may be taken now
+        self._limit = START_LIMIT  # the same for tells, as the peer granted it
+        self._size_bytes = 0
+        self._pending: list[bytes] = []
+        self._pending_bytes = 0
+        self._flight: deque[Batch] = deque()
+        self._cursor = 0  # the batch of `_flight` that is sent next
+
+    @property
+    def unacked(self) -> int:
+        """Messages kept: waiting or sent and not acknowledged."""
+        return self._next - 1 - self._acked
+
+    @property
+    def first_unacked(self) -> int:
+        """Number of the oldest message that is kept, or of the next one."""
+        return self._acked + 1
+
+    @property
+    def last_cut(self) -> int:
+        """Number of the last message that left, or was made ready to."""
+        return self._next - 1 - len(self._pending)
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether something is sent and not acknowledged."""
+        return bool(self._flight)
+
+    @property
+    def taken(self) -> int:
+        """Messages taken since the beginning."""
+        return self._next - 1
+
+    def room(self) -> int:
+        """How many tells would be taken now."""
+        if self._size_bytes >= self._max_bytes:
+            return 0
+        return max(0, min(self._bound, self._limit) - self._next + 1)
+
+    def offer(self, envelope: bytes, tell: bool) -> int:
+        """Take a message: how many messages wait to be sent now, negative when a batch is full; 0 when it was
+        not taken. Raises `Oversize` beyond `MAX_ENVELOPE_BYTES`."""
+        number = self._next
+        if number > self._bound or self._size_bytes >= self._max_bytes or (tell and number > self._limit):
+            return 0
+        size = len(envelope)
+        if size > MAX_ENVELOPE_BYTES:
+            raise Oversize(f"envelope of {size} bytes, the limit is {MAX_ENVELOPE_BYTES}")
+        self._next = number + 1
+        pending = self._pending
+        pending.append(envelope)
+        self._size_bytes += size
+        self._pending_bytes += size
+        waiting = len(pending)
+        return -waiting if waiting >= BATCH_MESSAGES or self._pending_bytes >= BATCH_BYTES else waiting
+
+    def acknowledge(self, number: int, limit: int) -> bool:
+        """The peer has everything up to `number` and takes tells up to `limit`; whether that is news. Raises
+        `BadField` for what was never sent."""
+        if number > self.last_cut:
+            raise BadField(f"acknowledged {number}, sent were {self.last_cut}")
+        news = limit > self._limit
+        if news:
+            self._limit = limit
+        if number > self._acked:
+            news = True
+            self._acked = number
+            self._bound = number + self._max_messages
+            while self._flight:
+                batch = self._flight[0]
+                if batch.first + len(batch.envelopes) - 1 > number:
+                    break
+                self._size_bytes -= batch.size_bytes
+                self._flight.popleft()
+                self._cursor = max(0, self._cursor - 1)
+        return news
+
+    def rewind(self) -> None:
+        """Everything that is not acknowledged is to be sent again."""
+        if self._flight:
+            batch = self._flight[0]
+            known = self._acked + 1 - batch.first
+            if known > 0:
+                size = sum(map(len, batch.envelopes[:known]))
+                self._size_bytes -= size
+                self._flight[0] = Batch(self._acked + 1, batch.envelopes[known:], batch.size_bytes - size)
+        self.resent += sum(len(self._flight[index].envelopes) for index in range(self._cursor))
+        self._cursor = 0
+
+    def next_batch(self) -> Batch | None:
+        """What to send next, until `sent` is called for it; None when there is nothing."""
+        if self._cursor < len(self._flight):
+            return self._flight[self._cursor]
+        if not self._pending:
+            return None
+        batch = self._cut()
+        self._flight.append(batch)
+        return batch
+
+    def sent(self) -> None:
+        """What `next_batch` said is on its way."""
+        self._cursor += 1
+
+    def _cut(self) -> Batch:
+        pending, size = self._pending, self._pending_bytes
+        first = self._next - len(pending)
+        if len(pending) <= BATCH_MESSAGES and (size <= BATCH_BYTES or len(pending) == 1):
+            self._pending, self._pending_bytes = [], 0
+            return Batch(first, pending, size)
+        count, size = 1, len(pending[0])
+        for envelope in pending[1:BATCH_MESSAGES]:
+            if size + len(envelope) > BATCH_BYTES:
+                break
+            count += 1
+            size += len(envelope)
+        self._pending = pending[count:]
+        self._pending_bytes -= size
+        return Batch(first, pending[:count], size)
+
+
+class ReceiveWindow:
+    """What this end received: the next number that it delivers, and up to which number it takes tells."""
+
+    __slots__ = ("_told_gap", "duplicates", "expected", "gaps", "held", "window")
+
+    def __init__(self, window: int) -> None:
+        self.window = window
+        self.expected = 1
+        self.held = 0  # received, but not consumed by the layer above
+        self.duplicates = 0
+        self.gaps = 0
+        self._told_gap = False
+
+    @property
+    def received(self) -> int:
+        """Everything up to this number is here."""
+        return self.expected - 1
+
+    @property
+    def limit(self) -> int:
+        """Tells are taken up to this number: what was consumed and a window."""
+        return self.expected - 1 - self.held + self.window
+
+    def take(self, first: int, count: int) -> int:
+        """`count` messages came, numbered from `first`: how many of them are known already and to be skipped;
+        all (`count`) when nothing of it is to be delivered."""
+        known = self.expected - first
+        if known < 0:
+            self.gaps += 1
+            return count
+        self.duplicates += min(known, count)
+        if known >= count:
+            return count
+        self.expected = first + count
+        self._told_gap = False
+        return known
+
+    def ask_again(self) -> bool:
+        """Whether the sender is to be told of a gap: once, until it is closed."""
+        told, self._told_gap = self._told_gap, True
+        return not told
+
+    def consumed(self, count: int) -> None:
+        """The layer above took `count` messages that it had held."""
+        self.held = max(0, self.held - count)
