@@ -1,12 +1,14 @@
-"""The receiving side of an actor system: frames in, deliveries into mailboxes, answers back.
+"""The receiving side of an actor system: envelopes in, deliveries into mailboxes, answers back.
 
-Owns the answers that are kept for asks which are sent again. What cannot be believed is refused and counted;
-nothing that arrives raises out of the wire.
+Owns the answers that are kept for asks which are sent again, and the tells that found a full mailbox: they
+are held here, the link knows it, and grants their sender no more than its window. What cannot be believed is
+refused and counted; nothing that arrives raises out of the wire.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -26,7 +28,7 @@ from supervisor.errors import (
 )
 from supervisor.message import Message, decode_body, encode_body, kind_of
 from supervisor.system_messages import SYSTEM, Beat, Ended, Failure, LinkActors, Watch
-from transport.envelope import Envelope, Mode, decode, encode
+from transport.envelope import Envelope, Lane, Mode, encode
 from transport.wire import Link, Peer, Route, Sent
 
 if TYPE_CHECKING:
@@ -43,36 +45,34 @@ class Inbound:
     def __init__(self, system: ActorSystem) -> None:
         self._system = system
         self._served = ServedAsks()
+        self._held: dict[Cell, deque[tuple[Route, Delivery]]] = {}
 
-    def on_frames(self, route: Route, frames: list[bytes]) -> None:
-        """One message of the wire."""
-        if len(frames) != 1:
-            self._system.wire.refuse(route, "wrong-parts", f"{len(frames)} parts, expected 1")
-            return
-        envelope = decode(frames[0])
+    def on_envelope(self, route: Route, envelope: Envelope) -> bool:
+        """One message of a link; False while it is held here."""
         try:
             message = decode_body(envelope.kind, envelope.body)
         except ActorError as problem:
             self._system.wire.refuse(route, type(problem).__name__, str(problem))
             if envelope.mode is Mode.ASK:
                 self._reply(route, envelope, Refused(str(problem)))
-            return
+            return True
         if envelope.mode in (Mode.REPLY, Mode.ERROR):
             outcome: Outcome = message
             if isinstance(message, Failure):
                 outcome = _FAILURES.get(message.code, Crashed)(message.text)
             if self._system.tap is not None and envelope.src != SYSTEM:
-                self._system.tap.seen("in", envelope.mode.value, envelope.src, envelope.dst, message)
+                self._system.tap.seen("in", envelope.mode.name.lower(), envelope.src, envelope.dst, message)
             if not self._system.outbound.answered(envelope.corr, outcome):
                 self._system.dead_letter("reply: late", envelope.dst, message, envelope.src)
         elif envelope.dst == SYSTEM:
             self._system_message(route, envelope, message)
         else:
             if self._system.tap is not None:
-                self._system.tap.seen("in", envelope.mode.value, envelope.src, envelope.dst, message)
-            self._deliver(route, envelope, message)
+                self._system.tap.seen("in", envelope.mode.name.lower(), envelope.src, envelope.dst, message)
+            return self._deliver(route, envelope, message)
+        return True
 
-    def _deliver(self, route: Route, envelope: Envelope, message: Message) -> None:
+    def _deliver(self, route: Route, envelope: Envelope, message: Message) -> bool:
         cell = self._system.cell(envelope.dst)
         stale = cell is not None and envelope.dst_inc not in (ANY_INCARNATION, cell.address.incarnation)
         if (
@@ -85,7 +85,7 @@ class Inbound:
                 lambda outcome: self._reply(route, envelope, outcome),
             )
         ):
-            return  # a repetition of one that the next life took over
+            return True  # a repetition of one that the next life took over
         if cell is None or stale:
             reason = "stale incarnation" if stale else "no such actor"
             self._system.dead_letter(reason, envelope.dst, message, envelope.src)
@@ -93,7 +93,7 @@ class Inbound:
                 self._reply(
                     route, envelope, Unreachable(f"{envelope.dst}#{envelope.dst_inc} is not alive here")
                 )
-            return
+            return True
         if envelope.mode is Mode.ASK:
             deadline = asyncio.get_running_loop().time() + envelope.deadline_left_ms / 1000
             self.admit(
@@ -105,12 +105,44 @@ class Inbound:
                 envelope.src,
                 envelope.trace,
             )
-            return
+            return True
         lane = lane_of(cell, message)
         delivery = Delivery(message, None, None, envelope.src, envelope.trace)
+        if lane is Lane.USER:
+            if (not self._held or cell not in self._held) and cell.take(delivery, lane):
+                return True
+            self._hold(cell, route, delivery)
+            return False
         if lane is None or not cell.deliver(delivery, lane):
             reason = "not handled" if lane is None else "mailbox full"
             self._system.dead_letter(reason, envelope.dst, message, envelope.src)
+        return True
+
+    def _hold(self, cell: Cell, route: Route, delivery: Delivery) -> None:
+        held = self._held.get(cell)
+        if held is None:
+            held = self._held[cell] = deque()
+            cell.mailbox.when_room(lambda: self._let_in(cell))
+        held.append((route, delivery))
+
+    def _let_in(self, cell: Cell) -> None:
+        cell = cell.latest()
+        held = self._held.get(cell)
+        if held is None:
+            return
+        while held and cell.alive:
+            route, delivery = held[0]
+            if not cell.take(delivery, Lane.USER):
+                cell.mailbox.when_room(lambda: self._let_in(cell))
+                return
+            held.popleft()
+            self._system.links.consumed(route)
+        del self._held[cell]
+        for route, delivery in held:
+            self._system.dead_letters.add(
+                "its actor ended", cell.address.name, type(delivery.message).__name__, delivery.source
+            )
+            self._system.links.consumed(route)
 
     def admit(
         self,
@@ -134,6 +166,9 @@ class Inbound:
         lane = lane_of(cell, message)
         if lane is None:
             answer(Refused(f"{cell.address} does not handle {kind_of(message)}"))
+        elif cell in self._held and lane is Lane.USER:
+            cell.dropped += 1
+            answer(Overloaded(f"{cell.address}: {len(cell.mailbox)} messages wait, and more in front of it"))
         else:
             cell.deliver(Delivery(message, deadline, answer, source, trace), lane)
 
@@ -141,6 +176,8 @@ class Inbound:
         """`new` has taken over what waited for `old`: asks among it that are sent again are repetitions."""
         before, after = old.address, new.address
         self._served.inherit((before.name, before.incarnation), (after.name, after.incarnation))
+        if (held := self._held.pop(old, None)) is not None:
+            self._held[new] = held
 
     def _system_message(self, route: Route, envelope: Envelope, message: Message) -> None:
         if isinstance(message, Watch):
@@ -177,16 +214,17 @@ class Inbound:
     def _reply(self, route: Route, ask: Envelope, outcome: Outcome) -> None:
         if isinstance(outcome, Exception):
             outcome = Failure(code=type(outcome).__name__, text=str(outcome))
-        envelope = Envelope(
-            kind=kind_of(outcome),
-            mode=Mode.ERROR if isinstance(outcome, Failure) else Mode.REPLY,
+        mode = Mode.ERROR if isinstance(outcome, Failure) else Mode.REPLY
+        packed = encode(
+            kind_of(outcome),
+            ask.src,
+            encode_body(outcome),
+            mode=mode,
             src=ask.dst,
-            dst=ask.src,
             dst_inc=ask.src_inc,
             corr=ask.corr,
-            body=encode_body(outcome),
         )
         if self._system.tap is not None and ask.dst != SYSTEM:
-            self._system.tap.seen("out", envelope.mode.value, ask.dst, ask.src, outcome)
-        if self._system.wire.send(route, [encode(envelope)]) is not Sent.OK:
+            self._system.tap.seen("out", mode.name.lower(), ask.dst, ask.src, outcome)
+        if self._system.links.send(route, packed) is not Sent.OK:
             self._system.dead_letter("reply: link full or gone", ask.src, outcome, ask.dst)

@@ -13,12 +13,12 @@ from supervisor.address import Address
 from supervisor.asks import Outcome, PendingAsk, PendingAsks
 from supervisor.cell import IN_HAND, Cell, lane_of
 from supervisor.delivery import Delivery
-from supervisor.errors import AskTimeout, Crashed, Suspended, Unreachable
+from supervisor.errors import AskTimeout, Crashed, Suspended, Unreachable, WaitTimeout
 from supervisor.message import Message, encode_body, kind_of
 from supervisor.names import MAX_RETRY_S, RETRY_S
 from supervisor.system_messages import SYSTEM
 from supervisor.tracing import Tracer
-from transport.envelope import Envelope, Lane, Mode, encode
+from transport.envelope import Lane, Mode, encode
 from transport.wire import Peer, Route, Sent
 
 if TYPE_CHECKING:
@@ -111,10 +111,27 @@ class Outbound:
         trace = self._trace_of_tell(source, to, message)
         if self._system.tap is not None:
             self._system.tap.seen("out", "tell", _name(source), to.name, message)
-        frame = self._frame(to, message, Mode.TELL, source=source, trace=trace)
-        if self._system.wire.send(self._peer(to), [frame]) is not Sent.OK:
-            self._system.dead_letter("tell: link full or gone", to.name, message, _name(source))
+        packed = self._packed(to, message, Mode.TELL, source, trace)
+        sent = self._system.links.send(self._peer(to), packed, tell=True)
+        if sent is Sent.NO_CREDIT:
+            return self._tell_later(to, message, packed, source)
+        if sent is Sent.NO_ROUTE:
+            self._system.dead_letter("tell: no route", to.name, message, _name(source))
         return _SENT
+
+    async def _tell_later(self, to: Address, message: Message, packed: bytes, source: Cell | None) -> None:
+        """The process is behind: wait until it takes more."""
+        links, peer = self._system.links, self._peer(to)
+        waits, limit_s = self._system.waits, self._system.limits.credit_s
+        try:
+            async with waits.waiting(_name(source), "room for a tell", peer.endpoint, limit_s):
+                while (sent := links.send(peer, packed, tell=True)) is Sent.NO_CREDIT:
+                    await links.room(peer)
+        except WaitTimeout:
+            sent = Sent.NO_CREDIT
+        if sent is not Sent.OK:
+            reason = "tell: no room in time" if sent is Sent.NO_CREDIT else "tell: no route"
+            self._system.dead_letter(reason, to.name, message, _name(source))
 
     # -- ask --
 
@@ -245,17 +262,9 @@ class Outbound:
                 left = deadline - now()
                 if left <= 0:
                     return self._result(pending, None)
-                frame = self._frame(
-                    to,
-                    message,
-                    Mode.ASK,
-                    source=source,
-                    trace=trace,
-                    corr=pending.corr,
-                    key=key,
-                    deadline_left_s=left,
-                )
-                self._system.wire.send(peer, [frame])
+                left_ms = max(1, int(left * 1000))
+                packed = self._packed(to, message, Mode.ASK, source, trace, pending.corr, key, left_ms)
+                self._system.links.send(peer, packed)
                 outcome = await pending.wait(min(deadline, now() + resend))
                 if outcome is None and named:
                     held = await self._system.names.still_held(to, resend)
@@ -291,8 +300,7 @@ class Outbound:
 
     def system_message(self, to: Peer | Route, message: Message) -> None:
         """A tell to the system of another process."""
-        envelope = Envelope(kind=kind_of(message), lane=Lane.SYSTEM, dst=SYSTEM, body=encode_body(message))
-        self._system.wire.send(to, [encode(envelope)])
+        self._system.links.send(to, encode(kind_of(message), SYSTEM, encode_body(message), Lane.SYSTEM))
 
     def _peer(self, to: Address) -> Peer:
         peer = self._peers.get(to.endpoint)
@@ -313,32 +321,30 @@ class Outbound:
         tracer = self._system.tracer
         return trace if tracer is None else tracer.tell(_name(source), to.name, message, trace)
 
-    def _frame(
+    def _packed(
         self,
         to: Address,
         message: Message,
         mode: Mode,
-        *,
         source: Cell | None,
         trace: str,
         corr: int = 0,
         key: str = "",
-        deadline_left_s: float = 0.0,
+        left_ms: int = 0,
     ) -> bytes:
         return encode(
-            Envelope(
-                kind=kind_of(message),
-                mode=mode,
-                src=_name(source),
-                src_inc=source.address.incarnation if source is not None else 0,
-                dst=to.name,
-                dst_inc=to.incarnation,
-                corr=corr,
-                key=key,
-                deadline_left_ms=max(1, int(deadline_left_s * 1000)) if mode is Mode.ASK else 0,
-                trace=trace,
-                body=encode_body(message),
-            )
+            kind_of(message),
+            to.name,
+            encode_body(message),
+            Lane.USER,
+            mode,
+            _name(source),
+            source.address.incarnation if source is not None else 0,
+            to.incarnation,
+            corr,
+            key,
+            left_ms,
+            trace,
         )
 
 

@@ -35,6 +35,7 @@ from supervisor.tap import Tap
 from supervisor.tracing import Tracer
 from supervisor.waits import Waits
 from supervisor.watching import Watches
+from transport.links import Links
 from transport.wire import Peer, Route, Wire
 
 R = TypeVar("R", bound=Message)
@@ -68,6 +69,7 @@ class ActorSystem:
         self.node = node
         self.process = process
         self.wire = wire
+        self.links = Links(wire, life=incarnations.mint())
         self.endpoint = wire.local.endpoint
         self.network = network
         self.incarnations = incarnations
@@ -101,7 +103,7 @@ class ActorSystem:
 
     def start(self) -> None:
         """Begin to receive; call once, on the running loop."""
-        self.wire.listen(self.inbound.on_frames, self.inbound.on_link)
+        self.links.listen(self.inbound.on_envelope, self.inbound.on_link)
         self.inspection.start()
         loop = asyncio.get_running_loop()
         self._tasks.append(loop.create_task(self.watches.run(), name="watches"))
@@ -121,7 +123,7 @@ class ActorSystem:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, *self._finishing, return_exceptions=True)
-        await self.wire.close()
+        await self.links.close()
         await self._journals.close()
 
     # -- actors of this process --

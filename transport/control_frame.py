@@ -19,6 +19,7 @@ MAGIC: Final = "GL"
 MAJOR: Final = 2
 MINOR: Final = 0
 MAX_BATCH: Final = 256  # envelopes in one frame
+NONE: Final = Envelope(kind="", dst="", body=b"")  # stands for a refused one
 
 
 class Type(enum.IntEnum):
@@ -61,13 +62,13 @@ class Welcome(_Head, frozen=True, gc=False):
 
 
 class Data(_Head, frozen=True):
-    """Envelopes numbered `first`, `first + 1`, ...; None where one was refused. `life` is the sender's."""
+    """Envelopes numbered `first`, `first + 1`, ...; `NONE` where one was refused. `life` is the sender's."""
 
     life: Count
     first: Count
     ack: Count
     limit: Count
-    envelopes: Annotated[list[Envelope | None], msgspec.Meta(max_length=MAX_BATCH)]
+    envelopes: Annotated[list[Envelope], msgspec.Meta(max_length=MAX_BATCH)]
 
 
 class Ack(_Head, frozen=True, gc=False):
@@ -151,7 +152,7 @@ def gone(life: int) -> bytes:
 
 def decode(frame: bytes, refuse: Callable[[str, str], None]) -> ControlFrame:
     """Unpack one message. An envelope that cannot be believed is told to `refuse(reason, detail)` and stands
-    as None in `Data.envelopes`; the others of its batch are good.
+    as `NONE` in `Data.envelopes`; the others of its batch are good.
 
     Raises a `FrameError`, whatever the bytes: `Oversize`, `Truncated`, `NotAnEnvelope`, `UnknownVersion` (it
     names both) or `BadField`.
@@ -195,11 +196,11 @@ def _decode_in_full(frame: bytes, refuse: Callable[[str, str], None]) -> Control
 
 
 def _believable(raw: _RawData, refuse: Callable[[str, str], None]) -> Data:
-    envelopes: list[Envelope | None] = []
+    envelopes: list[Envelope] = []
     for number, value in enumerate(raw.envelopes, raw.first):
         try:
             envelopes.append(msgspec.convert(value, Envelope))
         except (msgspec.ValidationError, RecursionError) as error:
             refuse(BadField.reason, f"envelope {number}: {error}")
-            envelopes.append(None)
+            envelopes.append(NONE)
     return Data(raw.magic, raw.major, raw.minor, raw.type, raw.life, raw.first, raw.ack, raw.limit, envelopes)

@@ -1,8 +1,9 @@
 """The envelope of every control message: one MessagePack array, readable without knowing the body.
 
 Owns the order and the limits of its fields (docs/protocol.md has them as a table). Does not own the body
-(bytes, encoded and validated by the layer above), nor version and sequence number: those stand once in the link
-frame that carries a batch of envelopes (`control_frame`). A newer minor version may append fields, skipped here.
+(bytes, encoded and validated by the layer above), nor version and sequence number: those stand once in the
+frame that carries a batch of envelopes (`control_frame`). A newer minor version may append fields, which are
+skipped here.
 """
 
 import enum

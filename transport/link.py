@@ -1,8 +1,8 @@
 """The state of one dialled link, shared by every carrier.
 
 Owns the order of `Link` events, the bounded hold before the peer answers, and the two deadlines (answer and
-grace). Does not own the connection: the carrier reports `up`, `lost`, `nobody_there` and `rejected`, and gives
-`transmit`.
+grace). Does not own the connection: the carrier reports `up`, `lost`, `nobody_there` and `rejected`, and
+gives `transmit`.
 """
 
 import asyncio

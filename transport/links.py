@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from transport import control_frame
-from transport.control_frame import Ack, Data, Gone, Hello, RefusedLink, Welcome
+from transport.control_frame import NONE, Ack, Data, Gone, Hello, RefusedLink, Welcome
 from transport.envelope import Envelope
 from transport.link_end import LinkEnd, LinkLimits
 from transport.refusal import FrameError, UnknownVersion, WrongParts
@@ -125,6 +125,7 @@ class Links:
             return
         waiter = self._loop.create_future()
         end.waiters.append(waiter)
+        self._look_briskly()
         try:
             await waiter
         except asyncio.CancelledError:
@@ -153,11 +154,12 @@ class Links:
             return
         self._closed = True
         self._flush_dirty()
-        deadline = self._loop.time() + self.limits.close_s
         busy = [end for end in self._each() if end.ready and end.out.unacked]
         for end in busy:
             end.acknowledge(ask=True)
-        while any(end.ready and end.out.unacked for end in busy) and self._loop.time() < deadline:
+        for _ in range(int(self.limits.close_s / RETRY_S)):
+            if not any(end.ready and end.out.unacked for end in busy):
+                break
             await asyncio.sleep(RETRY_S)
         for timer in (self._ack_timer, self._retry_timer, self._watch_timer):
             if timer is not None:
@@ -237,7 +239,7 @@ class Links:
             envelopes = envelopes[known:]
         deliver = self._on_envelope
         for envelope in envelopes:
-            if envelope is None:
+            if envelope is NONE:
                 continue
             try:
                 if not deliver(route, envelope):
@@ -429,7 +431,7 @@ class Links:
         if not end.ready:
             return self._look_after_silent(end, now)
         end.since_s = now
-        if end.out.in_flight:
+        if end.out.in_flight or end.waiters:
             if end.out.first_unacked != end.acked_at_probe:
                 end.acked_at_probe = end.out.first_unacked
                 end.asked_at_s = now
@@ -440,7 +442,7 @@ class Links:
             end.heard_at_s = now
             if end.acknowledge() is Sent.NO_ROUTE:
                 self._remove(end, "route gone")
-        return end.out.unacked > 0
+        return end.out.unacked > 0 or bool(end.waiters)
 
     def _look_after_silent(self, end: LinkEnd, now: float) -> bool:
         silent_s = now - end.since_s

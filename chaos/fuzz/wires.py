@@ -13,7 +13,7 @@ from chaos.fuzz.target import Target, WrongAccept, same
 from rlctl import vocabulary
 from supervisor.errors import ActorError
 from supervisor.message import decode_body, encode_body
-from transport import bulk_frames, envelope, stream_control, token_frame
+from transport import bulk_frames, control_frame, envelope, stream_control, token_frame
 from transport.refusal import FrameError
 
 SECRET = bytes(32)
@@ -24,6 +24,7 @@ def targets() -> list[Target]:
     """All of them."""
     return [
         Target("envelope", _envelope, (FrameError,), _envelopes),
+        Target("control_frame", _control_frame, (FrameError,), _control_frames),
         Target("body", _body, (ActorError,), _bodies),
         Target("token_frame", _token_frame, (FrameError,), _token_frames),
         Target("stream_hello", _hello, (FrameError,), _hellos),
@@ -50,14 +51,37 @@ def parted(data: bytes) -> list[bytes]:
 
 def _envelope(data: bytes) -> None:
     value = envelope.decode(data)
-    same(value, envelope.decode(envelope.encode(value)))
+    same(value, envelope.decode(_pack(value)))
 
 
 def _envelopes() -> list[bytes]:
-    full = msgspec.structs.replace(
-        example(envelope.Envelope), magic=envelope.MAGIC, major=envelope.MAJOR, minor=envelope.MINOR
-    )
-    return [envelope.encode(full), envelope.encode(envelope.Envelope(kind="Done", dst="a"))]
+    return [_pack(example(envelope.Envelope)), envelope.encode("Done", "a", b"")]
+
+
+def _pack(value: envelope.Envelope) -> bytes:
+    return envelope.encode(**msgspec.structs.asdict(value))
+
+
+def _control_frame(data: bytes) -> None:
+    refused: list[str] = []
+    value = control_frame.decode(data, lambda reason, detail: refused.append(reason))
+    if isinstance(value, control_frame.Data) and not refused:
+        batch = [_pack(one) for one in value.envelopes]
+        again = control_frame.data(value.life, value.first, value.ack, value.limit, batch)
+        found = control_frame.decode(again, lambda reason, detail: refused.append(reason))
+        assert isinstance(found, control_frame.Data)
+        same(value.envelopes, found.envelopes)
+
+
+def _control_frames() -> list[bytes]:
+    return [
+        control_frame.hello(1 << 60, 2, 7, 3, 1027),
+        control_frame.welcome(2, 1 << 60, 6, 1030),
+        control_frame.data(1, 7, 3, 1027, _envelopes()),
+        control_frame.ack(2, 8, 1032, again=True, sent=3),
+        control_frame.refused("another version"),
+        control_frame.gone(1),
+    ]
 
 
 def _body(data: bytes) -> None:

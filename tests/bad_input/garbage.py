@@ -21,7 +21,8 @@ SIGNATURE = b"\xff" + bytes(8) + b"\x7f"
 GREETING = SIGNATURE + b"\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
 MORE, LONG, COMMAND = 1, 2, 4
 
-ENVELOPE: list[Any] = ["GL", 1, 0, "Inspect", 1, "tell", "nobody", 1, "nobody", 0, 1, 0, "", 0, "", b"\x80"]
+ENVELOPE: list[Any] = ["Inspect", 1, 0, "nobody", 1, "nobody", 0, 0, "", 0, "", b"\x80"]
+LIFE = 77
 
 
 def throw(port: int, seed: int = 0) -> None:
@@ -98,33 +99,49 @@ def garbage_messages(port: int, rng: random.Random) -> None:
 
 
 def messages(rng: random.Random) -> Iterator[list[bytes]]:
-    """No envelope, envelopes that lie, and token frames and hellos that do."""
+    """No link message, links and envelopes that lie, and token frames and hellos that do."""
     yield [b""]
     yield [rng.randbytes(1000)]
     yield [msgpack.packb(rng.random())]
     yield [b"\x91" * 100_000]  # nested without an end
     yield [bytes(5)] * 40
-    for changed in (
-        {1: 99},  # a major version of tomorrow
-        {1: "one"},
-        {0: "XX"},
-        {3: "NoSuchKind"},
-        {3: 7},
-        {3: "Failure", 5: "error", 11: 2**60},  # an answer to nothing
-        {5: "shout"},
-        {10: -1},
-        {15: b"\xc1"},
-        {15: "text"},
-        {3: "RegisterInstance", 8: "rollout/manager", 15: msgpack.packb({"instance": 3})},
-        {3: "SubmitBatch", 5: "ask", 8: "rollout/manager", 11: 1, 13: 1000},
-        {3: "Watch", 8: "", 15: msgpack.packb([1, 2])},
-        {8: "x" * 300},
-        {16: "more", 17: bytes(1000)},  # a newer minor version: skipped, and nobody of that name is here
+    for link in (
+        ["GL", 99, 0, "of tomorrow"],
+        ["GL", "two"],
+        ["XX", 2, 0, 1, LIFE, 0, 1, 0, 64],
+        ["GL", 2, 0, 99],
+        ["GL", 2, 0, 3, LIFE, 1, 0, 64, [ENVELOPE]],  # before any hello
+        ["GL", 2, 0, 1, LIFE, 5, 1, 0, 64],  # goes on with what never was
+        ["GL", 2, 0, 1, LIFE, 0, 1, 0, 64],  # an honest hello: from now on it is believed
+        ["GL", 2, 0, 2, 5, LIFE, 0, 64],  # a welcome that nobody waits for
+        ["GL", 2, 0, 4, LIFE, 2**40, 64, True, 2**60],  # acknowledges what was never sent
+        ["GL", 2, 0, 3, LIFE, 2**50, 0, 64, [ENVELOPE]],  # far behind a gap
+        ["GL", 2, 0, 3, LIFE, 1, 0, 64, [ENVELOPE] * 5000],  # more than a batch
+        ["GL", 2, 0, 3, LIFE, 1, 0, 64, [5, None, ["Ping"], "x"]],
+    ):
+        yield [msgpack.packb(link)]
+    for number, changed in enumerate(
+        (
+            {0: "NoSuchKind"},
+            {0: 7},
+            {0: "Failure", 2: 3, 7: 2**60},  # an answer to nothing
+            {2: "shout"},
+            {4: -1},
+            {11: b"\xc1"},
+            {11: "text"},
+            {0: "RegisterInstance", 5: "rollout/manager", 11: msgpack.packb({"instance": 3})},
+            {0: "SubmitBatch", 2: 1, 5: "rollout/manager", 7: 1, 9: 1000},
+            {0: "Watch", 5: "", 11: msgpack.packb([1, 2])},
+            {5: "x" * 300},
+            {12: "more", 13: bytes(1000)},  # a newer minor version: skipped, and nobody of that name is here
+        ),
+        start=5,
     ):
         fields = [*ENVELOPE, *[None] * (max(changed) - len(ENVELOPE) + 1)]
         for index, value in changed.items():
             fields[index] = value
-        yield [msgpack.packb(fields)]
+        yield [msgpack.packb(["GL", 2, 0, 3, LIFE, number, 0, 64, [fields]])]
+    yield [msgpack.packb(["GL", 2, 0, 6, LIFE])]
     for head, rows in (
         ([1, "spot-1/engine", 1, 1, 3], bytes(13)),  # three rows announced, one brought
         ([1, "spot-1/engine", 1, 1, 2**31], b""),

@@ -17,25 +17,29 @@ from supervisor.system_messages import SYSTEM, Inspect
 from transport.bulk_frames import SECRET_BYTES, TOKEN_ID_BYTES, Request, encode_request
 from transport.envelope import Envelope, Mode, encode
 from transport.keys import NodeKeys
+from transport.links import Links
 from transport.mesh import ZmqWire
-from transport.wire import Peer
+from transport.wire import Peer, Route
 
 LOOK_S = 3.0  # what is not answered by then is not answered: the cluster answers within milliseconds
 
 
 async def say(endpoint: str, keys: NodeKeys | None, public_key: str) -> dict[str, object]:
     """Ask the process there to show itself, as `rlctl ps` does."""
-    wire = ZmqWire("mallory", 1, keys=keys)
-    links: list[str] = []
+    links = Links(ZmqWire("mallory", 1, keys=keys), life=1)
+    events: list[str] = []
     frames: list[int] = []
-    wire.listen(
-        lambda _route, got: frames.extend(map(len, got)), lambda _peer, link: links.append(link.value)
-    )
-    ask = Envelope(kind=kind_of(Inspect()), mode=Mode.ASK, dst=SYSTEM, corr=1, body=encode_body(Inspect()))
-    wire.send(Peer(endpoint, public_key), [encode(ask)])
+
+    def heard(_route: Route, envelope: Envelope) -> bool:
+        frames.append(len(envelope.body))
+        return True
+
+    links.listen(heard, lambda _peer, link: events.append(link.value))
+    ask = encode(kind_of(Inspect()), SYSTEM, encode_body(Inspect()), mode=Mode.ASK, corr=1)
+    links.send(Peer(endpoint, public_key), ask)
     await asyncio.sleep(LOOK_S)
-    await wire.close()
-    return {"links": links, "frames": frames}
+    await links.close()
+    return {"links": events, "frames": frames}
 
 
 async def throw(endpoint: str, what: bytes) -> int:

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 
 from chaos.examples import example
-from transport import bulk_frames, envelope, stream_control, token_frame
+from transport import bulk_frames, control_frame, envelope, stream_control, token_frame
 
 
 class Case(NamedTuple):
@@ -24,15 +24,45 @@ class Case(NamedTuple):
 
 def cases() -> list[Case]:
     """Every frame that travels."""
-    return [_envelope(), _token_frame(), *_stream_control(), _request(), _answer()]
+    return [_envelope(), *_control_frames(), _token_frame(), *_stream_control(), _request(), _answer()]
 
 
 def _envelope() -> Case:
-    value = msgspec.structs.replace(
-        example(envelope.Envelope), magic=envelope.MAGIC, major=envelope.MAJOR, minor=envelope.MINOR
-    )
+    value = example(envelope.Envelope)
     meaning = msgspec.to_builtins(value, builtin_types=(bytes,))
-    return Case("Envelope", [envelope.encode(value)], lambda parts: envelope.decode(*parts), value, [meaning])
+    return Case("Envelope", [_pack(value)], lambda parts: envelope.decode(*parts), value, [meaning])
+
+
+def _pack(value: envelope.Envelope) -> bytes:
+    return envelope.encode(**{name: getattr(value, name) for name in value.__struct_fields__})
+
+
+def _control_frames() -> list[Case]:
+    batch = [example(envelope.Envelope), envelope.Envelope(kind="Done", dst="rollout/manager", body=b"")]
+    life = 1_700_000_000_000 << 20
+    frames = [
+        control_frame.hello(life + 1, life + 2, 7, 3, 1027),
+        control_frame.welcome(life + 2, life + 1, 6, 1030),
+        control_frame.data(life + 1, 7, 3, 1027, [_pack(value) for value in batch]),
+        control_frame.ack(life + 2, 8, 1032, again=True, sent=3),
+        control_frame.refused("control link of major version 3, this process speaks 2"),
+        control_frame.gone(life + 1),
+    ]
+
+    def decode(parts: list[bytes]) -> control_frame.ControlFrame:
+        return control_frame.decode(parts[0], lambda reason, detail: None)
+
+    values = [decode([frame]) for frame in frames]
+    return [
+        Case(
+            f"link {type(value).__name__}",
+            [frame],
+            decode,
+            value,
+            [msgspec.to_builtins(value, builtin_types=(bytes,))],
+        )
+        for frame, value in zip(frames, values, strict=True)
+    ]
 
 
 def _token_frame() -> Case:

@@ -14,7 +14,7 @@ import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from transport import envelope, mesh
+from transport import control_frame, mesh
 from transport.keys import NodeKeys, RefusedToListen
 from transport.mesh import ZmqWire
 from transport.sockets import CannotListen
@@ -223,14 +223,14 @@ async def test_oversize_and_misshapen_messages_are_counted_and_live_traffic_goes
 
 async def test_each_kind_of_refusal_is_logged_once_for_each_peer(opened, hear, eventually, caplog) -> None:
     b = opened("b")
-    b.listen(lambda route, frames: envelope.decode(frames[0]) and None, lambda peer, link: None)
+    b.listen(lambda route, frames: control_frame.decode(frames[0], print) and None, lambda peer, link: None)
     with (
         raw_dealer(b.local, routing_id=b"gl1#rude") as rude,
         raw_dealer(b.local, routing_id=b"gl1#other") as other,
     ):
         for _ in range(50):
             rude.send(b"junk")
-            rude.send(b"\x93\xa2GL\x02\x00")
+            rude.send(b"\x93\xa2GL\x03\x00")
         other.send(b"junk")
         await eventually(lambda: b.refused.total() == 101)
     assert b.refused == {"not-ours": 51, "unknown-version": 50}
@@ -247,7 +247,7 @@ def test_no_message_of_a_stranger_stops_the_receive_loop(messages: list[list[byt
             if frames == [b"the last one"]:
                 last.set()
             else:
-                envelope.decode(frames[0])
+                control_frame.decode(frames[0], print)
 
         wire.listen(on_frames, lambda peer, link: None)
         with raw_dealer(wire.local, routing_id=b"gl1#rude") as rude:

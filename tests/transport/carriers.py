@@ -1,0 +1,150 @@
+"""Openers of wires for the suites that every carrier must pass: loopback, ZeroMQ without and with keys, and a
+seeded wrapper that drops, doubles, delays, breaks and mends."""
+
+import asyncio
+import random
+import socket
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+from transport.keys import NodeKeys
+from transport.loopback import LoopbackNetwork
+from transport.mesh import ZmqWire
+from transport.sockets import CannotListen
+from transport.wire import OnFrames, OnLink, Peer, Route, Sent, Wire
+
+
+class Loopback:
+    """Opens wires of one process."""
+
+    def __init__(self) -> None:
+        self.network = LoopbackNetwork(grace_s=0.4, connect_deadline_s=0.6)
+        self.wires: list[Wire] = []
+
+    def open(self, name: str) -> Wire:
+        self.wires.append(self.network.wire(name))
+        return self.wires[-1]
+
+    def address(self, name: str) -> Peer:
+        """Where `name` will listen, known before it does."""
+        return Peer(f"loop://{name}")
+
+    async def close(self) -> None:
+        for wire in self.wires:
+            await wire.close()
+
+
+class Plain:
+    """Opens wires over ZeroMQ without keys; each name keeps its port."""
+
+    keys: NodeKeys | None = None
+
+    def __init__(self) -> None:
+        self.ports: dict[str, int] = {}
+        self.wires: list[Wire] = []
+
+    def open(self, name: str) -> Wire:
+        endpoint = self.address(name).endpoint
+        for _ in range(200):  # the socket that was closed last leaves its port a moment later
+            try:
+                wire = ZmqWire(name, 1, endpoint, self.keys, grace_s=0.4, connect_deadline_s=0.6)
+            except CannotListen:
+                time.sleep(0.005)
+            else:
+                self.wires.append(wire)
+                return wire
+        raise AssertionError(f"{endpoint} was never free")
+
+    def address(self, name: str) -> Peer:
+        if name not in self.ports:
+            with socket.create_server(("127.0.0.1", 0)) as probe:
+                self.ports[name] = probe.getsockname()[1]
+        return Peer(f"tcp://127.0.0.1:{self.ports[name]}", self.keys.public if self.keys else "")
+
+    async def close(self) -> None:
+        for wire in self.wires:
+            await wire.close()
+
+
+class Keyed(Plain):
+    """The same with CURVE keys."""
+
+    keys = NodeKeys.generate()
+
+
+class FlakyWire:
+    """A wire that loses, doubles and delays what it is given, by a seed: the shape of `Wire` without
+    its promises of order and of at most once."""
+
+    def __init__(self, wire: Wire, rng: random.Random) -> None:
+        self.wire = wire
+        self.rng = rng
+        self.calm = False  # then nothing is done to the frames
+        self.done: Counter[str] = Counter()
+        self.known: set[Peer | Route] = set()
+
+    @property
+    def local(self) -> Peer:
+        return self.wire.local
+
+    @property
+    def refused(self) -> Counter[str]:
+        return self.wire.refused
+
+    def send(self, to: Peer | Route, frames: Sequence[bytes]) -> Sent:
+        if to in self.known and not self.calm and self.rng.random() < 0.05:
+            self.done["refused"] += 1
+            return Sent.NO_CREDIT
+        self.known.add(to)  # the first send dials, and always goes through
+        return self.wire.send(to, frames)
+
+    def listen(self, on_frames: OnFrames, on_link: OnLink) -> None:
+        def flaky(route: Route, frames: list[bytes]) -> None:
+            fate = "kept" if self.calm else self.rng.choices(FATES, WEIGHTS)[0]
+            self.done[fate] += 1
+            if fate == "late":
+                asyncio.get_running_loop().call_later(self.rng.uniform(0.001, 0.03), on_frames, route, frames)
+            elif fate != "lost":
+                on_frames(route, frames)
+                if fate == "twice":
+                    on_frames(route, frames)
+
+        self.wire.listen(flaky, on_link)
+
+    def peer_of(self, route: Route) -> Peer | None:
+        return self.wire.peer_of(route)
+
+    def refuse(self, route: Route, reason: str, detail: str) -> None:
+        self.wire.refuse(route, reason, detail)
+
+    def forget(self, peer: Peer) -> None:
+        self.known.discard(peer)
+        self.wire.forget(peer)
+
+    async def close(self) -> None:
+        await self.wire.close()
+
+
+FATES = ("kept", "lost", "twice", "late")
+WEIGHTS = (65, 10, 10, 15)
+
+
+class Flaky(Loopback):
+    """Loopback wires that drop, double and delay, under a seed; `storm` also breaks and mends connections."""
+
+    def __init__(self, seed: int = 1) -> None:
+        super().__init__()
+        self.rng = random.Random(seed)
+
+    def open(self, name: str) -> FlakyWire:
+        return FlakyWire(super().open(name), self.rng)
+
+    async def storm(self, names: Sequence[str], until: asyncio.Event) -> None:
+        """Cut and mend, each for less than the grace, until `until` is set."""
+        while not until.is_set():
+            await asyncio.sleep(self.rng.uniform(0.01, 0.06))
+            name = self.rng.choice(names)
+            self.network.cut(name)
+            await asyncio.sleep(self.rng.uniform(0.0, 0.05))
+            self.network.mend(name)

@@ -1,0 +1,365 @@
+"""What control links promise, on every carrier: once, in order, whatever the wire drops; slow peers slow only
+those who talk to them."""
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator
+
+import msgpack
+import pytest
+
+from tests.transport.carriers import Flaky, Keyed, Loopback, Plain
+from transport import control_frame
+from transport.envelope import Envelope, Lane, Mode, encode
+from transport.link_end import LinkLimits
+from transport.links import Links
+from transport.refusal import BadField
+from transport.session import START_LIMIT
+from transport.wire import Link, Peer, Route, Sent
+
+LIMITS = LinkLimits(probe_s=0.1, answer_s=1.0)
+
+
+class Process:
+    """One life of a process: its links, what it got, and what its layer above does with it."""
+
+    def __init__(self, carrier: Loopback | Plain, name: str, life: int, limits: LinkLimits = LIMITS) -> None:
+        self.wire = carrier.open(name)
+        self.links = Links(self.wire, life=life, limits=limits)
+        self.got: list[int] = []
+        self.routes: list[Route] = []
+        self.events: list[Link] = []
+        self.full = False  # then tells are held
+        self.answers = False  # then asks are answered with their number
+        self.links.listen(self.on_envelope, lambda peer, link: self.events.append(link))
+
+    @property
+    def local(self) -> Peer:
+        return self.links.local
+
+    def on_envelope(self, route: Route, envelope: Envelope) -> bool:
+        number = msgpack.unpackb(envelope.body)
+        self.got.append(number)
+        self.routes.append(route)
+        if envelope.mode is Mode.ASK and self.answers:
+            assert self.links.send(route, numbered(number, Mode.REPLY)) is Sent.OK
+        return not (self.full and envelope.mode is Mode.TELL and envelope.lane is Lane.USER)
+
+    async def tell(self, to: Peer, numbers: range) -> None:
+        for number in numbers:
+            while self.links.send(to, numbered(number), tell=True) is not Sent.OK:
+                await asyncio.wait_for(self.links.room(to), 10)
+
+
+def all_acknowledged(process: Process) -> bool:
+    return all(state.unacked == 0 for state in process.links.states())
+
+
+def numbered(number: int, mode: Mode = Mode.TELL) -> bytes:
+    return encode("Number", "receiver", msgpack.packb(number), mode=mode)
+
+
+@pytest.fixture(params=[Loopback, Plain, Keyed, Flaky])
+async def carrier(request: pytest.FixtureRequest) -> AsyncIterator[Loopback | Plain]:
+    carrier = request.param()
+    yield carrier
+    await carrier.close()
+
+
+async def test_messages_arrive_once_and_in_order_in_both_directions(carrier, eventually) -> None:
+    a, b = Process(carrier, "a", 1), Process(carrier, "b", 2)
+    b.answers = True
+    for number in range(3000):
+        assert a.links.send(b.local, numbered(number, Mode.ASK)) is Sent.OK
+        if number % 50 == 0:
+            await asyncio.sleep(0)
+    await eventually(lambda: len(a.got) >= 3000, within_s=20)
+    assert b.got == a.got == list(range(3000))
+    assert a.events == [Link.UP]
+    await eventually(lambda: all_acknowledged(a) and all_acknowledged(b))
+    await a.links.close()
+    await b.links.close()
+
+
+async def test_messages_of_one_turn_leave_in_one_frame(eventually) -> None:
+    carrier = Loopback()
+    a, b = Process(carrier, "a", 1), Process(carrier, "b", 2)
+    a.links.send(b.local, numbered(0))
+    await eventually(lambda: b.got == [0])
+    frames: list[bytes] = []
+    b.wire.deliver = lambda route, parts: frames.extend(parts) or True  # type: ignore[method-assign]
+    for number in range(1, 31):
+        a.links.send(b.local, numbered(number))
+    await eventually(lambda: bool(frames))
+    [data] = [control_frame.decode(frame, print) for frame in frames]
+    assert (data.first, len(data.envelopes)) == (2, 30)
+    await carrier.close()
+
+
+async def test_a_full_mailbox_stops_tells_to_that_process_and_nothing_else(carrier, eventually) -> None:
+    limits = LinkLimits(window=100, probe_s=0.1)
+    a, slow, quick = (
+        Process(carrier, name, life, limits) for life, name in enumerate(("a", "slow", "quick"), 1)
+    )
+    slow.full = slow.answers = True
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(1.0):
+            await a.tell(slow.local, range(1000))
+    await eventually(lambda: len(slow.got) == 100)
+    await a.tell(quick.local, range(1000))
+    a.links.send(slow.local, numbered(5000, Mode.ASK))
+    await eventually(lambda: quick.got == list(range(1000)) and a.got == [5000], within_s=10)
+    assert slow.got == [*range(100), 5000]
+    assert sum(state.held for state in slow.links.states()) == 100
+    rest = asyncio.create_task(a.tell(slow.local, range(100, 250)))
+    await asyncio.sleep(0.05)
+    assert len(slow.got) == 101  # still
+    slow.full = False
+    slow.links.consumed(slow.routes[0], 100)
+    await asyncio.wait_for(rest, 10)
+    await eventually(lambda: slow.got == [*range(100), 5000, *range(100, 250)], within_s=10)
+
+
+async def test_tellers_get_their_turn_in_order_and_all_of_them_when_the_link_ends(eventually) -> None:
+    carrier = Loopback()
+    a, b = Process(carrier, "a", 1), Process(carrier, "b", 2, LinkLimits(window=64))
+    b.full = True
+    await a.tell(b.local, range(64))
+    await eventually(lambda: len(b.got) == 64)
+    went: list[int] = []
+
+    async def teller(number: int) -> None:
+        while a.links.send(b.local, numbered(number), tell=True) is Sent.NO_CREDIT:
+            await a.links.room(b.local)
+        went.append(number)
+
+    tellers = [asyncio.create_task(teller(number)) for number in range(100, 120)]
+    await asyncio.sleep(0.05)
+    assert went == []
+    tellers[0].cancel()
+    b.links.consumed(b.routes[0], 8)
+    await eventually(lambda: len(went) == 8)
+    await asyncio.sleep(0.05)
+    assert went == list(range(101, 109))
+    waiting = asyncio.create_task(a.links.room(b.local))
+    await asyncio.sleep(0.01)
+    carrier.network.kill("b")
+    await asyncio.wait_for(waiting, 1)
+    assert a.events[-1] is Link.DOWN
+    for task in tellers:
+        task.cancel()
+    await carrier.close()
+
+
+async def test_what_is_not_acknowledged_is_bounded(carrier) -> None:
+    limits = LinkLimits(max_unacked=200, max_unacked_bytes=1 << 20)
+    a = Process(carrier, "a", 1, limits)
+    nobody = carrier.address("nobody")
+    assert sum(a.links.send(nobody, numbered(n, Mode.ASK)) is Sent.OK for n in range(500)) == 200
+    assert a.links.send(nobody, numbered(0), tell=True) is Sent.NO_CREDIT
+    b = Process(carrier, "b", 2)
+    big = encode("Big", "receiver", bytes(1 << 19))
+    assert [a.links.send(b.local, big) for _ in range(3)] == [Sent.OK, Sent.OK, Sent.NO_CREDIT]
+
+
+async def test_only_some_tells_go_before_the_peer_has_granted_more(carrier) -> None:
+    a = Process(carrier, "a", 1)
+    nobody = carrier.address("nobody")
+    sent = [a.links.send(nobody, numbered(n), tell=True) for n in range(START_LIMIT + 1)]
+    assert sent == [*[Sent.OK] * START_LIMIT, Sent.NO_CREDIT]
+
+
+async def test_a_peer_that_never_answers_is_down_and_what_waited_is_counted(carrier, eventually) -> None:
+    a = Process(carrier, "a", 1)
+    for number in range(10):
+        a.links.send(carrier.address("nobody"), numbered(number))
+    await eventually(lambda: a.events == [Link.DOWN])
+    assert a.links.lost == {"down": 10}
+    assert a.links.states() == []
+
+
+async def test_a_restarted_process_is_another_one_and_gets_nothing_of_the_old_link(
+    carrier, eventually
+) -> None:
+    a, b = Process(carrier, "a", 1), Process(carrier, "b", 2)
+    await a.tell(b.local, range(100))
+    await eventually(lambda: len(b.got) == 100 and all_acknowledged(a))
+    for number in range(100, 110):
+        a.links.send(b.local, numbered(number))
+    await b.wire.close()  # before they leave
+    again = Process(carrier, "b", 3)
+    await eventually(lambda: Link.DOWN in a.events)
+    assert a.links.lost.total() == 10
+    assert a.events in ([Link.UP, Link.SUSPECT, Link.DOWN], [Link.UP, Link.DOWN])
+    await a.tell(again.local, range(200, 300))
+    await eventually(lambda: again.got == list(range(200, 300)))
+
+
+async def test_a_connection_that_breaks_in_the_middle_loses_and_doubles_nothing(eventually) -> None:
+    done: Counter[str] = Counter()
+    for seed in range(8):
+        carrier = Flaky(seed)
+        a, b = Process(carrier, "a", 1), Process(carrier, "b", 2)
+        b.answers = True
+        over = asyncio.Event()
+        storm = asyncio.create_task(carrier.storm(["a", "b"], over))
+        await a.tell(b.local, range(2000))
+        for number in range(2000, 2500):
+            a.links.send(b.local, numbered(number, Mode.ASK))
+        await asyncio.sleep(0.2)
+        over.set()
+        await storm
+        await eventually(lambda: len(b.got) == 2500 and len(a.got) == 500, within_s=10)  # noqa: B023
+        assert (b.got, a.got) == (list(range(2500)), list(range(2000, 2500)))
+        assert Link.DOWN not in a.events
+        done += a.wire.done
+        for process in (a, b):
+            process.wire.calm = True
+            await process.links.close()
+    assert all(done[fate] > 3 for fate in ("kept", "lost", "twice", "late", "refused"))
+
+
+async def test_a_delivery_that_fails_does_not_stop_the_rest_of_its_batch(carrier, eventually) -> None:
+    a = Process(carrier, "a", 1)
+    links, got = Links(carrier.open("b"), life=2, limits=LIMITS), []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+
+    def fragile(_: Route, envelope: Envelope) -> bool:
+        number = msgpack.unpackb(envelope.body)
+        if number % 3 == 0:
+            raise BadField("a third") if number % 2 else RuntimeError("another third")
+        got.append(number)
+        return True
+
+    links.listen(fragile, lambda peer, link: None)
+    await a.tell(links.local, range(90))
+    await eventually(lambda: got == [number for number in range(90) if number % 3])
+    assert links.refused["bad-field"] == 15
+
+
+async def test_another_major_version_is_rejected_on_both_sides_and_both_are_named(
+    carrier, hear, eventually, caplog
+) -> None:
+    a, old = Process(carrier, "a", 1), hear(carrier.open("old"))
+    a.links.send(old.wire.local, numbered(1))
+    await eventually(lambda: bool(old.frames))
+    old.wire.send(old.routes[0], [msgpack.packb(["GL", 3, 0, 5, "version 2, this process speaks 3"])])
+    if isinstance(carrier, Flaky):
+        old.wire.calm = True
+        old.wire.send(old.routes[0], [msgpack.packb(["GL", 3, 0, 5, "version 2, this process speaks 3"])])
+    await eventually(lambda: a.events == [Link.REJECTED])
+    assert a.links.lost == {"rejected": 1}
+    assert "version 3, this process speaks 2" in caplog.text
+    a.wire.calm = old.wire.calm = True  # type: ignore[attr-defined]
+    old.wire.send(a.local, [msgpack.packb(["GL", 1, 7, "HELLO"])])
+    await eventually(lambda: len(old.frames) > 1 and old.frames[-1][0].startswith(b"\x95"))
+    refused = control_frame.decode(old.frames[-1][0], print)
+    assert "version 1, this process speaks 2" in refused.text
+    assert a.links.refused["unknown-version"] >= 2
+
+
+async def test_a_peer_without_links_is_given_up_and_its_words_are_only_counted(
+    carrier, hear, eventually
+) -> None:
+    a, rude = Process(carrier, "a", 1), hear(carrier.open("rude"))
+    a.links.send(rude.wire.local, numbered(1))
+    for frames in ([b"junk"], [b"two", b"parts"], [control_frame.data(9, 5, 0, 9, [numbered(1)])]):
+        rude.wire.send(a.local, frames)
+    await eventually(lambda: a.events == [Link.DOWN])
+    assert a.got == []
+    if not isinstance(carrier, Flaky):
+        assert a.links.refused["not-ours"] == a.links.refused["wrong-parts"] == 1
+        assert control_frame.gone(9) in [frame for [frame] in rude.frames]
+
+
+async def test_who_disobeys_the_limit_loses_its_session(hear, eventually) -> None:
+    carrier = Loopback()
+    b, rude = Process(carrier, "b", 2, LinkLimits(window=100)), hear(carrier.open("rude"))
+    b.full = True
+    rude.wire.send(b.local, [control_frame.hello(77, 0, 1, 0, 64)])
+    for first in range(1, 1001, 100):
+        rude.wire.send(b.local, [control_frame.data(77, first, 0, 64, [numbered(0)] * 100)])
+    await eventually(lambda: b.links.refused["over-limit"] == 1)
+    assert len(b.got) <= 300
+    assert b.links.states() == []
+    await eventually(lambda: rude.frames[-1] == [control_frame.gone(77)])
+    await carrier.close()
+
+
+async def test_sessions_of_diallers_are_bounded_and_dropped_when_their_route_is_gone(
+    carrier, eventually, monkeypatch
+) -> None:
+    monkeypatch.setattr("transport.links.CALM_S", 0.1)
+    b = Process(carrier, "b", 9, LinkLimits(max_sessions=2, silence_s=0.2, probe_s=0.1, broken_s=0.2))
+    diallers = [Process(carrier, f"a{n}", n + 1) for n in range(2)]
+    for dialler in diallers:
+        dialler.links.send(b.local, numbered(0))
+    await eventually(lambda: len(b.got) == 2)
+    third = Process(carrier, "third", 5)
+    third.links.send(b.local, numbered(1))
+    await eventually(lambda: b.links.refused["too-many-links"] >= 1)
+    for dialler in diallers:
+        await dialler.links.close()
+    await eventually(lambda: len(b.got) == 3, within_s=10)
+    await eventually(lambda: len(b.links.states()) == 1)
+
+
+async def test_forgetting_a_peer_drops_what_waits_and_the_next_send_dials_anew(carrier, eventually) -> None:
+    a, b = Process(carrier, "a", 1), Process(carrier, "b", 2)
+    a.links.send(b.local, numbered(1))
+    await eventually(lambda: b.got == [1] and all_acknowledged(a))
+    a.links.send(b.local, numbered(2))
+    a.links.forget(b.local)
+    a.links.send(b.local, numbered(3))
+    await eventually(lambda: b.got == [1, 3])
+    assert a.links.lost == {"forgotten": 1}
+    assert a.events == [Link.UP, Link.UP]
+
+
+async def test_nothing_is_timed_while_all_is_quiet(eventually) -> None:
+    carrier = Loopback()
+    a = Process(carrier, "a", 1)
+    loop = asyncio.get_running_loop()
+    assert a.links.states() == []
+    before = len(loop._scheduled)  # type: ignore[attr-defined]
+    b = Process(carrier, "b", 2)
+    a.links.send(b.local, numbered(1))
+    await eventually(lambda: b.got == [1] and a.links.states()[0].unacked == 0)
+    a.links.forget(b.local)
+    await asyncio.sleep(0.3)
+    near = [
+        handle
+        for handle in loop._scheduled  # type: ignore[attr-defined]
+        if not handle.cancelled() and handle.when() < loop.time() + 1
+    ]
+    assert len(near) <= before
+    await carrier.close()
+
+
+async def test_closing_gives_what_is_on_its_way_a_moment_and_later_sends_go_nowhere(
+    carrier, eventually
+) -> None:
+    a, b = Process(carrier, "a", 1), Process(carrier, "b", 2)
+    a.links.send(b.local, numbered(0))
+    await eventually(lambda: b.got == [0])
+    for number in range(1, 200):
+        a.links.send(b.local, numbered(number))
+    if isinstance(carrier, Flaky):
+        a.wire.calm = b.wire.calm = True  # type: ignore[attr-defined]
+    await a.links.close()
+    await a.links.close()
+    await eventually(lambda: b.got == list(range(200)))
+    assert a.links.send(b.local, numbered(0)) is Sent.NO_ROUTE
+
+
+def test_a_life_is_a_number_that_leaves_room_for_the_ends_of_links() -> None:
+    async def scenario() -> None:
+        wire = Loopback().open("a")
+        for life in (0, 1 << 43):
+            with pytest.raises(ValueError, match="life"):
+                Links(wire, life=life)
+
+    asyncio.run(scenario())
+    with pytest.raises(ValueError, match="window"):
+        LinkLimits(window=1)
