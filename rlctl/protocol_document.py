@@ -15,7 +15,7 @@ from rlctl import struct_table
 from rlctl.conversations import Conversations, Line, conversations
 from supervisor.message import Message
 from supervisor.system_messages import SYSTEM
-from transport import envelope, stream_control
+from transport import control_frame, envelope, stream_control
 
 PAGE = Path(__file__).parent.parent / "docs" / "protocol.md"
 _SLOT = re.compile(r"(<!-- made: ([\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -39,6 +39,7 @@ def parts() -> dict[str, Callable[[], str]]:
     said = conversations()
     return {
         "envelope": lambda: struct_table.array(envelope.Envelope),
+        "control link": lambda: _control_link(),
         "stream control": lambda: _stream_control(),
         "overview": lambda: _overview(said),
         "kinds": lambda: _kinds(said),
@@ -46,6 +47,14 @@ def parts() -> dict[str, Callable[[], str]]:
         "written": lambda: _plain(said.written),
         "shapes": lambda: _shapes(said),
     }
+
+
+def _control_link() -> str:
+    rows = ["| type | message | fields after the type | meaning |", "|---|---|---|---|"]
+    for kind, cls in control_frame.TYPES.items():
+        own = ", ".join(f"`{name}`" for name in cls.__struct_fields__[4:])
+        rows.append(f"| {kind} | {kind.name} | {own} | {struct_table.words(cls)} |")
+    return "\n".join(rows)
 
 
 def _stream_control() -> str:

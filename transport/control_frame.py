@@ -62,7 +62,7 @@ class Welcome(_Head, frozen=True, gc=False):
 
 
 class Data(_Head, frozen=True):
-    """Envelopes numbered `first`, `first + 1`, ...; `NONE` where one was refused. `life` is the sender's."""
+    """Envelopes numbered `first`, `first + 1` and so on; `life` is the sender's."""
 
     life: Count
     first: Count
@@ -72,8 +72,8 @@ class Data(_Head, frozen=True):
 
 
 class Ack(_Head, frozen=True, gc=False):
-    """Everything up to `ack` is here. `again`: what was sent after it is missing. `sent`: number of the last
-    message that went this way; who has less answers with `again`. 0 = no question."""
+    """Everything up to `ack` is here, and with `again` what was sent after it is missing; `sent` (0 = no
+    question) is the last number that went this way, and who has less answers with `again`."""
 
     life: Count
     ack: Count
@@ -96,9 +96,10 @@ class Gone(_Head, frozen=True, gc=False):
 
 ControlFrame = Hello | Welcome | Data | Ack | RefusedLink | Gone
 
-_TYPES: dict[int, type[ControlFrame]] = {
+TYPES: Final[dict[Type, type[ControlFrame]]] = {
     Type.HELLO: Hello,
     Type.WELCOME: Welcome,
+    Type.DATA: Data,
     Type.ACK: Ack,
     Type.REFUSED: RefusedLink,
     Type.GONE: Gone,
@@ -187,10 +188,9 @@ def _decode_in_full(frame: bytes, refuse: Callable[[str, str], None]) -> Control
         head = msgspec.convert(values, _Head)
         if head.type == Type.DATA:
             return _believable(msgspec.convert(values, _RawData), refuse)
-        found = _TYPES.get(head.type)
-        if found is None:
+        if head.type not in TYPES:
             raise BadField(f"control link: message type {head.type} is not known")
-        return msgspec.convert(values, found)
+        return msgspec.convert(values, TYPES[Type(head.type)])
     except (msgspec.ValidationError, RecursionError) as error:
         raise BadField(f"control link: {error}") from None
 

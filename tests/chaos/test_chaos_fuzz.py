@@ -26,7 +26,16 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Target]:
 
 
 NAMES = [
-    *("envelope", "body", "token_frame", "stream_hello", "stream_answer", "bulk_request", "bulk_answer"),
+    *(
+        "envelope",
+        "control_frame",
+        "body",
+        "token_frame",
+        "stream_hello",
+        "stream_answer",
+        "bulk_request",
+        "bulk_answer",
+    ),
     *("manifest", "pipe", "keys", "journal", "trace", "config", "history", "seal", "job"),
 ]
 
