@@ -210,8 +210,9 @@ class Liveness(Section, frozen=True, kw_only=True):
     beat_s: Positive = 0.5
     """Time between heartbeats."""
     dead_s: Positive = 5.0
-    """Silence after which a peer is declared dead and its work goes elsewhere; a killed process is known
-    sooner, by its closed connection."""
+    """Silence after which a peer is dead for certain and its work goes elsewhere; never before 60 % of it,
+    and in between when its silence is unlikely, given its earlier beats. A killed process is known at once,
+    by its refused connection."""
 
     def __post_init__(self) -> None:
         if self.beat_s >= self.dead_s:

@@ -41,10 +41,15 @@ class Instance:
     pending: int = 0
     executing: int = 0
     draining: bool = False
+    suspected: bool = False
     chosen: int = 0
 
     def serves(self, version: int, root: bytes | None) -> bool:
-        return not self.draining and self.version == version and (root is None or self.root == root)
+        return (
+            not (self.draining or self.suspected)
+            and self.version == version
+            and (root is None or self.root == root)
+        )
 
 
 class Balancer:
@@ -100,6 +105,14 @@ class Balancer:
         instance.draining = True
         return True
 
+    def suspected(self, id: InstanceId, incarnation: int, suspected: bool) -> bool:
+        """It may be dead: it gets nothing until it is heard again. What it has stays with it."""
+        instance = self._known(id, incarnation)
+        if instance is None:
+            return self._ignore()
+        instance.suspected = suspected
+        return True
+
     def dispatched(self, id: InstanceId, incarnation: int, count: int) -> bool:
         """`count` requests were sent to it."""
         instance = self._known(id, incarnation)
@@ -133,9 +146,9 @@ class Balancer:
     def select(self, version: int, count: int, root: bytes | None = None) -> list[InstanceId]:
         """Instances for the next `count` requests, one each; fewer when all are at Θ: the rest waits.
 
-        Only instances that serve exactly `version` (and `root`, if given) and do not drain. Changes nothing:
-        report what was really sent by `dispatched`. Ties go to the one that executes less, then to the one
-        chosen longest ago, then by name.
+        Only instances that serve exactly `version` (and `root`, if given), do not drain and are not
+        suspected. Changes nothing: report what was really sent by `dispatched`. Ties go to the one that
+        executes less, then to the one chosen longest ago, then by name.
         """
         serving = [instance for instance in self.instances.values() if instance.serves(version, root)]
         pending = {instance.id: instance.pending for instance in serving}

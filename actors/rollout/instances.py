@@ -7,7 +7,7 @@ Soft state: rebuilt from registrations. Load is the balancer's, tickets are the 
 import asyncio
 from dataclasses import dataclass, field
 
-from actors.rollout.load_balancer import InstanceDown, InstanceServes, InstanceUp
+from actors.rollout.load_balancer import InstanceDown, InstanceServes, InstanceSuspected, InstanceUp
 from actors.rollout.messages import RegisterInstance
 from supervisor import Address
 
@@ -46,6 +46,10 @@ class Instance:
     def down(self) -> InstanceDown:
         """For the balancer: it is gone."""
         return InstanceDown(instance=self.name, incarnation=self.incarnation)
+
+    def suspected(self, suspected: bool) -> InstanceSuspected:
+        """For the balancer: it may be dead, or is heard again."""
+        return InstanceSuspected(instance=self.name, incarnation=self.incarnation, suspected=suspected)
 
     def serves(self, version: int | None, root: bytes = b"") -> InstanceServes:
         """For the balancer: it serves these weights."""

@@ -34,6 +34,14 @@ class InstanceServes(Message, frozen=True):
     root: bytes = b""
 
 
+class InstanceSuspected(Message, frozen=True):
+    """An incarnation may be dead, or is heard again."""
+
+    instance: str
+    incarnation: int
+    suspected: bool
+
+
 class LoadChange(msgspec.Struct, frozen=True, kw_only=True):
     """What happened to requests of an instance since the last report."""
 
@@ -98,6 +106,10 @@ class LoadBalancer(Actor):
     @handles(InstanceServes)
     async def serves(self, message: InstanceServes) -> None:
         self._balancer.serving(message.instance, message.incarnation, message.version, message.root)
+
+    @handles(InstanceSuspected)
+    async def suspected(self, message: InstanceSuspected) -> None:
+        self._balancer.suspected(message.instance, message.incarnation, message.suspected)
 
     @handles(LoadChanged)
     async def changed(self, message: LoadChanged) -> None:

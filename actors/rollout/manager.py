@@ -39,7 +39,18 @@ from actors.rollout.scoring import Scoring
 from actors.rollout.token_log import RequestLog
 from actors.rollout.withdrawing import Withdrawals
 from configs.schema import Config
-from supervisor import Actor, Deferred, Done, Lane, Message, Refused, Suspended, Terminated, handles
+from supervisor import (
+    Actor,
+    Deferred,
+    Done,
+    Lane,
+    Message,
+    Refused,
+    Suspected,
+    Suspended,
+    Terminated,
+    handles,
+)
 from transport.token_frame import TokenFrame
 
 SWEEP_S = 1.0
@@ -155,6 +166,13 @@ class RolloutManager(Actor):
         await self.ctx.tell(BALANCER, instance.serves(None))
         self._tick_clocks()
         return self._withdrawals.begin(instance, message.grace_s)
+
+    async def on_suspected(self, event: Suspected) -> None:
+        """It gets no new requests until it is heard again; what it has stays with it."""
+        instance = self._instances.get(event.name)
+        if instance is not None and instance.incarnation == event.incarnation:
+            await self.ctx.tell(BALANCER, instance.suspected(event.suspected))
+            self._dispatching.wake()
 
     async def on_terminated(self, event: Terminated) -> None:
         """It gets nothing more at once. Its last frames may still be on their way, on a socket of their own:

@@ -29,7 +29,8 @@ Show every actor of a cluster: where it is, in which incarnation, how it is, wha
 
 INC is the incarnation, a number that grows with each start. MAILBOX is how many messages wait, and the limit;
 RATE/s is of the last seconds; RESTARTS and LAST FAILURE are what its supervisor counted. Rows with a pid are
-processes. An actor whose process does not answer has the state "no answer". A narrow terminal shows fewer
+processes. An actor whose process does not answer has the state "no answer", one whose process others have not
+heard for unusually long "suspect". A narrow terminal shows fewer
 columns, a pipe all of them. Exit code 3: nothing runs."""
 
 _EXAMPLES = """\
@@ -81,19 +82,25 @@ def ps(args: argparse.Namespace) -> int:
 
 def rows(seen: Processes) -> list[Sequence[Cell]]:
     """One row for each actor and child process."""
-    shown = [row(state, actor) for state in seen.states for actor in state.actors]
+    suspects = {endpoint for state in seen.states for endpoint in state.suspects}
+    shown = [
+        row(state, actor, suspected=state.endpoint in suspects)
+        for state in seen.states
+        for actor in state.actors
+    ]
     return shown + [silent_row(name) for name in seen.silent]
 
 
-def row(state: SystemState, actor: ActorState) -> Sequence[Cell]:
-    """The cells of an actor or a child process."""
+def row(state: SystemState, actor: ActorState, *, suspected: bool = False) -> Sequence[Cell]:
+    """The cells of an actor or a child process; `suspected`: another process doubts that this one lives."""
     process = bool(actor.pid)
+    shown_state = "suspect" if suspected and not process and actor.state == "running" else actor.state
     return [
         state.node,
         state.process,
         actor.name if not process else f"{actor.name} (pid {actor.pid})",
         "-" if process else str(actor.incarnation),
-        Text(actor.state, style="" if actor.state == "running" else "yellow"),
+        Text(shown_state, style="" if shown_state == "running" else "yellow"),
         "-" if process else mailbox(actor),
         "-" if process else f"{actor.rate:,.1f}",
         "-" if process else str(actor.handled),

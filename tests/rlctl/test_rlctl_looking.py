@@ -13,7 +13,10 @@ import pytest
 from looked_at import LookedAt, Ping
 
 from rlctl.__main__ import main
+from rlctl.client import Processes
+from rlctl.commands.ps import rows
 from rlctl.errors import FAILED, NOTHING, OK, USAGE
+from supervisor.system_messages import ActorState, SystemState
 
 SILENT = "no answer from spot-2/agent"
 
@@ -60,6 +63,33 @@ def test_ps_shows_every_actor_and_those_that_do_not_answer(look: Look) -> None:
     assert "no answer" in line_of(told, "spot-2/agent")
     assert SILENT in told
     assert look.json("ps")["silent"] == ["spot-2/agent"]
+
+
+def test_ps_says_which_processes_others_suspect() -> None:
+    def state(process: str, suspects: dict[str, float]) -> SystemState:
+        actor = ActorState(
+            name=f"{process}/actor",
+            incarnation=1,
+            state="running",
+            mailbox=0,
+            handled=0,
+            dropped=0,
+            restarts=0,
+            last_failure="",
+        )
+        return SystemState(
+            node="node",
+            process=process,
+            pid=1,
+            endpoint=f"tcp://{process}",
+            actors=[actor],
+            refused={},
+            dead_letters={},
+            suspects=suspects,
+        )
+
+    seen = Processes([state("watches", {"tcp://silent": 9.0}), state("silent", {})], [])
+    assert [str(cells[4]) for cells in rows(seen)] == ["running", "suspect"]
 
 
 def test_tree_names_the_host_that_does_not_answer(look: Look) -> None:

@@ -69,6 +69,15 @@ def test_a_draining_instance_gets_nothing() -> None:
     assert fleet.select(7, 2) == ["b"]
 
 
+def test_a_suspected_instance_gets_nothing_until_it_is_heard_again() -> None:
+    fleet = balancer(a=(0, 0), b=(3, 0))
+    assert fleet.suspected("a", 1, True)
+    assert fleet.select(7, 2) == ["b"]
+    assert not fleet.suspected("a", 2, False), "another incarnation"
+    fleet.suspected("a", 1, False)
+    assert fleet.select(7, 1) == ["a"]
+
+
 def test_an_instance_that_joined_but_serves_nothing_gets_nothing() -> None:
     fleet = Balancer(4)
     fleet.joined("a", 1, SPOT, 8)

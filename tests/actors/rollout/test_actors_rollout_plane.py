@@ -36,7 +36,7 @@ from actors.weights.image_store import ImageStore
 from actors.weights.messages import Publish, Published
 from configs.load import from_tree
 from configs.schema import Config
-from supervisor import Actor, Done, Lane, Refused, Terminated, handles
+from supervisor import Actor, Done, Lane, Refused, Suspected, Terminated, handles
 from supervisor.cell import Delivery
 from supervisor.testing import TestSystem
 
@@ -254,3 +254,32 @@ async def test_an_instance_that_joins_in_the_middle_gets_work(tmp_path: Path) ->
         assert ledger_instances == 2
         await one.system.close()
         await two.system.close()
+
+
+async def test_a_suspected_instance_gets_no_requests_until_it_is_heard_again(tmp_path: Path) -> None:
+    async with plane(tmp_path) as rollout:
+        one = await rollout.host("spot-1")
+        await rollout.submit()
+        await rollout.responses()
+        collected = (await rollout.figures()).tokens_collected
+        worker, manager = one.system.cell("spot-1/engine"), rollout.head.system.cell("rollout/manager")
+        assert worker is not None
+        assert manager is not None
+
+        def suspect(suspected: bool) -> None:
+            incarnation = worker.address.incarnation
+            event = Suspected(name="spot-1/engine", incarnation=incarnation, suspected=suspected)
+            manager.deliver(Delivery(event), Lane.SYSTEM)
+
+        suspect(True)
+        await asyncio.sleep(0.1)
+        await rollout.submit("step-2")
+        await asyncio.sleep(0.5)
+        assert (await rollout.figures()).tokens_collected == collected
+        waits = [(wait.who, wait.what) for wait in rollout.head.system.waits.snapshot()]
+        assert ("rollout/manager", "room for requests") in waits
+        suspect(False)
+        assert len(await rollout.responses("step-2")) == 24
+        waits = [(wait.who, wait.what) for wait in rollout.head.system.waits.snapshot()]
+        assert ("rollout/manager", "room for requests") not in waits
+        await one.system.close()
