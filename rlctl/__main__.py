@@ -15,6 +15,7 @@ from rlctl.commands import (
     deadletters,
     describe,
     doctor,
+    journal,
     keygen,
     kill,
     logs,
@@ -40,7 +41,21 @@ Reinforcement-learning post-training with rollouts on machines that may vanish a
 Begin with `rlctl doctor`, then `rlctl run quickstart`. Every command has a --help with examples."""
 
 LOOKING = (ps, tree, top, tap, waits, deadletters, describe, logs)
-COMMANDS = (run, resume, *LOOKING, kill, preempt, report, audit, model, keygen, trust, revoke, doctor)
+COMMANDS = (
+    run,
+    resume,
+    *LOOKING,
+    kill,
+    preempt,
+    report,
+    audit,
+    journal,
+    model,
+    keygen,
+    trust,
+    revoke,
+    doctor,
+)
 
 
 def parser() -> argparse.ArgumentParser:

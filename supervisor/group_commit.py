@@ -70,6 +70,9 @@ class Keeper(Protocol):
     def read(self, stream: str) -> StreamRows:
         """A stream as of one moment; an empty one where there is none."""
 
+    def newest_incarnation(self) -> int:
+        """The highest incarnation that ever wrote here; 0 where none did."""
+
     def probe(self) -> None:
         """Commit and take back a write that needs space."""
 
@@ -124,6 +127,11 @@ class GroupCommit:
     def read(self, stream: str) -> "asyncio.Future[Replayed]":
         """See `JournalStore.read`."""
         return self._call(lambda: self._keeper.read(stream).replay(self._keeper.place))
+
+    def newest_incarnation(self) -> "asyncio.Future[int]":
+        """Of all that ever wrote here: a process's incarnations must begin above it, whatever its clock says.
+        Raises (when awaited): JournalError."""
+        return self._call(self._keeper.newest_incarnation)
 
     def probe(self) -> "asyncio.Future[None]":
         """See `JournalStore.probe`."""

@@ -71,7 +71,7 @@ class PostgresKeeper:
         return ""
 
     def newest_incarnation(self) -> int:
-        """The highest incarnation that ever wrote, in any space; 0 where none did."""
+        """See `Keeper`; in any space of the database."""
         with self._connected() as db:
             row = db.execute("SELECT max(incarnation) FROM gleaner.streams").fetchone()
             return 0 if row is None or row[0] is None else int(row[0])
@@ -155,11 +155,29 @@ class PostgresKeeper:
     # -- the connection --
 
     def _transaction(self, work: Callable[[Database], T]) -> T:
-        """All of it or nothing, and nothing without the lease. Raises Fenced, JournalError."""
-        with self._connected() as db, db.transaction():
-            if self._lease is not None:
-                self._check_lease(db, self._lease)
-            return work(db)
+        """All of it or nothing, and nothing without the lease. Raises Fenced, JournalError.
+
+        A connection that turns out to be broken before the commit was asked for has changed nothing: then it
+        is tried once more, on a new one.
+        """
+        try:
+            return self._try_transaction(work)
+        except _NothingDone:
+            return self._try_transaction(work)
+
+    def _try_transaction(self, work: Callable[[Database], T]) -> T:
+        known, asked = self._db, False
+        try:
+            with self._connected() as db, db.transaction():
+                if self._lease is not None:
+                    self._check_lease(db, self._lease)
+                result = work(db)
+                asked = True
+        except JournalAway as problem:
+            if known is not None and self._db is None and not asked:
+                raise _NothingDone(str(problem)) from problem
+            raise
+        return result
 
     def _check_lease(self, db: Database, lease: LeaseTerm) -> None:
         """Share the lease's row until the commit: a newer term begins before this transaction or after it."""
@@ -188,6 +206,10 @@ class PostgresKeeper:
             raise error from problem
 
 
+class _NothingDone(JournalAway):
+    """The connection was broken before anything was asked to be kept."""
+
+
 class PostgresJournal(GroupCommit):
     """A `JournalStore` in the database of `url`.
 
@@ -203,10 +225,7 @@ class PostgresJournal(GroupCommit):
     def __init__(
         self, url: str, *, space: str, commit_s: float = 0.005, lease: LeaseTerm | None = None
     ) -> None:
-        keeper = PostgresKeeper(url, space, lease)
-        self.newest_incarnation = keeper.newest_incarnation()
-        """Of all that wrote before: a process's incarnations begin above it, whatever its clock says."""
-        super().__init__(keeper, commit_s=commit_s)
+        super().__init__(PostgresKeeper(url, space, lease), commit_s=commit_s)
 
 
 def read_stream(db: Database, space: str, name: str) -> StreamRows | None:

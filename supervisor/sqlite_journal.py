@@ -97,6 +97,14 @@ class SqliteKeeper:
             raise self._translate(problem) from problem
         return rows or StreamRows(stream, 0, 0, 0, None, ())
 
+    def newest_incarnation(self) -> int:
+        """See `Keeper`."""
+        try:
+            newest: int | None = self._db.execute("SELECT max(incarnation) FROM streams").fetchone()[0]
+        except SQLITE_ERRORS as problem:
+            raise self._translate(problem) from problem
+        return newest or 0
+
     def probe(self) -> None:
         """See `Keeper`."""
         if low := self.low():

@@ -1,0 +1,146 @@
+"""Journals as they are stored, for people and other programs: streams, rows as plain values, what is wrong.
+
+Owns what `rlctl journal` tells; prints nothing, writes nothing, needs no actor. A row is shown as it was
+written (kind, version, fields), read by the reference `msgpack` package, so that no class of ours is needed.
+"""
+
+import base64
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgpack
+
+from actors.cluster import provider, scheduler
+from rlctl import evidence
+from rlctl.errors import nothing
+from supervisor import JournalError
+from supervisor.group_commit import MAX_TAIL
+from supervisor.journal_file import JournalView
+from supervisor.journal_places import is_url
+from supervisor.journal_rows import Row, StreamRows, row_checksum
+from supervisor.message import schema_of
+
+Shown = dict[str, Any]
+"""A JSON object."""
+DEFINED_IN = (provider, scheduler, evidence)
+"""Imported for the kinds that they define: only those can be told from what a newer program wrote."""
+MAX_DEPTH = 64  # of a message's fields; deeper ones are shown as text
+
+
+def places(given: Sequence[str]) -> list[str]:
+    """Files, URLs, and every journal file under the folders. Raises CommandError where one is neither."""
+    found: list[str] = []
+    for place in given:
+        if is_url(place) or Path(place).is_file():
+            found.append(place)
+            continue
+        files = sorted(str(path) for path in Path(place).rglob("*.sqlite"))
+        if not files:
+            raise nothing(
+                f"{place}: no journal file, no folder with journals (*.sqlite), no postgresql:// URL"
+            )
+        found += files
+    return found
+
+
+def describe(journal: JournalView, only: str, tail: int) -> Iterator[Shown]:
+    """Each stream (or those whose name contains `only`) with its newest `tail` events."""
+    for name, rows in streams(journal, only):
+        stored = [row for row in (rows.snapshot, *rows.events) if row is not None]
+        kinds = Counter((row.kind, row.version) for row in stored)
+        yield {
+            "stream": name,
+            "incarnation": rows.incarnation,
+            "last_seq": rows.last_seq,
+            "snapshot_seq": rows.base_seq if rows.snapshot is not None else None,
+            "snapshot": rows.snapshot.kind if rows.snapshot is not None else None,
+            "tail": len(rows.events),
+            "tail_is_long": len(rows.events) > MAX_TAIL,
+            "bytes": sum(len(row.body) for row in stored),
+            "kinds": [
+                {"kind": kind, "version": version, "count": count, "known": _known(kind, version)}
+                for (kind, version), count in sorted(kinds.items())
+            ],
+            "newest": [record(name, rows, row) for row in rows.events[max(0, len(rows.events) - tail) :]],
+        }
+
+
+def records(journal: JournalView, only: str) -> Iterator[Shown]:
+    """Every row, stream by stream in the order of a replay."""
+    for name, rows in streams(journal, only):
+        if rows.snapshot is not None:
+            yield record(name, rows, rows.snapshot)
+        for row in rows.events:
+            yield record(name, rows, row)
+
+
+def record(name: str, rows: StreamRows, row: Row) -> Shown:
+    """One row. `whole` is false where it fails its checksum; then `fields` may be anything."""
+    try:
+        fields = plain(msgpack.unpackb(row.body, raw=False, strict_map_key=False))
+    except Exception as problem:  # noqa: BLE001 (whatever a damaged row makes of a decoder)
+        fields = {"not MessagePack": repr(problem)}
+    if isinstance(fields, dict):
+        fields.pop("type", None)
+    crc = row_checksum(rows.name, row.seq, row.kind, row.version, row.body)
+    return {
+        "stream": name,
+        "incarnation": rows.incarnation,
+        "seq": row.seq,
+        "what": "snapshot" if row is rows.snapshot else "event",
+        "kind": row.kind,
+        "version": row.version,
+        "whole": crc == row.crc,
+        "fields": fields,
+    }
+
+
+def faults(journal: JournalView, only: str) -> Iterator[Shown]:
+    """What is wrong: damage of the whole journal, then of each stream; then what this program cannot read.
+
+    Kinds that this program does not know at all are no fault: they may be another program's.
+    """
+    try:
+        journal.check()
+    except JournalError as problem:
+        yield {"stream": "", "fault": str(problem)}
+    for name, rows in streams(journal, only):
+        found = [{"stream": name, "fault": fault} for fault in rows.faults()]
+        yield from found
+        if not found and all(_known(row.kind, row.version) is not None for row in rows.events):
+            try:
+                rows.replay(journal.place)
+            except JournalError as problem:
+                yield {"stream": name, "fault": str(problem)}
+
+
+def streams(journal: JournalView, only: str) -> Iterator[tuple[str, StreamRows]]:
+    """The streams whose name, as the journal shows it, contains `only`."""
+    for name in journal.names():
+        rows = journal.rows(name) if only in name else None
+        if rows is not None:
+            yield name, rows
+
+
+def plain(value: object, depth: int = 0) -> Any:
+    """MessagePack as JSON can say it: bytes as {"base64": …}, numbers that JSON lacks as text."""
+    if depth > MAX_DEPTH:
+        return repr(value)
+    if isinstance(value, bytes):
+        return {"base64": base64.b64encode(value).decode()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(value)
+    if isinstance(value, dict):
+        return {str(key): plain(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item, depth + 1) for item in value]
+    return value if value is None or isinstance(value, str | int | float | bool) else repr(value)
+
+
+def _known(kind: str, version: int) -> bool | None:
+    """Whether this program understands it; None where it does not know the kind."""
+    ours = schema_of(kind)
+    return None if ours is None else version <= ours

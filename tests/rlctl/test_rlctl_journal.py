@@ -1,0 +1,194 @@
+"""`rlctl journal`: what actors wrote down is shown as it is, checked, and given to other programs."""
+
+import base64
+import json
+import sqlite3
+from pathlib import Path
+
+import msgpack
+import pytest
+from postgres_server import PostgresServer
+
+from rlctl.__main__ import main
+from rlctl.errors import FAILED, NOTHING, OK, USAGE
+from supervisor import Message, SqliteJournal
+from supervisor.group_commit import NewRow, Write
+from supervisor.journal import JournalStore
+from supervisor.registry import NameFenced
+from supervisor.sqlite_journal import SqliteKeeper
+
+
+class Tossed(Message, frozen=True):
+    side: str
+    raw: bytes = b"\x00\xff"
+
+
+class Tosses(Message, frozen=True):
+    heads: int
+
+
+async def fill(store: JournalStore) -> None:
+    await store.open("coin", 7)
+    await store.append("coin", 7, [Tossed(side="heads"), Tossed(side="tails")])
+    await store.snapshot("coin", 7, Tosses(heads=1))
+    await store.append("coin", 7, [Tossed(side="edge")])
+    await store.append("registry", 9, [NameFenced(name="coin", incarnation=7)])
+
+
+@pytest.fixture
+async def live(tmp_path: Path) -> Path:
+    """A journal whose process has it open."""
+    store = SqliteJournal(tmp_path / "head" / "j.sqlite", commit_s=0.0)
+    await fill(store)
+    return store.path
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
+    answer: dict[str, object] = json.loads(capsys.readouterr().out)
+    return answer
+
+
+async def test_inspect_shows_the_streams_of_a_live_journal(
+    live: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = live.read_bytes()
+    assert main(["journal", "inspect", str(live), "--tail", "2", "--json"]) == OK
+    (journal,) = json.loads(capsys.readouterr().out)["journals"]
+    assert (journal["place"], journal["layout"]) == (str(live), 2)
+    coin, registry = journal["streams"]
+    assert coin == {
+        "stream": "coin",
+        "incarnation": 7,
+        "last_seq": 3,
+        "snapshot_seq": 2,
+        "snapshot": "Tosses",
+        "tail": 1,
+        "tail_is_long": False,
+        "bytes": coin["bytes"],
+        "kinds": [
+            {"kind": "Tossed", "version": 1, "count": 1, "known": True},
+            {"kind": "Tosses", "version": 1, "count": 1, "known": True},
+        ],
+        "newest": [
+            {
+                "stream": "coin",
+                "incarnation": 7,
+                "seq": 3,
+                "what": "event",
+                "kind": "Tossed",
+                "version": 1,
+                "whole": True,
+                "fields": {"side": "edge", "raw": {"base64": base64.b64encode(b"\x00\xff").decode()}},
+            }
+        ],
+    }
+    assert coin["bytes"] > 20
+    assert registry["newest"][0]["fields"] == {"name": "coin", "incarnation": 7}
+    assert live.read_bytes() == before, "a look changes nothing"
+
+    assert main(["journal", "inspect", str(live.parent.parent), "--stream", "coin", "--tail", "1"]) == OK
+    shown = capsys.readouterr().out
+    assert "Tosses at 2" in shown
+    assert 'coin #3 Tossed v1 {"side":"edge"' in shown
+    assert "registry" not in shown
+
+
+async def test_a_long_tail_and_a_newer_version_are_marked(
+    live: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlctl.journals.MAX_TAIL", 0)
+    keeper = SqliteKeeper(live, durable=False, reserve_bytes=0)
+    body = msgpack.packb({"type": "Tossed", "angle": 3})
+    keeper.commit([Write("coin", 7, [NewRow("Tossed", 2, body)], False)])
+    keeper.close()
+    assert main(["journal", "inspect", str(live)]) == OK
+    shown = capsys.readouterr().out
+    assert "2 LONG" in shown
+    assert "Tossed v2 x1 (newer)" in shown
+    assert main(["journal", "verify", str(live)]) == FAILED
+    assert "Tossed version 2 was written by a newer program" in capsys.readouterr().out
+
+
+async def test_export_is_read_without_any_class_of_ours(
+    live: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keeper = SqliteKeeper(live, durable=False, reserve_bytes=0)
+    body = msgpack.packb({"type": "Foreign", "map": {1: float("nan")}, "deep": [[b"x"], None]})
+    keeper.commit([Write("other", 1, [NewRow("Foreign", 5, body)], False)])
+    keeper.close()
+    assert main(["journal", "export", str(live)]) == OK
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(line["stream"], line["seq"], line["what"], line["kind"]) for line in lines] == [
+        ("coin", 2, "snapshot", "Tosses"),
+        ("coin", 3, "event", "Tossed"),
+        ("other", 1, "event", "Foreign"),
+        ("registry", 1, "event", "NameFenced"),
+    ]
+    assert lines[2]["fields"] == {"map": {"1": "nan"}, "deep": [[{"base64": "eA=="}], None]}
+    out = tmp_path / "coin.jsonl"
+    assert main(["journal", "export", str(live), "--stream", "coin", "--out", str(out)]) == OK
+    assert capsys.readouterr().out == ""
+    assert [json.loads(line)["fields"].get("heads") for line in out.read_text().splitlines()] == [1, None]
+    assert main(["journal", "verify", str(live)]) == OK, "another program's kinds are no damage"
+
+
+@pytest.mark.parametrize(
+    ("damage", "what"),
+    [
+        ("UPDATE events SET body=x'80' WHERE stream='coin'", "event 3 of coin fails its checksum"),
+        ("DELETE FROM events WHERE stream='coin'", "events 3 to 3 of coin are missing"),
+        ("UPDATE streams SET last_seq=9 WHERE name='coin'", "row of stream coin fails its checksum"),
+    ],
+)
+async def test_verify_names_what_is_wrong_and_export_saves_what_is_there(
+    live: Path, damage: str, what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["journal", "verify", str(live), "--json"]) == OK
+    assert told(capsys)["ok"] is True
+    with sqlite3.connect(live) as db:
+        db.execute(damage)
+    assert main(["journal", "verify", str(live)]) == FAILED
+    shown = capsys.readouterr().out
+    assert f"DAMAGED  {live}" in shown
+    assert what in shown
+    assert main(["journal", "verify", str(live), "--json"]) == FAILED
+    assert told(capsys)["ok"] is False
+    code = main(["journal", "export", str(live)])
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert "registry" in {line["stream"] for line in lines}
+    assert code == (OK if all(line["whole"] for line in lines) else FAILED)
+
+
+def test_what_is_no_journal_is_told_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    noise = tmp_path / "noise.sqlite"
+    noise.write_bytes(b"no journal at all" * 300)
+    for action in ("inspect", "verify", "export"):
+        assert main(["journal", action, str(noise)]) == FAILED
+        assert "noise.sqlite is damaged" in "".join(capsys.readouterr())
+    assert main(["journal", "inspect", str(tmp_path / "nowhere")]) == NOTHING
+    assert "no folder with journals" in capsys.readouterr().err
+    assert main(["journal", "inspect", str(noise), "--tail", "-1"]) == USAGE
+    assert main(["journal", "inspect", "postgresql://nobody@127.0.0.1:1/none"]) == FAILED
+    assert "start the server" in capsys.readouterr().err
+
+
+async def test_a_database_is_looked_at_as_a_file_is(
+    postgres: PostgresServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from supervisor.postgres_journal import PostgresJournal
+
+    url = postgres.new_database()
+    store = PostgresJournal(url, space="job-1/rollout", commit_s=0.0)
+    await fill(store)
+    assert main(["journal", "inspect", url, "--tail", "1"]) == OK
+    shown = capsys.readouterr().out
+    assert "job-1/rollout: coin" in shown
+    assert '"side":"edge"' in shown
+    assert main(["journal", "verify", url]) == OK
+    assert main(["journal", "export", url, "--stream", "coin"]) == OK
+    capsys.readouterr()
+    with postgres.session(url.rpartition("/")[2]) as db:
+        db.execute("UPDATE gleaner.events SET crc=1 WHERE stream='coin'")
+    assert main(["journal", "verify", url]) == FAILED
+    assert "event 3 of" in capsys.readouterr().out
+    await store.close()
