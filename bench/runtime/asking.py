@@ -10,16 +10,16 @@ import time
 from array import array
 from collections.abc import Awaitable, Callable
 
-from bench.runtime.task import Storm, payload
+from bench.runtime.task import Asked, Effort, Storm, payload
 
 Ask = Callable[[bytes], Awaitable[bytes]]
 
 
-async def asks(ask: Ask, seconds: float, outstanding: int) -> tuple["array[float]", float]:
-    """The latency of each ask, and the seconds that all took. Raises AssertionError when other bytes come
-    back."""
+async def asks(ask: Ask, seconds: float, outstanding: int) -> Asked:
+    """Ask for so long. Raises AssertionError when other bytes come back."""
     clock = time.perf_counter
     latencies: array[float] = array("d")
+    effort = Effort()
     began = clock()
     until = began + seconds
 
@@ -33,7 +33,7 @@ async def asks(ask: Ask, seconds: float, outstanding: int) -> tuple["array[float
             number += outstanding
 
     await asyncio.gather(*(one_after_the_other(number) for number in range(outstanding)))
-    return latencies, clock() - began
+    return Asked(latencies, clock() - began, effort.spent_s())
 
 
 async def ask_around(

@@ -5,18 +5,18 @@ import os
 import time
 
 from bench.runtime.asking import asks
-from bench.runtime.task import Sink, payload
+from bench.runtime.task import Effort, Sink, payload
 from supervisor import (
     Actor,
     Address,
-    Intensity,
     Message,
+    Overloaded,
     Terminated,
     handles,
 )
 
 MINUTE_S = 60.0
-MANY_RESTARTS = Intensity(restarts=100, within_s=0.001)  # each crash of the measurement is a first one
+PATIENCE_S = 5.0  # for the last tells to arrive; what has not come by then is lost
 
 
 class BenchPing(Message, frozen=True):
@@ -39,7 +39,9 @@ class BenchTell(Message, frozen=True):
 
 
 class BenchCounted(Message, frozen=True):
-    """How many came? Answered after all that was told before."""
+    """How many came? `over`: count anew from here."""
+
+    over: bool = False
 
 
 class BenchCount(Message, frozen=True):
@@ -59,10 +61,11 @@ class BenchMeasureAsks(Message, frozen=True):
 
 
 class BenchAsked(Message, frozen=True):
-    """Latencies in seconds as an array of doubles; `seconds` passed."""
+    """Latencies in seconds as an array of doubles; see `task.Asked`."""
 
     latencies: bytes
     seconds: float
+    cpu_s: float
 
 
 class BenchMeasureTells(Message, frozen=True):
@@ -73,12 +76,13 @@ class BenchMeasureTells(Message, frozen=True):
 
 
 class BenchTold(Message, frozen=True):
-    """`sent` were told; `count` of them came within `seconds`."""
+    """See `task.Told`."""
 
     sent: int
-    count: int
+    came: int
     disordered: int
     seconds: float
+    cpu_s: float
 
 
 class BenchCrash(Message, frozen=True):
@@ -117,9 +121,10 @@ class Counter(Actor):
 
     @handles(BenchCounted)
     async def counted(self, message: BenchCounted) -> BenchCount:
-        """So many; the next count begins at zero."""
+        """So many."""
         count = BenchCount(count=self.sink.count, disordered=self.sink.disordered)
-        self.sink = Sink()
+        if message.over:
+            self.sink = Sink()
         return count
 
 
@@ -135,13 +140,13 @@ class Asker(Actor):
             return (await self.ctx.ask(order.to, ping, deadline_s=MINUTE_S, expect=BenchPong)).content
 
         await asks(ask, order.warm_up_s, order.outstanding)
-        latencies, seconds = await asks(ask, order.seconds, order.outstanding)
-        return BenchAsked(latencies=latencies.tobytes(), seconds=seconds)
+        asked = await asks(ask, order.seconds, order.outstanding)
+        return BenchAsked(latencies=asked.latencies.tobytes(), seconds=asked.seconds, cpu_s=asked.cpu_s)
 
     @handles(BenchMeasureTells)
     async def measure_tells(self, order: BenchMeasureTells) -> BenchTold:
         """Tell as fast as `ctx.tell` takes it."""
-        clock = time.perf_counter
+        clock, effort = time.perf_counter, Effort()
         began = clock()
         until = began + order.seconds
         sent = 0
@@ -149,9 +154,22 @@ class Asker(Actor):
             for _ in range(256):
                 await self.ctx.tell(order.to, BenchTell(content=payload(sent)))
                 sent += 1
-        count = await self.ctx.ask(order.to, BenchCounted(), deadline_s=MINUTE_S, expect=BenchCount)
+        count, patience = 0, clock() + PATIENCE_S
+        while count < sent and clock() < patience:
+            count = (await self._count(order.to, over=False)).count
         seconds = clock() - began
-        return BenchTold(sent=sent, count=count.count, disordered=count.disordered, seconds=seconds)
+        cpu_s = effort.spent_s()
+        last = await self._count(order.to, over=True)
+        return BenchTold(sent=sent, came=last.count, disordered=last.disordered, seconds=seconds, cpu_s=cpu_s)
+
+    async def _count(self, counter: Address, *, over: bool) -> BenchCount:
+        """A receiver that is behind refuses an ask at once: ask again."""
+        while True:
+            try:
+                ask = BenchCounted(over=over)
+                return await self.ctx.ask(counter, ask, deadline_s=MINUTE_S, expect=BenchCount)
+            except Overloaded:
+                await asyncio.sleep(0.002)
 
 
 class Watcher(Actor):

@@ -22,10 +22,10 @@ from distributed import Client, LocalCluster
 from bench.runtime.asking import ask_around, asks, drained
 from bench.runtime.task import (
     OUTSTANDING,
+    Asked,
     Storm,
     Task,
     idle_percent,
-    latency,
     main,
     payload,
     ready_s,
@@ -58,7 +58,7 @@ class Echo:
     async def ask(self, other: Any, warm_up_s: float, seconds: float) -> bytes:
         """Latencies of asks to `other`."""
         await asks(other.ping, warm_up_s, 1)
-        return (await asks(other.ping, seconds, 1))[0].tobytes()
+        return (await asks(other.ping, seconds, 1)).latencies.tobytes()
 
 
 class StormActor:
@@ -126,11 +126,11 @@ async def _pair(task: Task) -> None:
         (echo,) = await _on(client, Echo)
         if task.wants("ask_1"):
             await asks(echo.ping, sizes.warm_up_s, 1)
-            task.report("ask_1", **latency((await asks(echo.ping, sizes.seconds, 1))[0]))
+            task.report("ask_1", **(await asks(echo.ping, sizes.seconds, 1)).latency())
         if task.wants("ask_64"):
             await asks(echo.ping, sizes.warm_up_s, OUTSTANDING)
-            latencies, took = await asks(echo.ping, sizes.seconds, OUTSTANDING)
-            task.report("ask_64", per_s=len(latencies) / took)
+            asked = await asks(echo.ping, sizes.seconds, OUTSTANDING)
+            task.report("ask_64", **asked.rate())
 
 
 async def _local(task: Task) -> None:
@@ -138,7 +138,7 @@ async def _local(task: Task) -> None:
         asker, echo = await _on(client, Echo, count=2)
         latencies = array("d")
         latencies.frombytes(await asker.ask(echo, task.sizes.warm_up_s, task.sizes.seconds))
-        task.report("ask_local", **latency(latencies))
+        task.report("ask_local", **Asked(latencies, 0, 0).latency())
 
 
 async def _storm(task: Task) -> None:

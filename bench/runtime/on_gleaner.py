@@ -32,9 +32,10 @@ from bench.runtime.gleaner_process import MANY_RESTARTS
 from bench.runtime.gleaner_storm import BenchMeet, BenchStorm, BenchStormOver
 from bench.runtime.task import (
     OUTSTANDING,
+    Asked,
     Task,
+    Told,
     idle_percent,
-    latency,
     main,
     payload,
     ready_s,
@@ -62,10 +63,10 @@ def pair(task: Task) -> None:
             counter = await system.resolve("counter", START_S)
             if task.wants("ask_1"):
                 found = await _asks(system, asker, echo, task, 1)
-                task.report("ask_1", **latency(_latencies(found)))
+                task.report("ask_1", **found.latency())
             if task.wants("ask_64"):
                 found = await _asks(system, asker, echo, task, OUTSTANDING)
-                task.report("ask_64", per_s=len(_latencies(found)) / found.seconds)
+                task.report("ask_64", **found.rate())
             if task.wants("tell"):
                 for seconds in (task.sizes.warm_up_s, task.sizes.seconds):
                     told = await system.ask(
@@ -74,12 +75,8 @@ def pair(task: Task) -> None:
                         deadline_s=MINUTE_S,
                         expect=BenchTold,
                     )
-                task.report(
-                    "tell",
-                    per_s=told.count / told.seconds,
-                    lost=told.sent - told.count,
-                    disordered=told.disordered,
-                )
+                found_told = Told(told.sent, told.came, told.disordered, told.seconds, told.cpu_s)
+                task.report("tell", **found_told.figures())
 
     run(measure)
 
@@ -92,25 +89,20 @@ def local(task: Task) -> None:
             asker = system.spawn("asker", Asker).address
             echo = system.spawn("echo", Echo).address
             found = await _asks(system, asker, echo, task, 1)
-            task.report("ask_local", **latency(_latencies(found)))
+            task.report("ask_local", **found.latency())
 
     run(measure)
 
 
-async def _asks(
-    system: ActorSystem, asker: Address, echo: Address, task: Task, outstanding: int
-) -> BenchAsked:
+async def _asks(system: ActorSystem, asker: Address, echo: Address, task: Task, outstanding: int) -> Asked:
     sizes = task.sizes
     order = BenchMeasureAsks(
         to=echo, seconds=sizes.seconds, warm_up_s=sizes.warm_up_s, outstanding=outstanding
     )
-    return await system.ask(asker, order, deadline_s=MINUTE_S, expect=BenchAsked)
-
-
-def _latencies(found: BenchAsked) -> "array[float]":
+    found = await system.ask(asker, order, deadline_s=MINUTE_S, expect=BenchAsked)
     latencies = array("d")
     latencies.frombytes(found.latencies)
-    return latencies
+    return Asked(latencies, found.seconds, found.cpu_s)
 
 
 def storm(task: Task) -> None:

@@ -21,11 +21,13 @@ from monarch.actor import Actor, endpoint, this_host
 from bench.runtime.asking import ask_around, asks, drained
 from bench.runtime.task import (
     OUTSTANDING,
+    Asked,
+    Effort,
     Sink,
     Storm,
     Task,
+    Told,
     idle_percent,
-    latency,
     main,
     payload,
     ready_s,
@@ -66,7 +68,7 @@ class Echo(Actor):  # type: ignore[misc]
     async def ask(self, other: Any, warm_up_s: float, seconds: float) -> bytes:
         """Latencies of asks to `other`."""
         await asks(other.ping.call_one, warm_up_s, 1)
-        return (await asks(other.ping.call_one, seconds, 1))[0].tobytes()
+        return (await asks(other.ping.call_one, seconds, 1)).latencies.tobytes()
 
 
 class Counter(Actor):  # type: ignore[misc]
@@ -122,7 +124,8 @@ class Scribe(Actor):  # type: ignore[misc]
         _here.save(Path(scratch), str(os.getpid()))
 
 
-async def _tells(counter: Any, seconds: float) -> dict[str, float]:
+async def _tells(counter: Any, seconds: float) -> Told:
+    effort = Effort()
     clock = time.perf_counter
     began = clock()
     until = began + seconds
@@ -132,7 +135,7 @@ async def _tells(counter: Any, seconds: float) -> dict[str, float]:
             counter.told.broadcast(payload(sent))
             sent += 1
     count, disordered = await counter.counted.call_one()
-    return {"per_s": count / (clock() - began), "lost": sent - count, "disordered": disordered}
+    return Told(sent, count, disordered, clock() - began, effort.spent_s())
 
 
 async def _pair(task: Task) -> None:
@@ -141,15 +144,15 @@ async def _pair(task: Task) -> None:
     echo = procs.spawn("echo", Echo)
     if task.wants("ask_1"):
         await asks(echo.ping.call_one, sizes.warm_up_s, 1)
-        task.report("ask_1", **latency((await asks(echo.ping.call_one, sizes.seconds, 1))[0]))
+        task.report("ask_1", **(await asks(echo.ping.call_one, sizes.seconds, 1)).latency())
     if task.wants("ask_64"):
         await asks(echo.ping.call_one, sizes.warm_up_s, OUTSTANDING)
-        latencies, took = await asks(echo.ping.call_one, sizes.seconds, OUTSTANDING)
-        task.report("ask_64", per_s=len(latencies) / took)
+        asked = await asks(echo.ping.call_one, sizes.seconds, OUTSTANDING)
+        task.report("ask_64", **asked.rate())
     if task.wants("tell"):
         counter = procs.spawn("counter", Counter)
         await _tells(counter, sizes.warm_up_s)
-        task.report("tell", **await _tells(counter, sizes.seconds))
+        task.report("tell", **(await _tells(counter, sizes.seconds)).figures())
 
 
 async def _local(task: Task) -> None:
@@ -157,7 +160,7 @@ async def _local(task: Task) -> None:
     asker, echo = procs.spawn("asker", Echo), procs.spawn("echo", Echo)
     latencies = array("d")
     latencies.frombytes(await asker.ask.call_one(echo, task.sizes.warm_up_s, task.sizes.seconds))
-    task.report("ask_local", **latency(latencies))
+    task.report("ask_local", **Asked(latencies, 0, 0).latency())
 
 
 async def _storm(task: Task) -> None:

@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 
 import zmq
 
-from bench.runtime.task import OUTSTANDING, Sink, Task, latency, main, number_of, payload
+from bench.runtime.task import OUTSTANDING, Asked, Effort, Sink, Task, Told, main, number_of, payload
 
 COUNT = b"count"
 TELL = b"tell"
@@ -32,9 +32,9 @@ def _answer(ready: Connection) -> None:
             sock.send_multipart([parts[0], b"%d %d" % (sink.count, sink.disordered)])
 
 
-def _ask(sock: "zmq.Socket[bytes]", seconds: float, outstanding: int) -> tuple["array[float]", float]:
-    """The latency of each ask (with more than one outstanding: the time of a turn), and the seconds that all
-    took."""
+def _ask(sock: "zmq.Socket[bytes]", seconds: float, outstanding: int) -> Asked:
+    """Ask for so long; with more than one outstanding a latency is that of a turn."""
+    effort = Effort()
     clock = time.perf_counter
     latencies = array("d")
     began = clock()
@@ -50,13 +50,14 @@ def _ask(sock: "zmq.Socket[bytes]", seconds: float, outstanding: int) -> tuple["
             raise AssertionError("another answer than awaited")
         number += 1
         awaited += 1
-    took = clock() - began
+    asked = Asked(latencies, clock() - began, effort.spent_s())
     for _ in range(outstanding - 1):
         sock.recv()
-    return latencies, took
+    return asked
 
 
-def _tell(sock: "zmq.Socket[bytes]", seconds: float) -> dict[str, float]:
+def _tell(sock: "zmq.Socket[bytes]", seconds: float) -> Told:
+    effort = Effort()
     clock = time.perf_counter
     sock.send(TELL)
     began = clock()
@@ -68,7 +69,7 @@ def _tell(sock: "zmq.Socket[bytes]", seconds: float) -> dict[str, float]:
             sent += 1
     sock.send(COUNT)
     count, disordered = map(int, sock.recv().split())
-    return {"per_s": count / (clock() - began), "lost": sent - count, "disordered": disordered}
+    return Told(sent, count, disordered, clock() - began, effort.spent_s())
 
 
 def pair(task: Task) -> None:
@@ -84,14 +85,13 @@ def pair(task: Task) -> None:
             sock.connect(ours.recv())
             if task.wants("ask_1"):
                 _ask(sock, sizes.warm_up_s, 1)
-                task.report("ask_1", **latency(_ask(sock, sizes.seconds, 1)[0]))
+                task.report("ask_1", **_ask(sock, sizes.seconds, 1).latency())
             if task.wants("ask_64"):
                 _ask(sock, sizes.warm_up_s, OUTSTANDING)
-                latencies, took = _ask(sock, sizes.seconds, OUTSTANDING)
-                task.report("ask_64", per_s=len(latencies) / took)
+                task.report("ask_64", **_ask(sock, sizes.seconds, OUTSTANDING).rate())
             if task.wants("tell"):
                 _tell(sock, sizes.warm_up_s)
-                task.report("tell", **_tell(sock, sizes.seconds))
+                task.report("tell", **_tell(sock, sizes.seconds).figures())
     finally:
         other.kill()
         other.join()

@@ -23,11 +23,13 @@ from ray.exceptions import GetTimeoutError, RayActorError
 from bench.runtime.asking import Ask, ask_around
 from bench.runtime.task import (
     OUTSTANDING,
+    Asked,
+    Effort,
     Sink,
     Storm,
     Task,
+    Told,
     idle_percent,
-    latency,
     main,
     payload,
 )
@@ -112,8 +114,9 @@ def _up(task: Task) -> None:
     )
 
 
-def _asks(echo: Any, seconds: float, outstanding: int) -> tuple["array[float]", float]:
-    """The latency of each batch of asks, and the seconds that all took."""
+def _asks(echo: Any, seconds: float, outstanding: int) -> Asked:
+    """Batches of asks; a latency is that of a batch."""
+    effort = Effort()
     clock = time.perf_counter
     latencies = array("d")
     contents = [payload(number) for number in range(outstanding)]
@@ -124,10 +127,11 @@ def _asks(echo: Any, seconds: float, outstanding: int) -> tuple["array[float]", 
         latencies.append(clock() - sent)
         if replies != contents:
             raise AssertionError("other bytes came back")
-    return latencies, clock() - began
+    return Asked(latencies, clock() - began, effort.spent_s(), outstanding)
 
 
-def _tells(counter: Any, seconds: float) -> dict[str, float]:
+def _tells(counter: Any, seconds: float) -> Told:
+    effort = Effort()
     clock = time.perf_counter
     began = clock()
     until = began + seconds
@@ -137,7 +141,7 @@ def _tells(counter: Any, seconds: float) -> dict[str, float]:
             counter.told.remote(payload(sent))
             sent += 1
     count, disordered = ray.get(counter.counted.remote())
-    return {"per_s": count / (clock() - began), "lost": sent - count, "disordered": disordered}
+    return Told(sent, count, disordered, clock() - began, effort.spent_s())
 
 
 def pair(task: Task) -> None:
@@ -147,15 +151,14 @@ def pair(task: Task) -> None:
     echo = ray.remote(Echo).remote()
     if task.wants("ask_1"):
         _asks(echo, sizes.warm_up_s, 1)
-        task.report("ask_1", **latency(_asks(echo, sizes.seconds, 1)[0]))
+        task.report("ask_1", **_asks(echo, sizes.seconds, 1).latency())
     if task.wants("ask_64"):
         _asks(echo, sizes.warm_up_s, OUTSTANDING)
-        batches, took = _asks(echo, sizes.seconds, OUTSTANDING)
-        task.report("ask_64", per_s=len(batches) * OUTSTANDING / took)
+        task.report("ask_64", **_asks(echo, sizes.seconds, OUTSTANDING).rate())
     if task.wants("tell"):
         counter = ray.remote(Counter).remote()
         _tells(counter, sizes.warm_up_s)
-        task.report("tell", **_tells(counter, sizes.seconds))
+        task.report("tell", **_tells(counter, sizes.seconds).figures())
 
 
 def local(task: Task) -> None:

@@ -22,11 +22,13 @@ import xoscar
 from bench.runtime.asking import ask_around, asks, drained
 from bench.runtime.task import (
     OUTSTANDING,
+    Asked,
+    Effort,
     Sink,
     Storm,
     Task,
+    Told,
     idle_percent,
-    latency,
     main,
     payload,
     ready_s,
@@ -61,7 +63,7 @@ class Echo(xoscar.StatelessActor):  # type: ignore[misc]
     async def ask(self, other: Any, warm_up_s: float, seconds: float) -> bytes:
         """Latencies of asks to `other`."""
         await asks(other.ping, warm_up_s, 1)
-        return (await asks(other.ping, seconds, 1))[0].tobytes()
+        return (await asks(other.ping, seconds, 1)).latencies.tobytes()
 
 
 class Counter(xoscar.StatelessActor):  # type: ignore[misc]
@@ -111,7 +113,8 @@ class Scribe(xoscar.StatelessActor):  # type: ignore[misc]
         _here.save(Path(scratch), str(os.getpid()))
 
 
-async def _tells(counter: Any, seconds: float) -> dict[str, float]:
+async def _tells(counter: Any, seconds: float) -> Told:
+    effort = Effort()
     clock = time.perf_counter
     began = clock()
     until = began + seconds
@@ -125,7 +128,7 @@ async def _tells(counter: Any, seconds: float) -> dict[str, float]:
         await asyncio.sleep(0.001)
         more, out = await counter.counted()
         count, disordered = count + more, disordered + out
-    return {"per_s": count / (clock() - began), "lost": sent - count, "disordered": disordered}
+    return Told(sent, count, disordered, clock() - began, effort.spent_s())
 
 
 async def _pool(processes: int, recover: "str | bool" = False) -> Any:
@@ -149,15 +152,15 @@ async def _pair(task: Task) -> None:
     echo = await _on(pool, Echo, process=1)
     if task.wants("ask_1"):
         await asks(echo.ping, sizes.warm_up_s, 1)
-        task.report("ask_1", **latency((await asks(echo.ping, sizes.seconds, 1))[0]))
+        task.report("ask_1", **(await asks(echo.ping, sizes.seconds, 1)).latency())
     if task.wants("ask_64"):
         await asks(echo.ping, sizes.warm_up_s, OUTSTANDING)
-        latencies, took = await asks(echo.ping, sizes.seconds, OUTSTANDING)
-        task.report("ask_64", per_s=len(latencies) / took)
+        asked = await asks(echo.ping, sizes.seconds, OUTSTANDING)
+        task.report("ask_64", **asked.rate())
     if task.wants("tell"):
         counter = await _on(pool, Counter, process=1)
         await _tells(counter, sizes.warm_up_s)
-        task.report("tell", **await _tells(counter, sizes.seconds))
+        task.report("tell", **(await _tells(counter, sizes.seconds)).figures())
 
 
 async def _local(task: Task) -> None:
@@ -166,7 +169,7 @@ async def _local(task: Task) -> None:
     echo = await _on(pool, Echo, process=1)
     latencies = array("d")
     latencies.frombytes(await asker.ask(echo, task.sizes.warm_up_s, task.sizes.seconds))
-    task.report("ask_local", **latency(latencies))
+    task.report("ask_local", **Asked(latencies, 0, 0).latency())
 
 
 async def _storm(task: Task) -> None:

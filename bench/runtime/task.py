@@ -114,9 +114,47 @@ def percentile(samples: "array[float] | list[float]", share: float) -> float:
     return ordered[max(0, math.ceil(share * len(ordered) - 1e-9) - 1)]
 
 
-def latency(samples: "array[float] | list[float]") -> dict[str, float]:
-    """p50 and p99 of samples in seconds, in microseconds."""
-    return {"p50_us": percentile(samples, 0.5) * 1e6, "p99_us": percentile(samples, 0.99) * 1e6}
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Asks that were answered: the seconds that each took, that all took, and the CPU seconds of all
+    processes. `each` is how many asks one latency stands for."""
+
+    latencies: "array[float]"
+    seconds: float
+    cpu_s: float
+    each: int = 1
+
+    def latency(self) -> dict[str, float]:
+        """The figures of a row of latencies."""
+        return {
+            "p50_us": percentile(self.latencies, 0.5) * 1e6,
+            "p99_us": percentile(self.latencies, 0.99) * 1e6,
+        }
+
+    def rate(self) -> dict[str, float]:
+        """The figures of a row of rates."""
+        count = len(self.latencies) * self.each
+        return {"per_s": count / self.seconds, "cpu_us": self.cpu_s / count * 1e6}
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Tells: how many were sent, came, and came out of turn; seconds and CPU seconds until all were there."""
+
+    sent: int
+    came: int
+    disordered: int
+    seconds: float
+    cpu_s: float
+
+    def figures(self) -> dict[str, float]:
+        """The row's figures."""
+        return {
+            "per_s": self.came / self.seconds,
+            "cpu_us": self.cpu_s / self.came * 1e6 if self.came else float("nan"),
+            "lost": self.sent - self.came,
+            "disordered": self.disordered,
+        }
 
 
 class Sink:
@@ -224,9 +262,20 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+class Effort:
+    """The CPU time of all processes of this run, from here on."""
+
+    def __init__(self) -> None:
+        self._pids = marked_pids()
+        self._before = cpu_s(self._pids)
+
+    def spent_s(self) -> float:
+        """So much since then."""
+        return cpu_s(self._pids) - self._before
+
+
 def idle_percent(seconds: float) -> float:
     """Percent of one core that all processes of this run use while nothing is asked of them."""
-    pids = marked_pids()
-    before, began = cpu_s(pids), time.perf_counter()
+    effort, began = Effort(), time.perf_counter()
     time.sleep(seconds)
-    return (cpu_s(pids) - before) / (time.perf_counter() - began) * 100
+    return effort.spent_s() / (time.perf_counter() - began) * 100
