@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("supervisor")
 
 REGISTRY = "registry"
-RETRY_S = 0.05
+RETRY_S = 0.002  # a crashed actor is back within milliseconds: look soon, then ever more seldom
 MAX_RETRY_S = 0.5
+CLAIM_RETRY_S = 0.05  # a registry that did not take a claim is asked again after this time
 CLAIM_NAMES = 2_000
 """Names in one claim: some 100 KiB, far below the limit of a frame and a few milliseconds of the registry's
 time."""
@@ -103,7 +104,7 @@ class Names:
                 except AskFailed as problem:
                     log.debug("lease not renewed: %s", problem)
                     self._next_candidate()
-                    await asyncio.sleep(RETRY_S)
+                    await asyncio.sleep(CLAIM_RETRY_S)
             with contextlib.suppress(TimeoutError):  # not `wait_for`: that may swallow a cancellation
                 async with asyncio.timeout(period_s):
                     await self._changed.wait()
@@ -267,7 +268,7 @@ class Names:
                 self._resolved[name] = found.address, now() + RESOLVED_S
                 return found.address
             await asyncio.sleep(min(pause, deadline.left_s(now())))
-            pause = min(pause * 1.5, MAX_RETRY_S)
+            pause = min(pause * 2, MAX_RETRY_S)
 
     async def still_held(self, address: Address, deadline_s: float) -> bool:
         """Whether the registry still names this address; a registry that does not answer changes nothing.

@@ -212,7 +212,7 @@ class Outbound:
                         f"{kind_of(message)} to {to}: unreachable for {deadline_s:.1f} s"
                     ) from None
                 await asyncio.sleep(min(pause, max(deadline - now(), 0.0)))
-                pause = min(pause * 1.5, MAX_RETRY_S)
+                pause = min(pause * 2, MAX_RETRY_S)
                 continue
             except Suspended:
                 if now() + SUSPENDED_RETRY_S >= deadline:
