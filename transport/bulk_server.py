@@ -11,7 +11,7 @@ import os
 import secrets
 import socket
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 from transport.bulk_frames import (
@@ -59,7 +59,8 @@ class BulkServer:
         self._listening: socket.socket | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._accepting: asyncio.Task[None] | None = None
-        self._leave_keys = keys.allowed.subscribe(self._on_keys) if keys is not None else None
+        self._keys = keys
+        self._leave_keys: Callable[[], None] | None = None
         self.served_bytes = 0
 
     @property
@@ -86,6 +87,8 @@ class BulkServer:
                 error.errno, f"{where}: {error.strerror}; give a free port of this host"
             ) from None
         self._listening.setblocking(False)
+        if self._keys is not None:
+            self._leave_keys = self._keys.allowed.subscribe(self._on_keys)
         self._accepting = self._spawn(self._accept(self._listening))
 
     def publish(self, version: int, path: Path | str) -> None:

@@ -153,6 +153,42 @@ def test_a_host_that_was_cut_off_is_fenced_and_comes_back_as_another(cluster: Cl
     assert "crashed: Fenced: " in restarts[0].cause
 
 
+def connections_between(home: Host, away: Host) -> int:
+    """Established TCP connections of `home` with `away`."""
+    shown = home.run(["ss", "-Htn", "state", "established", "dst", away.address], 30.0)
+    return len(shown.stdout.splitlines())
+
+
+def test_a_host_that_is_revoked_is_cut_off_by_every_process_and_works_again_when_trusted(
+    cluster: Cluster,
+) -> None:
+    trusting = ("head", "reserved-1")
+    job = cluster.job(18)
+    job.wait(lambda: job.step() >= 2 and job.nodes("joined").count(REMOTE), "the second step, with the host")
+    assert connections_between(cluster.home, cluster.away) > 4
+    for node in trusting:
+        told = rlctl("revoke", REMOTE, "--keys", str(cluster.keys(node)))
+        assert told.returncode == 0, told.stderr
+    job.wait(lambda: connections_between(cluster.home, cluster.away) == 0, "no connection is left", 10.0)
+    job.wait(lambda: REMOTE in job.nodes("killed"), "its death is told")
+    alone = job.step()
+    job.wait(lambda: job.step() >= alone + 2, "the run goes on without it")
+    for process in ("agent", "rollout", "reward"):
+        assert "trusted now" in cluster.log("head", process), process
+
+    for node in trusting:
+        told = rlctl("trust", REMOTE, "--keys", str(cluster.keys(node)))
+        assert told.returncode == 0, told.stderr
+    job.wait(lambda: job.nodes("joined").count(REMOTE) > 1, "it is back")
+    assert job.ends() == 0, job.story()
+    assert job.broken() == []
+    by_life: dict[int, set[int]] = {}
+    for incarnation, version in job.remote_tokens():
+        by_life.setdefault(incarnation, set()).add(version)
+    first, *_, last = (by_life[incarnation] for incarnation in sorted(by_life))
+    assert max(first) <= alone < min(last)
+
+
 def test_a_head_that_is_killed_and_comes_back_goes_on_with_its_job(cluster: Cluster) -> None:
     job = cluster.job(8)
     job.wait(lambda: job.step() >= 2, "the second step")
