@@ -259,6 +259,18 @@ class Limits(Section, frozen=True, kw_only=True):
     """Size of one log file before it is rotated; one older file is kept."""
 
 
+class Traces(Section, frozen=True, kw_only=True):
+    """Spans of messages, from actor to actor and from process to process (OpenTelemetry)."""
+
+    exporter: Literal["none", "console", "file", "otlp"] = "none"
+    """Where they go: nowhere, which costs nothing; each process's standard error; a file of JSON lines beside
+    its log; or an OpenTelemetry collector. All but "none" need `pip install 'gleaner[traces]'`."""
+    endpoint: Annotated[str, Meta(pattern=r"^(https?://\S+)?\Z")] = "http://127.0.0.1:4318/v1/traces"
+    """Of the collector, for "otlp": OTLP over HTTP."""
+    sample_ratio: Annotated[float, Meta(ge=0, le=1)] = 1.0
+    """Share of the traces that are kept; a trace is kept or left out as a whole."""
+
+
 class Config(Section, frozen=True, kw_only=True):
     """All settings of one main job, resolved."""
 
@@ -276,6 +288,7 @@ class Config(Section, frozen=True, kw_only=True):
     prices: Prices = Prices()
     network: Network = Network()
     limits: Limits = Limits()
+    traces: Traces = Traces()
 
     def __post_init__(self) -> None:
         if self.training.micro_batch_groups > self.rollout.prompts:

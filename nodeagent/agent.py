@@ -23,7 +23,7 @@ from actors.cluster.messages import (
 from actors.rollout.messages import Withdraw, Withdrawn
 from configs.load import ConfigError
 from nodeagent.children import Children
-from nodeagent.exit_codes import FAILED, OK, as_cannot_run
+from nodeagent.exit_codes import FAILED, OK, CannotRun, as_cannot_run
 from supervisor import Actor, AskFailed, Done, JournalError, Lane, Refused, handles
 
 SCHEDULER = "cluster/scheduler"
@@ -120,7 +120,7 @@ class NodeAgent(Actor):
                     "its children", on=self._on(), deadline_s=CHILDREN_LATE_S, go_on=True
                 ):
                     await self._children.run(job)
-            except (ConfigError, OSError, JournalError) as problem:
+            except (CannotRun, ConfigError, OSError, JournalError) as problem:
                 known = as_cannot_run(problem)
                 code = known.code if known is not None else FAILED
                 self._leave(code, f"cannot run job {job.run_id if job is not None else ''}: {problem}")

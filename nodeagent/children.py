@@ -21,6 +21,7 @@ from nodeagent.files import keep_newest, write_whole
 from nodeagent.host import COMMIT_S, Bounds, Seat
 from nodeagent.process import arguments
 from nodeagent.restarts import RestartReporter
+from nodeagent.traces import OpenTelemetryTracer, open_tracer
 from nodeagent.trees import threads
 from supervisor import (
     ActorSystem,
@@ -67,6 +68,7 @@ class Children:
         self._tree: Supervisor | None = None
         self._journal: SqliteJournal | None = None
         self._job: JobSpec | None = None
+        self._tracer: OpenTelemetryTracer | None = None
         self._lock = asyncio.Lock()
         self._closed = False
 
@@ -113,6 +115,10 @@ class Children:
     async def _start(self, job: JobSpec) -> None:
         config = places.config_of(job)
         self._system.limits = Bounds.of(config).limits  # the agent started before any settings were known
+        self._tracer = open_tracer(
+            config.traces, self._seat.node, self._seat.process, self._seat.log_file, config.limits.log_bytes
+        )
+        self._system.tracer = self._tracer
         job_file = self._seat.state_dir / "job.json"
         write_whole(job_file, msgspec.json.encode(job))
         seat = replace(self._seat, job=job.run_id)
@@ -144,10 +150,14 @@ class Children:
         tree, self._tree = self._tree, None
         job = self._job
         journal, self._journal = self._journal, None
+        tracer, self._tracer = self._tracer, None
+        self._system.tracer = None
         if tree is not None:
             await tree.stop()
         if journal is not None:
             await journal.close()
+        if tracer is not None:
+            await tracer.close()
         if job is not None:
             places.forget_memory(job, self._seat.node)
         self._job = None

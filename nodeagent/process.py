@@ -28,6 +28,7 @@ from nodeagent.exit_codes import FAILED, MEANINGS, OK, USAGE, CannotRun, as_cann
 from nodeagent.files import ProcessFile, publish_process
 from nodeagent.host import LOOPBACK, Bounds, Seat, open_log, open_system, prepare_state_dir, run_process
 from nodeagent.restarts import RestartReporter
+from nodeagent.traces import open_tracer
 from nodeagent.trees import TREES, Place
 from supervisor import Supervisor
 from transport.keys import Bulk
@@ -87,7 +88,9 @@ async def serve(kind: str, seat: Seat, job_file: Path, stop: asyncio.Event) -> i
         if isinstance(problem, Exception):
             gave_up(problem)
 
+    tracer = open_tracer(config.traces, seat.node, kind, seat.log_file, bounds.log_bytes)
     async with open_system(seat, bounds) as system:
+        system.tracer = tracer
         local = system.wire.local
         publish_process(
             seat.state_dir,
@@ -103,6 +106,8 @@ async def serve(kind: str, seat: Seat, job_file: Path, stop: asyncio.Event) -> i
         await stop.wait()
         reporter.close()
         await tree.stop()
+    if tracer is not None:
+        await tracer.close()
     if failures:
         raise as_cannot_run(failures[0]) or CannotRun(FAILED, str(failures[0]))
     log.info("stopped in order")
