@@ -240,9 +240,10 @@ class ZmqWire:
             self.deliver(route, rest)
 
     def _on_keys(self, _added: frozenset[str], removed: frozenset[str]) -> None:
-        for peer in [peer for peer in self._dials if peer.public_key in removed]:
-            self._refusals.count(peer.endpoint, "revoked", "its key is trusted no longer: we hang up")
-            self._dials[peer].link.rejected()
+        for peer, dial in list(self._dials.items()):  # whoever hears of an end may forget others
+            if peer.public_key in removed:
+                self._refusals.count(peer.endpoint, "revoked", "its key is trusted no longer: we hang up")
+                dial.link.rejected()
 
     def _on_refused(self, error: FrameError) -> None:
         self._refusals.count("a peer", error.reason, str(error))

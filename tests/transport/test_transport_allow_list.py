@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 import zmq
+from hypothesis import given
+from hypothesis import strategies as st
 
 from transport.allow_list import MAX_REVOKED, AllowList
 from transport.gate import Revoked
@@ -246,6 +248,27 @@ async def test_another_key_of_its_own_is_told_and_not_taken(node, eventually) ->
     (head.root / "node.public").write_text(NodeKeys.generate().public)
     await eventually(lambda: "restart the node agent" in head.follower.state().problem)
     assert head.keys.allowed.admits(head.keys.public)
+
+
+@given(st.lists(st.frozensets(st.sampled_from("abcde")), max_size=12))
+def test_what_listeners_heard_adds_up_to_the_list_in_force(lists: list[frozenset[str]]) -> None:
+    allowed = AllowList(frozenset("ab"))
+    mirror, ever = {"a", "b"}, {"a", "b"}
+
+    def on_change(added: frozenset[str], removed: frozenset[str]) -> None:
+        assert added | removed, "told of nothing"
+        assert removed <= mirror
+        assert not added & mirror
+        mirror.update(added)
+        mirror.difference_update(removed)
+        assert {key for key in "abcde" if allowed.admits(key)} == mirror, "told before it was in force"
+
+    allowed.subscribe(on_change)
+    for admitted in lists:
+        allowed.replace(admitted)
+        ever |= admitted
+        assert mirror == admitted == allowed.admitted
+        assert {key for key in "abcde" if not allowed.may_dial(key)} == ever - admitted
 
 
 def test_listeners_hear_what_changed_until_they_leave() -> None:
