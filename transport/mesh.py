@@ -5,6 +5,7 @@ their replies come back on it, so no two processes race to connect to each other
 Knows no envelope and no actor.
 """
 
+import errno
 import itertools
 import os
 from collections import Counter
@@ -14,6 +15,7 @@ import zmq
 
 from transport.keys import NodeKeys
 from transport.link import DialledLink
+from transport.listener_probe import ListenerProbe
 from transport.port import MonitorPort, Port, Sock
 from transport.refusal import FrameError, Oversize, Refusals, WrongParts
 from transport.sockets import default_context, open_dealer, open_router
@@ -68,9 +70,11 @@ class _Dial:
         )
         self._monitor = MonitorPort(sock, _DIAL_EVENTS, self._on_event)
         self._port = Port(sock, self._on_frames)
+        self._probe = ListenerProbe(peer.endpoint, self.link.nobody_there)
 
     def close(self) -> None:
         self.link.close()
+        self._probe.stop()
         self._monitor.close()
         self._port.close()
 
@@ -82,10 +86,13 @@ class _Dial:
 
     def _on_event(self, event: int, value: int) -> None:
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            self._probe.stop()
             self._port.writable()  # lets the socket notice its new connection before the link is flushed
             self.link.up()
         elif event == zmq.EVENT_DISCONNECTED:
             self.link.lost()
+            if self.link.state is Link.SUSPECT:
+                self._probe.start()
         else:
             why = f"{_REJECTIONS[zmq.Event(event)]} ({value})"
             self._wire.refuse(self._peer.endpoint.encode(), "rejected", why)
@@ -252,7 +259,8 @@ class ZmqWire:
         self._refusals.count(address, "unknown-key", f"{what} is not in trusted/")
 
     def _on_failed_handshake(self, event: int, value: int) -> None:
-        self._refusals.count("a connection", "handshake", f"{zmq.Event(event).name}, code {value}")
+        if value != errno.EPIPE:  # it came and went without a word, as a `ListenerProbe` does
+            self._refusals.count("a connection", "handshake", f"{zmq.Event(event).name}, code {value}")
 
 
 def _nothing() -> None:

@@ -2,6 +2,7 @@
 seeded wrapper that drops, doubles, delays, breaks and mends."""
 
 import asyncio
+import contextlib
 import random
 import socket
 import time
@@ -13,6 +14,60 @@ from transport.loopback import LoopbackNetwork
 from transport.mesh import ZmqWire
 from transport.sockets import CannotListen
 from transport.wire import OnFrames, OnLink, Peer, Route, Sent, Wire
+
+
+class Proxy:
+    """Forwards TCP to a port of this host, until it is cut: then what comes is swallowed, a moment later
+    every connection is broken, and new ones are taken and broken too, as by a middlebox or a partition."""
+
+    def __init__(self, port: int) -> None:
+        self.port = 0
+        self.open = True
+        self._target = port
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    def cut(self) -> None:
+        self.open = False
+        asyncio.get_running_loop().call_later(0.01, self._break)
+
+    def _break(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
+
+    def mend(self) -> None:
+        self.open = True
+
+    def stop(self) -> None:
+        self.open = False
+        self._break()
+        if self._server is not None:
+            self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not self.open:
+            writer.transport.abort()
+            return
+        try:
+            there, back = await asyncio.open_connection("127.0.0.1", self._target)
+        except OSError:
+            writer.transport.abort()
+            return
+        self._writers |= {writer, back}
+        await asyncio.gather(self._pump(reader, back), self._pump(there, writer))
+        self._writers -= {writer, back}
+
+    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await source.read(1 << 16):
+                if self.open:
+                    sink.write(data)
+                    await sink.drain()
+        sink.transport.abort()
 
 
 class Loopback:
@@ -30,6 +85,16 @@ class Loopback:
         """Where `name` will listen, known before it does."""
         return Peer(f"loop://{name}")
 
+    async def cuttable(self, name: str) -> Peer:
+        """An address of `name` whose connections `cut` breaks, until `mend`."""
+        return self.address(name)
+
+    def cut(self, name: str) -> None:
+        self.network.cut(name)
+
+    def mend(self, name: str) -> None:
+        self.network.mend(name)
+
     async def close(self) -> None:
         for wire in self.wires:
             await wire.close()
@@ -42,6 +107,7 @@ class Plain:
 
     def __init__(self) -> None:
         self.ports: dict[str, int] = {}
+        self.proxies: dict[str, Proxy] = {}
         self.wires: list[Wire] = []
 
     def open(self, name: str) -> Wire:
@@ -62,7 +128,23 @@ class Plain:
                 self.ports[name] = probe.getsockname()[1]
         return Peer(f"tcp://127.0.0.1:{self.ports[name]}", self.keys.public if self.keys else "")
 
+    async def cuttable(self, name: str) -> Peer:
+        """An address of `name` whose connections `cut` breaks, until `mend`."""
+        direct = self.address(name)
+        proxy = self.proxies[name] = Proxy(self.ports[name])
+        await proxy.start()
+        return Peer(f"tcp://127.0.0.1:{proxy.port}", direct.public_key)
+
+    def cut(self, name: str) -> None:
+        self.proxies[name].cut()
+
+    def mend(self, name: str) -> None:
+        self.proxies[name].mend()
+
     async def close(self) -> None:
+        for proxy in self.proxies.values():
+            proxy.stop()
+        await asyncio.sleep(0.01)
         for wire in self.wires:
             await wire.close()
 

@@ -220,6 +220,28 @@ async def test_a_connection_that_breaks_in_the_middle_loses_and_doubles_nothing(
     assert all(done[fate] > 3 for fate in ("kept", "lost", "twice", "late", "refused"))
 
 
+async def test_a_burst_that_is_cut_in_the_middle_arrives_once_and_in_order(carrier, eventually) -> None:
+    a, b = Process(carrier, "a", 1), Process(carrier, "b", 2)
+    b.answers = True
+    peer = await carrier.cuttable("b")
+    burst = asyncio.create_task(a.tell(peer, range(20_000)))
+    for cut in (3_000, 9_000, 15_000):
+        await eventually(lambda: len(b.got) >= cut, within_s=20)  # noqa: B023
+        carrier.cut("b")
+        for number in range(10):
+            a.links.send(peer, numbered(100_000 + cut + number, Mode.ASK))
+        await asyncio.sleep(0.05)
+        carrier.mend("b")
+    await burst
+    await eventually(lambda: len(b.got) == 20_030 and len(a.got) == 30, within_s=20)
+    assert [number for number in b.got if number < 20_000] == list(range(20_000))
+    assert a.got == [number for number in b.got if number >= 20_000] == sorted(a.got)
+    assert Link.SUSPECT in a.events
+    assert Link.DOWN not in a.events
+    if isinstance(carrier, Plain):  # the others swallow nothing, or much
+        assert sum(state.resent for state in a.links.states()) >= 10
+
+
 async def test_a_delivery_that_fails_does_not_stop_the_rest_of_its_batch(carrier, eventually) -> None:
     a = Process(carrier, "a", 1)
     links, got = Links(carrier.open("b"), life=2, limits=LIMITS), []

@@ -71,14 +71,42 @@ async def test_the_hold_is_bounded_and_dropped_when_nobody_ever_answers(carrier,
     assert b.frames == [[b"second try"]]
 
 
-async def test_a_closed_peer_is_suspected_and_then_down(carrier, hear, eventually) -> None:
+async def test_a_closed_peer_is_suspected_and_down_without_the_grace(carrier, hear, eventually) -> None:
     a, b = hear(carrier.open("a")), hear(carrier.open("b"))
     peer = b.wire.local
     a.wire.send(peer, [b"hello"])
     await eventually(lambda: bool(b.frames))
     await b.wire.close()
-    await eventually(lambda: Link.DOWN in a.states(peer))
+    await eventually(lambda: Link.DOWN in a.states(peer), within_s=0.3)  # less than the grace
     assert a.states(peer) == [Link.UP, Link.SUSPECT, Link.DOWN]
+
+
+async def test_a_connection_that_comes_back_within_the_grace_is_up_again(carrier, hear, eventually) -> None:
+    a, b = hear(carrier.open("a")), hear(carrier.open("b"))
+    peer = await carrier.cuttable("b")
+    a.wire.send(peer, [b"hello"])
+    await eventually(lambda: bool(b.frames))
+    carrier.cut("b")
+    await eventually(lambda: a.states(peer)[-1] is Link.SUSPECT)
+    carrier.mend("b")
+    await eventually(lambda: a.states(peer) == [Link.UP, Link.SUSPECT, Link.UP])
+    a.wire.send(peer, [b"still there?"])
+    await eventually(lambda: b.frames[1:] == [[b"still there?"]])
+    assert b.routes[0] == b.routes[1]
+
+
+async def test_a_connection_that_does_not_come_back_is_down_after_the_grace(
+    carrier, hear, eventually
+) -> None:
+    a, b = hear(carrier.open("a")), hear(carrier.open("b"))
+    peer = await carrier.cuttable("b")
+    a.wire.send(peer, [b"hello"])
+    await eventually(lambda: bool(b.frames))
+    carrier.cut("b")
+    began = asyncio.get_running_loop().time()
+    await eventually(lambda: a.states(peer)[-1] is Link.DOWN)
+    assert a.states(peer) == [Link.UP, Link.SUSPECT, Link.DOWN]
+    assert asyncio.get_running_loop().time() - began > 0.39
 
 
 async def test_a_route_to_a_closed_sender_leads_nowhere(carrier, hear, eventually) -> None:
