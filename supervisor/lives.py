@@ -14,11 +14,15 @@ from dataclasses import dataclass
 from supervisor.cell import Cell
 from supervisor.child_spec import ChildSpec
 from supervisor.errors import ActorError
-from supervisor.running import Ended, OnEnd, Running
+from supervisor.running import KILLED_S, Ended, OnEnd, Running
 from supervisor.system_messages import ActorState
 from supervisor.tree import Start, Status
+from supervisor.waits import Waits
 
 log = logging.getLogger("supervisor")
+
+START_LATE_S = 60.0
+"""A child that starts for so long is an event, again each time: an actor that loads a model takes less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,7 @@ class Lives:
             come with it.
         on_exit: told of every life that ended by itself.
         on_restart: told of every restart.
+        waits: where the wait for a child that starts or stops is entered.
     """
 
     def __init__(
@@ -71,7 +76,9 @@ class Lives:
         begin: Callable[[ChildSpec, OnEnd, Cell | None], Running],
         on_exit: Callable[[Exited], None],
         on_restart: Callable[[Restarted], None] | None,
+        waits: Waits,
     ) -> None:
+        self._waits = waits
         self._parent = parent
         self._begin = begin
         self._on_exit = on_exit
@@ -90,7 +97,8 @@ class Lives:
         try:
             heir, child.heir = child.heir, None
             child.running = self._begin(spec, lambda ended: self._on_exit(Exited(name, life, ended)), heir)
-            ended = await child.running.start(halted)
+            async with self._waits.waiting(self._parent, "a child to start", name, START_LATE_S, go_on=True):
+                ended = await child.running.start(halted)
         except ActorError as problem:
             ended = Ended.of(problem, "never begun")
         if ended is not None:
@@ -114,7 +122,9 @@ class Lives:
         if child is not None:
             child.life += 1
             if child.running is not None:
-                await child.running.stop(within_s, again=again)
+                late_s = min(within_s, START_LATE_S) + KILLED_S
+                async with self._waits.waiting(self._parent, "a child to stop", name, late_s, go_on=True):
+                    await child.running.stop(within_s, again=again)
                 child.heir = child.running.heir()
                 child.running = None
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound=Message)
 MAX_RESEND_S = 5.0
 SUSPENDED_RETRY_S = 0.5  # a receiver that takes nothing for now looks once a second whether it can
+MAILBOX_LATE_S = 10.0  # a mailbox that is full for so long is an event, again each time: its actor is stuck
 MAX_PEERS_CACHED = 4096
 _NOT_ADMITTED = (
     "does not admit us: it needs keys, and our node.public in its trusted/ (`rlctl trust`), or "
@@ -104,7 +105,10 @@ class Outbound:
         await self.tell(to, message, source=source)
 
     async def _tell_full(self, to: Cell, delivery: Delivery, lane: Lane) -> None:
-        if not await to.take_waiting(delivery, lane) and isinstance(delivery.message, Message):
+        waits, name = self._system.waits, to.address.name
+        async with waits.waiting(delivery.source, "room in a mailbox", name, MAILBOX_LATE_S, go_on=True):
+            taken = await to.take_waiting(delivery, lane)
+        if not taken and isinstance(delivery.message, Message):
             self._system.dead_letter("tell: ended", to.address.name, delivery.message, delivery.source)
 
     def _tell_remote(self, to: Address, message: Message, source: Cell | None) -> Awaitable[None]:

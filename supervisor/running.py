@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from supervisor.child_spec import BRUTAL_KILL, ChildSpec, Waiting
 from supervisor.errors import Cause, Hopeless, JournalError, JournalUnable, Killed, SupervisorFailed
 from supervisor.process import ChildProcess, ProcessExit, ProcessSpec
-from supervisor.stand_in import LOOK_S, StandIn
+from supervisor.stand_in import LOOK_S, SUSPENDED_LATE_S, StandIn
 
 if TYPE_CHECKING:
     from supervisor.cell import Cell
@@ -183,11 +183,13 @@ class RunningActor:
         self._waiting = asyncio.get_running_loop().create_task(self._until_journal_works())
 
     async def _until_journal_works(self) -> None:
-        while True:
-            await asyncio.sleep(LOOK_S)
-            with contextlib.suppress(JournalError):
-                await self._cell.ctx.journal.probe()
-                break
+        name, waits = self._spec.name, self._system.waits
+        async with waits.waiting(name, "its journal", "the disk", SUSPENDED_LATE_S, go_on=True):
+            while True:
+                await asyncio.sleep(LOOK_S)
+                with contextlib.suppress(JournalError):
+                    await self._cell.ctx.journal.probe()
+                    break
         if isinstance(self._cell.actor, StandIn):
             await self._cell.stop(KILLED_S)
             self._cell = self._spawned()

@@ -68,6 +68,7 @@ class Supervisor:
             self._begin,
             self._events.put_nowait,
             on_restart,
+            system.waits,
         )
         self._on_failure = on_failure
         self._on_restart = on_restart

@@ -2,13 +2,26 @@
 
 import asyncio
 import logging
+import time
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor import Actor, AskTimeout, Deadline, Deferred, Done, Message, WaitTimeout, handles
+from supervisor import (
+    Actor,
+    AskTimeout,
+    Deadline,
+    Deferred,
+    Done,
+    Message,
+    Supervisor,
+    WaitTimeout,
+    child,
+    handles,
+    one_for_one,
+)
 from supervisor.address import Address
 from supervisor.system_messages import SYSTEM, ListWaits, WaitsOf, WaitState
 from supervisor.testing import TestSystem
@@ -189,3 +202,69 @@ async def test_what_is_kept_of_expired_waits_is_bounded_and_the_log_is_not_flood
     assert len(waits.counts) <= MAX_REASONS + 1
     assert waits.counts.total() == 2000
     assert len(caplog.records) <= LINES_PER_S * 2
+
+
+class SlowStart(Actor):
+    async def on_start(self) -> None:
+        await asyncio.sleep(0.3)
+
+
+class Busy(Actor):
+    """Its mailbox fills."""
+
+    @handles(OpenGate)
+    async def handle(self, _message: OpenGate) -> None:
+        await asyncio.sleep(0.01)
+
+
+class Offloading(Actor):
+    @handles(OpenGate)
+    async def handle(self, _message: OpenGate) -> None:
+        await self.ctx.offload(time.sleep, 0.2)
+
+
+async def seen(system: TestSystem, work: "asyncio.Task[None]") -> set[tuple[str, str, str]]:
+    """Every wait that was listed while `work` went on."""
+    found: set[tuple[str, str, str]] = set()
+    while not work.done():
+        found |= {(wait.who, wait.what, wait.on) for wait in system.system.waits.snapshot()}
+        await asyncio.sleep(0.005)
+    await work
+    return found
+
+
+async def test_a_child_that_starts_is_waited_for_in_sight(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as system:
+        tree = Supervisor(
+            system.system, one_for_one(child("slow", SlowStart), name="tree"), on_failure=lambda _: None
+        )
+        waits = await seen(system, asyncio.create_task(tree.start()))
+        assert ("tree", "a child to start", "slow") in waits
+        await tree.stop()
+
+
+async def test_a_full_mailbox_a_commit_and_work_on_a_thread_are_waits(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as system:
+        system.spawn("busy", Busy)
+        system.spawn("offloading", Offloading)
+
+        async def tell() -> None:
+            for _ in range(100):
+                await system.tell("busy", OpenGate())
+
+        waits = await seen(system, asyncio.create_task(tell()))
+        assert ("$system", "room in a mailbox", "busy") in waits
+        await system.tell("offloading", OpenGate())
+        await until(lambda: ("offloading", "work on its own thread", "sleep") in listed(system))
+
+        cell = system.system.cell("busy")
+        assert cell is not None
+        committed = asyncio.ensure_future(cell.ctx.journal.append_soon(OpenGate()))
+        assert ("busy", "a commit of its journal", "the disk") in listed(system)
+        await committed
+        await asyncio.sleep(0)
+        assert ("busy", "a commit of its journal", "the disk") not in listed(system)
+
+
+def listed(system: TestSystem) -> set[tuple[str, str, str]]:
+    return {(wait.who, wait.what, wait.on) for wait in system.system.waits.snapshot()}
