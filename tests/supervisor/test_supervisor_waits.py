@@ -147,10 +147,15 @@ async def test_a_patient_wait_goes_on_and_each_deadline_that_passes_is_an_event(
 
 async def test_progress_grants_the_whole_deadline_again() -> None:
     waits = Waits()
-    async with waits.waiting("me", "steps", "you", 0.2) as wait:
-        for _ in range(5):
-            await asyncio.sleep(0.1)
-            wait.progress()
+    async with waits.waiting("me", "steps", "you", 30.0) as wait:
+        await asyncio.sleep(0.1)
+        before_s = waits.snapshot()[0].left_s
+        wait.progress()
+        after = waits.snapshot()[0]
+        assert before_s < 29.91 < after.left_s
+        assert after.since_s > 0.09, "it is the same wait"
+        assert wait._timeout is not None
+        assert wait._timeout.when() == wait._wait.deadline.at_s  # type: ignore[union-attr]
     assert not waits.counts
     with pytest.raises(WaitTimeout):
         async with waits.waiting("me", "steps", "you", 0.1):
