@@ -50,9 +50,10 @@ def run(args: argparse.Namespace) -> int:
             f"{args.who}: nobody in {where} has that name, key or fingerprint: `rlctl trust --list`"
         )
     if args.json:
-        print_json(
-            [{"keys": str(path), "removed": [_told(one) for one in gone]} for path, gone in removed.items()]
-        )
+        told = [
+            {"keys": str(path), "removed": [_told(one) for one in gone]} for path, gone in removed.items()
+        ]
+        print_json({"directories": told})
         return OK
     out = console()
     for directory, gone in removed.items():

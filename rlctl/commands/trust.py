@@ -138,23 +138,25 @@ def _show(directories: list[Path], *, as_json: bool) -> int:
     damaged = any(one.problem for _directory, _own, everyone in found for one in everyone)
     if as_json:
         print_json(
-            [
-                {
-                    "keys": str(directory),
-                    "public": own,
-                    "fingerprint": fingerprint(own),
-                    "trusted": [
-                        {
-                            "name": one.name,
-                            "public": one.key,
-                            "fingerprint": one.fingerprint,
-                            "problem": one.problem,
-                        }
-                        for one in everyone
-                    ],
-                }
-                for directory, own, everyone in found
-            ]
+            {
+                "directories": [
+                    {
+                        "keys": str(directory),
+                        "public": own,
+                        "fingerprint": fingerprint(own),
+                        "trusted": [
+                            {
+                                "name": one.name,
+                                "public": one.key,
+                                "fingerprint": one.fingerprint,
+                                "problem": one.problem,
+                            }
+                            for one in everyone
+                        ],
+                    }
+                    for directory, own, everyone in found
+                ]
+            }
         )
         return FAILED if damaged else OK
     out = console()

@@ -99,7 +99,7 @@ def test_a_key_is_revoked_under_all_its_names(
         trusted.trust(own, name, other)
     trusted.trust(own, "c", NodeKeys.generate().public)
     assert main(["revoke", "a", "--keys", str(own), "--json"]) == OK
-    [told] = json.loads(capsys.readouterr().out)
+    [told] = json.loads(capsys.readouterr().out)["directories"]
     assert [one["name"] for one in told["removed"]] == ["a", "b"]
     assert set(read_trusted(own)) == {"c"}
 
@@ -122,7 +122,7 @@ def test_a_damaged_file_is_shown_replaced_and_removed(
     for name in ("bad", "worse"):
         (own / "trusted" / f"{name}.public").write_text("half a k")
     assert main(["trust", "--list", "--json", "--keys", str(own)]) == FAILED
-    [told] = json.loads(capsys.readouterr().out)
+    [told] = json.loads(capsys.readouterr().out)["directories"]
     assert "holds no key" in told["trusted"][0]["problem"]
     assert main(["trust", other, "--name", "bad", "--keys", str(own)]) == OK
     assert main(["revoke", "worse", "--keys", str(own)]) == OK
