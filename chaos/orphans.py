@@ -1,22 +1,55 @@
-"""Proof that nothing of a run is left on this machine: no process, no shared memory.
+"""Proof that nothing of a run is left on this machine: no process, no shared memory, no open port, no file
+that names a process.
 
 Owns the looking; kills nothing.
 """
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 
+from nodeagent.files import AGENT_FILE, LOCK_FILE, PROCESSES
 from rlctl.head import remains
 from rlctl.runs import RunDir
+
+_LISTENS = re.compile(r"listens at tcp://(\S+):(\d+)")
 
 
 def left_behind(run: RunDir) -> list[str]:
     """What is left of a run, in words; empty when it is wholly gone."""
     found = {process.pid: process for process in [*remains(run), *_naming(run)]}
-    return [*map(_describe, found.values()), *(f"shared memory {path}" for path in run.memory())]
+    return [
+        *map(_describe, found.values()),
+        *(f"shared memory {path}" for path in run.memory()),
+        *(f"port {port}" for port in open_ports(run.path)),
+        *(f"file {path}" for path in stale_files(run.path)),
+    ]
+
+
+def open_ports(root: Path) -> list[str]:
+    """Addresses that a log below `root` says a process listens at, and at which one does."""
+    said = {
+        (host.strip("[]"), int(port))
+        for log in root.rglob("logs/*.log")
+        for host, port in _LISTENS.findall(log.read_text(errors="replace"))
+    }
+    listening = {
+        connection.laddr[:2]
+        for connection in psutil.net_connections(kind="tcp")
+        if connection.status == psutil.CONN_LISTEN
+    }
+    return sorted(f"{host}:{port}" for host, port in said & listening)
+
+
+def stale_files(root: Path) -> list[Path]:
+    """Files below `root` that say where a process is."""
+    processes = root.rglob(f"{PROCESSES}/*.json")
+    locks = [path for path in root.rglob(LOCK_FILE) if path.stat().st_size]
+    return sorted([*root.rglob(AGENT_FILE), *processes, *locks])
 
 
 def _naming(run: RunDir) -> Iterator[psutil.Process]:

@@ -146,7 +146,9 @@ class NodeAgent(Actor):
         self.ctx.background(self._report("noticed"), "report")
         margin_s = min(MARGIN_S, deadline_s / 2)
         grace_s = deadline_s - margin_s
-        if grace_s > 0 and self._children.job is not None:
+        if not self._connected:  # nobody to hand over to; its requests go on from what was collected
+            self.ctx.log.warning("leaving without handing over: the head does not answer")
+        elif grace_s > 0 and self._children.job is not None:
             withdraw = Withdraw(instance=f"{self.ctx.node}/engine", grace_s=grace_s, leaves=True)
             wait_s = grace_s + margin_s / 2  # the answer travels too
             try:

@@ -94,6 +94,8 @@ class Children:
     async def stop(self) -> None:
         """Stop every child in order, free the job's shared memory, start nothing more."""
         self._closed = True
+        if self._tree is not None:
+            self._tree.halt()  # one that is just starting is not waited for
         async with self._lock:
             await self._stop()
         self._reporter.close()
@@ -103,6 +105,11 @@ class Children:
         tree = self._tree
         found = {name: tree.process(name) for name in tree.names()} if tree is not None else {}
         return {name: process.pid for name, process in found.items() if process is not None}
+
+    def forget_memory(self) -> None:
+        """Free the job's shared memory; for an end without order, when the children are gone."""
+        if self._job is not None:
+            places.forget_memory(self._job, self._seat.node)
 
     def signal(self, name: str, number: int) -> int | None:
         """Send a signal to a child process; its pid, or None where no such process runs."""

@@ -76,8 +76,17 @@ def publish_agent(state_dir: Path, agent: AgentFile) -> None:
 
 
 def withdraw_agent(state_dir: Path) -> None:
-    """An ordered end: nobody need look for it."""
+    """Nobody need look for it any more, nor for its children."""
     (state_dir / AGENT_FILE).unlink(missing_ok=True)
+    shutil.rmtree(state_dir / PROCESSES, ignore_errors=True)
+
+
+def forget_agent(state_dir: Path) -> None:
+    """After an agent that ended without order: remove what says where it is. One that runs is left alone."""
+    if state_dir.is_dir() and not is_running(state_dir):
+        withdraw_agent(state_dir)
+        if (state_dir / LOCK_FILE).exists():
+            os.truncate(state_dir / LOCK_FILE, 0)
 
 
 def find_agent(state_dir: Path) -> AgentFile:
@@ -149,8 +158,11 @@ class StateLock:
         self._file.flush()
 
     def release(self) -> None:
-        """Let another agent have the directory."""
-        self._file.close()
+        """Let another agent have the directory. The file stays, or two could hold one each; it names nobody
+        any more."""
+        if not self._file.closed:
+            self._file.truncate(0)
+            self._file.close()
 
 
 def is_running(state_dir: Path) -> bool:

@@ -8,7 +8,6 @@ import asyncio
 import errno
 import logging
 import os
-import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -22,6 +21,7 @@ import uvloop
 
 from configs.schema import Config
 from nodeagent.exit_codes import FAILED, NO_STATE, CannotRun, as_cannot_run
+from nodeagent.shutdown import Shutdown
 from supervisor import ActorSystem, Incarnations, Limits, SqliteJournal
 from supervisor.network import Network
 from transport.key_follower import KeyFollower
@@ -201,18 +201,17 @@ def wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def run_process(main: Callable[[asyncio.Event], Coroutine[object, object, int]], name: str) -> int:
-    """Run `main` on the process's event loop; its event is set by SIGTERM or SIGINT: stop in order.
+def run_process(main: Callable[[Shutdown], Coroutine[object, object, int]], name: str) -> int:
+    """Run `main` on the process's event loop; its event is set by SIGTERM, SIGINT or SIGHUP: stop in order.
+    A second signal ends the process at once (see `shutdown`).
 
     Returns the exit code. A failure that has one of its own (see `exit_codes`) becomes one line on standard
     error and in the log; anything else is logged with its traceback.
     """
 
     async def edge() -> int:
-        stop = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
+        stop = Shutdown(name)
+        stop.listen()
         return await main(stop)
 
     logging.getLogger().addHandler(logging.NullHandler())  # nothing goes to stderr unasked

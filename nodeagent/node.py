@@ -10,16 +10,24 @@ import sys
 from dataclasses import dataclass, replace
 
 from actors.cluster.local_hosts import Join, LocalHosts
-from actors.cluster.messages import JobEnded, StopNode
+from actors.cluster.messages import JobEnded, PreemptionNotice, StopNode
 from actors.cluster.provider import LocalProvider
 from actors.cluster.scheduler import Scheduler
 from nodeagent.agent import SCHEDULER, NodeAgent
 from nodeagent.children import Children
-from nodeagent.exit_codes import FAILED, OK, CannotRun, as_cannot_run
-from nodeagent.files import AgentFile, StateLock, find_process, publish_agent, withdraw_agent
+from nodeagent.exit_codes import CUT_SHORT, FAILED, OK, CannotRun, as_cannot_run
+from nodeagent.files import (
+    AgentFile,
+    StateLock,
+    find_process,
+    forget_agent,
+    publish_agent,
+    withdraw_agent,
+)
 from nodeagent.host import Seat, open_log, open_system, prepare_state_dir, wall_ms
 from nodeagent.inventory import take_inventory
 from nodeagent.metrics_server import MetricsServer, Seen, look
+from nodeagent.shutdown import Shutdown
 from supervisor import (
     ActorSystem,
     AskFailed,
@@ -34,6 +42,7 @@ from supervisor import (
 )
 
 LEAVE_S = 30.0  # an ordered end takes at most this long; then the process goes without it
+DRAIN_S = 15.0  # of that, for a preemptible host to hand its requests over when a signal ends it
 
 log = logging.getLogger("nodeagent")
 
@@ -49,7 +58,7 @@ class Options:
     metrics: tuple[str, int] | None = None
 
 
-async def run_node(options: Options, stop: asyncio.Event) -> int:
+async def run_node(options: Options, stop: Shutdown) -> int:
     """Run the node agent until it leaves by itself or `stop` is set. The exit code.
 
     Raises CannotRun, BadKeys, RefusedToListen, CannotListen, JournalError.
@@ -57,6 +66,8 @@ async def run_node(options: Options, stop: asyncio.Event) -> int:
     state_dir = options.seat.state_dir
     prepare_state_dir(state_dir)
     lock = StateLock(state_dir)
+    stop.at_once(lock.release)
+    stop.at_once(lambda: withdraw_agent(state_dir))
     try:
         open_log(options.seat)
         async with open_system(options.seat) as system:
@@ -69,7 +80,7 @@ async def run_node(options: Options, stop: asyncio.Event) -> int:
 class _Node:
     """One run of a node agent."""
 
-    def __init__(self, options: Options, system: ActorSystem, stop: asyncio.Event) -> None:
+    def __init__(self, options: Options, system: ActorSystem, stop: Shutdown) -> None:
         self._system = system
         self._stop = stop
         self._role = options.role
@@ -85,9 +96,11 @@ class _Node:
         self._seat = seat
         assert seat.head is not None
         self._children = Children(system, seat, options.role, self._gave_up)
+        stop.at_once(self._children.forget_memory)
         self._hosts: LocalHosts | None = None
         if options.local_fleet:
             self._hosts = LocalHosts(system, Join(seat.head, seat.interface, seat.keys, seat.bulk))
+            stop.at_once(self._forget_hosts)
         self._tree = Supervisor(
             system,
             one_for_one(*self._actors(), name=f"{seat.node}/actors"),
@@ -97,8 +110,34 @@ class _Node:
 
     async def run(self) -> int:
         """Until the end; closes in order."""
+        starting = asyncio.get_running_loop().create_task(self._tree.start())
+        stopping = asyncio.get_running_loop().create_task(self._stop.wait())
+        try:
+            await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if starting.done():
+                starting.result()
+                self._publish()
+            await stopping
+        finally:
+            stopping.cancel()
+        withdraw_agent(self._seat.state_dir)
+        try:
+            waits = self._system.waits
+            async with waits.waiting("node agent", "its ordered end", self._agent_name, LEAVE_S):
+                await self._close()
+        except WaitTimeout:
+            self._stop.clean_up()
+            raise CannotRun(
+                CUT_SHORT, f"the ordered end took more than {LEAVE_S:.0f} s; ended without order"
+            ) from None
+        code, reason = self._end or (OK, "stopped in order")
+        if code != OK:
+            raise CannotRun(code, reason)
+        log.info("%s", reason)
+        return code
+
+    def _publish(self) -> None:
         seat, local = self._seat, self._system.wire.local
-        await self._tree.start()
         publish_agent(
             seat.state_dir,
             AgentFile(
@@ -113,19 +152,6 @@ class _Node:
             ),
         )
         log.info("node agent of %s (%s) listens at %s", seat.node, self._role, local.endpoint)
-        await self._stop.wait()
-        withdraw_agent(seat.state_dir)
-        try:
-            agent = f"{self._seat.node}/agent"
-            async with self._system.waits.waiting("node agent", "its ordered end", agent, LEAVE_S):
-                await self._close()
-        except WaitTimeout:
-            log.warning("the ordered end took more than %.0f s; leaving without it", LEAVE_S)
-        code, reason = self._end or (OK, "stopped in order")
-        if code != OK:
-            raise CannotRun(code, reason)
-        log.info("%s", reason)
-        return code
 
     async def _seen(self) -> Seen:
         """The processes of this host, for who reads its metrics."""
@@ -141,15 +167,27 @@ class _Node:
         if self._hosts is not None:
             await self._tree.remove("cluster/provider")  # or it would replace the hosts that leave
             await self._hosts.stop()
-        if self._end is None:
-            agent = f"{self._seat.node}/agent"
+            self._forget_hosts()
+        agent = self._system.cell(self._agent_name)
+        if self._end is None and agent is not None and agent.ready:
+            # A signal is the notice of a host that may vanish; an order to leave comes as a message.
+            notice = self._stop.signal and self._role == "preemptible"
+            order = PreemptionNotice(deadline_s=DRAIN_S) if notice else StopNode()
             try:
-                await self._system.ask(agent, StopNode(), deadline_s=LEAVE_S, expect=Done)
+                await self._system.ask(self._agent_name, order, deadline_s=LEAVE_S, expect=Done)
                 await self._left.wait()
             except AskFailed as problem:
                 log.warning("the agent could not stop in order: %s", problem)
         await self._children.stop()
+        withdraw_agent(self._seat.state_dir)  # again: a child that was starting may have said where it is
         await self._tree.stop()
+
+    def _forget_hosts(self) -> None:
+        """Nobody looks for hosts of ours that are gone, however they went."""
+        assert self._hosts is not None
+        self._hosts.forget_memory()
+        for state_dir in self._hosts.state_dirs():
+            forget_agent(state_dir)
 
     def _failed(self, problem: Exception) -> None:
         """A supervisor of this process gave up."""
@@ -177,7 +215,7 @@ class _Node:
     def _actors(self) -> list[ChildSpec]:
         boot = wall_ms()
         lease_s = self._system.limits.lease_s
-        agent = child(f"{self._seat.node}/agent", self._agent)
+        agent = child(self._agent_name, self._agent)
         if self._role != "head":
             return [agent]
         return [
@@ -189,6 +227,10 @@ class _Node:
 
     def _agent(self) -> NodeAgent:
         return NodeAgent(self._role, take_inventory(), self._children, self._leave, self._say)
+
+    @property
+    def _agent_name(self) -> str:
+        return f"{self._seat.node}/agent"
 
     def _say(self, text: str) -> None:
         print(f"nodeagent {self._seat.node}: {text}", file=sys.stderr, flush=True)

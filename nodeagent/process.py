@@ -1,7 +1,7 @@
 """A child process of a node agent: `python -m nodeagent.process KIND ...`.
 
 Owns nothing but the order: die with the parent, open the host, run the tree of its kind, stop in order on
-SIGTERM, leave with exit code 1 and the reason when its supervisor gives up.
+SIGTERM, leave with exit code 7 and the chain of causes when its supervisor gives up.
 """
 
 import sys
@@ -28,6 +28,7 @@ from nodeagent.exit_codes import FAILED, MEANINGS, OK, USAGE, CannotRun, as_cann
 from nodeagent.files import ProcessFile, publish_process
 from nodeagent.host import LOOPBACK, Bounds, Seat, open_log, open_system, prepare_state_dir, run_process
 from nodeagent.restarts import RestartReporter
+from nodeagent.shutdown import Shutdown
 from nodeagent.traces import open_tracer
 from nodeagent.trees import TREES, Place
 from supervisor import Supervisor
@@ -68,7 +69,7 @@ def read_job(path: Path) -> JobSpec:
         raise CannotRun(USAGE, f"{path}: not a job: {problem}") from problem
 
 
-async def serve(kind: str, seat: Seat, job_file: Path, stop: asyncio.Event) -> int:
+async def serve(kind: str, seat: Seat, job_file: Path, stop: Shutdown) -> int:
     """Run the tree of `kind` until `stop`, or until it gives up."""
     prepare_state_dir(seat.state_dir)
     job = read_job(job_file)

@@ -37,6 +37,7 @@ NAMES = {
 
 SPEAKERS = {
     "supervisor": "every process",
+    "actors.cluster.local_hosts": "cluster/provider",
     "actors.cluster.membership": "cluster/scheduler",
     "actors.engine": "<node>/engine",
     "actors.rollout": "rollout/manager",

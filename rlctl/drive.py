@@ -6,7 +6,6 @@ finish can be resumed; only one that did gets its `End` record.
 
 import asyncio
 import contextlib
-import signal
 import threading
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
@@ -20,9 +19,10 @@ from configs.load import dump
 from configs.schema import Config
 from rlctl.audit import Violation, audit
 from rlctl.client import Cluster, connect, connect_to_run
-from rlctl.errors import INTERRUPTED, CommandError, failed
+from rlctl.errors import CommandError, failed
 from rlctl.evidence import gather
 from rlctl.head import running_head
+from rlctl.interrupt import Interrupt, stopped
 from rlctl.live import Mode, follow, show
 from rlctl.progress import Progress
 from rlctl.runs import RunDir
@@ -60,10 +60,8 @@ async def drive(
 
     Raises CommandError: the job failed, the head ended, or the user stopped it (INTERRUPTED).
     """
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+    stop = Interrupt()
+    stop.listen()
     job = JobSpec(
         run_id=run.id,
         run_dir=str(run.path),
@@ -72,7 +70,7 @@ async def drive(
     )
     viewer = _Viewer(run, view)
     try:
-        async with _cluster(run, config, elsewhere) as cluster:
+        async with _cluster(run, config, elsewhere, stop) as cluster:
             await cluster.until(stop, _job_done(cluster.client, job, viewer))
         violations = _close_books(run, config, elsewhere)
         await viewer.finish()
@@ -111,18 +109,21 @@ async def _no_problem(work: Coroutine[object, object, None]) -> None:
 
 async def _stopped(stop: asyncio.Event) -> CommandError:
     await stop.wait()
-    return CommandError(INTERRUPTED, "stopped on request")
+    return stopped()
 
 
 @asynccontextmanager
-async def _cluster(run: RunDir, config: Config, elsewhere: Elsewhere | None) -> AsyncIterator[_Driven]:
+async def _cluster(
+    run: RunDir, config: Config, elsewhere: Elsewhere | None, stop: Interrupt
+) -> AsyncIterator[_Driven]:
     if elsewhere is not None:
         async with connect(elsewhere.endpoint, elsewhere.keys, head_key=elsewhere.head_key) as client:
-            await client.probe()
+            await stop.unless(client.probe())
             yield _Driven(client, None)
         return
     async with running_head(run, config) as head:
-        await head.found()
+        stop.hurried(head.kill)
+        await stop.unless(head.found())
         ended: asyncio.Task[CommandError | None] = asyncio.create_task(head.ended())
         try:
             async with connect_to_run(run) as client:

@@ -20,7 +20,7 @@ import psutil
 from configs.schema import Config
 from nodeagent.exit_codes import USAGE as NODE_USAGE
 from nodeagent.exit_codes import CannotRun
-from nodeagent.files import AgentFile, find_agent
+from nodeagent.files import AgentFile, find_agent, forget_agent
 from rlctl.errors import CommandError, failed, usage
 from rlctl.preflight import listen_address
 from rlctl.runs import RunDir
@@ -75,6 +75,11 @@ class Head:
                 ended.cancel()
         raise ended.result()
 
+    def kill(self) -> None:
+        """SIGKILL; all that it started dies with it, and `sweep` frees what that leaves."""
+        if self._process.returncode is None:
+            self._process.kill()
+
     async def stop(self) -> None:
         """SIGTERM, then SIGKILL after `STOP_S`."""
         if self._process.returncode is None:
@@ -127,7 +132,8 @@ async def running_head(run: RunDir, config: Config) -> AsyncIterator[Head]:
 
 
 async def sweep(run: RunDir) -> int:
-    """Wait until nothing of the run is left, kill what stays, free its shared memory.
+    """Wait until nothing of the run is left, kill what stays, free its shared memory, remove the files by
+    which its hosts were found.
 
     Returns how many processes had to be killed; none, unless something is wrong.
     """
@@ -140,6 +146,8 @@ async def sweep(run: RunDir) -> int:
             process.kill()
     for folder in run.memory():
         shutil.rmtree(folder, ignore_errors=True)
+    for state_dir in run.hosts():
+        forget_agent(state_dir)
     return len(left)
 
 

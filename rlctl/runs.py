@@ -63,6 +63,10 @@ class RunDir:
         """State directory of the head."""
         return self.nodes / "head"
 
+    def hosts(self) -> list[Path]:
+        """State directories of the hosts that there were."""
+        return sorted(path for path in self.nodes.glob("*") if path.is_dir())
+
     @property
     def lock_file(self) -> Path:
         """Locked by whoever drives the run."""

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from actors.cluster.job import config_of, forget_memory, host_dir
-from actors.cluster.messages import JobSpec
+from actors.cluster.messages import JobSpec, StopNode
 from supervisor import (
     ActorSystem,
+    AskFailed,
+    Done,
     Intensity,
     ProcessExit,
     ProcessSpec,
@@ -29,6 +31,7 @@ from transport.wire import Peer
 
 RESERVED = "reserved-1"
 HOPELESS = frozenset({2, 6})  # exit codes of a node agent: usage, a damaged journal (nodeagent.exit_codes)
+ORDER_S = 2.0  # for a host to take an order; one that does not is hung, and gets as long after SIGTERM
 STOP_S = 12.0  # for a host to stop its children in order; then it is killed
 
 
@@ -111,11 +114,27 @@ class LocalHosts:
 
     async def _stop(self) -> None:
         reserved, self._reserved = self._reserved, None
-        stops = [process.stop(STOP_S) for process in self._preemptible.values()]
+        stops = [self._let_go(name, process) for name, process in self._preemptible.items()]
         await asyncio.gather(*stops, *([reserved.stop()] if reserved is not None else []))
+        self.forget_memory()
+
+    async def _let_go(self, name: str, process: ChildProcess) -> None:
+        """By an order: a signal would be a notice, upon which it hands its requests over."""
+        try:
+            await self._system.ask(f"{name}/agent", StopNode(), deadline_s=ORDER_S, expect=Done)
+            async with asyncio.timeout(STOP_S):
+                await process.wait()
+        except (AskFailed, TimeoutError):
+            await process.stop(ORDER_S)
+
+    def forget_memory(self) -> None:
+        """Free the shared memory of every host that was started here; they are gone."""
         for name, job in self._used.items():
             forget_memory(job, name)
-        self._used.clear()
+
+    def state_dirs(self) -> list[Path]:
+        """Of every host that was started here."""
+        return [host_dir(job, name) for name, job in self._used.items()]
 
     def _spec(self, name: str, role: str, job: JobSpec) -> ProcessSpec:
         self._used[name] = job

@@ -36,7 +36,8 @@ Train a model with rollouts on hosts that may vanish at any instant.
 
 Checks everything first; makes runs/<id>/; makes a small model unless the settings name one; starts a head,
 which starts the other hosts as processes of this machine and lets them come and go as the trace says; shows
-progress; audits what was journaled and trained; writes the report. Ctrl-C stops in order."""
+progress; audits what was journaled and trained; writes the report. Ctrl-C stops in order, a
+second one at once."""
 
 _EXAMPLES = """\
   rlctl run quickstart                                     five minutes on two cores

@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from real_runs import RealRun
 from tiny_command import CONFIG, Rlctl, command
 
+from chaos.procs import find
 from rlctl import preflight
 from rlctl.errors import FAILED, INTERRUPTED, USAGE
 
@@ -97,6 +99,29 @@ def test_a_folder_of_runs_that_is_a_file_is_named(tmp_path: Path) -> None:
     assert str(tmp_path / "file") in ended.stderr
     assert "--runs-dir" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+@realprocess
+def test_a_second_ctrl_c_stops_a_run_at_once_though_its_head_hangs_while_it_starts(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    run = made(tmp_path, checkpoint, "job.steps=200")
+    try:
+        run.start()
+        run.wait(lambda: find(run.run, "agent", "head"), "the head's process")
+        head = find(run.run, "agent", "head")[0]
+        head.signal(signal.SIGSTOP)
+        assert run._process is not None
+        run._process.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+        assert run._process.poll() is None  # it waits for the head to end in order
+        run._process.send_signal(signal.SIGINT)
+        assert run._process.wait(8.0) == INTERRUPTED
+        assert "error: stopped on request" in run.output.read_text()
+        assert "Traceback" not in run.output.read_text()
+        assert run.left() == []
+    finally:
+        run.close()
 
 
 @realprocess

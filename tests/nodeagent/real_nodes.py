@@ -39,9 +39,11 @@ class Nodes:
         self.root = root
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
-    def start(self, name: str, *args: str, state_dir: Path | None = None) -> AgentFile:
-        """Start one and wait until it can be talked to."""
-        process = self.popen(name, *args, state_dir=state_dir)
+    def start(
+        self, name: str, *args: str, state_dir: Path | None = None, own_group: bool = False
+    ) -> AgentFile:
+        """Start one and wait until it can be talked to. `own_group`: as a shell starts what Ctrl-C ends."""
+        process = self.popen(name, *args, state_dir=state_dir, own_group=own_group)
         found: list[AgentFile] = []
 
         def there() -> bool:
@@ -55,14 +57,17 @@ class Nodes:
         wait_for(there, what=f"agent.json of {name}")
         return found[-1]
 
-    def popen(self, name: str, *args: str, state_dir: Path | None = None) -> subprocess.Popen[bytes]:
+    def popen(
+        self, name: str, *args: str, state_dir: Path | None = None, own_group: bool = False
+    ) -> subprocess.Popen[bytes]:
         """Start one; it may fail."""
         # Tests that fail must not leave anything behind: the agents die with the test process.
         env = {**os.environ, PARENT_VARIABLE: str(os.getpid())}
         argv = [sys.executable, "-m", "nodeagent", "start", "--name", name]
         argv += ["--state-dir", str(state_dir or self.root / name), *args]
         with (self.root / f"{name}.out").open("ab") as out:
-            process = subprocess.Popen(argv, stdout=out, stderr=out, env=env)
+            group = 0 if own_group else None
+            process = subprocess.Popen(argv, stdout=out, stderr=out, env=env, process_group=group)
         self.processes[name] = process
         return process
 
