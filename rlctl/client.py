@@ -18,6 +18,7 @@ from nodeagent.files import find_agent
 from nodeagent.host import wall_ms
 from rlctl.errors import nothing
 from rlctl.runs import RunDir
+from rlctl.targets import AGENT
 from supervisor import ActorSystem, Address, AskFailed, Incarnations, JournalError, Message
 from supervisor.journal import Replayed
 from supervisor.names import REGISTRY
@@ -82,7 +83,8 @@ class Cluster:
     async def processes(self, deadline_s: float = LOOK_S) -> "Processes":
         """What every process of the cluster says of itself, all asked at once."""
         everywhere = await self.ask_everywhere(Inspect(), expect=SystemState, deadline_s=deadline_s)
-        return Processes(sorted(everywhere.answers, key=_order), everywhere.silent)
+        states = sorted(everywhere.answers, key=_order)
+        return Processes(states, [*everywhere.silent, *_quiet_children(states, everywhere.silent)])
 
     async def peers(self, deadline_s: float = LOOK_S) -> dict[Peer, list[str]]:
         """Every process of the cluster, with the names of its registered actors."""
@@ -130,7 +132,8 @@ class Everywhere(Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class Processes:
-    """`states` of those that answered, the head's first; `silent`: see `Everywhere`."""
+    """`states` of those that answered, the head's first; `silent`: see `Everywhere`, and child processes
+    that their node agents run and that have not answered: their lease may have ended, or not begun."""
 
     states: Sequence[SystemState]
     silent: Sequence[str]
@@ -172,6 +175,20 @@ async def connect_to_run(run: RunDir) -> AsyncIterator[Cluster]:
         agent.endpoint, Path(agent.keys) if agent.keys else None, head_key=agent.public_key
     ) as it:
         yield it
+
+
+def _quiet_children(states: Sequence[SystemState], silent: Sequence[str]) -> list[str]:
+    answered = {(state.node, state.pid) for state in states}
+    hosts = {(state.pid, state.node) for state in states if state.process == AGENT}
+    return [
+        f"{state.node}/{actor.name} (pid {actor.pid})"
+        for state in states
+        for actor in state.actors
+        if actor.pid
+        and (state.node, actor.pid) not in answered
+        and (actor.pid, actor.name) not in hosts
+        and not any(name.startswith((f"{state.node}/{actor.name}", f"{actor.name}/")) for name in silent)
+    ]
 
 
 def _order(state: SystemState) -> tuple[bool, str, bool, str]:

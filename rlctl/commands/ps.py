@@ -114,6 +114,6 @@ def row(state: SystemState, actor: ActorState, *, suspected: bool = False) -> Se
 
 
 def silent_row(name: str) -> Sequence[Cell]:
-    """An actor that is registered, and whose process does not answer."""
-    node = name.removesuffix(f"/{AGENT}") if name.endswith(f"/{AGENT}") else "?"
+    """An actor or a process that should be there, and does not answer."""
+    node = name.partition("/")[0] if name.endswith((f"/{AGENT}", ")")) else "?"  # of other names, who knows
     return [node, "?", name, "?", Text("no answer", style="bold red"), *("?" * 5), "-"]

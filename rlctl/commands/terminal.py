@@ -187,7 +187,7 @@ def ask_everywhere(args: argparse.Namespace, question: Message, expect: type[R])
 def tell_silent(silent: Sequence[str], out: Console) -> None:
     """Name the actors whose processes did not answer."""
     if silent:
-        out.print(f"no answer from {', '.join(silent)}: just gone, stopped, or stuck")
+        out.print(f"no answer from {', '.join(silent)}: just started or just gone, stopped, or stuck")
 
 
 def run_async(work: Coroutine[object, object, T]) -> T:
