@@ -8,7 +8,7 @@ from actors.rollout.events import GroupsTaken
 from actors.rollout.instances import Instances
 from actors.rollout.messages import GroupOut, Groups, SampleOut, TakeGroups
 from actors.rollout.token_log import Batch
-from supervisor import Context, Deferred, Refused
+from supervisor import Context, Deadline, Deferred, Refused
 
 
 class Takers:
@@ -16,17 +16,17 @@ class Takers:
 
     def __init__(self, ctx: Context, books: Books, instances: Instances) -> None:
         self._ctx, self._books, self._instances = ctx, books, instances
-        self._waiting: dict[str, tuple[float, TakeGroups, Deferred]] = {}
+        self._waiting: dict[str, tuple[Deadline, TakeGroups, Deferred]] = {}
 
     def add(self, message: TakeGroups) -> Deferred:
         """Answer when `min_groups` are ready, or all that are left, or `wait_s` has passed."""
         deferred = Deferred()
-        self._waiting[message.batch] = (self._ctx.now() + message.wait_s, message, deferred)
+        self._waiting[message.batch] = (Deadline.after(message.wait_s, self._ctx.now()), message, deferred)
         return deferred
 
     def look(self) -> None:
         """Answer who may be answered now."""
-        for name, (until_s, ask, deferred) in list(self._waiting.items()):
+        for name, (until, ask, deferred) in list(self._waiting.items()):
             batch = self._books.state.log.batches.get(name)
             if batch is None:
                 del self._waiting[name]
@@ -35,7 +35,7 @@ class Takers:
             have = set(ask.have)
             ready = [g for g in range(len(batch.groups)) if g not in have and batch.complete(g)]
             left = len(batch.groups) - len(have)
-            if len(ready) >= min(ask.min_groups, left) or self._ctx.now() >= until_s:
+            if len(ready) >= min(ask.min_groups, left) or until.passed(self._ctx.now()):
                 del self._waiting[name]
                 self._ctx.background(self._hand_out(batch, ask, ready, deferred), "hand out")
 

@@ -41,6 +41,7 @@ from actors.rollout.withdrawing import Withdrawals
 from configs.schema import Config
 from supervisor import (
     Actor,
+    Deadline,
     Deferred,
     Done,
     Lane,
@@ -77,7 +78,7 @@ class RolloutManager(Actor):
         await self._books.replay()
         self._state = self._books.state
         now = self.ctx.now()
-        self._registered_by = now + REREGISTER_S
+        self._registered_by = Deadline.after(REREGISTER_S, now)
         self._awaited = {name for name, stream in self._state.streams.items() if not stream.gone}
         self._clocks = {batch: BatchClock(now) for batch in self._state.log.batches}
         self._dispatching = Dispatching(
@@ -224,7 +225,7 @@ class RolloutManager(Actor):
                 continue
             instance = self._instances.get(name)
             if instance is None:
-                if name in self._awaited and now > self._registered_by:
+                if name in self._awaited and self._registered_by.passed(now):
                     self._awaited.discard(name)
                     await self._lose(name, stream.incarnation, "did not come back")
             elif stream.live() and now - instance.heard_s > self._config.rollout.deadline_s:

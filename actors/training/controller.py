@@ -51,7 +51,7 @@ from actors.training.messages import (
 )
 from actors.training.seeds import request_seed
 from configs.schema import Config
-from supervisor import Actor, AskFailed, Done, Lane, Message, Refused, Suspended, handles
+from supervisor import Actor, AskFailed, Deadline, Done, Lane, Message, Refused, Suspended, handles
 
 R = TypeVar("R", bound=Message)
 
@@ -333,12 +333,12 @@ class RLController(Actor):
 
     async def _ask(self, to: str, message: Message, expect: type[R]) -> R:
         """Ask; whoever takes nothing for now, because a disk is full, say, is waited for and named."""
-        until_s = self.ctx.now() + SUSPENDED_S
+        until = Deadline.after(SUSPENDED_S, self.ctx.now())
         while True:
             try:
                 reply = await self.ctx.ask(to, message, deadline_s=ASK_DEADLINE_S, expect=expect)
             except Suspended as problem:
-                if self.ctx.now() > until_s:
+                if until.passed(self.ctx.now()):
                     raise
                 self.ctx.log.warning("the job waits: %s", problem)
                 self._waits_for = str(problem)
