@@ -22,9 +22,10 @@ from nodeagent import commands
 from nodeagent.children import ROLES
 from nodeagent.exit_codes import MEANINGS, USAGE, CannotRun
 from nodeagent.files import state_base
-from nodeagent.host import LOOPBACK, Seat, run_process
+from nodeagent.host import LEASE_S, LOOPBACK, MIN_LEASE_S, Seat, run_process
 from nodeagent.metrics_server import metrics_address
 from nodeagent.node import Options, run_node
+from supervisor.journal_places import is_url
 from transport.endpoint import endpoint
 from transport.keys import Bulk, RefusedToListen, is_loopback, require_clear_beyond_loopback
 from transport.wire import Peer
@@ -38,6 +39,11 @@ examples:
   a preemptible host that joins it; it leaves in order on SIGTERM:
     nodeagent start --join tcp://10.0.0.1:7700 --head-key /etc/gleaner/head.public \\
         --listen tcp://10.0.0.7:0 --keys /etc/gleaner/keys --bulk clear --name spot-7
+  a head that may fail over, and on another host its standby (hosts then join both addresses):
+    nodeagent start --role head --listen tcp://10.0.0.1:7700 --keys /etc/gleaner/keys \
+        --journal postgresql://gleaner@db.example/gleaner
+    nodeagent start --role head --listen tcp://10.0.0.2:7700 --keys /etc/gleaner/keys \
+        --journal postgresql://gleaner@db.example/gleaner --standby --name head-2
 """
 
 
@@ -73,9 +79,8 @@ def start_options(args: argparse.Namespace) -> Options:
     name = args.name or ("head" if role == "head" else default_name())
     if not INSTANCE.fullmatch(name) or set(name) == {"."}:
         raise CannotRun(USAGE, f"--name {name!r}: use 1 to 64 letters, digits, '_', '.' or '-'")
-    head = None
-    if args.join:
-        head = Peer(_address(args.join, "--join"), _head_key(args))
+    heads = _heads(args)
+    for head in heads:
         if is_loopback(args.listen) and not is_loopback(head.endpoint):
             raise CannotRun(
                 USAGE,
@@ -89,9 +94,34 @@ def start_options(args: argparse.Namespace) -> Options:
             require_clear_beyond_loopback(listen, args.bulk)
         except RefusedToListen as problem:
             raise CannotRun(USAGE, f"--listen {problem}") from problem
-    seat = Seat(name, "agent", state_dir.absolute(), listen, args.keys, head, bulk=args.bulk)
+    _check_journal(args, role)
+    seat = Seat(
+        name,
+        "agent",
+        state_dir.absolute(),
+        listen,
+        args.keys,
+        heads[0] if heads else None,
+        bulk=args.bulk,
+        others=heads[1:],
+        database=args.journal,
+    )
     metrics = metrics_address(args.metrics) if args.metrics else None
-    return Options(seat, role, args.fleet == "local", metrics)
+    return Options(seat, role, args.fleet == "local", metrics, args.lease, args.standby)
+
+
+def _check_journal(args: argparse.Namespace, role: str) -> None:
+    """Raises CannotRun for a database of journals that is none, or where it makes no sense."""
+    if args.journal and not is_url(args.journal):
+        raise CannotRun(USAGE, f"--journal {args.journal!r}: expected postgresql://USER@HOST/DATABASE")
+    if args.journal and role != "head":
+        raise CannotRun(USAGE, "--journal: only a head keeps its journals in a database")
+    if args.standby and not args.journal:
+        raise CannotRun(USAGE, "--standby needs --journal: the lease of the head is in its database")
+    if args.standby and args.fleet == "local":
+        raise CannotRun(USAGE, "--standby and --fleet local: hosts that the head starts die with it")
+    if args.lease < MIN_LEASE_S:
+        raise CannotRun(USAGE, f"--lease {args.lease:g}: expected at least {MIN_LEASE_S:g} s")
 
 
 def default_name() -> str:
@@ -111,20 +141,30 @@ def _address(text: str, option: str) -> str:
         raise CannotRun(USAGE, f"{option} {problem}") from problem
 
 
-def _head_key(args: argparse.Namespace) -> str:
-    """The head's public key: given as text, or as a file of one line."""
-    if not args.head_key:
-        if args.keys is not None:
-            raise CannotRun(USAGE, "--keys needs --head-key: the head's node.public, or the key in it")
-        return ""
-    if args.keys is None:
+def _heads(args: argparse.Namespace) -> tuple[Peer, ...]:
+    """Wherever the head may be: each address of `--join` with its key."""
+    addresses = [_address(text, "--join") for given in args.join for text in given.split(",")]
+    keys = [_head_key(text) for given in args.head_key for text in given.split(",")]
+    if not addresses:
+        return ()
+    if keys and args.keys is None:
         raise CannotRun(USAGE, "--head-key needs --keys: the head admits known keys only")
-    text = str(args.head_key)
+    if not keys and args.keys is not None:
+        raise CannotRun(USAGE, "--keys needs --head-key: the head's node.public, or the key in it")
+    if keys and len(keys) != len(addresses):
+        raise CannotRun(
+            USAGE, f"{len(addresses)} heads to join and {len(keys)} keys: give one --head-key for each --join"
+        )
+    return tuple(map(Peer, addresses, keys or [""] * len(addresses)))
+
+
+def _head_key(text: str) -> str:
+    """The head's public key: given as text, or as a file of one line."""
     if len(text) != 40 or Path(text).exists():
         try:
             text = Path(text).read_text().strip()
         except (OSError, UnicodeDecodeError) as problem:
-            raise CannotRun(USAGE, f"--head-key {args.head_key}: no key and no file: {problem}") from problem
+            raise CannotRun(USAGE, f"--head-key {text}: no key and no file: {problem}") from problem
     return text
 
 
@@ -139,7 +179,13 @@ def _parser() -> argparse.ArgumentParser:
     start = commands_.add_parser(
         "start", help="run the node agent here", epilog=f"{_START}\n{MEANINGS}", formatter_class=raw
     )
-    start.add_argument("--join", metavar="ADDR", help="address of the head (tcp://HOST:PORT)")
+    start.add_argument(
+        "--join",
+        metavar="ADDR",
+        action="append",
+        default=[],
+        help="address of the head (tcp://HOST:PORT); repeated, or separated by commas: where it may be",
+    )
     start.add_argument("--role", choices=ROLES, help="default: head without --join, preemptible with it")
     start.add_argument("--name", help="name of this host in the cluster (default: head, or the host's name)")
     start.add_argument("--state-dir", type=Path, help="journals, logs, agent.json (one agent a directory)")
@@ -154,7 +200,31 @@ def _parser() -> argparse.ArgumentParser:
         help="where weights may travel unencrypted: inside this host (default), or on the network of "
         "--listen too, for whoever listens there to read",
     )
-    start.add_argument("--head-key", metavar="KEY", help="public key of the head: a file or the key itself")
+    start.add_argument(
+        "--head-key",
+        metavar="KEY",
+        action="append",
+        default=[],
+        help="public key of the head: a file or the key itself; one for each address of --join",
+    )
+    start.add_argument(
+        "--journal",
+        metavar="URL",
+        default="",
+        help="head only: keep its journals in this PostgreSQL database, so that another host can take over",
+    )
+    start.add_argument(
+        "--standby",
+        action="store_true",
+        help="with --journal: wait while another one is the head, then be it",
+    )
+    start.add_argument(
+        "--lease",
+        type=float,
+        default=LEASE_S,
+        metavar="S",
+        help="with --journal: how long the head may be unheard of before another takes over (default: 10)",
+    )
     start.add_argument(
         "--fleet",
         choices=("local", "external"),

@@ -18,8 +18,8 @@ from actors.cluster.messages import JobSpec
 from configs.schema import Config
 from nodeagent.exit_codes import HOPELESS
 from nodeagent.files import keep_newest, write_whole
-from nodeagent.host import COMMIT_S, Bounds, Seat
-from nodeagent.process import arguments
+from nodeagent.host import CLUSTER, COMMIT_S, Bounds, Seat, open_journals
+from nodeagent.process import arguments, environment
 from nodeagent.restarts import RestartReporter
 from nodeagent.traces import OpenTelemetryTracer, open_tracer
 from nodeagent.trees import threads
@@ -28,12 +28,12 @@ from supervisor import (
     ChildSpec,
     Intensity,
     ProcessSpec,
-    SqliteJournal,
     Supervisor,
     SupervisorFailed,
     child,
     one_for_one,
 )
+from supervisor.group_commit import GroupCommit
 
 ROLES = ("head", "reserved", "preemptible")
 PROCESSES = {
@@ -66,7 +66,7 @@ class Children:
         self._on_give_up = on_give_up
         self._reporter = RestartReporter(system)
         self._tree: Supervisor | None = None
-        self._journal: SqliteJournal | None = None
+        self._journal: GroupCommit | None = None
         self._job: JobSpec | None = None
         self._tracer: OpenTelemetryTracer | None = None
         self._lock = asyncio.Lock()
@@ -129,9 +129,7 @@ class Children:
         job_file = self._seat.state_dir / "job.json"
         write_whole(job_file, msgspec.json.encode(job))
         seat = replace(self._seat, job=job.run_id)
-        seat.journal_file.parent.mkdir(parents=True, exist_ok=True)
-        keep_newest(seat.journal_dir, JOBS_KEPT)
-        self._journal = SqliteJournal(seat.journal_file, commit_s=COMMIT_S)
+        self._journal = await self._open_journal(seat)
         fleet = config.fleet
         spec = one_for_one(
             *self._actors(job, config),
@@ -152,6 +150,17 @@ class Children:
             await self._tree.start()
         except SupervisorFailed as problem:
             self._gave_up(problem)
+
+    async def _open_journal(self, seat: Seat) -> GroupCommit:
+        """That of the job on this host; those of jobs long past are forgotten."""
+        if seat.database:
+            from supervisor.postgres_journal import forget_jobs
+
+            await asyncio.to_thread(forget_jobs, seat.database, (CLUSTER, seat.job), JOBS_KEPT)
+        else:
+            seat.journal_file.parent.mkdir(parents=True, exist_ok=True)
+            keep_newest(seat.journal_dir, JOBS_KEPT)
+        return await asyncio.to_thread(open_journals, seat, COMMIT_S)
 
     async def _stop(self) -> None:
         tree, self._tree = self._tree, None
@@ -178,7 +187,7 @@ class Children:
         spec = ProcessSpec(
             arguments(kind, seat, job_file),
             seat.state_dir / "logs" / f"{kind}.out",
-            {"OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count},
+            {"OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count, **environment(seat)},
             HOPELESS,
         )
         return child(kind, spec, shutdown_s=STOP_S)

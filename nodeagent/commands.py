@@ -5,6 +5,8 @@ Owns what is printed. Every wait has an end.
 
 import asyncio
 import json
+import os
+import signal
 from pathlib import Path
 
 import msgspec
@@ -12,7 +14,7 @@ import msgspec
 from actors.cluster.messages import PreemptionNotice, StopNode
 from nodeagent.client import inspect, tell_agent
 from nodeagent.exit_codes import FAILED, OK, USAGE, CannotRun
-from nodeagent.files import AgentFile, find_agent, is_running
+from nodeagent.files import STANDBY, AgentFile, find_agent, is_running
 from supervisor import AskFailed, Done, Message, Refused
 from supervisor.system_messages import ActorState, SystemState
 
@@ -24,6 +26,12 @@ POLL_S = 0.1
 async def status(state_dir: Path, *, as_json: bool) -> int:
     """Show the agent, its children and its host."""
     agent = find_agent(state_dir)
+    if agent.role == STANDBY:
+        told = {"agent": msgspec.to_builtins(agent), "process": None}
+        print(
+            json.dumps(told) if as_json else f"{agent.node} (standby)  pid {agent.pid}  waits for the lease"
+        )
+        return OK
     try:
         state = await inspect(agent, ANSWER_S)
     except AskFailed as problem:
@@ -55,7 +63,10 @@ async def stop(state_dir: Path, *, as_json: bool) -> int:
 async def _end(state_dir: Path, message: Message, within_s: float, done: str, as_json: bool) -> int:
     agent = find_agent(state_dir)
     try:
-        await tell_agent(agent, message, Done, ANSWER_S)
+        if agent.role == STANDBY:
+            os.kill(agent.pid, signal.SIGTERM)
+        else:
+            await tell_agent(agent, message, Done, ANSWER_S)
     except Refused as refusal:
         raise CannotRun(FAILED, str(refusal)) from refusal
     except AskFailed as problem:

@@ -15,16 +15,17 @@ OK = 0
 FAILED = 1  # something unforeseen
 USAGE = 2  # arguments, settings or keys that cannot be used
 NOT_RUNNING = 3  # no node agent runs on that state directory
-IN_USE = 4  # the port or the state directory is another process's
+IN_USE = 4  # the port, the state directory or the lease of the head is another process's
 NO_STATE = 5  # the state directory is full, read-only or not a directory
 DAMAGED = 6  # a journal, or every checkpoint, is damaged past repair
 CUT_SHORT = 8  # the ordered end was cut short: by a second signal, or by its deadline
 GAVE_UP = 7  # the root supervisor: a child failed too often, or did not start
+LOST = 9  # the lease of the head: another one is at work, or may be
 HOPELESS = frozenset({USAGE, DAMAGED})  # starting it again would end the same way
 MEANINGS = (
     "exit codes: 0 done; 1 failed; 2 arguments, settings or keys that cannot be used; 3 no node agent runs "
-    "there; 4 port or state directory in use; 5 state directory full or not writable; 6 journal "
-    "damaged; 7 its root supervisor gave up; 8 its ordered end was cut short"
+    "there; 4 port, state directory or lease in use; 5 state directory full or not writable; 6 journal "
+    "damaged; 7 its root supervisor gave up; 8 its ordered end was cut short; 9 it lost the lease of the head"
 )
 
 

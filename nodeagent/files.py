@@ -17,6 +17,7 @@ from nodeagent.exit_codes import IN_USE, NO_STATE, NOT_RUNNING, CannotRun
 from transport.wire import Peer
 
 AGENT_FILE = "agent.json"
+STANDBY = "standby"  # the role of a head that waits for the lease; it has no address yet
 LOCK_FILE = "agent.lock"
 PROCESSES = "processes"
 

@@ -23,6 +23,8 @@ from configs.schema import Config
 from nodeagent.exit_codes import FAILED, NO_STATE, CannotRun, as_cannot_run
 from nodeagent.shutdown import Shutdown
 from supervisor import ActorSystem, Incarnations, Limits, SqliteJournal
+from supervisor.group_commit import GroupCommit
+from supervisor.journal_places import need_client
 from supervisor.network import Network
 from transport.key_follower import KeyFollower
 from transport.keys import Bulk, NodeKeys
@@ -33,6 +35,12 @@ LOOPBACK = "tcp://127.0.0.1:0"
 LOG_BYTES = 16 << 20
 """Of one log file before it is rotated, where no settings say otherwise; one older file is kept."""
 COMMIT_S = 0.005
+CLUSTER = "cluster"  # in a database, the space of what belongs to no job
+LEASE = "head"  # its name in the database
+LEASE_S = 10.0
+"""Default of the head's lease: above a restart of the database's server, and about as long as a cluster is
+without a head."""
+MIN_LEASE_S = 2.0  # a busy machine may stall for a second
 
 log = logging.getLogger("nodeagent")
 
@@ -44,7 +52,8 @@ class Seat:
     `listen` is "tcp://host:port" (port 0: any). `head` is None in the head's own node agent. `keys` is a key
     directory, None for loopback only. `job` is the id of the job whose process it is, "" for the node agent:
     a host that runs one job after the other keeps their journals apart. `bulk`: where weights may travel
-    unencrypted.
+    unencrypted. `others`: where the head may be instead, once it failed over. `database`: of a head's
+    journals, "" where they are files; `term`: that of the lease under which it may write there.
     """
 
     node: str
@@ -55,6 +64,14 @@ class Seat:
     head: Peer | None = None
     job: str = ""
     bulk: Bulk = "loopback"
+    others: tuple[Peer, ...] = ()
+    database: str = ""
+    term: int = 0
+
+    @property
+    def heads(self) -> tuple[Peer, ...]:
+        """Wherever the head may be, the likeliest first."""
+        return self.others if self.head is None else (self.head, *self.others)
 
     @property
     def log_file(self) -> Path:
@@ -153,7 +170,8 @@ async def open_system(seat: Seat, bounds: Bounds | None = None) -> AsyncIterator
     incarnations = Incarnations(wall_ms)
     wire = ZmqWire(f"{seat.node}/{seat.process}", incarnations.mint(), seat.listen, keys)
     try:
-        journals = SqliteJournal(seat.journal_file, commit_s=bounds.commit_s)
+        journals = open_journals(seat, bounds.commit_s)
+        incarnations.at_least(await journals.newest_incarnation())  # whatever this host's clock says
     except BaseException:
         await wire.close()
         raise
@@ -170,7 +188,7 @@ async def open_system(seat: Seat, bounds: Bounds | None = None) -> AsyncIterator
             key_state=follower.state if follower is not None else None,
         ),
         incarnations=incarnations,
-        registry=seat.head,
+        registry=seat.heads,
         seed=bounds.seed,
         limits=bounds.limits,
     )
@@ -182,6 +200,21 @@ async def open_system(seat: Seat, bounds: Bounds | None = None) -> AsyncIterator
         if follower is not None:
             follower.close()
         await system.close()
+
+
+def open_journals(seat: Seat, commit_s: float) -> GroupCommit:
+    """The journals of a process: a file of its own, or a space of its own in the head's database.
+
+    Raises JournalError and its kinds.
+    """
+    if not seat.database:
+        return SqliteJournal(seat.journal_file, commit_s=commit_s)
+    need_client(seat.database)
+    from supervisor.postgres_journal import PostgresJournal
+    from supervisor.postgres_layout import LeaseTerm
+
+    space = f"{seat.job or CLUSTER}/{seat.process}"
+    return PostgresJournal(seat.database, space=space, commit_s=commit_s, lease=LeaseTerm(LEASE, seat.term))
 
 
 def process_figures() -> dict[str, float]:

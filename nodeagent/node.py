@@ -6,7 +6,10 @@ NodeAgent) and the ordered end: hosts that it started first, then its children, 
 
 import asyncio
 import logging
+import os
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 from actors.cluster.local_hosts import Join, LocalHosts
@@ -17,6 +20,7 @@ from nodeagent.agent import SCHEDULER, NodeAgent
 from nodeagent.children import Children
 from nodeagent.exit_codes import CUT_SHORT, FAILED, OK, CannotRun, as_cannot_run
 from nodeagent.files import (
+    STANDBY,
     AgentFile,
     StateLock,
     find_process,
@@ -24,7 +28,7 @@ from nodeagent.files import (
     publish_agent,
     withdraw_agent,
 )
-from nodeagent.host import Seat, open_log, open_system, prepare_state_dir, wall_ms
+from nodeagent.host import LEASE, LEASE_S, Seat, open_log, open_system, prepare_state_dir, wall_ms
 from nodeagent.inventory import take_inventory
 from nodeagent.metrics_server import MetricsServer, Seen, look
 from nodeagent.shutdown import Shutdown
@@ -40,6 +44,7 @@ from supervisor import (
     child,
     one_for_one,
 )
+from supervisor.journal_places import need_client
 
 LEAVE_S = 30.0  # an ordered end takes at most this long; then the process goes without it
 DRAIN_S = 15.0  # of that, for a preemptible host to hand its requests over when a signal ends it
@@ -50,12 +55,16 @@ log = logging.getLogger("nodeagent")
 @dataclass(frozen=True, slots=True)
 class Options:
     """How a node agent is started. `local_fleet`: the head starts the other hosts itself, as processes;
-    `metrics`: host and port at which the host's metrics are served, None: they are not."""
+    `metrics`: host and port at which the host's metrics are served, None: they are not. Of a head whose
+    journals are in a database: `lease_s`, and whether it waits as a `standby` while another one is the head.
+    """
 
     seat: Seat
     role: str
     local_fleet: bool = False
     metrics: tuple[str, int] | None = None
+    lease_s: float = LEASE_S
+    standby: bool = False
 
 
 async def run_node(options: Options, stop: Shutdown) -> int:
@@ -70,11 +79,47 @@ async def run_node(options: Options, stop: Shutdown) -> int:
     stop.at_once(lambda: withdraw_agent(state_dir))
     try:
         open_log(options.seat)
-        async with open_system(options.seat) as system:
-            node = _Node(options, system, stop)
-            return await node.run()
+        async with _leading(options, stop) as seat:
+            if seat is None:
+                return OK  # stopped while it stood by
+            async with open_system(seat) as system:
+                node = _Node(replace(options, seat=seat), system, stop)
+                return await node.run()
     finally:
         lock.release()
+
+
+@asynccontextmanager
+async def _leading(options: Options, stop: Shutdown) -> AsyncIterator[Seat | None]:
+    """The seat under the lease of the head, where there is one; None where `stop` came before it was ours."""
+    seat = options.seat
+    if not seat.database:
+        yield seat
+        return
+    need_client(seat.database)
+    from nodeagent.head_lease import LeaseKeeper, end_at_once, wait_for_lease
+    from supervisor.postgres_lease import PostgresLease
+
+    def waiting(why: str) -> None:
+        log.info("standing by: %s", why)
+        print(f"nodeagent {seat.node}: standing by: {why}", file=sys.stderr, flush=True)
+        standby = AgentFile(node=seat.node, role=STANDBY, endpoint="", public_key="", pid=os.getpid())
+        publish_agent(seat.state_dir, standby)
+
+    holder = f"{seat.node} at {seat.listen} (pid {os.getpid()})"
+    lease = PostgresLease(seat.database, LEASE, holder, options.lease_s)
+    got = await wait_for_lease(lease, stop, standby=options.standby, waiting=waiting)
+    if got is None:
+        withdraw_agent(seat.state_dir)
+        yield None
+        return
+    term, since_s = got
+    log.info("%s is the head, under term %d", seat.node, term.term)
+    keeper = LeaseKeeper(lease, term, since_s, lambda reason: end_at_once(reason, stop.clean_up))
+    try:
+        yield replace(seat, term=term.term)
+    finally:
+        await keeper.release()
 
 
 class _Node:

@@ -37,15 +37,23 @@ from transport.wire import Peer
 
 log = logging.getLogger("nodeagent")
 
+DATABASE_VARIABLE = "GLEANER_DATABASE"  # its URL may hold a password
+
 
 def arguments(kind: str, seat: Seat, job_file: Path) -> list[str]:
     """The command line that starts a process of `kind` beside the node agent that sits at `seat`."""
     assert seat.head is not None, "a child process needs to know the head"
     argv = [sys.executable, "-m", "nodeagent.process", kind, "--node", seat.node]
     argv += ["--state-dir", str(seat.state_dir), "--job", str(job_file)]
-    argv += ["--head", format_peer(seat.head), "--listen", f"{seat.interface}:0"]
-    argv += ["--bulk", seat.bulk]
+    argv += [word for head in seat.heads for word in ("--head", format_peer(head))]
+    argv += ["--listen", f"{seat.interface}:0"]
+    argv += ["--bulk", seat.bulk, *(["--term", str(seat.term)] if seat.database else [])]
     return argv if seat.keys is None else [*argv, "--keys", str(seat.keys)]
+
+
+def environment(seat: Seat) -> dict[str, str]:
+    """What such a process needs to know and others must not read in a list of processes."""
+    return {DATABASE_VARIABLE: seat.database} if seat.database else {}
 
 
 def format_peer(peer: Peer) -> str:
@@ -125,15 +133,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("kind", choices=sorted(TREES), help="what runs in it")
     parser.add_argument("--node", required=True, help="name of the host")
     parser.add_argument("--state-dir", required=True, type=Path, help="state directory of the host")
-    parser.add_argument("--head", required=True, type=parse_peer, help="ENDPOINT or ENDPOINT,KEY of the head")
+    parser.add_argument(
+        "--head", required=True, action="append", type=parse_peer, help="ENDPOINT or ENDPOINT,KEY; repeatable"
+    )
     parser.add_argument("--job", required=True, type=Path, help="file with the job (JSON)")
     parser.add_argument("--listen", default=LOOPBACK, help="address to listen at (default: %(default)s)")
     parser.add_argument("--keys", type=Path, help="key directory, needed beyond loopback")
     parser.add_argument(
         "--bulk", choices=get_args(Bulk), default="loopback", help="where weights may travel unencrypted"
     )
+    parser.add_argument("--term", type=int, help="of the head's lease; journals are in its database")
     args = parser.parse_args(argv)
-    seat = Seat(args.node, args.kind, args.state_dir, args.listen, args.keys, args.head, bulk=args.bulk)
+    head, *others = args.head
+    seat = Seat(
+        args.node,
+        args.kind,
+        args.state_dir,
+        args.listen,
+        args.keys,
+        head,
+        bulk=args.bulk,
+        others=tuple(others),
+        database=os.environ.get(DATABASE_VARIABLE, "") if args.term is not None else "",
+        term=args.term or 0,
+    )
     name = f"{args.node}/{args.kind}"
     return run_process(lambda stop: serve(args.kind, seat, args.job, stop), name)
 

@@ -43,6 +43,7 @@ CLAIM_NAMES = 2_000
 time."""
 RESOLVED_S = 10.0
 """A resolved name is looked up anew after this time, so that nobody tells a holder of old for ever."""
+CANDIDATE_S = 1.0  # for one of several processes that may hold the registry; its answer takes milliseconds
 MAX_RESOLVED = 65_536
 """Resolved names remembered; all are forgotten at the limit, which costs a look-up each."""
 
@@ -103,7 +104,7 @@ class Names:
                     self._unable = str(problem)
                 except AskFailed as problem:
                     log.debug("lease not renewed: %s", problem)
-                    self._next_candidate()
+                    self._next_candidate(registry)
                     await asyncio.sleep(CLAIM_RETRY_S)
             with contextlib.suppress(TimeoutError):  # not `wait_for`: that may swallow a cancellation
                 async with asyncio.timeout(period_s):
@@ -204,9 +205,11 @@ class Names:
         peer = self._candidates[0]
         return Address(name=REGISTRY, endpoint=peer.endpoint, public_key=peer.public_key)
 
-    def _next_candidate(self) -> None:
+    def _next_candidate(self, silent: Address) -> None:
         """This one does not answer: another may hold the registry now."""
-        if len(self._candidates) > 1 and self._system.cell(REGISTRY) is None:
+        if self._system.cell(REGISTRY) is not None or len(self._candidates) < 2:
+            return
+        if self._candidates[0].endpoint == silent.endpoint:  # or somebody else noticed already
             self._candidates.append(self._candidates.pop(0))
             self._first = True
 
@@ -257,11 +260,13 @@ class Names:
             if registry is None or left <= 0:
                 raise AskTimeout(f"nobody holds the name {name!r}{why}")
             try:
+                if len(self._candidates) > 1:  # one that is silent must not cost all the time
+                    left = min(left, CANDIDATE_S)
                 found = await self._system.ask(registry, Lookup(name=name), deadline_s=left, expect=Found)
                 why = ""
-            except (Unreachable, Suspended) as problem:
+            except (Unreachable, Suspended, AskTimeout) as problem:
                 found, why = Found(address=None), f": {problem}"
-                self._next_candidate()
+                self._next_candidate(registry)
             if found.address is not None:
                 if len(self._resolved) >= MAX_RESOLVED:
                     self._resolved.clear()
@@ -284,5 +289,8 @@ class Names:
                 registry, Lookup(name=address.name), deadline_s=deadline_s, expect=Found
             )
         except AskFailed:
+            if len(self._candidates) > 1:  # another may hold the registry now, and another the name
+                self._next_candidate(registry)
+                self.forget(address.name)
             return True
         return found.address == address

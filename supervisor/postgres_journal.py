@@ -126,7 +126,8 @@ class PostgresKeeper:
         missing = [stream for stream in streams if stream not in found]
         if missing:  # made first: what does not exist cannot be locked
             db.execute(
-                "INSERT INTO gleaner.streams SELECT %s, unnest(%s::text[]), 0, 0, 0 ON CONFLICT DO NOTHING",
+                "INSERT INTO gleaner.streams (space, name, incarnation, last_seq, base_seq)"
+                " SELECT %s, unnest(%s::text[]), 0, 0, 0 ON CONFLICT DO NOTHING",
                 (self._space, missing),
             )
             found = self._locked(db, streams)
@@ -147,7 +148,8 @@ class PostgresKeeper:
         if columns:
             db.execute(
                 "UPDATE gleaner.streams AS s SET incarnation=n.incarnation, last_seq=n.last_seq,"
-                " base_seq=n.base_seq FROM unnest(%s::text[], %s::bigint[], %s::bigint[], %s::bigint[])"
+                " base_seq=n.base_seq, written=now()"
+                " FROM unnest(%s::text[], %s::bigint[], %s::bigint[], %s::bigint[])"
                 " AS n(name, incarnation, last_seq, base_seq) WHERE s.space=%s AND s.name=n.name",
                 (*columns, self._space),
             )
@@ -200,7 +202,9 @@ class PostgresKeeper:
             yield db
         except psycopg.Error as problem:
             error = translated(self._url, problem)
-            if db.closed or db.broken or isinstance(error, JournalAway):
+            if db.closed or db.broken:
+                error = JournalAway(str(error))  # whatever the server said with its last breath
+            if isinstance(error, JournalAway):
                 self._db = None
                 db.close()
             raise error from problem
@@ -226,6 +230,31 @@ class PostgresJournal(GroupCommit):
         self, url: str, *, space: str, commit_s: float = 0.005, lease: LeaseTerm | None = None
     ) -> None:
         super().__init__(PostgresKeeper(url, space, lease), commit_s=commit_s)
+
+
+def forget_jobs(url: str, stay: Sequence[str], count: int) -> None:
+    """Delete the journals of all jobs but the `count` that were written to last, and those named in `stay`.
+
+    A job is the first part of its spaces' names. Raises JournalError.
+    """
+    db = connect(url)
+    try:
+        prepare(db, url)
+        with db.transaction():
+            found = db.execute(
+                "SELECT split_part(space, '/', 1) FROM gleaner.streams GROUP BY 1"
+                " HAVING split_part(space, '/', 1)<>ALL(%s) ORDER BY max(written) DESC OFFSET %s",
+                (list(stay), count),
+            )
+            old = [job for (job,) in found]
+            for table in ("events", "snapshots", "streams"):
+                db.execute(
+                    f"DELETE FROM gleaner.{table} WHERE split_part(space, '/', 1)=ANY(%s)".encode(), (old,)
+                )
+    except psycopg.Error as problem:
+        raise translated(url, problem) from problem
+    finally:
+        db.close()
 
 
 def read_stream(db: Database, space: str, name: str) -> StreamRows | None:

@@ -30,7 +30,7 @@ Database = Connection[tuple[Any, ...]]
 _TABLES = """
 CREATE TABLE gleaner.streams (
     space text, name text, incarnation bigint NOT NULL, last_seq bigint NOT NULL, base_seq bigint NOT NULL,
-    PRIMARY KEY (space, name));
+    written timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (space, name));
 CREATE TABLE gleaner.events (
     space text, stream text, seq bigint, kind text NOT NULL, version int NOT NULL, body bytea NOT NULL,
     crc bigint NOT NULL, PRIMARY KEY (space, stream, seq));

@@ -1,0 +1,181 @@
+"""The lease of the head: one holder at a time, growing terms, no word of an older holder in any journal."""
+
+import asyncio
+import time
+from uuid import uuid4
+
+import pytest
+from postgres_server import PostgresServer
+
+from supervisor import Fenced, JournalAway, Message
+from supervisor.journal import Journal
+from supervisor.postgres_journal import PostgresJournal
+from supervisor.postgres_layout import LeaseTerm
+from supervisor.postgres_lease import PostgresLease
+
+SHORT_S = 0.4
+
+
+class Ordered(Message, frozen=True):
+    number: int
+
+
+@pytest.fixture
+def name() -> str:
+    return f"head-{uuid4().hex[:8]}"
+
+
+def acquired(lease: PostgresLease) -> LeaseTerm:
+    """Wait until it is ours."""
+    deadline = time.monotonic() + 20.0
+    while (term := lease.acquire()) is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return term
+
+
+def test_a_lease_has_one_holder_and_terms_grow(journal_database: str, name: str) -> None:
+    first = PostgresLease(journal_database, name, "first", 60.0)
+    second = PostgresLease(journal_database, name, "second", 60.0)
+    assert first.look() is None
+    term = acquired(first)
+    assert (term.term, second.acquire(), first.acquire()) == (1, None, None)
+    held = second.look()
+    assert held is not None
+    assert (held.holder, held.term) == ("first", 1)
+    assert 50 < held.left_s <= 60
+    assert first.renew(term)
+    first.release(term)
+    newer = acquired(second)
+    assert newer.term == 2
+    assert not first.renew(term), "it belongs to a newer term"
+    first.release(term)  # says nothing about the newer one
+    assert second.renew(newer)
+    for lease in (first, second):
+        lease.close()
+
+
+def test_a_lease_that_is_not_renewed_goes_to_whoever_waits(journal_database: str, name: str) -> None:
+    first = PostgresLease(journal_database, name, "first", SHORT_S)
+    second = PostgresLease(journal_database, name, "second", SHORT_S)
+    term = acquired(first)
+    for _ in range(5):
+        time.sleep(SHORT_S / 4)
+        assert first.renew(term)
+        assert second.acquire() is None
+    assert acquired(second).term == 2
+    assert not first.renew(term)
+    for lease in (first, second):
+        lease.close()
+
+
+def test_a_lease_says_when_the_database_is_away() -> None:
+    lease = PostgresLease("postgresql://gleaner@127.0.0.1:1/none", "head", "first", 1.0)
+    with pytest.raises(JournalAway, match="start the server"):
+        lease.acquire()
+
+
+async def test_a_journal_takes_nothing_from_a_holder_of_an_older_term(
+    journal_database: str, name: str
+) -> None:
+    first = PostgresLease(journal_database, name, "first", SHORT_S)
+    second = PostgresLease(journal_database, name, "second", 60.0)
+    old_term = await asyncio.to_thread(acquired, first)
+    old = PostgresJournal(journal_database, space=f"{name}/rollout", lease=old_term, commit_s=0.0)
+    # The zombie's incarnation is the newer one: only the lease can tell.
+    zombie = Journal(old, "a", 99)
+    assert await zombie.append(Ordered(number=1)) == 1
+    new_term = await asyncio.to_thread(acquired, second)
+    for word in (
+        zombie.append(Ordered(number=2)),
+        zombie.snapshot(Ordered(number=3)),
+        Journal(old, "b", 1).append(Ordered(number=4)),
+        old.open("a", 100),
+        old.probe(),
+    ):
+        with pytest.raises(Fenced, match=f"the lease {name} is held by second under term 2, .* term 1"):
+            await word
+    new = PostgresJournal(journal_database, space=f"{name}/rollout", lease=new_term, commit_s=0.0)
+    heir = Journal(new, "a", 100)
+    assert [event async for event in heir.replay()] == [Ordered(number=1)]
+    assert await heir.append(Ordered(number=2)) == 2
+    assert await new.read("b") == (None, [])
+    for store in (old, new):
+        await store.close()
+    for lease in (first, second):
+        lease.close()
+
+
+async def test_a_holder_that_freezes_in_the_middle_of_a_write_does_not_keep_others_from_the_lease(
+    postgres: PostgresServer, journal_database: str, name: str
+) -> None:
+    first = PostgresLease(journal_database, name, "first", SHORT_S)
+    second = PostgresLease(journal_database, name, "second", 60.0)
+    term = await asyncio.to_thread(acquired, first)
+    store = PostgresJournal(journal_database, space=f"{name}/rollout", lease=term, commit_s=0.0)
+    keeper = store._keeper
+    await store.open("a", 1)
+
+    def freeze() -> None:
+        with keeper._connected() as db:  # type: ignore[attr-defined]
+            db.execute("BEGIN")
+            keeper._check_lease(db, term)  # type: ignore[attr-defined]
+
+    await asyncio.to_thread(freeze)
+    begin_s = time.monotonic()
+    assert (await asyncio.to_thread(_insist, second)).term == 2
+    assert time.monotonic() - begin_s < 15.0
+    with pytest.raises(Fenced):
+        await store.append("a", 1, [Ordered(number=1)])
+    await store.close()
+    for lease in (first, second):
+        lease.close()
+
+
+def _insist(lease: PostgresLease) -> LeaseTerm:
+    deadline = time.monotonic() + 20.0
+    while True:
+        try:
+            if (term := lease.acquire()) is not None:
+                return term
+        except JournalAway:
+            assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+async def test_many_who_want_a_lease_never_hold_it_at_once(journal_database: str, name: str) -> None:
+    """What each writes under its term, with no other term's word in between, is what a fence is."""
+
+    async def live(number: int) -> int:
+        lease = PostgresLease(journal_database, name, f"life {number}", SHORT_S)
+        term = await asyncio.to_thread(acquired, lease)
+        store = PostgresJournal(journal_database, space=f"{name}/rollout", lease=term, commit_s=0.0)
+        written = 0
+        try:
+            while True:  # until somebody else has it: nobody renews here
+                await store.append("a", 1, [Ordered(number=term.term)])
+                written += 1
+        except Fenced:
+            return written
+        finally:
+            await store.close()
+            lease.close()
+
+    last = PostgresLease(journal_database, name, "the end", 60.0)
+    lives = [asyncio.ensure_future(live(number)) for number in range(4)]
+    await asyncio.wait(lives, return_when=asyncio.FIRST_COMPLETED, timeout=60)
+    while not all(task.done() for task in lives):
+        held = await asyncio.to_thread(last.look)
+        if held is not None and held.term >= 4:
+            await asyncio.to_thread(acquired, last)  # fences the last of them
+            break
+        await asyncio.sleep(0.02)
+    written = await asyncio.gather(*lives)
+    store = PostgresJournal(journal_database, space=f"{name}/rollout", commit_s=0.0)
+    _, events = await store.read("a")
+    terms = [event.number for _seq, event in events if isinstance(event, Ordered)]
+    assert terms == sorted(terms), "an older holder wrote after a newer one"
+    assert len(set(terms)) == 4
+    assert len(terms) == sum(written)
+    await store.close()
+    last.close()
