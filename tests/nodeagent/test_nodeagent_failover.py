@@ -51,13 +51,13 @@ def test_a_head_that_froze_is_replaced_ends_as_a_zombie_and_takes_over_again_lat
     wait_for(lambda: leads(nodes, "head-2"), what="the standby takes over")
     wait_for(lambda: "host spot-1 (preemptible): joined" in nodes.log("head-2"), what="the host finds it")
     os.kill(first.pid, signal.SIGCONT)
-    assert nodes.processes["head-1"].wait(20.0) == LOST
+    assert nodes.processes["head-1"].wait(60.0) == LOST
     assert "ends at once: " in nodes.log("head-1")
 
     nodes.popen("head-1", *lease, "--listen", where["head-1"], "--standby")
     wait_for(lambda: stands_by(nodes, "head-1"), what="the other one stands by")
     assert nodes.command("stop", "--state-dir", str(nodes.root / "head-2")).returncode == OK
-    assert nodes.processes["head-2"].wait(20.0) == OK
+    assert nodes.processes["head-2"].wait(60.0) == OK
     wait_for(lambda: nodes.log("head-1").count("is the head, under term") == 2, what="back again")
     wait_for(lambda: "under term 3" in nodes.log("head-1"), what="the third term")
     wait_for(lambda: nodes.log("spot-1").count("in touch with the head") == 3, what="the host comes back")
@@ -75,7 +75,7 @@ def test_a_standby_waits_for_a_database_that_is_away_until_it_is_stopped_and_a_h
     wait_for(lambda: stands_by(nodes, "head-2"), what="the standby")
     assert nodes.processes["head-2"].poll() is None
     stopped = nodes.command("stop", "--state-dir", str(nodes.root / "head-2"))
-    assert (stopped.returncode, nodes.processes["head-2"].wait(20.0)) == (OK, OK), stopped.stderr
+    assert (stopped.returncode, nodes.processes["head-2"].wait(60.0)) == (OK, OK), stopped.stderr
 
 
 TWO = "tcp://127.0.0.1:1,tcp://127.0.0.1:2"
