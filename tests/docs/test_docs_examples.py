@@ -14,11 +14,17 @@ LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
 SOURCE = re.compile(r"`((?:actors|configs|nodeagent|rlctl|supervisor|transport|chaos|bench|tests)/[\w/.]*)`")
 
 
-def test_the_example_of_the_architecture_page_passes_as_it_stands(tmp_path: Path) -> None:
-    found = EXAMPLE.findall((ROOT / "docs" / "architecture.md").read_text())
-    assert found, "docs/architecture.md has no example"
+def write_examples(page: str, folder: Path) -> None:
+    """The files that a page shows, as a reader would make them."""
+    found = EXAMPLE.findall((ROOT / "docs" / page).read_text())
+    assert found, f"docs/{page} has no example"
     for name, text in found:
-        (tmp_path / name).write_text(text)
+        (folder / name).write_text(text)
+
+
+@pytest.mark.parametrize("page", ["architecture.md", "actors.md"])
+def test_the_examples_of_a_page_pass_as_they_stand(page: str, tmp_path: Path) -> None:
+    write_examples(page, tmp_path)
     # In a process of its own: its message kinds must not meet those of other tests.
     command = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT)]
     done = subprocess.run(
@@ -29,6 +35,19 @@ def test_the_example_of_the_architecture_page_passes_as_it_stands(tmp_path: Path
         timeout=90,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_program_of_the_page_on_actors_counts_over_crashes_and_over_its_own_end(tmp_path: Path) -> None:
+    write_examples("actors.md", tmp_path)
+    for total in (2, 4):
+        done = subprocess.run(
+            [sys.executable, "main.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+        crash, told = done.stdout.splitlines()
+        assert crash.startswith("words#")
+        assert crash.endswith("ValueError: on purpose")
+        assert told == f"be: {total}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

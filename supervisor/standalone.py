@@ -1,0 +1,93 @@
+"""An actor system for a program of one's own: real sockets on loopback, a journal on disk, a registry.
+
+Owns the shortest way from nothing to a running tree. A host of a cluster is started by `nodeagent`, which has
+more to say (keys, addresses, the head to join).
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from supervisor.address import Incarnations
+from supervisor.errors import ActorError
+from supervisor.limits import Limits
+from supervisor.names import REGISTRY
+from supervisor.network import Network
+from supervisor.registry import Registry
+from supervisor.sqlite_journal import SqliteJournal
+from supervisor.supervision import Supervisor
+from supervisor.system import ActorSystem
+from supervisor.tree import TreeSpec
+from transport.mesh import ZmqWire
+from transport.wire import Peer
+
+
+@asynccontextmanager
+async def open_system(
+    name: str, state_dir: Path | str, *, join: Peer | None = None, limits: Limits | None = None
+) -> AsyncIterator[ActorSystem]:
+    """The actor system of this process, receiving; closed in order at the end.
+
+    Args:
+        name: of this process among those it talks to.
+        state_dir: where its journal lives; made if missing.
+        join: `system.wire.local` of the process that holds the registry; None: this one does.
+
+    Raises: CannotListen, JournalError.
+    """
+    incarnations = Incarnations(lambda: time.time_ns() // 1_000_000)
+    wire = ZmqWire(name, incarnations.mint())
+    limits = limits or Limits()
+    try:
+        journals = SqliteJournal(Path(state_dir) / f"{name}.sqlite")
+    except BaseException:
+        await wire.close()
+        raise
+    system = ActorSystem(
+        node=name,
+        process="main",
+        wire=wire,
+        journals=journals,
+        network=Network("127.0.0.1", None),
+        incarnations=incarnations,
+        registry=join,
+        limits=limits,
+    )
+    system.start()
+    if join is None:
+        system.spawn(REGISTRY, lambda: Registry(limits.lease_s))
+    try:
+        yield system
+    finally:
+        await system.close()
+
+
+@asynccontextmanager
+async def supervise(system: ActorSystem, tree: TreeSpec) -> AsyncIterator[Supervisor]:
+    """Run `tree` inside the block; stop it in order at its end.
+
+    Raises: what the root gave up with (RestartIntensityReached, Hopeless), out of the block.
+    """
+    block = asyncio.current_task()
+    failed: list[Exception] = []
+
+    def give_up(problem: Exception) -> None:
+        failed.append(problem)
+        if block is not None:
+            block.cancel()
+
+    supervisor = Supervisor(system, tree, on_failure=give_up)
+    await supervisor.start()
+    try:
+        yield supervisor
+    except asyncio.CancelledError:
+        if failed and block is not None:
+            block.uncancel()
+            raise failed[0] from None
+        raise
+    finally:
+        await supervisor.stop()
+    if failed:
+        raise ActorError(str(failed[0])) from failed[0]

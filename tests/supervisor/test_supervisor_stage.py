@@ -1,0 +1,113 @@
+"""The stage: one actor, virtual time, and everything that it says to others in the test's hands."""
+
+import time
+
+import pytest
+
+from supervisor import Actor, Crashed, Done, JournalFull, Message, Refused, handles
+from supervisor.memory_journal import MemoryJournal
+from supervisor.stage import Stage
+from supervisor.virtual_time import Stalled, VirtualLoop
+
+
+class PriceOf(Message, frozen=True):
+    item: str
+
+
+class Price(Message, frozen=True):
+    cents: int
+
+
+class Sold(Message, frozen=True):
+    item: str
+    cents: int
+
+
+class Closing(Message, frozen=True):
+    pass
+
+
+class Shop(Actor):
+    """Sells what the market has a price for; closes after an hour."""
+
+    async def on_start(self) -> None:
+        self.sold = 0
+        async for _ in self.ctx.journal.replay():
+            self.sold += 1
+        self.ctx.after(3600.0, Closing())
+
+    @handles(PriceOf)
+    async def sell(self, message: PriceOf) -> Price:
+        price = await self.ctx.ask("market", message, deadline_s=10.0, expect=Price)
+        if price.cents == 0:
+            raise Refused(f"no price for {message.item}")
+        await self.ctx.journal.append(Sold(item=message.item, cents=price.cents))
+        self.sold += 1
+        return price
+
+    @handles(Closing)
+    async def close(self, message: Closing) -> None:
+        await self.ctx.tell("market", message)
+
+
+def test_what_others_answer_is_in_the_hands_of_the_test() -> None:
+    with Stage(Shop) as stage:
+        stage.answer(PriceOf, lambda asked: Price(cents=len(asked.item)))
+        assert stage.ask(PriceOf(item="bread"), Price).cents == 5
+        stage.answer(PriceOf, Price(cents=0))
+        with pytest.raises(Refused, match="no price for bread"):
+            stage.ask(PriceOf(item="bread"), Price)
+
+
+def test_nobody_answers_until_the_deadline_and_no_real_time_passes() -> None:
+    began = time.monotonic()
+    with Stage(Shop) as stage:
+        with pytest.raises(Crashed, match="AskTimeout: PriceOf to market"):
+            stage.ask(PriceOf(item="bread"), Price, deadline_s=1000.0)
+        assert 10.0 <= stage.now_s < 11.0
+    assert time.monotonic() - began < 5.0
+
+
+def test_an_hour_of_timers_passes_when_it_is_told_to() -> None:
+    with Stage(Shop) as stage:
+        stage.advance(3599.0)
+        assert stage.told == []
+        stage.advance(2.0)
+        assert stage.told == [("market", Closing())]
+
+
+def test_a_life_begins_where_the_journal_of_the_last_one_ends() -> None:
+    journal = MemoryJournal()
+    with Stage(Shop, journal=journal) as stage:
+        stage.answer(PriceOf, Price(cents=3))
+        stage.ask(PriceOf(item="bread"), Price)
+        stage.crash()
+        assert isinstance(stage.actor, Shop)
+        assert stage.actor.sold == 1
+        assert [exit_.cause for exit_ in stage.exits] == ["crashed: RuntimeError: crashed by the test"]
+    with Stage(Shop, journal=journal) as stage:
+        assert isinstance(stage.actor, Shop)
+        assert stage.actor.sold == 1
+
+
+def test_a_full_disk_ends_the_life_that_met_it() -> None:
+    with Stage(Shop) as stage:
+        stage.answer(PriceOf, Price(cents=3))
+        stage.journal.full = True
+        with pytest.raises(Crashed, match="disk is full"):
+            stage.ask(PriceOf(item="bread"), Price)
+        stage.tell(Closing())
+        with pytest.raises(Crashed, match=JournalFull.__name__):
+            _ = stage.actor
+
+
+def test_a_loop_that_could_wait_for_ever_says_so() -> None:
+    loop = VirtualLoop()
+    with pytest.raises(Stalled):
+        loop.run_until_complete(loop.create_future())
+    loop.close()
+
+
+def test_a_message_that_the_actor_does_not_know_is_refused() -> None:
+    with Stage(Shop) as stage, pytest.raises(Refused, match="does not handle Price"):
+        stage.ask(Price(cents=1), Done)
