@@ -1,15 +1,18 @@
-"""A journal without a disk: for tests and simulations. It keeps the encoded bytes, as a disk would.
+"""A journal without a disk: for tests and simulations. It keeps the encoded rows, as a disk would.
 
 What it promises is the port's promise (`journal`): committed is committed, an older incarnation is refused.
 It outlives the actor system that writes to it, as a file outlives a process.
 """
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
-from supervisor.errors import Fenced, JournalFull
+from supervisor.errors import Fenced, JournalError, JournalFull
+from supervisor.journal import Replayed
 from supervisor.message import Message, decode_body, encode_body, kind_of
 
+T = TypeVar("T")
 Row = tuple[int, str, bytes]
 
 
@@ -22,52 +25,86 @@ class _Stream:
 
 
 class MemoryJournal:
-    """A `JournalStore`. Setting `full` makes it refuse what comes, as a full disk does."""
+    """A `JournalStore`. While `full` is set it refuses what comes, as a full disk does."""
 
     def __init__(self) -> None:
         self.full = False
         self._streams: dict[str, _Stream] = {}
 
-    def open(self, stream: str, incarnation: int) -> None:
+    @property
+    def newest_incarnation(self) -> int:
+        """Of all that ever wrote here."""
+        return max((stream.incarnation for stream in self._streams.values()), default=0)
+
+    def open(self, stream: str, incarnation: int) -> Awaitable[None]:
         """See `JournalStore.open`."""
-        kept = self._streams.setdefault(stream, _Stream())
-        if kept.incarnation > incarnation:
-            raise Fenced(f"{stream} was opened by incarnation {kept.incarnation}, this is {incarnation}")
-        kept.incarnation = incarnation
+
+        def fence() -> None:
+            self._stream(stream, incarnation).incarnation = incarnation
+
+        return _done(fence)
 
     def append(self, stream: str, incarnation: int, events: Sequence[Message]) -> Awaitable[int]:
         """See `JournalStore.append`."""
-        return self._write(stream, incarnation, events, is_snapshot=False)
+
+        def write() -> int:
+            kept = self._stream(stream, incarnation)
+            self._check_space()
+            for event in events:
+                kept.last_seq += 1
+                kept.events.append((kept.last_seq, kind_of(event), encode_body(event)))
+            return kept.last_seq
+
+        return _done(write)
 
     def snapshot(self, stream: str, incarnation: int, state: Message) -> Awaitable[int]:
         """See `JournalStore.snapshot`."""
-        return self._write(stream, incarnation, [state], is_snapshot=True)
 
-    async def read(self, stream: str) -> tuple[Message | None, list[tuple[int, Message]]]:
+        def write() -> int:
+            kept = self._stream(stream, incarnation)
+            self._check_space()
+            kept.snapshot = (kept.last_seq, kind_of(state), encode_body(state))
+            kept.events.clear()
+            return kept.last_seq
+
+        return _done(write)
+
+    def read(self, stream: str) -> Awaitable[Replayed]:
         """See `JournalStore.read`."""
-        kept = self._streams.get(stream, _Stream())
-        snapshot = decode_body(*kept.snapshot[1:]) if kept.snapshot is not None else None
-        return snapshot, [(seq, decode_body(kind, body)) for seq, kind, body in kept.events]
+
+        def rows() -> Replayed:
+            kept = self._streams.get(stream, _Stream())
+            snapshot = decode_body(*kept.snapshot[1:]) if kept.snapshot is not None else None
+            return snapshot, [(seq, decode_body(kind, body)) for seq, kind, body in kept.events]
+
+        return _done(rows)
+
+    def probe(self) -> Awaitable[None]:
+        """See `JournalStore.probe`."""
+        return _done(self._check_space)
+
+    def refuses(self) -> str:
+        """See `JournalStore.refuses`."""
+        return "the disk is full: free space" if self.full else ""
 
     async def close(self) -> None:
         """See `JournalStore.close`; the streams stay."""
 
-    def _write(
-        self, stream: str, incarnation: int, messages: Sequence[Message], *, is_snapshot: bool
-    ) -> Awaitable[int]:
-        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        kept = self._streams[stream]
-        if kept.incarnation != incarnation:
-            done.set_exception(Fenced(f"{stream} belongs to {kept.incarnation}, this is {incarnation}"))
-        elif self.full:
-            done.set_exception(JournalFull("the disk is full: free space"))
-        elif is_snapshot:
-            kept.snapshot = (kept.last_seq, kind_of(messages[0]), encode_body(messages[0]))
-            kept.events.clear()
-            done.set_result(kept.last_seq)
-        else:
-            for message in messages:
-                kept.last_seq += 1
-                kept.events.append((kept.last_seq, kind_of(message), encode_body(message)))
-            done.set_result(kept.last_seq)
-        return done
+    def _stream(self, name: str, incarnation: int) -> _Stream:
+        kept = self._streams.setdefault(name, _Stream())
+        if kept.incarnation > incarnation:
+            raise Fenced(f"{name} was opened by incarnation {kept.incarnation}, this is {incarnation}")
+        return kept
+
+    def _check_space(self) -> None:
+        if self.full:
+            raise JournalFull(self.refuses())
+
+
+def _done(work: Callable[[], T]) -> "asyncio.Future[T]":
+    done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    try:
+        done.set_result(work())
+    except (Fenced, JournalError) as problem:
+        done.set_exception(problem)
+    return done

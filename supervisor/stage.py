@@ -54,7 +54,11 @@ class Stage:
         self._system: ActorSystem | None = None
 
     def __enter__(self) -> Stage:
-        self._loop.run_until_complete(self._open())
+        try:
+            self._loop.run_until_complete(self._open())
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
         return self
 
     def __exit__(
@@ -78,7 +82,7 @@ class Stage:
     def ask(self, message: Message, expect: type[R], deadline_s: float = 5.0, key: str = "") -> R:
         """Ask the actor. Raises what an asker would see: Refused, Crashed, AskTimeout, ..."""
         return self._loop.run_until_complete(
-            self._running.ask(ACTOR, message, deadline_s=deadline_s, expect=expect, key=key)
+            self._running.ask(self._cell.address, message, deadline_s=deadline_s, expect=expect, key=key)
         )
 
     def tell(self, message: Message) -> None:
@@ -109,7 +113,7 @@ class Stage:
     def _cell(self) -> Cell:
         cell = self._running.cell(ACTOR)
         if cell is None:
-            raise Crashed(self.exits[-1].cause if self.exits else "it was never started")
+            raise Crashed(f"{ACTOR} has ended: {self.exits[-1].cause if self.exits else 'never started'}")
         return cell
 
     async def _open(self) -> None:
@@ -119,7 +123,7 @@ class Stage:
             wire=LoopbackNetwork().wire("stage"),
             journals=self.journal,
             network=Network("127.0.0.1", None),
-            incarnations=Incarnations(lambda: 0),
+            incarnations=Incarnations(lambda: 0, self.journal.newest_incarnation),
             seed=self._seed,
             limits=Limits(),
         )
@@ -131,7 +135,7 @@ class Stage:
         await self._running.spawn(ACTOR, self._factory, self.exits.append).started
 
     async def _told(self, message: Message) -> None:
-        await self._running.tell(ACTOR, message)
+        await self._running.tell(self._cell.address, message)
         await asyncio.sleep(0.001)  # virtual: until it has come to rest, or waits for something
 
     async def _crash(self) -> None:

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from supervisor.address import Incarnations
+from supervisor.child_spec import TreeSpec
 from supervisor.errors import ActorError
 from supervisor.limits import Limits
 from supervisor.names import REGISTRY
@@ -19,7 +20,6 @@ from supervisor.registry import Registry
 from supervisor.sqlite_journal import SqliteJournal
 from supervisor.supervision import Supervisor
 from supervisor.system import ActorSystem
-from supervisor.tree import TreeSpec
 from transport.mesh import ZmqWire
 from transport.wire import Peer
 

@@ -43,7 +43,7 @@ class _NoFiles(selectors.BaseSelector):
         return []
 
     def get_map(self) -> Mapping[FileDescriptorLike, selectors.SelectorKey]:
-        return dict(self._keys)
+        return {key.fileobj: key for key in self._keys.values()}
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
