@@ -177,9 +177,18 @@ def _keys(pressed: Callable[[str], None]) -> Iterator[None]:
     before = termios.tcgetattr(terminal)
     loop = asyncio.get_running_loop()
     tty.setcbreak(terminal)
-    loop.add_reader(terminal, lambda: pressed(os.read(terminal, 64).decode(errors="ignore")))
+
+    def typed() -> None:
+        try:
+            keys = os.read(terminal, 64)
+        except OSError:  # the terminal was closed
+            keys = b""
+        pressed(keys.decode(errors="ignore") or "q")
+
+    loop.add_reader(terminal, typed)
     try:
         yield
     finally:
         loop.remove_reader(terminal)
-        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+        with contextlib.suppress(termios.error):  # it was closed
+            termios.tcsetattr(terminal, termios.TCSADRAIN, before)

@@ -174,7 +174,10 @@ async def test_thousands_of_names_are_claimed_once_in_pieces_and_renewed_by_one_
             other.spawn(f"named-{number}", Named)
         found = await head.ask(f"named-{count - 1}", Poke(), Done)
         assert isinstance(found, Done)
-        claims = [message for message in said if isinstance(message, ClaimNames) and len(message.names) > 1]
+        asked = [message for message in said if isinstance(message, ClaimNames) and len(message.names) > 1]
+        claims = {
+            min(message.names): message for message in asked
+        }.values()  # a late answer is asked for again
         assert len(claims) == 3
         assert sum(len(message.names) for message in claims) == count
         assert max(len(encode_body(message)) for message in claims) < MAX_FRAME_BYTES / 16

@@ -1,0 +1,26 @@
+"""The keys of `rlctl top`: heard at once, and a terminal that is closed ends the view."""
+
+import asyncio
+import os
+import pty
+import sys
+
+import pytest
+
+from rlctl.commands import top
+
+
+async def test_a_closed_terminal_counts_as_quit(monkeypatch: pytest.MonkeyPatch) -> None:
+    master, slave = pty.openpty()
+    heard: list[str] = []
+    with os.fdopen(slave, "r") as terminal:
+        monkeypatch.setattr(sys, "stdin", terminal)
+        with top._keys(heard.append):
+            os.write(master, b"m")
+            while not heard:
+                await asyncio.sleep(0.01)
+            os.close(master)
+            while len(heard) < 2:
+                await asyncio.sleep(0.01)
+    assert heard[0] == "m"
+    assert set(heard[1:]) == {"q"}
