@@ -7,6 +7,7 @@ its domain before it binds. What happens after the handshake is `gate`'s work.
 
 import asyncio
 import itertools
+import secrets
 from collections.abc import Callable
 from weakref import WeakKeyDictionary
 
@@ -87,10 +88,13 @@ def _ignore(_address: str, _what: str) -> None:
 _of_context: WeakKeyDictionary[zmq.Context[Sock], Authenticator] = WeakKeyDictionary()
 
 
+UNGUESSED_BYTES = 8  # of a routing id
 ROUTING_MARK = b"gl1#"  # libzmq still takes any bytes for ZMTP 1.0 frames; none of those begin so
 
 
 def owned_routing_id(name: str, keys: NodeKeys | None) -> bytes:
-    """A routing id for a dialling socket: our mark, a name, and with keys the owner's public key."""
+    """A routing id for a dialling socket: our mark, a name, a number that nobody guesses, and with keys the
+    owner's public key. A ROUTER gives the route to whoever comes last under an id, so a guessed one would
+    turn a neighbour's answers away."""
     owner = keys.public if keys is not None else ""
-    return ROUTING_MARK + f"{name}#{owner}".encode()
+    return ROUTING_MARK + f"{name}.{secrets.token_hex(UNGUESSED_BYTES)}#{owner}".encode()

@@ -1,0 +1,45 @@
+"""The command that pelts a real node agent, plain and with keys."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chaos import socket_fuzz
+from transport.keys import NodeKeys
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "nodeagent"))
+
+from real_nodes import Nodes
+
+pytestmark = [pytest.mark.realprocess, pytest.mark.timeout(120)]
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[Nodes]:
+    running = Nodes(tmp_path)
+    yield running
+    running.close()
+
+
+@pytest.mark.parametrize("keyed", [False, True], ids=["plain", "curve"])
+def test_a_node_agent_that_is_pelted_holds_out_and_tells_what_it_refused(
+    keyed: bool, nodes: Nodes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--role", "head"]
+    if keyed:
+        NodeKeys.generate().save(tmp_path / "keys")
+        options += ["--keys", str(tmp_path / "keys")]
+    nodes.start("head", *options)
+    code = socket_fuzz.main(["--state-dir", str(tmp_path / "head"), "--rounds", "1"])
+    said = capsys.readouterr().out
+    assert code == 0, said + nodes.output("head")
+    assert "seed 0: held out;" in said
+    assert "'handshake'" in said
+    assert ("'bad-field'" in said) == (not keyed)  # with keys nobody came so far
+    assert "Traceback" not in nodes.output("head")
+
+
+def test_where_no_agent_runs_there_is_nothing_to_pelt(tmp_path: Path) -> None:
+    assert socket_fuzz.main(["--state-dir", str(tmp_path)]) != 0
