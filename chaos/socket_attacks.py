@@ -12,9 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgpack
+import msgspec
 import zmq
 
 from chaos import zmtp
+from chaos.examples import example
+from supervisor import Address
+from supervisor.message import encode_body, kind_of
+from supervisor.system_messages import SYSTEM, Beat, ClaimNames, Ended, LinkActors, Watch
 from transport import bulk_frames, control_frame
 from transport.keys import NodeKeys
 from transport.zap import ROUTING_MARK
@@ -142,6 +147,7 @@ def messages(rng: random.Random) -> Iterator[list[bytes]]:
     """What `lying_messages` says, in this order."""
     yield [b""]
     yield [rng.randbytes(1000)]
+    yield [bytes(5)] * 40
     yield [msgpack.packb(rng.random())]
     yield [b"\x91" * 100_000]  # nested without an end
     yield [b"\xdc\xff\xff" + b"\x90" * 65535]  # many empty things
@@ -173,7 +179,6 @@ def messages(rng: random.Random) -> Iterator[list[bytes]]:
 
 def _lies() -> Iterator[dict[int, Any]]:
     """What is wrong in an envelope, by position."""
-    address = {"name": "a", "endpoint": "tcp://127.0.0.1:1", "incarnation": 1}
     yield {0: "NoSuchKind"}
     yield {0: 7}
     yield {0: "Failure", 2: 3, 7: 2**60}  # an answer to nothing
@@ -183,10 +188,14 @@ def _lies() -> Iterator[dict[int, Any]]:
     yield {11: "text"}
     yield {0: "RegisterInstance", 5: "rollout/manager", 11: msgpack.packb({"instance": 3})}
     yield {0: "SubmitBatch", 2: 1, 5: "rollout/manager", 7: 1, 9: 1000}
-    yield {0: "Watch", 5: "$system", 11: msgpack.packb([1, 2])}
-    for wrong in ({"endpoint": "nonsense"}, {"public_key": "#" * 40}, {"endpoint": "tcp://[::1:7"}):
-        watch = {"type": "Watch", "watcher": {**address, **wrong}, "name": "a", "incarnation": 1}
-        yield {0: "Watch", 5: "$system", 11: msgpack.packb(watch)}
+    yield {0: "Watch", 5: SYSTEM, 11: msgpack.packb([1, 2])}
+    for endpoint, key in (("nonsense", ""), ("tcp://127.0.0.1:1", "#" * 40), ("tcp://[::1:7", ""), ("", "x")):
+        source = Address(name="a", endpoint=endpoint, public_key=key, incarnation=1)
+        lies = {"endpoint": endpoint, "public_key": key, "source": source}
+        for cls in (Watch, LinkActors, Ended, Beat, ClaimNames):
+            fields = {name: value for name, value in lies.items() if name in cls.__struct_fields__}
+            message = msgspec.structs.replace(example(cls), **fields)
+            yield {0: kind_of(message), 5: SYSTEM, 11: encode_body(message)}
     yield {5: "x" * 300}
     yield {12: "more", 13: bytes(1000)}  # a newer minor version: skipped, and nobody of that name is here
 

@@ -41,6 +41,8 @@ FORGET_S = 3 * AFFIRM_S
 MAX_WATCHES = 65_536
 """Watches of other processes on actors of this one: a thousand processes with some sixty each. One beyond it
 is not taken, and logged."""
+MAX_WATCHERS = 4_096
+"""Processes that watch actors of this one: as many as may dial it."""
 CHUNK = 2_000
 """Watches in one message: 200 KiB, far below the limit of a frame."""
 
@@ -175,7 +177,9 @@ class Watches:
         watcher = self._watchers.get(watch.endpoint)
         if watcher is None:
             watcher = _Watcher(Peer(watch.endpoint, watch.public_key), _now())
-            self._watchers[watch.endpoint] = watcher
+            if len(self._watchers) >= MAX_WATCHERS:
+                log.warning("%d processes watch: %s is told of dead links only", MAX_WATCHERS, watch.endpoint)
+                return
         watcher.heard_s = _now()
         room = MAX_WATCHES - sum(len(other.watched) for other in self._watchers.values())
         for life in watch.watched:
@@ -188,6 +192,8 @@ class Watches:
                     break
                 room -= 1
                 watcher.watched.add(life)
+        if watcher.watched:  # else whoever invents addresses would fill the table
+            self._watchers[watch.endpoint] = watcher
 
     def local_ended(self, name: str, incarnation: int, cause: str) -> None:
         """An actor of this process has ended: tell everyone who watches it."""

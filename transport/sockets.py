@@ -10,17 +10,22 @@ from typing import cast
 
 import zmq
 
+from transport.endpoint import endpoint
 from transport.gate import Gate
-from transport.keys import NodeKeys, fingerprint, require_keys_beyond_loopback
+from transport.keys import NodeKeys, fingerprint, is_key, require_keys_beyond_loopback
 from transport.port import Sock
 from transport.wire import MAX_FRAME_BYTES, Peer
 from transport.zap import OnStranger
 
 MAX_SOCKETS = 4096  # libzmq's default of 1023 is three sockets for each of some hundred peers
 HANDSHAKE_IVL_MS = 2000  # a connection that does not speak ZMTP by then is closed
+# Diallers ping, and tell the listener how long it may wait for the next ping. A listener that pinged too
+# would be aborted by libzmq (zeromq/libzmq#3596, #4364): a ping that is due asserts that the connection did
+# not break while its input waited at the high-water mark; it did if who floods a busy process hangs up.
 HEARTBEAT_IVL_MS = 1000
 HEARTBEAT_TIMEOUT_MS = 3000  # reaps half-open connections; it proves the process, never the actor
 RECONNECT_IVL_MS = 10  # several tries within the grace of a suspected link; doubled each time
+DIALLER_RCVHWM = 1 << 16  # more than the windows of links and streams let a listener send: see above
 RECONNECT_IVL_MAX_MS = 200
 CONNECT_TIMEOUT_MS = 2000
 BACKLOG = 1024
@@ -92,16 +97,23 @@ def open_dealer(
     context: zmq.Context[Sock], peer: Peer, routing_id: bytes, keys: NodeKeys | None, *, hwm: int = 1000
 ) -> Sock:
     """A DEALER that is not connected yet (watch it first). `peer` must have a key exactly if we have, and not
-    a revoked one: ValueError otherwise."""
+    a revoked one: ValueError otherwise, and for an address that is none."""
     if (keys is None) != (peer.public_key == ""):
         ours, theirs = ("none", "one") if keys is None else ("one", "none")
         raise ValueError(
             f"{peer.endpoint}: this process has {ours} CURVE key and the peer's address {theirs}"
         )
+    endpoint(peer.endpoint)  # it may have come from afar: no `ipc://`, nothing that is no address
+    if keys is not None and not is_key(peer.public_key):
+        raise ValueError(f"{peer.endpoint}: {peer.public_key[:60]!r} is no key")
     if keys is not None and not keys.allowed.may_dial(peer.public_key):
         raise ValueError(f"{peer.endpoint}: its key {fingerprint(peer.public_key)} was revoked here")
     sock = context.socket(zmq.DEALER)
     _set_common(sock, peer.endpoint, hwm)
+    sock.setsockopt(zmq.RCVHWM, DIALLER_RCVHWM)
+    sock.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_IVL_MS)
+    sock.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
+    sock.setsockopt(zmq.HEARTBEAT_TTL, HEARTBEAT_TIMEOUT_MS)
     sock.setsockopt(zmq.ROUTING_ID, routing_id)
     sock.setsockopt(zmq.IMMEDIATE, 1)  # never queue for a connection that does not stand
     sock.setsockopt(zmq.RECONNECT_IVL, RECONNECT_IVL_MS)
@@ -118,9 +130,6 @@ def _set_common(sock: Sock, endpoint: str, hwm: int) -> None:
     sock.setsockopt(zmq.LINGER, 0)
     sock.setsockopt(zmq.MAXMSGSIZE, CUT_BYTES)
     sock.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_IVL_MS)
-    sock.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_IVL_MS)
-    sock.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
-    sock.setsockopt(zmq.HEARTBEAT_TTL, HEARTBEAT_TIMEOUT_MS)
     sock.setsockopt(zmq.SNDHWM, hwm)
     sock.setsockopt(zmq.RCVHWM, hwm)
     if "[" in endpoint:

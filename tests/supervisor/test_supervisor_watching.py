@@ -15,7 +15,7 @@ import pytest
 from supervisor import Actor, ActorSystem, Address, Limits, Suspected, Terminated
 from supervisor.system_messages import Beat, Watch
 from supervisor.testing import TEST_LIMITS, TestSystem
-from supervisor.watching import AFFIRM_S
+from supervisor.watching import AFFIRM_S, MAX_WATCHERS
 from tests.supervisor.watched_process import LIMITS, Sitting, system_of
 
 
@@ -186,6 +186,22 @@ async def watched_process() -> AsyncIterator[tuple[asyncio.subprocess.Process, A
 
 
 @pytest.mark.realprocess
+async def test_the_table_of_those_who_watch_is_bounded_and_holds_nobody_who_watches_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with TestSystem(tmp_path) as one:
+        sitting = one.spawn("sitting", Sitting)
+        watches = one.system.watches
+        for number in range(MAX_WATCHERS):
+            watches.watched_by(Watch(endpoint=f"loop://dead/{number}", watched=[("gone", 1)]))
+        assert not watches._watchers
+        for number in range(MAX_WATCHERS + 9):
+            life = (sitting.name, sitting.incarnation)
+            watches.watched_by(Watch(endpoint=f"loop://live/{number}", watched=[life]))
+        assert len(watches.watchers_of(sitting.name, sitting.incarnation)) == MAX_WATCHERS
+        assert "is told of dead links only" in caplog.text
+
+
 async def test_a_killed_process_is_seen_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     system = system_of("watching", tmp_path)
     system.start()
