@@ -54,6 +54,14 @@ METRICS = tuple(
         ("dead_letters_total", "counter", (*PROCESS, "reason"), "messages that nobody got"),
         ("refused_total", "counter", (*PROCESS, "reason"), "input that was refused on control links"),
         ("suspects", "gauge", PROCESS, "other processes that this one suspects to be dead"),
+        ("links", "gauge", (*PROCESS, "state"), "ends of control links, by state"),
+        ("link_unacked_messages", "gauge", PROCESS, "messages that the other ends have not acknowledged"),
+        ("link_waiting_senders", "gauge", PROCESS, "tells that wait for room on a link"),
+        ("link_sent_total", "counter", PROCESS, "messages handed to control links"),
+        ("link_received_total", "counter", PROCESS, "messages taken from control links"),
+        ("link_resent_total", "counter", PROCESS, "messages sent again after a break"),
+        ("link_duplicates_total", "counter", PROCESS, "messages that came twice and were dropped"),
+        ("link_gaps_total", "counter", PROCESS, "messages that came out of turn and were asked for again"),
         ("ask_seconds", "histogram", PROCESS, "time from an ask of this process to its answer"),
         ("ask_failures_total", "counter", (*PROCESS, "error"), "asks of this process without an answer"),
         ("mailbox_messages", "gauge", ACTOR, "messages that wait in the mailbox"),
@@ -129,6 +137,13 @@ def _of_process(state: SystemState) -> Iterator[tuple[str, tuple[str, ...], floa
         yield "oldest_wait_seconds", place, vitals.oldest_wait_s
         for error, count in vitals.ask_failed.items():
             yield "ask_failures_total", (*place, error), float(count)
+    if state.links is not None:
+        for name, count in state.links.states.items():
+            yield "links", (*place, name), float(count)
+        yield "link_unacked_messages", place, float(state.links.unacked)
+        yield "link_waiting_senders", place, float(state.links.waiting)
+        for name, count in state.links.totals.items():
+            yield f"link_{name}_total", place, float(count)
     for actor in [*state.actors[:MAX_ACTORS], *_others(state.actors[MAX_ACTORS:])]:
         yield from _of_actor((*place, actor.name), actor)
 

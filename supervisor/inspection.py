@@ -25,6 +25,7 @@ from supervisor.inspection_messages import (
     HandlerShown,
     ListDeadLetters,
 )
+from supervisor.link_figures import LinkSums
 from supervisor.mailbox import Lane
 from supervisor.message import Message
 from supervisor.stand_in import StandIn
@@ -57,8 +58,10 @@ class Inspection:
         self._system = system
         self.failures = Failures()
         self.vitals = Vitals(
-            lambda: ((cell.address.name, cell.address.incarnation, cell) for cell in system.cells())
+            lambda: ((cell.address.name, cell.address.incarnation, cell) for cell in system.cells()),
+            lambda: self._links.observe(system.links.states()),
         )
+        self._links = LinkSums()
         self._tap = Tap(self._tapped)
 
     def start(self) -> None:
@@ -125,6 +128,7 @@ class Inspection:
             expired_waits=dict(system.waits.counts),
             suspects=system.watches.suspects(),
             vitals=self._vitals(now, waits),
+            links=self._links.observe(system.links.states()),
         )
 
     def waits(self, limit: int) -> WaitsOf:

@@ -135,6 +135,17 @@ class ProcessVitals(Message, frozen=True):
     files: int = 0
 
 
+class LinkFigures(Message, frozen=True):
+    """The control links of a process. `states`: how many ends are in each; `unacked`: messages that the other
+    ends have not acknowledged; `waiting`: senders that wait for room; `totals`: messages sent and received,
+    re-sent, and found double or missing on arrival, since the start."""
+
+    states: dict[str, int]
+    unacked: int
+    waiting: int
+    totals: dict[str, int]
+
+
 class SystemState(Message, frozen=True):
     """One process. `left_out`: rows beyond what one answer holds."""
 
@@ -148,6 +159,7 @@ class SystemState(Message, frozen=True):
     expired_waits: dict[str, int] = {}
     left_out: int = 0
     vitals: ProcessVitals | None = None
+    links: LinkFigures | None = None
     suspects: dict[str, float] = {}
     """Processes that this one suspects to be dead: endpoint to phi."""
 

@@ -15,7 +15,8 @@ from nodeagent.files import ProcessFile, find_process, publish_process
 from nodeagent.metrics import BY_NAME, MAX_ACTORS, METRICS, families
 from nodeagent.metrics_server import MetricsServer, Seen, look, metrics_address
 from supervisor import Actor
-from supervisor.system_messages import ActorState, ProcessVitals, SystemState
+from supervisor.link_figures import COUNTED
+from supervisor.system_messages import ActorState, LinkFigures, ProcessVitals, SystemState
 from supervisor.testing import TestSystem
 from supervisor.vitals import ASK_BOUNDS_S
 from transport.wire import Peer
@@ -37,10 +38,11 @@ def process(*actors: ActorState) -> SystemState:
         now_s=9.0, lag_s=0.02, waits=1, oldest_wait_s=0.5, ask_counts=[1] * (len(ASK_BOUNDS_S) + 1),
         ask_sum_s=2.5, ask_failed={"AskTimeout": 3}, cpu_s=7.0, rss_bytes=1000, files=12,
     )  # fmt: skip
+    links = LinkFigures(states={"up": 2}, unacked=3, waiting=1, totals=dict.fromkeys(COUNTED, 9))
     return SystemState(
         node="spot-1", process="engine", pid=7, endpoint="", actors=list(actors), refused={"bad-field": 1},
         dead_letters={"no such actor": 6}, expired_waits={"answer": 4}, suspects={"tcp://x": 2.0},
-        vitals=vitals,
+        vitals=vitals, links=links,
     )  # fmt: skip
 
 
