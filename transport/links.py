@@ -29,6 +29,8 @@ BRISK_S = 0.1  # ends are looked after this often while something is on its way
 CALM_S = 10.0  # and this often while all is quiet
 LIFE_BITS = 20  # ends that one life of a process may open; the bits above them are the life's
 
+_OK = Sent.OK  # looked up for every message
+
 OnEnvelope = Callable[[Route, Envelope], bool]
 OnLink = Callable[[Peer, Link], None]
 
@@ -108,15 +110,16 @@ class Links:
             if end is None:
                 return Sent.NO_ROUTE
         waiting = end.out.offer(envelope, tell)
-        if waiting == 1:
-            self._dirty.append(end)
-            if len(self._dirty) == 1:
-                self._loop.call_soon(self._flush_dirty)
-        elif waiting < 0:
-            self._flush(end)
-        elif waiting == 0:
-            return Sent.NO_CREDIT
-        return Sent.OK
+        if waiting <= 1:
+            if waiting == 0:
+                return Sent.NO_CREDIT
+            if waiting < 0:
+                self._flush(end)
+            else:  # the first one of this turn
+                self._dirty.append(end)
+                if len(self._dirty) == 1:
+                    self._loop.call_soon(self._flush_dirty)
+        return _OK
 
     async def room(self, to: Peer) -> None:
         """Return when a tell to this peer would be taken, or when its link has ended; in order of arrival."""

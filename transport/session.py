@@ -31,12 +31,12 @@ class Batch:
 class SendWindow:
     """What this end sent and the other did not acknowledge, and what waits to be sent.
 
-    Bounded by `max_messages` and `max_bytes` (one message may go beyond), tells also by the peer's `limit`.
+    Bounded by `max_messages` and `max_bytes` (a batch may go beyond), tells also by the peer's `limit`.
     """
 
     __slots__ = (
-        "_acked", "_bound", "_cursor", "_flight", "_limit", "_max_bytes", "_max_messages", "_next",
-        "_pending", "_pending_bytes", "_size_bytes", "resent",
+        "_acked", "_cursor", "_cut_to", "_flight", "_flight_bytes", "_limit", "_max_bytes", "_max_messages",
+        "_next", "_open", "_open_to_tells", "_pending", "_pending_bytes", "resent",
     )  # fmt: skip
 
     def __init__(self, max_messages: int, max_bytes: int) -> None:
@@ -44,14 +44,16 @@ class SendWindow:
         self._max_messages = max_messages
         self._max_bytes = max_bytes
         self._next = 1
+        self._cut_to = 0  # the last number that is in a batch
         self._acked = 0
-        self._bound = max_messages  # the largest number that may be taken now
-        self._limit = START_LIMIT  # the same for tells, as the peer granted it
-        self._size_bytes = 0
-        self._pending: list[bytes] = []
+        self._limit = START_LIMIT  # the last number that the peer grants to tells
+        self._open = self._open_to_tells = 0  # the last number that is taken now
+        self._pending: list[bytes] = []  # in no batch yet
         self._pending_bytes = 0
         self._flight: deque[Batch] = deque()
+        self._flight_bytes = 0
         self._cursor = 0  # the batch of `_flight` that is sent next
+        self._reopen()
 
     @property
     def unacked(self) -> int:
@@ -66,7 +68,7 @@ class SendWindow:
     @property
     def last_cut(self) -> int:
         """Number of the last message that left, or was made ready to."""
-        return self._next - 1 - len(self._pending)
+        return self._cut_to
 
     @property
     def in_flight(self) -> bool:
@@ -80,47 +82,44 @@ class SendWindow:
 
     def room(self) -> int:
         """How many tells would be taken now."""
-        if self._size_bytes >= self._max_bytes:
-            return 0
-        return max(0, min(self._bound, self._limit) - self._next + 1)
+        return max(0, self._open_to_tells - self._next + 1)
 
     def offer(self, envelope: bytes, tell: bool) -> int:
         """Take a message: how many messages wait to be sent now, negative when a batch is full; 0 when it was
         not taken. Raises `Oversize` beyond `MAX_ENVELOPE_BYTES`."""
         number = self._next
-        if number > self._bound or self._size_bytes >= self._max_bytes or (tell and number > self._limit):
+        if number > (self._open_to_tells if tell else self._open):
             return 0
-        size = len(envelope)
-        if size > MAX_ENVELOPE_BYTES:
-            raise Oversize(f"envelope of {size} bytes, the limit is {MAX_ENVELOPE_BYTES}")
+        size = self._pending_bytes + len(envelope)
+        if size >= BATCH_BYTES:
+            if len(envelope) > MAX_ENVELOPE_BYTES:
+                raise Oversize(f"envelope of {len(envelope)} bytes, the limit is {MAX_ENVELOPE_BYTES}")
+            if self._flight_bytes + size >= self._max_bytes:
+                self._open = self._open_to_tells = number  # until something is acknowledged
+        self._pending.append(envelope)
+        self._pending_bytes = size
         self._next = number + 1
-        pending = self._pending
-        pending.append(envelope)
-        self._size_bytes += size
-        self._pending_bytes += size
-        waiting = len(pending)
-        return -waiting if waiting >= BATCH_MESSAGES or self._pending_bytes >= BATCH_BYTES else waiting
+        waiting = number - self._cut_to
+        return -waiting if waiting >= BATCH_MESSAGES or size >= BATCH_BYTES else waiting
 
     def acknowledge(self, number: int, limit: int) -> bool:
         """The peer has everything up to `number` and takes tells up to `limit`; whether that is news. Raises
         `BadField` for what was never sent."""
-        if number > self.last_cut:
-            raise BadField(f"acknowledged {number}, sent were {self.last_cut}")
-        news = limit > self._limit
-        if news:
-            self._limit = limit
-        if number > self._acked:
-            news = True
-            self._acked = number
-            self._bound = number + self._max_messages
-            while self._flight:
-                batch = self._flight[0]
-                if batch.first + len(batch.envelopes) - 1 > number:
-                    break
-                self._size_bytes -= batch.size_bytes
-                self._flight.popleft()
-                self._cursor = max(0, self._cursor - 1)
-        return news
+        if number > self._cut_to:
+            raise BadField(f"acknowledged {number}, sent were {self._cut_to}")
+        if number <= self._acked and limit <= self._limit:
+            return False
+        self._limit = max(limit, self._limit)
+        self._acked = max(number, self._acked)
+        while self._flight:
+            batch = self._flight[0]
+            if batch.first + len(batch.envelopes) - 1 > number:
+                break
+            self._flight_bytes -= batch.size_bytes
+            self._flight.popleft()
+            self._cursor = max(0, self._cursor - 1)
+        self._reopen()
+        return True
 
     def rewind(self) -> None:
         """Everything that is not acknowledged is to be sent again."""
@@ -129,7 +128,7 @@ class SendWindow:
             known = self._acked + 1 - batch.first
             if known > 0:
                 size = sum(map(len, batch.envelopes[:known]))
-                self._size_bytes -= size
+                self._flight_bytes -= size
                 self._flight[0] = Batch(self._acked + 1, batch.envelopes[known:], batch.size_bytes - size)
         self.resent += sum(len(self._flight[index].envelopes) for index in range(self._cursor))
         self._cursor = 0
@@ -142,6 +141,8 @@ class SendWindow:
             return None
         batch = self._cut()
         self._flight.append(batch)
+        self._flight_bytes += batch.size_bytes
+        self._cut_to += len(batch.envelopes)
         return batch
 
     def sent(self) -> None:
@@ -150,7 +151,7 @@ class SendWindow:
 
     def _cut(self) -> Batch:
         pending, size = self._pending, self._pending_bytes
-        first = self._next - len(pending)
+        first = self._cut_to + 1
         if len(pending) <= BATCH_MESSAGES and (size <= BATCH_BYTES or len(pending) == 1):
             self._pending, self._pending_bytes = [], 0
             return Batch(first, pending, size)
@@ -163,6 +164,11 @@ class SendWindow:
         self._pending = pending[count:]
         self._pending_bytes -= size
         return Batch(first, pending[:count], size)
+
+    def _reopen(self) -> None:
+        full = self._flight_bytes + self._pending_bytes >= self._max_bytes
+        self._open = self._next - 1 if full else self._acked + self._max_messages
+        self._open_to_tells = min(self._open, self._limit)
 
 
 class ReceiveWindow:

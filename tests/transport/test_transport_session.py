@@ -134,15 +134,17 @@ def test_batches_join_to_what_was_offered_and_keep_their_size(sizes) -> None:
 
 
 def test_the_count_and_the_bytes_of_what_is_unacknowledged_are_bounded() -> None:
-    out = SendWindow(max_messages=100, max_bytes=1000)
+    out = SendWindow(max_messages=100, max_bytes=1 << 20)
     assert sum(out.offer(b"", tell=False) != 0 for _ in range(200)) == 100
-    out = SendWindow(max_messages=100, max_bytes=1000)
-    assert sum(out.offer(bytes(300), tell=False) != 0 for _ in range(200)) == 4  # the last one may go beyond
+    out = SendWindow(max_messages=100, max_bytes=1 << 20)
+    big = bytes(100_000)
+    assert sum(out.offer(big, tell=False) != 0 for _ in range(200)) == 11  # the last one may go beyond
+    assert out.room() == 0
     while out.next_batch() is not None:
         out.sent()
-    out.acknowledge(2, 0)
+    assert out.acknowledge(2, 0)
     out.rewind()
-    assert out.offer(bytes(300), tell=False) != 0
+    assert [out.offer(big, tell=False) != 0 for _ in range(3)] == [True, True, False]
 
 
 def test_tells_stop_at_the_limit_and_everything_else_passes() -> None:
