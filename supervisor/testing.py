@@ -19,7 +19,9 @@ from transport.wire import Peer
 
 R = TypeVar("R", bound=Message)
 
-TEST_LIMITS = Limits(mailbox=64, beat_s=0.05, silent_s=0.5, resend_s=0.1, lease_s=0.6, stop_s=1.0)
+TEST_LIMITS = Limits(
+    mailbox=64, beat_s=0.05, silent_s=0.5, resend_s=0.1, lease_s=0.6, stop_s=1.0, credit_s=1.0
+)
 
 
 class TestSystem:

@@ -312,7 +312,7 @@ async def test_who_disobeys_the_limit_loses_its_session(hear, eventually) -> Non
 async def test_sessions_of_diallers_are_bounded_and_dropped_when_their_route_is_gone(
     carrier, eventually, monkeypatch
 ) -> None:
-    monkeypatch.setattr("transport.links.CALM_S", 0.1)
+    monkeypatch.setattr("transport.link_upkeep.CALM_S", 0.1)
     b = Process(carrier, "b", 9, LinkLimits(max_sessions=2, silence_s=0.2, probe_s=0.1, broken_s=0.2))
     diallers = [Process(carrier, f"a{n}", n + 1) for n in range(2)]
     for dialler in diallers:

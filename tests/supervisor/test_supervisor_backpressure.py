@@ -1,0 +1,125 @@
+"""A slow actor slows those who tell it, across processes too, and nobody else."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from supervisor import Actor, Message, Overloaded, Unreachable, handles
+from supervisor.address import Address
+from supervisor.testing import TEST_LIMITS, TestSystem
+from transport.link_end import LinkLimits
+
+
+class SlowNumber(Message, frozen=True):
+    number: int
+
+
+class SlowQuestion(Message, frozen=True):
+    pass
+
+
+class SlowAnswer(Message, frozen=True):
+    seen: int
+
+
+class Slow(Actor):
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+        self.go_on = asyncio.Event()
+
+    @handles(SlowNumber)
+    async def number(self, message: SlowNumber) -> None:
+        await self.go_on.wait()
+        self.seen.append(message.number)
+
+    @handles(SlowQuestion)
+    async def question(self, message: SlowQuestion) -> SlowAnswer:
+        return SlowAnswer(seen=len(self.seen))
+
+
+async def until(condition: Callable[[], object], within_s: float = 5.0) -> None:
+    async with asyncio.timeout(within_s):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+async def here(tmp_path: Path) -> AsyncIterator[TestSystem]:
+    async with TestSystem(tmp_path) as system:
+        yield system
+
+
+@pytest.fixture
+async def there(here: TestSystem, tmp_path: Path) -> AsyncIterator[TestSystem]:
+    async with TestSystem(tmp_path, node="other", join=here) as other:
+        yield other
+
+
+def slow(system: TestSystem, name: str) -> tuple[Address, Slow]:
+    actor = Slow()
+    return system.spawn(name, lambda: actor), actor
+
+
+async def tell_all(system: TestSystem, to: Address, count: int) -> None:
+    for number in range(count):
+        await system.tell(to, SlowNumber(number=number))
+
+
+async def test_tells_to_a_full_mailbox_of_another_process_wait_and_all_arrive(
+    here: TestSystem, there: TestSystem
+) -> None:
+    full, actor = slow(there, "full")
+    free, other = slow(there, "free")
+    count = LinkLimits().window + 500
+    telling = asyncio.create_task(tell_all(here, full, count))
+    held = LinkLimits().window - 1 - TEST_LIMITS.mailbox
+    await until(lambda: sum(state.held for state in there.system.links.states()) >= held)
+    await asyncio.sleep(0.05)
+    assert not telling.done()
+    assert [wait.what for wait in here.system.waits.snapshot()] == ["room for a tell"]
+    with pytest.raises(Overloaded):
+        await here.ask(full, SlowQuestion(), SlowAnswer)
+    assert await here.ask(free, SlowQuestion(), SlowAnswer) == SlowAnswer(seen=0)
+    actor.go_on.set()
+    await asyncio.wait_for(telling, 10)
+    await until(lambda: len(actor.seen) == count)
+    assert actor.seen == list(range(count))
+    await until(lambda: not any(state.held for state in there.system.links.states()))
+    assert other.seen == []
+    assert not here.system.dead_letters.counts
+    assert not there.system.dead_letters.counts
+
+
+async def test_what_is_held_for_an_actor_that_ends_is_a_dead_letter_and_makes_room(
+    here: TestSystem, there: TestSystem
+) -> None:
+    full, _actor = slow(there, "full")
+    await tell_all(here, full, 200)
+    await until(lambda: sum(state.held for state in there.system.links.states()) > 100)
+    there.kill("full")
+    await until(lambda: there.system.dead_letters.counts["its actor ended"] > 100)
+    await until(lambda: not any(state.held for state in there.system.links.states()))
+
+
+async def test_a_tell_that_finds_no_room_in_time_is_a_dead_letter(
+    here: TestSystem, there: TestSystem
+) -> None:
+    full, _actor = slow(there, "full")
+    began = asyncio.get_running_loop().time()
+    await asyncio.wait_for(tell_all(here, full, LinkLimits().window + 2), 10)
+    assert here.system.dead_letters.counts == {"tell: no room in time": 1}
+    assert asyncio.get_running_loop().time() - began >= TEST_LIMITS.credit_s
+
+
+async def test_who_waits_for_room_at_a_process_that_dies_goes_on_at_once(
+    here: TestSystem, there: TestSystem
+) -> None:
+    full, _actor = slow(there, "full")
+    telling = asyncio.create_task(tell_all(here, full, LinkLimits().window + 10))
+    await until(lambda: bool(here.system.waits.snapshot()))
+    here.network.kill("other")
+    await asyncio.wait_for(telling, TEST_LIMITS.credit_s / 2)
+    with pytest.raises(Unreachable):
+        await here.ask(full, SlowQuestion(), SlowAnswer, deadline_s=20.0)

@@ -1,0 +1,84 @@
+"""The ends of all control links of a process: who is reached under which address or route.
+
+Owns the table, the lives of the ends, and what their ends cost (`lost`). A dialled end stands in it twice: by
+its peer and, from the first answer on, by the route of what comes back.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+
+from transport.link_end import LinkEnd, LinkLimits
+from transport.wire import Link, Peer, Route, Sent, Wire
+
+LIFE_BITS = 20  # ends that one life of a process may open; the bits above them are the life's
+
+OnLink = Callable[[Peer, Link], None]
+
+
+class LinkTable:
+    """See the module. `on_link` is set by who listens."""
+
+    def __init__(self, wire: Wire, life: int, limits: LinkLimits) -> None:
+        if not 0 < life < 1 << (63 - LIFE_BITS):
+            raise ValueError(f"life {life}: 1 to 2^{63 - LIFE_BITS} - 1 is needed")
+        self.wire = wire
+        self.limits = limits
+        self.ends: dict[Peer | Route, LinkEnd] = {}
+        self.lost: Counter[str] = Counter()  # messages that an ended link dropped, by reason
+        self.diallers = 0  # ends that others dialled
+        self.on_link: OnLink = _ignore
+        self._next_life = life << LIFE_BITS
+        self._loop = asyncio.get_running_loop()
+
+    def each(self) -> list[LinkEnd]:
+        """Every end once."""
+        return [end for key, end in self.ends.items() if key == end.to]
+
+    def of(self, route: Route) -> LinkEnd | None:
+        """The end to which a frame of this route speaks."""
+        end = self.ends.get(route)
+        if end is None and (peer := self.wire.peer_of(route)) is not None:
+            end = self.ends.get(peer)
+            if end is not None:  # its first answer: from now on it is found by its route
+                end.route = route
+                self.ends[route] = end
+        return end
+
+    def open(self, to: Peer | Route) -> LinkEnd:
+        """A new end with a life of its own."""
+        self._next_life += 1
+        end = LinkEnd(to, self.wire.send, self._next_life, self.limits, self._loop.time())
+        self.ends[to] = end
+        self.diallers += end.peer is None
+        return end
+
+    def dial(self, peer: Peer) -> LinkEnd | None:
+        """A new end that says HELLO; None when the wire finds no way there."""
+        end = self.open(peer)
+        if end.greet(self._loop.time()) is Sent.OK:
+            end.hello_held = True
+            return end
+        self.remove(end, "cannot dial")
+        return None
+
+    def remove(self, end: LinkEnd, reason: str) -> None:
+        """Forget an end without an event; what it had not delivered for certain is counted."""
+        if self.ends.pop(end.to, None) is None:
+            return
+        self.ends.pop(end.route, None)
+        self.diallers -= end.peer is None
+        if dropped := end.release():
+            self.lost[reason] += dropped
+        if end.peer is not None:
+            self.wire.forget(end.peer)
+
+    def over(self, end: LinkEnd, link: Link, reason: str) -> None:
+        """The same, and the layer above hears of it if it had dialled."""
+        self.remove(end, reason)
+        if end.peer is not None:
+            self.on_link(end.peer, link)
+
+
+def _ignore(_peer: Peer, _link: Link) -> None:
+    return None
