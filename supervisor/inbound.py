@@ -209,6 +209,8 @@ class Inbound:
             self._system.names.forget_peer(peer)
             self._system.watches.link_down(peer.endpoint)
         else:
+            if link is Link.UP:
+                self._system.outbound.peer_up(peer)
             self._system.watches.link_broken(peer.endpoint, link is Link.SUSPECT)
 
     def _reply(self, route: Route, ask: Envelope, outcome: Outcome) -> None:

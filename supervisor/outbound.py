@@ -57,6 +57,7 @@ class Outbound:
         self._asks = 0
         self._times = system.inspection.vitals.asks
         self._peers: dict[str, Peer] = {}
+        self._gone: set[Peer] = set()  # processes whose last link ended: no tell waits for them
 
     def answered(self, corr: int, outcome: Outcome) -> bool:
         """An answer came; False when nobody waits for it any longer."""
@@ -64,8 +65,15 @@ class Outbound:
 
     def peer_gone(self, peer: Peer, *, admitted: bool) -> None:
         """No answer will come from this process: it is gone, or it did not admit us."""
+        if len(self._gone) >= MAX_PEERS_CACHED:
+            self._gone.clear()
+        self._gone.add(peer)
         why = "is gone, or does not answer under that key" if admitted else _NOT_ADMITTED
         self._pending.fail_peer(peer, Unreachable(f"the process at {peer.endpoint} {why}"))
+
+    def peer_up(self, peer: Peer) -> None:
+        """This process answers (again)."""
+        self._gone.discard(peer)
 
     # -- tell --
 
@@ -124,18 +132,19 @@ class Outbound:
         return _SENT
 
     async def _tell_later(self, to: Address, message: Message, packed: bytes, source: Cell | None) -> None:
-        """The process is behind: wait until it takes more."""
+        """The process is behind: wait until it takes more, as long as it lives."""
         links, peer = self._system.links, self._peer(to)
         waits, limit_s = self._system.waits, self._system.limits.credit_s
         try:
             async with waits.waiting(_name(source), "room for a tell", peer.endpoint, limit_s):
-                while (sent := links.send(peer, packed, tell=True)) is Sent.NO_CREDIT:
+                while peer not in self._gone:
                     await links.room(peer)
+                    if peer not in self._gone and links.send(peer, packed, tell=True) is Sent.OK:
+                        return
+            reason = "tell: process is gone"
         except WaitTimeout:
-            sent = Sent.NO_CREDIT
-        if sent is not Sent.OK:
-            reason = "tell: no room in time" if sent is Sent.NO_CREDIT else "tell: no route"
-            self._system.dead_letter(reason, to.name, message, _name(source))
+            reason = "tell: no room in time"
+        self._system.dead_letter(reason, to.name, message, _name(source))
 
     # -- ask --
 

@@ -11,6 +11,9 @@ from supervisor.address import Address
 from supervisor.testing import TEST_LIMITS, TestSystem
 from transport.link_end import LinkLimits
 
+CAPACITY = LinkLimits().window + TEST_LIMITS.mailbox + 1
+"""Tells that one process takes for one slow actor: held, in its mailbox, in its hand."""
+
 
 class SlowNumber(Message, frozen=True):
     number: int
@@ -72,13 +75,12 @@ async def test_tells_to_a_full_mailbox_of_another_process_wait_and_all_arrive(
 ) -> None:
     full, actor = slow(there, "full")
     free, other = slow(there, "free")
-    count = LinkLimits().window + 500
+    count = CAPACITY + 500
     telling = asyncio.create_task(tell_all(here, full, count))
-    held = LinkLimits().window - 1 - TEST_LIMITS.mailbox
-    await until(lambda: sum(state.held for state in there.system.links.states()) >= held)
+    await until(lambda: sum(state.held for state in there.system.links.states()) >= LinkLimits().window)
     await asyncio.sleep(0.05)
     assert not telling.done()
-    assert [wait.what for wait in here.system.waits.snapshot()] == ["room for a tell"]
+    assert "room for a tell" in [wait.what for wait in here.system.waits.snapshot()]
     with pytest.raises(Overloaded):
         await here.ask(full, SlowQuestion(), SlowAnswer)
     assert await here.ask(free, SlowQuestion(), SlowAnswer) == SlowAnswer(seen=0)
@@ -108,7 +110,7 @@ async def test_a_tell_that_finds_no_room_in_time_is_a_dead_letter(
 ) -> None:
     full, _actor = slow(there, "full")
     began = asyncio.get_running_loop().time()
-    await asyncio.wait_for(tell_all(here, full, LinkLimits().window + 2), 10)
+    await asyncio.wait_for(tell_all(here, full, CAPACITY + 1), 10)
     assert here.system.dead_letters.counts == {"tell: no room in time": 1}
     assert asyncio.get_running_loop().time() - began >= TEST_LIMITS.credit_s
 
@@ -117,9 +119,11 @@ async def test_who_waits_for_room_at_a_process_that_dies_goes_on_at_once(
     here: TestSystem, there: TestSystem
 ) -> None:
     full, _actor = slow(there, "full")
-    telling = asyncio.create_task(tell_all(here, full, LinkLimits().window + 10))
-    await until(lambda: bool(here.system.waits.snapshot()))
+    telling = asyncio.create_task(tell_all(here, full, CAPACITY + 10))
+    await until(lambda: "room for a tell" in [wait.what for wait in here.system.waits.snapshot()])
     here.network.kill("other")
-    await asyncio.wait_for(telling, TEST_LIMITS.credit_s / 2)
+    await asyncio.wait_for(telling, 10)
+    assert here.system.dead_letters.counts["tell: process is gone"] >= 1
+    assert here.system.dead_letters.counts["tell: no room in time"] == 0
     with pytest.raises(Unreachable):
         await here.ask(full, SlowQuestion(), SlowAnswer, deadline_s=20.0)
