@@ -38,7 +38,7 @@ MAX_PHI = 300.0  # where the tail of a double ends: 10^-300
 WINDOW = 100  # intervals remembered; 50 s of the default beat: follows a host that gets busy
 MIN_DEVIATION = 0.2  # of a beat; the jitter of a loop with other work in it
 FIRST_DEVIATION = 0.25  # of a beat, before anything was learnt (Akka: first-heartbeat-estimate)
-PAUSE_SHARE = 0.6  # of the hard bound: the acceptable pause, where none is given
+PAUSE_SHARE = 0.6  # of the bound: the acceptable pause, where none is given
 
 
 class Verdict(enum.Enum):
@@ -64,9 +64,10 @@ class Patience:
             raise ValueError(f"{self}: expected 0 < beat_s < hard_s and 0 <= pause_s < hard_s")
 
     @classmethod
-    def within(cls, hard_s: float, beat_s: float) -> "Patience":
-        """The usual share of the hard bound as the acceptable pause."""
-        return cls(beat_s, hard_s * PAUSE_SHARE, hard_s)
+    def within(cls, bound_s: float, beat_s: float) -> "Patience":
+        """For a watcher that looks once a beat and has to know by `bound_s`: the last look before then
+        decides. The acceptable pause is the usual share of the bound."""
+        return cls(beat_s, bound_s * PAUSE_SHARE, max(bound_s - beat_s, (bound_s + beat_s) / 2))
 
 
 class Detector:

@@ -80,9 +80,9 @@ def test_a_regular_peer_is_suspected_sooner_than_one_that_stutters() -> None:
 def test_a_regular_peer_is_dead_well_before_the_hard_bound_and_a_stuttering_one_at_it() -> None:
     regular, now = after([0.5] * 60)
     stuttering, then = after([0.1, 1.9] * 50)
-    assert regular.verdict(now + 4.5) is Verdict.DEAD
-    assert stuttering.verdict(then + 4.5) is not Verdict.DEAD
-    assert stuttering.verdict(then + 5.0) is Verdict.DEAD
+    assert regular.verdict(now + 4.4) is Verdict.DEAD
+    assert stuttering.verdict(then + 4.4) is not Verdict.DEAD
+    assert stuttering.verdict(then + PATIENCE.hard_s) is Verdict.DEAD
 
 
 def test_one_long_freeze_does_not_hide_the_next_one() -> None:
@@ -97,6 +97,15 @@ def test_a_peer_that_never_gave_a_sign_is_dead_at_the_hard_bound() -> None:
     detector, now = after([])
     assert detector.verdict(now + 0.6) is Verdict.ALIVE
     assert detector.verdict(now + PATIENCE.hard_s) is Verdict.DEAD
+
+
+@given(st.floats(0.01, 100.0), st.floats(0.01, 0.999))
+def test_who_looks_once_a_beat_knows_of_a_death_within_the_bound(bound_s: float, share: float) -> None:
+    beat_s = bound_s * share
+    patience = Patience.within(bound_s, beat_s)
+    assert patience.pause_s < patience.hard_s < bound_s
+    if beat_s <= bound_s / 3:
+        assert patience.hard_s + beat_s <= bound_s * 1.000001
 
 
 @pytest.mark.parametrize(("beat_s", "pause_s", "hard_s"), [(0, 1, 2), (1, 2, 2), (3, 1, 2), (1, -1, 2)])
