@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from supervisor.actor import Actor, Suspected, Terminated
@@ -26,6 +25,7 @@ from supervisor.delivery import Delivery
 from supervisor.detector import Detector, Patience, Verdict
 from supervisor.mailbox import Lane
 from supervisor.system_messages import Beat, Ended, Watch
+from supervisor.watched import Life, Watched, Watcher
 from transport.wire import Peer, Route
 
 if TYPE_CHECKING:
@@ -46,39 +46,15 @@ MAX_WATCHERS = 4_096
 CHUNK = 2_000
 """Watches in one message: 200 KiB, far below the limit of a frame."""
 
-_Life = tuple[str, int]  # name, incarnation
-
-
-@dataclass(slots=True)
-class _Process:
-    """Another process, in which something is watched from here."""
-
-    peer: Peer
-    detector: Detector
-    life: int = 0  # as its beats say; 0 before the first
-    broken: bool = False  # its link, right now
-    suspected: bool = False
-    watched: dict[_Life, list[Cell]] = field(default_factory=dict)
-    fresh: list[_Life] = field(default_factory=list)  # not said yet
-
-
-@dataclass(slots=True)
-class _Watcher:
-    """Another process that watches actors of this one."""
-
-    peer: Peer
-    heard_s: float
-    watched: set[_Life] = field(default_factory=set)
-
 
 class Watches:
     """The watches of one actor system, in both directions."""
 
     def __init__(self, system: ActorSystem) -> None:
         self._system = system
-        self._processes: dict[str, _Process] = {}  # by endpoint
-        self._local: dict[_Life, list[Cell]] = {}
-        self._watchers: dict[str, _Watcher] = {}  # by endpoint
+        self._processes: dict[str, Watched] = {}  # by endpoint
+        self._local: dict[Life, list[Cell]] = {}
+        self._watchers: dict[str, Watcher] = {}  # by endpoint
 
     def add(self, address: Address, watcher: Cell) -> None:
         """`watcher` wants to know the end of `address`."""
@@ -94,7 +70,7 @@ class Watches:
         if process is None:
             limits = self._system.limits
             patience = Patience.within(limits.silent_s, beat_s=limits.beat_s)
-            process = _Process(address.peer, Detector(patience, _now()))
+            process = Watched(address.peer, Detector(patience, _now()))
             self._processes[address.endpoint] = process
             self._beat(process)
         cells = process.watched.setdefault(life, [])
@@ -176,7 +152,7 @@ class Watches:
         """Another process watches actors of this one."""
         watcher = self._watchers.get(watch.endpoint)
         if watcher is None:
-            watcher = _Watcher(Peer(watch.endpoint, watch.public_key), _now())
+            watcher = Watcher(Peer(watch.endpoint, watch.public_key), _now())
             if len(self._watchers) >= MAX_WATCHERS:
                 log.warning("%d processes watch: %s is told of dead links only", MAX_WATCHERS, watch.endpoint)
                 return
@@ -215,7 +191,7 @@ class Watches:
 
     # -- what follows --
 
-    def _suspect(self, process: _Process, suspected: bool) -> None:
+    def _suspect(self, process: Watched, suspected: bool) -> None:
         if process.suspected is suspected:
             return
         process.suspected = suspected
@@ -249,7 +225,7 @@ class Watches:
             for life, cells in process.watched.items():
                 self._notify(cells, life, cause)
 
-    def _notify(self, watchers: Iterable[Cell], life: _Life, cause: str) -> None:
+    def _notify(self, watchers: Iterable[Cell], life: Life, cause: str) -> None:
         delivery = Delivery(Terminated(name=life[0], incarnation=life[1], cause=cause))
         for cell in watchers:
             if not cell.alive or self._system.linking.ended(cell, life, cause):
@@ -275,11 +251,11 @@ class Watches:
             if not cells:
                 del self._local[life]
 
-    def _say_fresh(self, process: _Process) -> None:
+    def _say_fresh(self, process: Watched) -> None:
         fresh, process.fresh = process.fresh, []
         self._say(process, [life for life in fresh if life in process.watched])
 
-    def _say(self, process: _Process, watched: Iterable[_Life]) -> None:
+    def _say(self, process: Watched, watched: Iterable[Life]) -> None:
         lives = list(watched)
         local = self._system.wire.local
         for start in range(0, len(lives), CHUNK):
@@ -288,13 +264,13 @@ class Watches:
             )
             self._system.send_system(process.peer, watch)
 
-    def _beat(self, process: _Process) -> None:
+    def _beat(self, process: Watched) -> None:
         self._system.send_system(process.peer, self._my_beat(wants_answer=True))
 
     def _my_beat(self, *, wants_answer: bool) -> Beat:
         return Beat(endpoint=self._system.endpoint, life=self._system.life, wants_answer=wants_answer)
 
-    def _tell_ended(self, to: Peer, life: _Life, cause: str) -> None:
+    def _tell_ended(self, to: Peer, life: Life, cause: str) -> None:
         ended = Ended(endpoint=self._system.endpoint, name=life[0], incarnation=life[1], cause=cause)
         self._system.send_system(to, ended)
 

@@ -1,0 +1,40 @@
+"""What is kept of other processes by who watches: those in which something is watched, and those that watch.
+
+Owns the two records. What is done with them is `watching`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from supervisor.detector import Detector
+from transport.wire import Peer
+
+if TYPE_CHECKING:
+    from supervisor.cell import Cell
+
+Life = tuple[str, int]
+"""A name and its incarnation."""
+
+
+@dataclass(slots=True)
+class Watched:
+    """Another process, in which something is watched from here."""
+
+    peer: Peer
+    detector: Detector
+    life: int = 0  # as its beats say; 0 before the first
+    broken: bool = False  # its link, right now
+    suspected: bool = False
+    watched: dict[Life, list[Cell]] = field(default_factory=dict)
+    fresh: list[Life] = field(default_factory=list)  # not said yet
+
+
+@dataclass(slots=True)
+class Watcher:
+    """Another process that watches actors of this one."""
+
+    peer: Peer
+    heard_s: float
+    watched: set[Life] = field(default_factory=set)
