@@ -32,6 +32,7 @@ ALLOWED = {
     ("actors/cluster/scheduler.py", "_tell_first"): LISTED_BY_CALLER,
     ("actors/weights/agent.py", "_fetch_from"): LISTED_BY_CALLER,
     ("nodeagent/agent.py", "_keep_in_touch"): "the period of hellos; each of them is an ask",
+    ("nodeagent/head_lease.py", "_keep"): "the period of renewals; a timer ends the head when one is late",
     ("nodeagent/node.py", "_close"): LISTED_BY_CALLER,
     ("nodeagent/node.py", "run"): "until somebody stops the process: it is idle",
     ("nodeagent/process.py", "serve"): "until somebody stops the process: it is idle",
