@@ -9,7 +9,7 @@ import asyncio
 import logging
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,6 +53,12 @@ class OpenTelemetryTracer:
 
     def ask(self, source: str, to: str, message: Message, parent: str) -> "MessageSpan":
         return self._begin("ask", source, to, message, parent)
+
+    def note(self, actor: str, what: str, facts: Mapping[str, str | int | float], parent: str) -> None:
+        attributes = {f"message.{name}": value for name, value in facts.items()}
+        attributes["gleaner.to"] = actor
+        context = self._extract({"traceparent": parent}) if parent else self._extract({})
+        self._tracer.start_span(f"note {what}", context=context, attributes=attributes).end()
 
     def handle(self, actor: str, message: Message, parent: str) -> "MessageSpan":
         return self._begin("handle", "", actor, message, parent)

@@ -169,6 +169,11 @@ class Context:
 
         self.at_end(forget)
 
+    def note(self, what: str, **facts: str | int | float) -> None:
+        """Leave a point in the traces for what no message shows by itself, such as which request got which
+        ticket; nothing happens where this process does not trace."""
+        self._system.outbound.note(self._cell, what, facts)
+
     def watch(self, address: Address) -> None:
         """Have `on_terminated` called once when this incarnation ends or its process is declared dead."""
         self._system.watch(address, self._cell)

@@ -6,7 +6,7 @@ Owns the asks that have no answer yet. Where a name leads is `names`, what arriv
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Coroutine, Generator
+from collections.abc import Awaitable, Coroutine, Generator, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from supervisor.address import Address
@@ -328,6 +328,12 @@ class Outbound:
         if source is not None and source.trace and IN_HAND.get() is source:
             return source.trace
         return ""
+
+    def note(self, source: Cell, what: str, facts: Mapping[str, str | int | float]) -> None:
+        """See `Context.note`."""
+        tracer = self._system.tracer
+        if tracer is not None:
+            tracer.note(source.address.name, what, facts, self._trace(source))
 
     def _trace_of_tell(self, source: Cell | None, to: Address, message: Message) -> str:
         trace = self._trace(source)

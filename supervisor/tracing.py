@@ -5,6 +5,7 @@ OpenTelemetry stands at the edge (`nodeagent.traces`). What travels between proc
 `trace`, a W3C traceparent: a process without a tracer hands on what it got.
 """
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from supervisor.message import Message
@@ -29,6 +30,9 @@ class Tracer(Protocol):
 
     def ask(self, source: str, to: str, message: Message, parent: str) -> Span:
         """A message leaves and its answer is awaited until `end`; `trace` is what it carries."""
+
+    def note(self, actor: str, what: str, facts: Mapping[str, str | int | float], parent: str) -> None:
+        """A point in time that no message shows by itself."""
 
     def handle(self, actor: str, message: Message, parent: str) -> Span:
         """`actor` begins to handle what carried `parent`; what it sends until `end` is caused by it."""

@@ -111,6 +111,8 @@ class Dispatching:
             )
         )
         self._on_sent(instance, logs)
+        for ticket, log in zip(tickets, logs, strict=True):
+            self._ctx.note("dispatch", request=log.id, ticket=ticket, instance=instance.name)
         self._load.append(
             LoadChange(instance=instance.name, incarnation=instance.incarnation, dispatched=len(logs))
         )

@@ -42,6 +42,7 @@ class Walker(Actor):
             onward = Walk(route=message.route[1:], request=message.request)
             await self.ctx.ask(message.route[0], onward, deadline_s=5.0, expect=Done)
         else:
+            self.ctx.note("arrival", request=message.request)
             await self.ctx.tell("aside", WalkAside())
 
     @handles(WalkAside)
@@ -106,6 +107,10 @@ async def test_a_chain_through_two_processes_is_one_trace_with_the_right_tree(tw
         assert effect.parent.span_id == cause.context.span_id, f"{effect.name} is not under {cause.name}"
     assert {span.status.status_code for span in ours} == {StatusCode.UNSET}
     assert (ours[5].attributes or {})["message.request"] == "r-7"
+    arrival = spans["note arrival c"]
+    assert arrival.parent is not None
+    assert arrival.parent.span_id == ours[5].context.span_id
+    assert (arrival.attributes or {})["message.request"] == "r-7"
     assert (ours[4].attributes or {})["gleaner.source"] == "b"
     assert ours[0].start_time <= ours[5].start_time <= ours[5].end_time <= ours[0].end_time
 
