@@ -95,6 +95,10 @@ class Host:
         self.address = address
         self._space = space
 
+    def inside(self, argv: Sequence[str]) -> list[str]:
+        """The command line that runs `argv` here."""
+        return self._space.inside(argv)
+
     def popen(
         self, argv: Sequence[str], *, output: IO[bytes], env: Mapping[str, str] | None = None
     ) -> subprocess.Popen[bytes]:

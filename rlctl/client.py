@@ -40,9 +40,10 @@ LOOPBACK = "tcp://127.0.0.1:0"
 class Cluster:
     """What a client may do. Asks raise `AskTimeout`, `Unreachable`, `Overloaded` or `Refused`."""
 
-    def __init__(self, system: ActorSystem, head: Peer) -> None:
+    def __init__(self, system: ActorSystem, heads: Sequence[Peer]) -> None:
         self._system = system
-        self.head = head
+        self._heads = list(heads)
+        self.head = heads[0]  # the one that answered last
 
     async def find(self, name: str, deadline_s: float = DEADLINE_S) -> Address:
         """Who holds `name`, with its incarnation. Raises AskTimeout where nobody does."""
@@ -66,9 +67,20 @@ class Cluster:
 
     async def names(self, prefix: str = "", deadline_s: float = DEADLINE_S) -> list[Address]:
         """Every registered actor whose name starts so."""
-        registry = Address(name=REGISTRY, endpoint=self.head.endpoint, public_key=self.head.public_key)
-        names = await self.ask(registry, ListNames(prefix=prefix), expect=Names, deadline_s=deadline_s)
-        return names.addresses
+        heads = [self.head, *(head for head in self._heads if head != self.head)]
+        for head in heads:
+            registry = Address(name=REGISTRY, endpoint=head.endpoint, public_key=head.public_key)
+            try:
+                names = await self.ask(
+                    registry, ListNames(prefix=prefix), expect=Names, deadline_s=deadline_s / len(heads)
+                )
+            except AskFailed:
+                if head is heads[-1]:
+                    raise
+            else:
+                self.head = head
+                return names.addresses
+        raise AssertionError("a cluster has a head")
 
     async def probe(self, deadline_s: float = DEADLINE_S) -> None:
         """Ask the head for a sign of life. Raises CommandError (exit code 3) where there is none."""
@@ -146,11 +158,13 @@ async def connect(
     """Join the cluster of the head at `endpoint` ("tcp://host:port") as a client.
 
     keys: this client's own, or the directory of them; needed where the head has some. head_key: the head's
-    public key (z85). Nothing is sent before the first question. Raises BadKeys.
+    public key (z85). Several endpoints, and as many keys, are separated by commas: the head may be at any.
+    Nothing is sent before the first question. Raises BadKeys.
     """
     own = NodeKeys.load(keys) if isinstance(keys, Path | str) else keys
     incarnations = Incarnations(wall_ms)
-    head = Peer(endpoint, head_key)
+    endpoints, head_keys = endpoint.split(","), head_key.split(",") if head_key else []
+    heads = [Peer(*one) for one in zip(endpoints, head_keys or [""] * len(endpoints), strict=True)]
     system = ActorSystem(
         node="rlctl",
         process="client",
@@ -158,11 +172,11 @@ async def connect(
         journals=_NoJournal(),
         network=Network("127.0.0.1", own),
         incarnations=incarnations,
-        registry=head,
+        registry=heads,
     )
     system.start()
     try:
-        yield Cluster(system, head)
+        yield Cluster(system, heads)
     finally:
         await system.close()
 

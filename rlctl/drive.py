@@ -37,12 +37,14 @@ SILENT_S = 60.0  # without an answer from the scheduler; its restart takes a sec
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """A cluster that runs already. state_dirs: where its hosts keep their journals, for the audit."""
+    """A cluster that runs already. state_dirs: where its hosts keep their journals, for the audit; database:
+    the URL of the head's, where they are in one. Several heads: see `client.connect`."""
 
     endpoint: str
     head_key: str = ""
     keys: Path | None = None
     state_dirs: Sequence[Path] = ()
+    database: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +167,8 @@ async def _call_off(cluster: Cluster) -> None:
 def _close_books(run: RunDir, config: Config, elsewhere: Elsewhere | None) -> list[Violation]:
     """Audit what the run left behind and write its end into its history."""
     state_dirs = elsewhere.state_dirs if elsewhere is not None else ()
-    evidence = gather(run.path, config, complete=True, state_dirs=state_dirs)
+    database = elsewhere.database if elsewhere is not None else ""
+    evidence = gather(run.path, config, complete=True, state_dirs=state_dirs, database=database)
     violations = audit(evidence)
     counters = evidence.counters
     writer = HistoryWriter(run.history)

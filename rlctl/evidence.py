@@ -19,9 +19,11 @@ from actors.rollout.messages import BatchLedger
 from actors.rollout.state import RolloutState
 from actors.training.controller import StepFinished
 from configs.schema import Config
+from nodeagent.host import CLUSTER
 from rlctl.audit import CheckpointSeen, Evidence
 from supervisor import JournalError
-from supervisor.journal_file import StreamContent, read_streams
+from supervisor.journal_file import StreamContent, contents_of, read_streams
+from supervisor.journal_places import view
 from supervisor.message import Message
 from supervisor.registry import Fences, NameFenced
 
@@ -51,14 +53,17 @@ class _Found:
         return [message for content in self.streams.get(name, []) for message in content.messages]
 
 
-def gather(run_dir: Path, config: Config, *, complete: bool, state_dirs: Sequence[Path] = ()) -> Evidence:
+def gather(
+    run_dir: Path, config: Config, *, complete: bool, state_dirs: Sequence[Path] = (), database: str = ""
+) -> Evidence:
     """Read a run's evidence.
 
     complete: whether the job said that it is done, so that every step is due. state_dirs: state directories
-    of hosts that lie elsewhere than under `nodes/`.
+    of hosts that lie elsewhere than under `nodes/`. database: the URL of the head's journals, where they are
+    in one.
     """
     nodes = sorted(path for path in (run_dir / "nodes").glob("*") if path.is_dir())
-    found = _streams([*nodes, *state_dirs], run_dir)
+    found = _streams([*nodes, *state_dirs], run_dir, database)
     state = _replayed(found.messages(MANAGER))
     ledgers = [message for message in found.messages(LEDGER) if isinstance(message, BatchLedger)]
     open_batches = [ledger_of(batch) for batch in state.log.batches.values()]
@@ -82,8 +87,13 @@ def gather(run_dir: Path, config: Config, *, complete: bool, state_dirs: Sequenc
     )
 
 
-def _streams(state_dirs: Sequence[Path], run_dir: Path) -> _Found:
+def _streams(state_dirs: Sequence[Path], run_dir: Path, database: str) -> _Found:
     found = _Found()
+    if database:
+        try:
+            _of_database(database, run_dir.name, found)
+        except JournalError as problem:
+            found.missing.append(("I2", str(problem)))
     for state_dir in state_dirs:
         of_host, of_job = state_dir / "journal", state_dir / "journal" / run_dir.name
         for journal in sorted([*of_host.glob("*.sqlite"), *of_job.glob("*.sqlite")]):
@@ -100,6 +110,16 @@ def _streams(state_dirs: Sequence[Path], run_dir: Path) -> _Found:
         elif len(contents) > 1 and name != LEDGER:
             found.missing.append((invariant, f"{len(contents)} journals hold the stream {name}"))
     return found
+
+
+def _of_database(url: str, run_id: str, found: _Found) -> None:
+    """The streams of the cluster and of this run; a space is named for its job and its process."""
+    with view(url) as journal:
+        for full in journal.names():
+            space, _, name = full.rpartition(": ")
+            if name in NEEDED_FOR and space.partition("/")[0] in (CLUSTER, run_id):
+                content = contents_of(journal, [full])[full]
+                found.streams.setdefault(name, []).append(content)
 
 
 def _replayed(messages: Sequence[Message]) -> RolloutState:

@@ -73,6 +73,10 @@ class PostgresServer:
         """Of one of its databases."""
         return f"postgresql://gleaner@{self.address}:{self.port}/{database}"
 
+    def local_url(self, database: str = "postgres") -> str:
+        """The same over the socket in the file system, which is there in every network namespace."""
+        return f"postgresql://gleaner@/{database}?host={self.root}&port={self.port}"
+
     def new_database(self) -> str:
         """The URL of an empty one."""
         name = f"test{next(self._databases)}"
@@ -133,6 +137,7 @@ class PostgresServer:
             f"--reuid={self._user['user']}",
             f"--regid={self._user['group']}",
             "--clear-groups",
+            "--pdeathsig=SIGQUIT",
         ]
 
 

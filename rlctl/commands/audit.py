@@ -52,6 +52,9 @@ def add(commands: Subparsers) -> None:
         "--state-dir", type=Path, action="append", default=[], metavar="DIR",
         help="a host's state directory that is not under the run's nodes/; may be repeated",
     )  # fmt: skip
+    parser.add_argument(
+        "--journal", default="", metavar="URL", help="the database of the head's journals, if it has one"
+    )
     add_json(parser)
     add_runs_dir(parser)
 
@@ -62,7 +65,9 @@ def audit(args: argparse.Namespace) -> int:
     if run.driven():
         raise failed(f"{run.id} still runs: what it journals is not whole yet; wait for its end")
     complete = has_ended(run)
-    evidence = gather(run.path, run.config(), complete=complete, state_dirs=args.state_dir)
+    evidence = gather(
+        run.path, run.config(), complete=complete, state_dirs=args.state_dir, database=args.journal
+    )
     violations = judge(evidence)
     if args.json:
         print_json(

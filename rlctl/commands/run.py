@@ -81,6 +81,12 @@ def add_state_dir(parser: argparse.ArgumentParser) -> None:
         "--state-dir", type=Path, action="append", default=[], metavar="DIR",
         help="with --head: a state directory of a host of that cluster, for the audit; may be repeated",
     )  # fmt: skip
+    parser.add_argument(
+        "--journal",
+        default="",
+        metavar="URL",
+        help="with --head: the database of its journals, for the audit",
+    )
 
 
 def add_view(parser: argparse.ArgumentParser) -> None:
@@ -116,13 +122,13 @@ def settings(args: argparse.Namespace) -> Config:
 def cluster_of(args: argparse.Namespace) -> Elsewhere | None:
     """The cluster of `--head`, if one is named. Raises CommandError."""
     if not args.head:
-        if args.head_key or args.keys or args.state_dir:
+        if args.head_key or args.keys or args.state_dir or args.journal:
             raise usage(
-                "--head-key, --keys and --state-dir go with --head; a run of this machine has its keys from "
-                "the setting network.keys"
+                "--head-key, --keys, --state-dir and --journal go with --head; a run of this machine has "
+                "its keys from the setting network.keys"
             )
         return None
-    return Elsewhere(address(args.head), head_key(args), args.keys, tuple(args.state_dir))
+    return Elsewhere(address(args.head), head_key(args), args.keys, tuple(args.state_dir), args.journal)
 
 
 def execute(folder: RunDir, config: Config, args: argparse.Namespace, elsewhere: Elsewhere | None) -> int:

@@ -92,34 +92,45 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
 
 def add_head(parser: argparse.ArgumentParser) -> None:
     """The options that name a cluster by its head."""
-    parser.add_argument("--head", metavar="ADDR", help="a cluster that runs elsewhere: tcp://HOST:PORT")
     parser.add_argument(
-        "--head-key", metavar="KEY", help="public key of that head: a file, or the key itself"
+        "--head",
+        metavar="ADDR",
+        help="a cluster that runs elsewhere: tcp://HOST:PORT; more than one, where it may fail over: A,B",
+    )
+    parser.add_argument(
+        "--head-key", metavar="KEY", help="public key of that head: a file, or the key itself; or K1,K2"
     )
     parser.add_argument("--keys", type=Path, metavar="DIR", help="own key directory, from `rlctl keygen`")
 
 
 def head_key(args: argparse.Namespace) -> str:
-    """The key of `--head-key`. Raises CommandError."""
+    """The key of `--head-key`, or several, separated by commas. Raises CommandError."""
     if not args.head_key:
         if args.keys is not None:
             raise usage("--keys needs --head-key: the head's node.public, or the key in it")
         return ""
     if args.keys is None:
         raise usage("--head-key needs --keys: the head admits known keys only")
-    text = str(args.head_key)
+    keys = [_key(text) for text in str(args.head_key).split(",")]
+    heads = len(str(args.head or "").split(","))
+    if args.head and len(keys) != heads:
+        raise usage(f"--head names {heads} addresses and --head-key {len(keys)} keys: give one for each")
+    return ",".join(keys)
+
+
+def _key(text: str) -> str:
     if len(text) != Z85_KEY_CHARS or Path(text).exists():
         try:
             text = Path(text).read_text().strip()
         except (OSError, UnicodeDecodeError) as problem:
-            raise usage(f"--head-key {args.head_key}: no key and no file: {problem}") from problem
+            raise usage(f"--head-key {text}: no key and no file: {problem}") from problem
     return text
 
 
 def address(text: str) -> str:
-    """The address of `--head`. Raises CommandError."""
+    """The address of `--head`, or several, separated by commas. Raises CommandError."""
     try:
-        return endpoint(text)
+        return ",".join(map(endpoint, text.split(",")))
     except ValueError as problem:
         raise usage(f"--head {problem}") from problem
 

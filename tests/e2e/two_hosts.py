@@ -39,15 +39,12 @@ class Job:
         known = every(cluster.runs)
         settings = (f"model.path={cluster.model}", f"job.steps={steps}", *SETTINGS)
         words = [word for setting in settings for word in ("--set", setting)]
-        states = [
-            word for node in ("head", "reserved-1") for word in ("--state-dir", str(cluster.state(node)))
-        ]
         argv = [
             "run",
             str(CONFIG),
             *words,
             *cluster.access(),
-            *states,
+            *cluster.books(),
             "--runs-dir",
             str(cluster.runs),
             "--plain",
@@ -90,8 +87,7 @@ class Job:
 
     def evidence(self) -> Evidence:
         """What head and reserved host journaled of it."""
-        states = [self._cluster.state("head"), self._cluster.state("reserved-1")]
-        return gather(self.run.path, self.run.config(), complete=True, state_dirs=states)
+        return self._cluster.evidence(self.run)
 
     def broken(self) -> list[str]:
         """Invariants that do not hold."""
@@ -159,6 +155,15 @@ class Cluster:
             "--keys",
             str(self.keys("laptop")),
         ]
+
+    def books(self) -> list[str]:
+        """Options by which the laptop finds the journals."""
+        return [word for node in ("head", "reserved-1") for word in ("--state-dir", str(self.state(node)))]
+
+    def evidence(self, run: RunDir) -> Evidence:
+        """What head and reserved host journaled of a run."""
+        states = [self.state("head"), self.state("reserved-1")]
+        return gather(run.path, run.config(), complete=True, state_dirs=states)
 
     def environment(self) -> dict[str, str]:
         """What is started dies with the test process."""
