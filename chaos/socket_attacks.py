@@ -32,6 +32,8 @@ ENVELOPE: list[Any] = ["Inspect", 1, 0, NOBODY, 1, NOBODY, 0, 0, "", 0, "", b"\x
 """An envelope that is believed, to an actor that is not there."""
 FLOOD = 300
 """Connections that stand at once: more than a process has peers, fewer than it has descriptors."""
+EMPTY = 4 << 20
+"""Empty arrays in one frame: a byte each, and seventy in Python if somebody makes them."""
 ENDLESS_S = 1.0
 BLOCK = b"a" * 65536
 
@@ -150,7 +152,9 @@ def messages(rng: random.Random) -> Iterator[list[bytes]]:
     yield [bytes(5)] * 40
     yield [msgpack.packb(rng.random())]
     yield [b"\x91" * 100_000]  # nested without an end
-    yield [b"\xdc\xff\xff" + b"\x90" * 65535]  # many empty things
+    crowd = b"\xdd" + EMPTY.to_bytes(4) + b"\x90" * EMPTY
+    yield [crowd]
+    yield [b"\x99" + _link("DATA", 0, LIFE, 1, 0, 64)[1:] + crowd]
     yield [msgpack.packb([control_frame.MAGIC, 1, 0, "Inspect", 1, "tell"])]  # the major before this one
     yield [msgpack.packb([control_frame.MAGIC, control_frame.MAJOR + 1, 0, "of tomorrow"])]
     yield [msgpack.packb([control_frame.MAGIC, "two"])]

@@ -1,6 +1,7 @@
 """The messages of a control link: readable by anybody, forward compatible, and nothing else gets in."""
 
 import contextlib
+import tracemalloc
 
 import msgpack
 import pytest
@@ -135,3 +136,18 @@ def test_a_shortened_frame_is_truncated(batch, data: st.DataObject) -> None:
 def test_what_cannot_be_believed_is_named(frame: bytes, error: type[FrameError]) -> None:
     with pytest.raises(error):
         strict(frame)
+
+
+@pytest.mark.parametrize("kind", [3, 4, 99])
+def test_nothing_is_made_of_a_crowd_of_empty_values(kind: int) -> None:
+    count = 1 << 20
+    crowd = b"\xdd" + count.to_bytes(4) + b"\x90" * count
+    frame = b"\x99" + msgpack.packb(["GL", control_frame.MAJOR, 0, kind, 7, 1, 0, 64])[1:] + crowd
+    tracemalloc.start()
+    try:
+        for data in (crowd, frame):
+            with pytest.raises(FrameError):
+                control_frame.decode(data, lambda reason, detail: None)
+        assert tracemalloc.get_traced_memory()[1] < count // 10
+    finally:
+        tracemalloc.stop()
