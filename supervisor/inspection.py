@@ -190,7 +190,7 @@ class Inspection:
             parent=row.parent,
             strategy=row.strategy,
             owner=next((owner for owner, names in system.owned().items() if name in names), ""),
-            children=system.owned().get(name, [])[:MAX_SHOWN],
+            children=list(system.owned().get(name, ()))[:MAX_SHOWN],
             watches=system.watches.watched_from(cell)[:MAX_SHOWN],
             watched_by=system.watches.watchers_of(name, row.incarnation)[:MAX_SHOWN],
             waits=waits,

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TypeVar, cast
 
-from supervisor.actor import Actor, Terminated
+from supervisor.actor import Actor
 from supervisor.address import ANY_INCARNATION, Address, Incarnations
 from supervisor.cell import Cell
 from supervisor.dead_letters import DeadLetters
-from supervisor.delivery import Delivery, Exit
+from supervisor.delivery import Exit
 from supervisor.errors import (
     ActorError,
     Unreachable,
@@ -25,7 +25,6 @@ from supervisor.inspection import Inspection
 from supervisor.journal import JournalStore
 from supervisor.limits import Limits
 from supervisor.linking import Linking
-from supervisor.mailbox import Lane
 from supervisor.message import Message, kind_of
 from supervisor.names import Names
 from supervisor.network import Network
@@ -82,7 +81,7 @@ class ActorSystem:
         self._journals = journals
         self._cells: dict[str, Cell] = {}
         self._on_exit: dict[str, Callable[[Exit], None]] = {}
-        self._owned: dict[str, list[str]] = {}
+        self._owned: dict[str, dict[str, None]] = {}  # the living children of an owner, oldest first
         self.life = incarnations.mint()  # of this process
         self.waits = Waits()
         self.inspection = Inspection(self)
@@ -175,7 +174,7 @@ class ActorSystem:
             cell.heir = self.spawn(name, cell.factory, journals=cell.ctx.journals, keep=True, after=cell)
             self.inbound.inherit(cell, cell.heir)
         self.inspection.ended(cell, exit_.problem)
-        for child in self._owned.pop(name, []):
+        for child in self._owned.pop(name, {}):
             if child in self._cells:
                 self._cells[child].crash(Unreachable(f"its owner {name} has ended"))
         self.watches.local_ended(name, exit_.incarnation, exit_.cause)
@@ -189,12 +188,11 @@ class ActorSystem:
         """See `Context.spawn`."""
 
         def ended(exit_: Exit) -> None:
-            owner.deliver(
-                Delivery(Terminated(name=name, incarnation=exit_.incarnation, cause=exit_.cause)), Lane.SYSTEM
-            )
+            self._owned.get(owner.address.name, {}).pop(name, None)
+            self.watches.notify([owner], (name, exit_.incarnation), exit_.cause)
 
         cell = self.spawn(name, cast("Callable[[], Actor]", factory), ended, register=register)
-        self._owned.setdefault(owner.address.name, []).append(name)
+        self._owned.setdefault(owner.address.name, {})[name] = None
         return cell.address
 
     def cell(self, name: str) -> Cell | None:
@@ -205,7 +203,7 @@ class ActorSystem:
         """Every living actor of this process."""
         return list(self._cells.values())
 
-    def owned(self) -> dict[str, list[str]]:
+    def owned(self) -> Mapping[str, Mapping[str, None]]:
         """Which actors each one has spawned for itself."""
         return self._owned
 

@@ -62,7 +62,7 @@ class Watches:
         if address.endpoint == self._system.endpoint:
             cell = self._system.cell(address.name)
             if cell is None or cell.address.incarnation != address.incarnation:
-                self._notify([watcher], life, "not alive")
+                self.notify([watcher], life, "not alive")
             else:
                 self._local.setdefault(life, []).append(watcher)
             return
@@ -174,7 +174,7 @@ class Watches:
     def local_ended(self, name: str, incarnation: int, cause: str) -> None:
         """An actor of this process has ended: tell everyone who watches it."""
         life = (name, incarnation)
-        self._notify(self._local.pop(life, ()), life, cause)
+        self.notify(self._local.pop(life, ()), life, cause)
         for watcher in self._watchers.values():
             if life in watcher.watched:
                 watcher.watched.discard(life)
@@ -185,7 +185,7 @@ class Watches:
         process = self._processes.get(ended.endpoint)
         if process is not None:
             life = (ended.name, ended.incarnation)
-            self._notify(process.watched.pop(life, ()), life, ended.cause)
+            self.notify(process.watched.pop(life, ()), life, ended.cause)
             if not process.watched:
                 del self._processes[ended.endpoint]
 
@@ -223,9 +223,10 @@ class Watches:
         process = self._processes.pop(endpoint, None)
         if process is not None:
             for life, cells in process.watched.items():
-                self._notify(cells, life, cause)
+                self.notify(cells, life, cause)
 
-    def _notify(self, watchers: Iterable[Cell], life: Life, cause: str) -> None:
+    def notify(self, watchers: Iterable[Cell], life: Life, cause: str) -> None:
+        """Tell the living of these; none is lost, however many end at once."""
         delivery = Delivery(Terminated(name=life[0], incarnation=life[1], cause=cause))
         for cell in watchers:
             if not cell.alive or self._system.linking.ended(cell, life, cause):

@@ -152,6 +152,23 @@ async def test_no_end_is_lost_when_more_actors_die_at_once_than_a_mailbox_takes(
         assert len({event.name for event in looking.ended}) == 3000
 
 
+class Parent(Looking):
+    async def on_start(self) -> None:
+        self.targets = tuple(self.ctx.spawn(f"child-{number}", Sitting) for number in range(2000))
+
+
+async def test_an_owner_learns_of_every_child_and_keeps_no_memory_of_the_dead(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as system:
+        parent = Parent()
+        system.spawn("parent", lambda: parent)
+        await until(lambda: len(parent.targets) == 2000)
+        await asyncio.sleep(0)
+        for number in range(2000):
+            system.kill(f"child-{number}")
+        await until(lambda: len(parent.ended) == 2000)
+        assert not any(system.system.owned().values())
+
+
 async def test_a_watch_that_was_forgotten_by_a_process_is_affirmed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
