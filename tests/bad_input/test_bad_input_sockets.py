@@ -6,13 +6,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import garbage
 import psutil
 import pytest
 from real_runs import RealRun
 from tiny_command import CONFIG, command
 
 from actors.training.history import Restart
+from chaos import socket_attacks
 from chaos.procs import is_alive
 from rlctl.client import Processes, connect_to_run
 from rlctl.head import remains
@@ -61,9 +61,9 @@ def test_a_run_that_is_pelted_on_every_port_ends_with_all_its_promises(run: Real
     assert len(every_port) == 12  # nine control sockets, the token stream, two bulk servers
     before = {process: process.memory_info().rss for process in listeners}
 
-    with garbage.slow(every_port, each=10) as speak:
+    with socket_attacks.slow(every_port, each=10) as speak:
         for port in every_port:
-            garbage.throw(port)
+            socket_attacks.throw(port)
             speak()
         shown = command("rlctl", "ps", "--json", "--runs-dir", str(run.runs_dir))
 

@@ -150,14 +150,14 @@ def believed_nothing(target: Besieged, well: IAmWell, state: SystemState) -> boo
 
 
 def test_a_process_under_attack_on_every_port_lives_answers_and_believes_nothing(besieged: Besieged) -> None:
-    first, _well, _state = siege(besieged, lambda: pelt(besieged, seed=1))
-    second, well, state = siege(besieged, lambda: pelt(besieged, seed=2))
-
+    first, well, state = siege(besieged, lambda: pelt(besieged, seed=1))
     assert held_out(first)
-    assert held_out(second)
-    assert min(first.asks, second.asks) > 20
+    assert first.asks > 20
     assert first.grown_bytes < GROWTH_BYTES
-    assert second.grown_bytes < LEAK_BYTES
+    if besieged.keys is None:
+        second, well, state = siege(besieged, lambda: pelt(besieged, seed=2))
+        assert held_out(second)
+        assert second.grown_bytes < LEAK_BYTES
     assert believed_nothing(besieged, well, state)
     # all of it is counted, by reason
     assert Counter(well.bulk_refused) >= Counter({"not-ours": 2, "truncated": 2, "unauthorized": 2})
