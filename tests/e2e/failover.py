@@ -65,6 +65,13 @@ class FailoverCluster(Cluster):
         except CannotRun:
             return False
 
+    def isolate(self, node: str) -> None:
+        """Cut a host off from all others: whatever is sent is dropped without a word."""
+        for place in self.places.values():
+            if place is not self.places[node]:
+                self.switch.cut(self.places[node], place)
+        self.switch.cut(self.places[node], self.laptop)
+
     def join(self, node: str, host: Host, *options: str) -> None:
         """Start a node that joins whichever is the head."""
         listen = ("--listen", f"tcp://{host.address}:0", "--bulk", "clear")

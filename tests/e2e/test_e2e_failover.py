@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 from failover import HEADS, FailoverCluster
 from postgres_server import why_not as no_server
+from two_hosts import Job
 
 from actors.training.history import Restart, Sample, Step
 from chaos.netns import why_not
+from nodeagent.exit_codes import LOST
 
 pytestmark = [
     pytest.mark.realprocess,
@@ -17,14 +19,33 @@ pytestmark = [
     pytest.mark.timeout(400),
 ]
 
-STEPS = 8
+STEPS = 6
 
 
-@pytest.fixture
-def cluster(tmp_path: Path, model_dir: Path) -> Iterator[FailoverCluster]:
-    with FailoverCluster(tmp_path, model_dir) as cluster:
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, model_dir: Path) -> Iterator[FailoverCluster]:
+    """One cluster for both tests, in their order: the second begins where the first leaves it."""
+    with FailoverCluster(tmp_path_factory.mktemp("failover"), model_dir) as cluster:
         cluster.up()
         yield cluster
+
+
+def in_mid_step(job: Job) -> None:
+    """Wait until requests of a step after the newest one are being decoded."""
+    done = job.step()
+
+    def so() -> bool:
+        newest = [record for record in job.records() if isinstance(record, Sample)][-1]
+        return newest.step > done and newest.executing > 0
+
+    job.wait(so, "requests in flight")
+
+
+def whole(job: Job) -> None:
+    """The job ends well, its audit is clean, each step is told once."""
+    assert job.ends() == 0, job.story()
+    assert job.broken() == []
+    assert [record.step for record in job.records() if isinstance(record, Step)] == list(range(1, STEPS + 1))
 
 
 def test_a_head_that_dies_in_mid_step_is_followed_by_its_standby_without_loss_or_repetition(
@@ -32,21 +53,34 @@ def test_a_head_that_dies_in_mid_step_is_followed_by_its_standby_without_loss_or
 ) -> None:
     job = cluster.job(STEPS)
     job.wait(lambda: job.step() >= 2, "the second step")
-    done = job.step()
-
-    def in_mid_step() -> bool:
-        newest = [record for record in job.records() if isinstance(record, Sample)][-1]
-        return newest.step > done and newest.executing > 0
-
-    job.wait(in_mid_step, "requests in flight")
+    in_mid_step(job)
     cluster.kill(HEADS[0])
     job.wait(lambda: cluster.leads(HEADS[1]), "the standby takes over")
-    assert job.ends() == 0, job.story()
+    whole(job)
 
-    assert job.broken() == []
-    assert [record.step for record in job.records() if isinstance(record, Step)] == list(range(1, STEPS + 1))
     assert "is the head, under term 2" in cluster.log(HEADS[1])
     assert "in touch with the head" in cluster.log("reserved-1").partition("the head does not answer")[2]
     remote = job.remote_tokens()
     assert sum(remote.values()) > 0
     assert not [record for record in job.records() if isinstance(record, Restart)], "workers only had to wait"
+
+
+def test_a_database_that_restarts_costs_a_moment_and_a_head_that_is_cut_off_its_place(
+    cluster: FailoverCluster,
+) -> None:
+    cluster.stand_by(HEADS[0])
+    job = cluster.job(STEPS)
+    job.wait(lambda: job.step() >= 1, "the first step")
+    in_mid_step(job)
+    cluster.database.kill()
+    cluster.database.start()
+    reached = job.step()
+    job.wait(lambda: job.step() > reached, "a step after the restart")
+    assert cluster.leads(HEADS[1]), "it was away for less than the lease"
+
+    in_mid_step(job)
+    cluster.isolate(HEADS[1])
+    assert cluster.ended(HEADS[1]) == LOST
+    job.wait(lambda: cluster.leads(HEADS[0]), "the other one takes over")
+    whole(job)
+    assert "is the head, under term 3" in cluster.log(HEADS[0])
