@@ -97,6 +97,10 @@ class Detector:
         """Since the newest sign of life."""
         return max(now - self.last_s, 0.0)
 
+    def left_s(self, now: float) -> float:
+        """Until a silence that goes on is death, whatever was learnt; 0 when it is."""
+        return max(self.last_s + self.patience.hard_s - now, 0.0)
+
     def phi(self, silence_s: float) -> float:
         """How unbelievable it is that the peer lives after `silence_s`: 0 (nothing) to `MAX_PHI`."""
         count = len(self._intervals)

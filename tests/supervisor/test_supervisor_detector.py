@@ -56,6 +56,16 @@ def test_every_silence_of_the_hard_bound_is_death(history: list[float], silence:
     assert detector.verdict(now + silence) is Verdict.DEAD
 
 
+@given(HISTORY, SILENCE)
+def test_when_the_time_that_is_left_has_passed_the_silence_is_death(
+    history: list[float], silence: float
+) -> None:
+    detector, now = after(history)
+    left_s = detector.left_s(now + silence)
+    assert left_s == pytest.approx(max(PATIENCE.hard_s - silence, 0.0))
+    assert detector.verdict(now + silence + left_s + 1e-6) is Verdict.DEAD
+
+
 @given(HISTORY, SILENCE, st.floats(0.0, 100.0))
 def test_a_pause_of_the_watcher_itself_changes_no_verdict(
     history: list[float], silence: float, stalled: float
