@@ -16,6 +16,8 @@ from transport.wire import Peer
 
 Outcome = Message | Exception
 Reply = Callable[[Outcome], None]
+Asker = tuple[bytes, int]
+"""Who asks: the route that leads back, and the number under which the answer is waited for there."""
 
 MAX_KEPT = 8192
 """Answers kept for re-sent asks; the oldest go first. A re-send after that is executed again, as the domain
@@ -122,16 +124,16 @@ class PendingAsks:
 class _Served:
     __slots__ = ("expires", "outcome", "waiting")
 
-    def __init__(self, expires: float, reply: Reply) -> None:
+    def __init__(self, expires: float, asker: Asker, reply: Reply) -> None:
         self.expires = expires
         self.outcome: Outcome | None = None
-        self.waiting: list[Reply] | None = [reply]
+        self.waiting: dict[Asker, Reply] | None = {asker: reply}
 
     def answer(self, outcome: Outcome) -> None:
         """Kept for repetitions, and sent to those who wait already."""
         self.outcome = outcome
         waiting, self.waiting = self.waiting, None
-        for reply in waiting or ():
+        for reply in (waiting or {}).values():
             reply(outcome)
 
 
@@ -146,11 +148,11 @@ class ServedAsks:
         self._served: OrderedDict[tuple[str, int, str], _Served] = OrderedDict()
 
     def admit(
-        self, receiver: tuple[str, int], key: str, expires: float, now: float, reply: Reply
+        self, receiver: tuple[str, int], key: str, expires: float, now: float, asker: Asker, reply: Reply
     ) -> Reply | None:
         """Where the handler's outcome goes, or None when this ask is a repetition (already answered or
         running)."""
-        if self.join(receiver, key, reply):
+        if self.join(receiver, key, asker, reply):
             return None
         served = self._served
         while served:
@@ -158,19 +160,20 @@ class ServedAsks:
             if served[oldest].expires > now and len(served) < MAX_KEPT:
                 break
             del served[oldest]
-        entry = _Served(expires, reply)
+        entry = _Served(expires, asker, reply)
         served[(*receiver, key)] = entry
         return entry.answer
 
-    def join(self, receiver: tuple[str, int], key: str, reply: Reply) -> bool:
-        """Let `reply` have the outcome of the ask under this key, where there is one."""
+    def join(self, receiver: tuple[str, int], key: str, asker: Asker, reply: Reply) -> bool:
+        """Let `asker` have the outcome of the ask under this key, where there is one; once, however often it
+        asks while that is made."""
         entry = self._served.get((*receiver, key))
         if entry is None or isinstance(entry.outcome, Exception):
             return False
         if entry.outcome is not None:
             reply(entry.outcome)
         elif entry.waiting is not None:
-            entry.waiting.append(reply)
+            entry.waiting[asker] = reply
         return True
 
     def inherit(self, old: tuple[str, int], new: tuple[str, int]) -> None:

@@ -366,7 +366,8 @@ class Cell:
         self._rest()
         if self.actor is not None and self.ready:
             try:
-                await asyncio.wait_for(self.actor.on_stop(), timeout_s)
+                async with asyncio.timeout(timeout_s):
+                    await self.actor.on_stop()
             except TimeoutError:
                 self.ctx.log.warning("on_stop took more than %.1f s", timeout_s)
             except Exception as problem:  # noqa: BLE001 (it ends anyway; the log keeps the reason)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from supervisor.address import ANY_INCARNATION
-from supervisor.asks import Outcome, ServedAsks
+from supervisor.asks import Asker, Outcome, ServedAsks
 from supervisor.cell import Cell, lane_of
 from supervisor.delivery import Delivery
 from supervisor.errors import (
@@ -82,6 +82,7 @@ class Inbound:
             and self._served.join(
                 (envelope.dst, envelope.dst_inc),
                 envelope.key,
+                (route, envelope.corr),
                 lambda outcome: self._reply(route, envelope, outcome),
             )
         ):
@@ -101,6 +102,7 @@ class Inbound:
                 message,
                 envelope.key,
                 deadline,
+                (route, envelope.corr),
                 lambda outcome: self._reply(route, envelope, outcome),
                 envelope.src,
                 envelope.trace,
@@ -150,6 +152,7 @@ class Inbound:
         message: Message,
         key: str,
         deadline: float,
+        asker: Asker,
         reply: Callable[[Outcome], None],
         source: str,
         trace: str,
@@ -158,7 +161,7 @@ class Inbound:
         if key:
             now = asyncio.get_running_loop().time()
             receiver = (cell.address.name, cell.address.incarnation)
-            answer = self._served.admit(receiver, key, deadline, now, reply)
+            answer = self._served.admit(receiver, key, deadline, now, asker, reply)
             if answer is None:
                 return
         else:

@@ -246,7 +246,10 @@ class Outbound:
         if self._system.tap is not None:
             self._system.tap.seen("local", "ask", pending.source, to.name, message)
         try:
-            self._system.inbound.admit(local, message, key, deadline, pending.resolve, pending.source, trace)
+            asker = (b"", pending.corr)
+            self._system.inbound.admit(
+                local, message, key, deadline, asker, pending.resolve, pending.source, trace
+            )
             outcome = await pending.wait(deadline)
         finally:
             self._pending.forget(pending.corr)

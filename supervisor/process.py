@@ -144,7 +144,8 @@ class ChildProcess:
         if timeout_s > 0:
             self.send_signal(signal.SIGTERM)
             try:
-                return await asyncio.wait_for(self.wait(), timeout_s)
+                async with asyncio.timeout(timeout_s):
+                    return await self.wait()
             except TimeoutError:
                 self._ordered = True
         self.kill()

@@ -249,6 +249,7 @@ async def test_a_resent_ask_takes_effect_once(tmp_path: Path) -> None:
         )
         await asyncio.gather(first, second)
         assert (await head.ask(address, Log(), Entries)).entries == ["block", "once"]
+        assert head.system.dead_letters.counts["reply: late"] == 0, "one answer for each asker"
 
 
 async def test_an_ask_to_an_older_incarnation_is_unreachable(tmp_path: Path) -> None:
