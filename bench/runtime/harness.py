@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 
-from bench.runtime.rows import OURS, RowSpec
+from bench.runtime.rows import OURS, ROWS, RowSpec
 from bench.runtime.task import MARK, Sizes, orders, pids_with
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,7 +83,8 @@ def interpreter(system: str) -> Path | None:
 def turns(specs: Sequence[RowSpec], systems: Sequence[str], rounds: int) -> Iterator[Turn]:
     """The order of the programs: group by group, round by round, the systems taking turns; every other round
     goes the other way, so that nobody always follows the same neighbour."""
-    ordered = sorted(specs, key=lambda spec: spec.group)
+    groups = list(dict.fromkeys(spec.group for spec in ROWS))  # in the order of the table
+    ordered = sorted(specs, key=lambda spec: groups.index(spec.group))
     for group, members in groupby(ordered, key=lambda spec: spec.group):
         in_group = list(members)
         for number in range(rounds):
