@@ -22,7 +22,7 @@ def view(place: str | Path) -> AbstractContextManager[JournalView]:
     if not is_url(str(place)):
         return view_file(Path(place))
     need_client(str(place))
-    from supervisor.postgres_journal import view_database
+    from supervisor.postgres_view import view_database
 
     return view_database(str(place))
 

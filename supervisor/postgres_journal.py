@@ -12,16 +12,14 @@ from typing import TypeVar
 
 import psycopg
 
-from supervisor import postgres_layout
 from supervisor.errors import Fenced, JournalAway
 from supervisor.group_commit import Committed, GroupCommit, Write
-from supervisor.journal_file import JournalView
-from supervisor.journal_rows import Row, StreamRows, damaged, row_checksum
+from supervisor.journal_rows import StreamRows, row_checksum
 from supervisor.postgres_layout import Database, LeaseTerm, connect, prepare, translated, without_password
+from supervisor.postgres_view import TRIAL, read_stream
 
 T = TypeVar("T")
 
-TRIAL = "(trial)"
 PROBE_BYTES = 64 << 10
 
 
@@ -257,26 +255,6 @@ def forget_jobs(url: str, stay: Sequence[str], count: int) -> None:
         db.close()
 
 
-def read_stream(db: Database, space: str, name: str) -> StreamRows | None:
-    """A stream as of one moment; None where there is none. Raises psycopg.Error."""
-    with db.transaction():
-        db.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        head = db.execute(
-            "SELECT incarnation, last_seq, base_seq FROM gleaner.streams WHERE space=%s AND name=%s",
-            (space, name),
-        ).fetchone()
-        if head is None:
-            return None
-        columns = "SELECT seq, kind, version, body, crc FROM"
-        where = "WHERE space=%s AND stream=%s"
-        row = db.execute(f"{columns} gleaner.snapshots {where}", (space, name)).fetchone()
-        events = db.execute(f"{columns} gleaner.events {where} ORDER BY seq", (space, name)).fetchall()
-    snapshot = None if row is None else Row(*row)
-    incarnation, last_seq, base_seq = head
-    rows = tuple(Row(*event) for event in events)
-    return StreamRows(name, incarnation, last_seq, base_seq, snapshot, rows)
-
-
 def _insert(db: Database, table: str, rows: Sequence[tuple[object, ...]]) -> None:
     """All rows with one statement."""
     if not rows:
@@ -287,41 +265,3 @@ def _insert(db: Database, table: str, rows: Sequence[tuple[object, ...]]) -> Non
         "%s::int[], %s::bytea[], %s::bigint[])",
         columns,
     )
-
-
-@contextmanager
-def view_database(url: str) -> Iterator[JournalView]:
-    """Every journal of a database, streams named `<space>: <stream>`. Raises JournalError."""
-    db = connect(url)
-    try:
-        yield _DatabaseView(url, db, postgres_layout.layout_of(db, url))
-    except psycopg.Error as problem:
-        raise translated(url, problem) from problem
-    finally:
-        db.close()
-
-
-class _DatabaseView:
-    """See `JournalView`. Each stream is read as of one moment; several are not."""
-
-    def __init__(self, url: str, db: Database, layout: int) -> None:
-        self.place, self.layout = without_password(url), layout
-        self._db = db
-
-    def names(self) -> list[str]:
-        found = self._db.execute("SELECT space, name FROM gleaner.streams ORDER BY space, name")
-        return [f"{space}: {name}" for space, name in found]
-
-    def rows(self, name: str) -> StreamRows | None:
-        space, _, stream = name.rpartition(": ")
-        return read_stream(self._db, space, stream)
-
-    def check(self) -> None:
-        """Rows without a stream; pages and checksums of pages are the server's."""
-        lost = self._db.execute(
-            "SELECT space, stream FROM gleaner.events UNION SELECT space, stream FROM gleaner.snapshots"
-            " WHERE stream<>%s EXCEPT SELECT space, name FROM gleaner.streams",
-            (TRIAL,),
-        ).fetchone()
-        if lost is not None:
-            raise damaged(self.place, f"there are events of {lost[0]}: {lost[1]}, and no such stream")

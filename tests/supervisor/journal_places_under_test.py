@@ -10,7 +10,8 @@ from postgres_server import PostgresServer
 from supervisor import JournalStore, SqliteJournal
 from supervisor.group_commit import Keeper, NewRow, Write
 from supervisor.journal_file import StreamContent, contents_of, view_file
-from supervisor.postgres_journal import PostgresJournal, PostgresKeeper, view_database
+from supervisor.postgres_journal import PostgresJournal, PostgresKeeper
+from supervisor.postgres_view import view_database
 from supervisor.sqlite_journal import SqliteKeeper
 
 

@@ -9,8 +9,9 @@ from postgres_server import PostgresServer, why_not
 
 from supervisor import JournalAway, JournalUnreadable, Message, SqliteJournal
 from supervisor.journal import Journal
-from supervisor.postgres_journal import PostgresJournal, view_database
+from supervisor.postgres_journal import PostgresJournal
 from supervisor.postgres_layout import without_password
+from supervisor.postgres_view import view_database
 
 
 class Pebble(Message, frozen=True):
