@@ -6,6 +6,7 @@ finish can be resumed; only one that did gets its `End` record.
 
 import asyncio
 import contextlib
+import sys
 import threading
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
@@ -26,12 +27,13 @@ from rlctl.interrupt import Interrupt, stopped
 from rlctl.live import Mode, follow, show
 from rlctl.progress import Progress
 from rlctl.runs import RunDir
-from supervisor import AskFailed, Done, Refused
+from supervisor import AskFailed, Done, Refused, Suspended
 
 SCHEDULER = "cluster/scheduler"
 SUBMIT_S = 60.0  # the scheduler starts the fleet before it answers
 STATUS_S = 5.0
 STATUS_PERIOD_S = 0.5
+WAIT_S = 3600.0  # for space on a full disk, say
 SILENT_S = 60.0  # without an answer from the scheduler; its restart takes a second
 
 
@@ -143,16 +145,28 @@ async def _job_done(cluster: Cluster, job: JobSpec, viewer: "_Viewer") -> None:
     except AskFailed as problem:
         raise failed(f"the cluster at {cluster.head.endpoint} did not take the job: {problem}") from problem
     viewer.start()
-    silent_s = 0.0
+    silent_s = waited_s = 0.0
+    told = ""
     while state.state == "running":
         await asyncio.sleep(STATUS_PERIOD_S)
         try:
             state = await cluster.ask(SCHEDULER, JobStatus(), expect=JobIs, deadline_s=STATUS_S)
-            silent_s = 0.0
+            silent_s, waits_for = 0.0, state.reason if state.state == "running" else ""
+        except Suspended as problem:
+            silent_s, waits_for = 0.0, str(problem)
         except AskFailed as problem:
+            waits_for = told
             silent_s += STATUS_PERIOD_S + STATUS_S
             if silent_s > SILENT_S:
                 raise failed(f"the scheduler has been silent for {silent_s:.0f} s: {problem}") from problem
+        if waits_for and not told:
+            sys.stderr.write(f"the job waits: {waits_for}\n")
+        elif told and not waits_for:
+            sys.stderr.write("the job goes on\n")
+        waited_s = waited_s + STATUS_PERIOD_S if waits_for else 0.0
+        told = waits_for
+        if waited_s > WAIT_S:
+            raise failed(f"the job waited for {waited_s / 60:.0f} minutes: {waits_for}")
     if state.state != "done":
         raise failed(f"the job {state.state}: {state.reason or 'no reason was given'}")
 

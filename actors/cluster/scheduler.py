@@ -179,7 +179,8 @@ class Scheduler(Actor):
 
     def _job_is(self) -> JobIs:
         run_id = self._now.job.run_id if self._now.job is not None else ""
-        return JobIs(state=self._now.state, run_id=run_id, reason=self._now.reason)
+        waits_for = self.ctx.journal.refuses() if self._now.state == "running" else ""
+        return JobIs(state=self._now.state, run_id=run_id, reason=self._now.reason or waits_for)
 
     async def _insist(self, message: StartFleet | StopFleet) -> None:
         """Until the Provider took it; it may be restarting."""

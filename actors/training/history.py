@@ -7,11 +7,15 @@ torn by a kill has no line end: the writer drops it, the readers wait for its re
 Times: `t_s` is seconds since the run began; after a resume it goes on from the last record.
 """
 
+import errno
 import math
+import os
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Literal
 
 import msgspec
+
+from supervisor import JournalFull
 
 MAX_LINE_BYTES = 1 << 20
 """A record is a few hundred bytes, a whole config a few thousand; anything this long is no history."""
@@ -19,6 +23,10 @@ MAX_LINE_BYTES = 1 << 20
 
 class HistoryError(ValueError):
     """A history that cannot be read; `str` says file, line and what to do."""
+
+
+class HistoryFull(JournalFull, OSError):
+    """The disk of the history takes nothing more. An actor is suspended by it, as by its journal's."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=str.lower):
@@ -137,11 +145,12 @@ class HistoryWriter:
             for record in follower.poll():
                 self._follow(record)
             end = follower.offset
-        self._file: BinaryIO = file.open("ab")
+        self._file = file.open("ab", buffering=0)
         self._file.truncate(end)  # a torn last line goes
 
     def write(self, record: AnyRecord) -> None:
-        """Append one record. Raises HistoryError, and writes nothing, for one that could not be read back."""
+        """Append one record. Raises HistoryError for one that could not be read back, HistoryFull where there
+        is no space; then nothing is written."""
         line = _encoder.encode(record)
         try:
             _decoder.decode(line)
@@ -149,8 +158,13 @@ class HistoryWriter:
             raise HistoryError(
                 f"{self._file.name}: a record that nobody could read: {error}: {record}"
             ) from error
-        self._file.write(line + b"\n")
-        self._file.flush()
+        end = self._file.seek(0, os.SEEK_END)
+        try:
+            if self._file.write(line + b"\n") != len(line) + 1:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as problem:
+            self._file.truncate(end)
+            raise HistoryFull(f"{self.path}: {problem.strerror}: free space there") from problem
         self._follow(record)
 
     def close(self) -> None:
