@@ -26,6 +26,7 @@ SETTINGS = {
     "max_connections": "60",
     "fsync": "off",  # the tests kill the server, not the machine
     "autovacuum": "off",
+    "dynamic_shared_memory_type": "mmap",  # nothing stays in /dev/shm of a server that was killed
     "log_min_messages": "fatal",
 }
 
