@@ -7,12 +7,12 @@ so that ten thousand idle actors cost memory alone.
 from __future__ import annotations
 
 import asyncio
-import contextvars
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from supervisor.actor import Actor, Handler, Suspected, Terminated
 from supervisor.address import Address
+from supervisor.belongings import IN_HAND, Belongings
 from supervisor.context import Context
 from supervisor.delivery import Deferred, Delivery, Exit, Leave
 from supervisor.errors import Crashed, JournalUnable, Overloaded, Refused, Suspended, Unreachable
@@ -28,10 +28,6 @@ __all__ = ["IN_HAND", "Cell", "lane_of"]
 
 TURN_MESSAGES = 128  # handled in one turn of the loop by one actor, so that others get theirs
 
-IN_HAND: contextvars.ContextVar[Cell | None] = contextvars.ContextVar("IN_HAND", default=None)
-"""The actor whose message the running task handles: what it sends inherits that message's deadline and trace.
-Background work of the actor has none."""
-
 _DONE = Done()
 
 
@@ -39,7 +35,7 @@ class Cell:
     """Runs one actor until it stops or crashes; then answers what still waited and reports its exit once."""
 
     __slots__ = (
-        "_closers",
+        "_belongings",
         "_deferred",
         "_ended",
         "_handlers",
@@ -49,9 +45,6 @@ class Cell:
         "_started",
         "_stopping",
         "_system",
-        "_tasks",
-        "_timer_id",
-        "_timers",
         "actor",
         "address",
         "ctx",
@@ -92,11 +85,8 @@ class Cell:
         self.factory = factory
         self._on_exit = on_exit
         self._started: asyncio.Future[None] | None = None
-        self._tasks: list[asyncio.Task[None]] | None = None
-        self._timers: dict[int, asyncio.TimerHandle] | None = None
-        self._timer_id = 0
+        self._belongings: Belongings | None = None
         self._deferred: list[Deferred] | None = None
-        self._closers: list[Callable[[], Coroutine[object, object, None]]] | None = None
         self._main: asyncio.Task[None] | None = None
         self._idle = False  # a message must wake it
         self._stopping = False
@@ -120,6 +110,13 @@ class Cell:
     def alive(self) -> bool:
         """Whether messages are still taken."""
         return not self._ended
+
+    @property
+    def belongings(self) -> Belongings:
+        """Its background tasks, timers and what it must close."""
+        if self._belongings is None:
+            self._belongings = Belongings(self)
+        return self._belongings
 
     @property
     def started(self) -> asyncio.Future[None]:
@@ -286,66 +283,6 @@ class Cell:
         self.dropped += 1
         _answer(delivery, Refused(f"{self.address} does not handle {kind_of(delivery.message)}"))
 
-    # -- what an actor has besides its mailbox --
-
-    def background(self, work: Coroutine[object, object, None], what: str) -> asyncio.Task[None]:
-        """See `Context.background`."""
-        context = contextvars.copy_context()
-        context.run(IN_HAND.set, None)
-        task = asyncio.get_running_loop().create_task(
-            work, name=f"{self.address.name}: {what}", context=context
-        )
-        if self._tasks is None:
-            self._tasks = []
-        self._tasks.append(task)
-        task.add_done_callback(self._background_done)
-        return task
-
-    def _background_done(self, task: asyncio.Task[None]) -> None:
-        if self._tasks is not None and task in self._tasks:
-            self._tasks.remove(task)
-        if not task.cancelled() and isinstance(problem := task.exception(), Exception):
-            self.crash(problem)
-
-    def every(self, period_s: float, message: Message) -> None:
-        """See `Context.every`."""
-        timers, timer = self._new_timer()
-        loop = asyncio.get_running_loop()
-
-        def beat() -> None:
-            self._offer(message, Lane.USER)
-            timers[timer] = loop.call_later(period_s, beat)
-
-        timers[timer] = loop.call_later(period_s, beat)
-
-    def after(self, delay_s: float, message: Message, lane: Lane) -> asyncio.TimerHandle:
-        """See `Context.after`."""
-        timers, timer = self._new_timer()
-
-        def fire() -> None:
-            timers.pop(timer, None)
-            self._offer(message, lane)
-
-        handle = asyncio.get_running_loop().call_later(delay_s, fire)
-        timers[timer] = handle
-        return handle
-
-    def _offer(self, message: Message, lane: Lane) -> None:
-        """A message to oneself; one that finds the mailbox full is skipped."""
-        self.take(Delivery(message, source=self.address.name), lane)
-
-    def _new_timer(self) -> tuple[dict[int, asyncio.TimerHandle], int]:
-        if self._timers is None:
-            self._timers = {}
-        self._timer_id += 1
-        return self._timers, self._timer_id
-
-    def at_end(self, close: Callable[[], Coroutine[object, object, None]]) -> None:
-        """See `Context.at_end`."""
-        if self._closers is None:
-            self._closers = []
-        self._closers.append(close)
-
     # -- the end --
 
     def leave(self) -> None:
@@ -392,12 +329,8 @@ class Cell:
         if self._ended:
             return
         self._ended = True
-        for task in list(self._tasks or ()):
-            task.cancel()
-        for timer in (self._timers or {}).values():
-            timer.cancel()
-        for close in reversed(self._closers or ()):
-            self._system.finish(close())
+        if self._belongings is not None:
+            self._belongings.release(self._system.finish)
         self.ctx.close()
         if self._started is not None and not self._started.done():
             self._started.set_exception(problem or Unreachable(f"{self.address} was stopped"))

@@ -198,19 +198,19 @@ class Context:
 
     def background(self, work: Coroutine[object, object, None], what: str) -> asyncio.Task[None]:
         """Run `work` beside the handlers; its failure crashes the actor, its task ends with the actor."""
-        return self._cell.background(work, what)
+        return self._cell.belongings.background(work, what)
 
     def every(self, period_s: float, message: Message) -> None:
         """Send `message` to oneself every `period_s`, skipping beats that found the mailbox full."""
-        self._cell.every(period_s, message)
+        self._cell.belongings.every(period_s, message)
 
     def after(self, delay_s: float, message: Message, lane: Lane = Lane.USER) -> asyncio.TimerHandle:
         """Send `message` to oneself once, `delay_s` from now."""
-        return self._cell.after(delay_s, message, lane)
+        return self._cell.belongings.after(delay_s, message, lane)
 
     def at_end(self, close: Callable[[], Coroutine[object, object, None]]) -> None:
         """Run `close` when this incarnation ends, however: what it opened must not outlive it."""
-        self._cell.at_end(close)
+        self._cell.belongings.at_end(close)
 
     async def offload(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run blocking `work` on this actor's own single thread, in the order of the calls."""
