@@ -107,6 +107,7 @@ class Hearing:
                 self._wire.refuse(route, error.reason, str(error))
             except Exception as error:  # noqa: BLE001 (the rest of the batch must not go down with it)
                 self._loop.call_exception_handler({"message": "delivery failed", "exception": error})
+        self._upkeep.flush_this_turn()
         if into.held > 2 * into.window:  # who obeys our limit cannot get there
             self._wire.refuse(
                 route, "over-limit", f"{into.held} messages are held, granted were {into.window}"

@@ -23,6 +23,7 @@ class Upkeep:
         self._limits = table.limits
         self._loop = asyncio.get_running_loop()
         self._dirty: list[LinkEnd] = []  # ends with messages of this turn
+        self._flushing = False  # `flush_dirty` comes in this turn
         self._owing: list[LinkEnd] = []  # ends that owe an acknowledgement
         self._ack_timer: asyncio.TimerHandle | None = None
         self._retry_timer: asyncio.TimerHandle | None = None
@@ -42,11 +43,18 @@ class Upkeep:
     def flush_soon(self, end: LinkEnd) -> None:
         """Send at the end of this turn of the loop."""
         self._dirty.append(end)
-        if len(self._dirty) == 1:
+        self.flush_this_turn()
+
+    def flush_this_turn(self) -> None:
+        """Flush after everything that is scheduled now: called when messages were delivered, so that their
+        answers leave in the turn in which they are made."""
+        if not self._flushing:
+            self._flushing = True
             self._loop.call_soon(self.flush_dirty)
 
     def flush_dirty(self) -> None:
         """Send what the turn has gathered."""
+        self._flushing = False
         dirty, self._dirty = self._dirty, []
         for end in dirty:
             self.flush(end)
