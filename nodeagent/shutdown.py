@@ -54,11 +54,13 @@ class Shutdown(asyncio.Event):
                 signal.signal(each, self._again)
 
     def _again(self, number: int, frame: FrameType | None) -> None:
-        self.clean_up()
-        text = f"{self._name}: {signal.Signals(number).name} again: ended at once, without order\n"
-        with contextlib.suppress(OSError):
-            os.write(2, text.encode())
-        os._exit(CUT_SHORT)
+        try:
+            self.clean_up()
+        finally:  # whatever this interrupted, and whatever went wrong
+            text = f"{self._name}: {signal.Signals(number).name} again: ended at once, without order\n"
+            with contextlib.suppress(OSError):
+                os.write(2, text.encode())
+            os._exit(CUT_SHORT)
 
     def clean_up(self) -> None:
         """Kill every process below this one and free what would outlive it."""

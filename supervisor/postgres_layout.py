@@ -23,6 +23,8 @@ STATEMENT_S = 30.0
 IDLE_S = 2.0
 """A host that freezes in the middle of a transaction lets go of its locks after so long: the server ends its
 session. It must be well below any lease."""
+GONE_S = 5
+"""A server notices that the host of a session is gone after so long."""
 _UPGRADE_LOCK = 0x676C6E72  # an arbitrary number of our own: one process upgrades at a time
 
 Database = Connection[tuple[Any, ...]]
@@ -53,8 +55,15 @@ def without_password(url: str) -> str:
 
 def connect(url: str) -> Database:
     """A session with our settings, in autocommit mode. Raises JournalAway, JournalError."""
-    limits_s = {"statement_timeout": STATEMENT_S, "idle_in_transaction_session_timeout": IDLE_S}
-    settings = " ".join(f"-c {name}={int(limit_s * 1000)}" for name, limit_s in limits_s.items())
+    limits = {
+        "statement_timeout": int(STATEMENT_S * 1000),
+        "idle_in_transaction_session_timeout": int(IDLE_S * 1000),
+        "tcp_keepalives_idle": 1,  # of the server's own end, which waits for two hours otherwise
+        "tcp_keepalives_interval": 1,
+        "tcp_keepalives_count": GONE_S - 1,
+        "tcp_user_timeout": GONE_S * 1000,
+    }
+    settings = " ".join(f"-c {name}={value}" for name, value in limits.items())
     try:
         return psycopg.connect(
             url,

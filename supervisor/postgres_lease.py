@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import psycopg
 
-from supervisor.errors import JournalError
+from supervisor.errors import JournalAway, JournalError
 from supervisor.postgres_layout import Database, LeaseTerm, connect, prepare, translated
 
 
@@ -39,7 +39,16 @@ class PostgresLease:
         self._prepared = False
 
     def acquire(self) -> LeaseTerm | None:
-        """Take the lease if nobody has it; None where somebody has. Raises JournalAway, JournalError."""
+        """Take the lease if nobody has it; None where somebody has. Raises JournalAway, JournalError.
+
+        Where a write of the last holder stands in the way it is ended for the next try."""
+        try:
+            return self._try_to_acquire()
+        except _Blocked:
+            self._end_writes()
+            raise
+
+    def _try_to_acquire(self) -> LeaseTerm | None:
         row = self._one(
             "INSERT INTO gleaner.leases AS held"
             " VALUES (%s, 1, %s, clock_timestamp() + %s * interval '1 second')"
@@ -48,6 +57,17 @@ class PostgresLease:
             (self.name, self.holder, self.lease_s),
         )
         return None if row is None else LeaseTerm(self.name, int(str(row[0])))
+
+    def _end_writes(self) -> None:
+        """End the sessions that hold the row of a lease that ran out. One that was cut off in the middle of a
+        request has no time limit in the server: it would hold the row until TCP gives up, after hours."""
+        self._one(
+            "SELECT count(pg_terminate_backend(locks.pid)) FROM pg_locks AS locks, gleaner.leases AS held"
+            " WHERE held.name=%s AND held.expires < clock_timestamp() AND locks.granted"
+            " AND locks.relation='gleaner.leases'::regclass AND locks.mode='RowShareLock'"
+            " AND locks.pid <> pg_backend_pid()",
+            (self.name,),
+        )
 
     def renew(self, term: LeaseTerm) -> bool:
         """Have it for another `lease_s` from now; False where a newer term began. Raises as `acquire`."""
@@ -87,7 +107,10 @@ class PostgresLease:
             return self._connected().execute(statement.encode(), values).fetchone()
         except psycopg.Error as problem:
             self.close()  # made anew with the next call
-            raise translated(self._url, problem) from problem
+            error = translated(self._url, problem)
+            if isinstance(problem, psycopg.errors.QueryCanceled):
+                error = _Blocked(str(error))
+            raise error from problem
 
     def _connected(self) -> Database:
         if self._db is None:
@@ -103,3 +126,7 @@ class PostgresLease:
                 raise
             self._db = db
         return self._db
+
+
+class _Blocked(JournalAway):
+    """Somebody holds the lease's row for longer than a statement may take."""

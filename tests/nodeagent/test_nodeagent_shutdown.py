@@ -150,11 +150,11 @@ def test_a_host_whose_head_is_gone_hands_over_to_nobody_and_does_not_wait_for_it
 
 
 HANGS = """
-import asyncio, sys, time
+import asyncio, os, sys, time
 from nodeagent.host import run_process
 
 async def main(stop):
-    stop.at_once(lambda: print("undone", flush=True))
+    stop.at_once(lambda: os.write(1, b"undone\\n"))
     print("up", flush=True)
     await stop.wait()
     print("asked", flush=True)
@@ -162,6 +162,21 @@ async def main(stop):
 
 sys.exit(run_process(main, "hangs"))
 """
+
+
+def test_a_second_signal_ends_a_process_whatever_goes_wrong_on_the_way() -> None:
+    program = HANGS.replace('lambda: os.write(1, b"undone\\n")', "lambda: 1 / 0")
+    assert program != HANGS
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        for word in ("up\n", "asked\n"):
+            assert process.stdout.readline() == word
+            process.send_signal(signal.SIGTERM)
+        assert process.wait(SOON_S) == CUT_SHORT
+    finally:
+        process.kill()
+        process.wait()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])

@@ -1,6 +1,8 @@
 """The lease of the head: one holder at a time, growing terms, no word of an older holder in any journal."""
 
 import asyncio
+import os
+import struct
 import time
 from uuid import uuid4
 
@@ -10,7 +12,7 @@ from postgres_server import PostgresServer
 from supervisor import Fenced, JournalAway, Message
 from supervisor.journal import Journal
 from supervisor.postgres_journal import PostgresJournal
-from supervisor.postgres_layout import LeaseTerm
+from supervisor.postgres_layout import IDLE_S, LeaseTerm, connect
 from supervisor.postgres_lease import PostgresLease
 
 SHORT_S = 0.4
@@ -128,6 +130,27 @@ async def test_a_holder_that_freezes_in_the_middle_of_a_write_does_not_keep_othe
     with pytest.raises(Fenced):
         await store.append("a", 1, [Ordered(number=1)])
     await store.close()
+    for lease in (first, second):
+        lease.close()
+
+
+def test_a_holder_that_is_cut_off_in_the_middle_of_its_words_does_not_keep_others_from_the_lease(
+    postgres: PostgresServer, journal_database: str, name: str
+) -> None:
+    """The server waits for the rest of a request: none of its own time limits counts there."""
+    first = PostgresLease(journal_database, name, "first", SHORT_S)
+    second = PostgresLease(journal_database, name, "second", SHORT_S)
+    term = acquired(first)
+    db = connect(journal_database)
+    db.execute("BEGIN")
+    db.execute("SELECT term FROM gleaner.leases WHERE name=%s FOR SHARE", (name,))
+    statement = b"\0SELECT 1\0\0\0"
+    # A Parse message without the Sync that ends a request (PostgreSQL documentation, 55.2.3).
+    os.write(db.fileno(), b"P" + struct.pack("!I", 4 + len(statement)) + statement)
+    time.sleep(IDLE_S + 1.0)
+    assert _insist(second).term == 2
+    db.close()
+    assert not first.renew(term)
     for lease in (first, second):
         lease.close()
 
