@@ -6,7 +6,8 @@ and what happens on time `link_upkeep`.
 - Each message of a link is delivered at most once and in order, in both directions; a connection that breaks
   and comes back loses nothing. A link that ends (`Link.DOWN`, `Link.REJECTED`) drops
   what was not acknowledged: whether the peer had it is not known. It is counted in `lost`.
-- Messages of one turn of the loop to the same process leave in one frame.
+- Messages of one turn of the loop to the same process leave in one frame; of many asks or answers,
+  `session.PROMPT_MESSAGES` at a time leave at once.
 - `send` never blocks. NO_CREDIT: the peer is behind (`LinkLimits`). A tell also obeys the limit that the
   peer grants: what its layer above has consumed, and a window; so a full mailbox there stops tells to that
   process, and neither asks, replies and system messages to it, nor anything to another process.

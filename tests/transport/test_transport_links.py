@@ -15,7 +15,7 @@ from transport.envelope import Envelope, Lane, Mode, encode
 from transport.link_end import LinkLimits
 from transport.links import Links
 from transport.refusal import BadField
-from transport.session import START_LIMIT
+from transport.session import PROMPT_MESSAGES, START_LIMIT
 from transport.wire import Link, Peer, Route, Sent
 
 LIMITS = LinkLimits(probe_s=0.1, answer_s=1.0)
@@ -90,10 +90,25 @@ async def test_messages_of_one_turn_leave_in_one_frame(eventually) -> None:
     frames: list[bytes] = []
     b.wire.deliver = lambda route, parts: frames.extend(parts) or True  # type: ignore[method-assign]
     for number in range(1, 31):
-        a.links.send(b.local, numbered(number))
+        a.links.send(b.local, numbered(number), tell=True)
     await eventually(lambda: bool(frames))
     [data] = [control_frame.decode(frame, print) for frame in frames]
     assert (data.first, len(data.envelopes)) == (2, 30)
+    await carrier.close()
+
+
+async def test_many_asks_of_one_turn_leave_before_it_ends_for_the_other_side_to_work_on() -> None:
+    carrier = Loopback()
+    a, b = Process(carrier, "a", 1), Process(carrier, "b", 2)
+    a.links.send(b.local, numbered(0))
+    while b.got != [0]:
+        await asyncio.sleep(0)
+    frames: list[bytes] = []
+    b.wire.deliver = lambda route, parts: frames.extend(parts) or True  # type: ignore[method-assign]
+    for number in range(1, 2 * PROMPT_MESSAGES):
+        a.links.send(b.local, numbered(number, Mode.ASK))
+    [data] = [control_frame.decode(frame, print) for frame in frames]
+    assert (data.first, len(data.envelopes)) == (2, PROMPT_MESSAGES)
     await carrier.close()
 
 
