@@ -5,6 +5,7 @@ import json
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -18,6 +19,21 @@ from bench.runtime.task import Sizes
 RESULTS = ROOT / "docs" / "benchmarks.json"
 
 
+def replaced(earlier: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
+    """The results of `earlier` with the rows that were measured again, and when that was.
+
+    Raises ValueError where the two cannot stand in one table."""
+    for what in ("sizes", "rounds"):
+        if earlier[what] != later[what]:
+            raise ValueError(f"rows with other {what} do not belong together: measure all of them again")
+    merged = dict(earlier)
+    for part in ("samples", "notes", "versions"):
+        merged[part] = {**earlier[part], **later[part]}
+    dated = {"rows": sorted(later["samples"]), **{key: later[key] for key in ("began", "machine")}}
+    merged["again"] = [*earlier.get("again", []), dated]
+    return merged
+
+
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.runtime", description=__doc__)
@@ -26,7 +42,12 @@ def main() -> None:
     parser.add_argument("--only", action="append", choices=names, metavar="ROW", help=", ".join(names))
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS), help="of these only")
     parser.add_argument("--quick", action="store_true", help="small sizes, for looking only")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results here")
+    parser.add_argument(
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="write the results here; with --only into what is there: the rows are replaced, and dated",
+    )
     parser.add_argument(
         "--write-docs",
         action="store_true",
@@ -65,6 +86,8 @@ def main() -> None:
                 "machine": before,
                 **asdict(results),
             }
+            if arguments.only and arguments.json.exists():
+                written = replaced(json.loads(arguments.json.read_text()), written)
             arguments.json.write_text(json.dumps(written, indent=1) + "\n")
 
 

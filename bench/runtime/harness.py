@@ -142,7 +142,7 @@ def run_program(turn: Turn, rows: list[str], sizes: Sizes, results: Results) -> 
                 end(mark)
                 program.wait()
         if code != 0 or not out.exists():
-            return f"exit {code}: {_last_line(log)}"
+            return f"{_ending(code)}: {_last_line(log)}"
         results.add(turn.system, json.loads(out.read_text()))
         return ""
     finally:
@@ -160,6 +160,10 @@ def end(mark: str) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.1)
+
+
+def _ending(code: int) -> str:
+    return f"ended by {signal.Signals(-code).name}" if code < 0 else f"exit {code}"
 
 
 def _last_line(log: Path) -> str:

@@ -51,6 +51,10 @@ def _opening(results: Mapping[str, Any]) -> list[str]:
         f"{results['began']}, {minutes} minutes, {results['rounds']} rounds in which the systems took turns.",
         f"Medians are shown. One rate or latency is measured for {sizes['seconds']:g} s after",
         f"{sizes['warm_up_s']:g} s of warm-up, the storm for {sizes['storm_s']:g} s.",
+        *(
+            f"The rows {', '.join(again['rows'])} were measured again, by all systems, at {again['began']}."
+            for again in results.get("again", [])
+        ),
         "`make bench-peers` makes the environments of the others.",
         "",
         "Machine: " + "; ".join(f"{key} {value}" for key, value in results["machine"].items()) + ".",

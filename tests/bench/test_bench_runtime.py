@@ -10,6 +10,7 @@ from array import array
 import pytest
 
 from bench.runtime import figure, harness, page, rows, task
+from bench.runtime.__main__ import replaced
 from bench.runtime.harness import Results, Turn, measure, run_program, turns
 from bench.runtime.rows import OURS, PEERS, ROWS, SYSTEMS, met, middle, row
 from bench.runtime.table import figure as shown
@@ -68,6 +69,27 @@ def test_systems_take_turns_and_every_other_round_goes_the_other_way() -> None:
         (1, "pyzmq", both),
     ]
     assert {turn.system for turn in order if turn.group == "death"} == {OURS, "ray"}
+
+
+def test_rows_that_are_measured_again_replace_the_old_ones_and_are_dated() -> None:
+    one = {
+        "sizes": {"seconds": 2.0},
+        "rounds": 5,
+        "began": "monday",
+        "machine": {},
+        "notes": {},
+        "versions": {},
+    }
+    earlier = {**one, "samples": {"tell": {"ray": {"per_s": [1.0]}}, "idle": {"ray": {"percent": [2.0]}}}}
+    later = {**one, "began": "friday", "samples": {"tell": {"ray": {"per_s": [3.0]}}}}
+    merged = replaced(earlier, later)
+    assert merged["samples"] == {**earlier["samples"], **later["samples"]}
+    assert (merged["began"], merged["again"]) == (
+        "monday",
+        [{"rows": ["tell"], "began": "friday", "machine": {}}],
+    )
+    with pytest.raises(ValueError, match="rounds"):
+        replaced(earlier, {**later, "rounds": 1})
 
 
 def test_a_median_of_rounds_most_of_which_never_saw_it_is_never() -> None:
