@@ -1,17 +1,17 @@
 """Data sockets, opened with the keys, the address and the limits of this process.
 
-Owns nothing that it opened: who opens a socket closes it.
+Owns nothing that it opened: who opens a socket closes it. What the sockets are made of is the carrier's.
 """
 
 from collections.abc import Callable, Sequence
 
-import zmq
-
 from transport.bulk import BulkServer, BulkSource, Chunk, PullResult, pull
+from transport.carrier import Carrier
 from transport.key_follower import KeyState
 from transport.keys import Bulk, NodeKeys
 from transport.token_frame import TokenFrame
 from transport.token_stream import StreamReceiver, StreamSender
+from transport.zmq_carrier import ZmqCarrier
 
 
 class Network:
@@ -20,7 +20,7 @@ class Network:
     Args:
         host: interface address to bind to.
         keys: CURVE keys of this node, None on loopback.
-        context: the process's ZeroMQ context.
+        carrier: opens the sockets; the real network's when none is given.
         bulk: where weights may travel unencrypted.
         key_state: what is in force of this node's key directory; None without one.
     """
@@ -29,7 +29,7 @@ class Network:
         self,
         host: str,
         keys: NodeKeys | None,
-        context: "zmq.Context[zmq.Socket[bytes]] | None" = None,
+        carrier: Carrier | None = None,
         *,
         bulk: Bulk = "loopback",
         key_state: Callable[[], KeyState] | None = None,
@@ -38,7 +38,7 @@ class Network:
         self._bulk = bulk
         self.host = host
         self._keys = keys
-        self._context = context
+        self._carrier = carrier or ZmqCarrier()
 
     def token_receiver(
         self,
@@ -49,7 +49,7 @@ class Network:
     ) -> StreamReceiver:
         """The manager's end of token streams, on a port of its own."""
         return StreamReceiver(
-            f"tcp://{self.host}:0", on_frame, have, window=window, keys=self._keys, context=self._context
+            f"tcp://{self.host}:0", on_frame, have, window=window, keys=self._keys, carrier=self._carrier
         )
 
     def token_sender(
@@ -61,13 +61,13 @@ class Network:
             incarnation,
             ring_frames=ring_frames,
             keys=self._keys,
-            context=self._context,
+            carrier=self._carrier,
             on_refused=on_refused,
         )
 
     async def bulk_server(self) -> BulkServer:
         """Serves ranges of published files to whoever holds a token. Raises RefusedToListen, CannotListen."""
-        server = BulkServer(self.host, keys=self._keys, bulk=self._bulk)
+        server = BulkServer(self.host, keys=self._keys, bulk=self._bulk, carrier=self._carrier)
         await server.start()
         return server
 
@@ -92,4 +92,5 @@ class Network:
             deadline_s=deadline_s,
             on_chunk=on_chunk,
             keys=self._keys,
+            carrier=self._carrier,
         )

@@ -6,7 +6,6 @@ Does not choose sources: the caller resumes elsewhere with the chunks that are n
 
 import asyncio
 import contextlib
-import socket
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,13 +24,15 @@ from transport.bulk_frames import (
     decode_answer,
     encode_request,
 )
+from transport.carrier import Carrier, Connection
 from transport.keys import NodeKeys
 from transport.refusal import NotAnEnvelope
+from transport.zmq_carrier import ZmqCarrier
 
 STALL_S = 2.0  # a source that does not deliver WAKE_BYTES (or the chunk's rest) in that time is given up
 RETRIES = 2  # of a chunk whose hash was wrong
 PIECE_BYTES = 1 << 20  # read and hashed at a time, while it is in the cache
-WAKE_BYTES = 512 << 10  # the kernel gathers so much before it wakes us: fewer turns of the loop
+WAKE_BYTES = 512 << 10  # gathered before we are woken: fewer turns of the loop
 
 
 class PullError(Exception):
@@ -85,6 +86,7 @@ async def pull(
     deadline_s: float,
     on_chunk: Callable[[Chunk], None] | None = None,
     keys: NodeKeys | None = None,
+    carrier: Carrier | None = None,
 ) -> PullResult:
     """Fetch `ranges` of `version` into `into` (each lands at its own offset), `window` requests in flight on
     one connection. `on_chunk` is called for each verified chunk. With `keys` it ends (`SourceGone`) when any
@@ -103,7 +105,7 @@ async def pull(
             f"a bulk token has {TOKEN_ID_BYTES + SECRET_BYTES} bytes, this has {len(source.token)}"
         )
     began_s = loop.time()
-    running = _Pull(source, version, ranges, into, window, on_chunk)
+    running = _Pull(source, version, ranges, into, window, on_chunk, carrier or ZmqCarrier())
     leave = keys.allowed.subscribe(running.on_keys) if keys is not None else None
     stall: asyncio.Timeout | None = None
     try:
@@ -131,6 +133,7 @@ class _Pull:
         into: memoryview,
         window: int,
         on_chunk: Callable[[Chunk], None] | None,
+        carrier: Carrier,
     ) -> None:
         self.done: list[Chunk] = []
         self.failures: Counter[Chunk] = Counter()
@@ -142,18 +145,14 @@ class _Pull:
         self._wanted = deque(ranges)
         self._in_flight: deque[tuple[int, Chunk]] = deque()  # the source answers in the order of requests
         self._tag = 0
-        self._connection: socket.socket | None = None
+        self._carrier = carrier
+        self._connection: Connection | None = None
         self._hung_up = False
         self._loop = asyncio.get_running_loop()
 
     async def run(self, stall: asyncio.Timeout) -> None:
-        host, _, port = self._source.endpoint.removeprefix("tcp://").rpartition(":")
-        family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
-        with socket.socket(family, socket.SOCK_STREAM) as connection:
-            self._connection = connection
-            connection.setblocking(False)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await self._loop.sock_connect(connection, (host.strip("[]"), int(port)))
+        connection = self._connection = await self._carrier.connect(self._source.endpoint)
+        with contextlib.closing(connection):
             head = memoryview(bytearray(ANSWER_BYTES))
             while self._wanted or self._in_flight:
                 if self._hung_up:
@@ -169,12 +168,12 @@ class _Pull:
 
     def on_keys(self, _added: frozenset[str], removed: frozenset[str]) -> None:
         """Hang up when a key was revoked."""
-        if removed and self._connection is not None:
+        if removed:
             self._hung_up = True
-            with contextlib.suppress(OSError):  # not connected yet, or closed already
-                self._connection.shutdown(socket.SHUT_RDWR)  # wakes whoever reads or writes
+            if self._connection is not None:
+                self._connection.hang_up()
 
-    async def _ask(self, connection: socket.socket) -> None:
+    async def _ask(self, connection: Connection) -> None:
         token_id, secret = self._source.token[:TOKEN_ID_BYTES], self._source.token[TOKEN_ID_BYTES:]
         requests = []
         while self._wanted and len(self._in_flight) < self._window:
@@ -184,11 +183,11 @@ class _Pull:
             request = Request(token_id, self._version, chunk.offset, chunk.length, self._tag)
             requests.append(encode_request(request, secret))
         if requests:
-            await self._loop.sock_sendall(connection, b"".join(requests))
+            await connection.send(b"".join(requests))
 
     async def _receive(
         self,
-        connection: socket.socket,
+        connection: Connection,
         place: memoryview,
         stall: asyncio.Timeout,
         on_piece: Callable[[memoryview], None] | None,
@@ -196,8 +195,7 @@ class _Pull:
         filled = 0
         while filled < len(place):
             enough = min(WAKE_BYTES, len(place) - filled)
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, enough)
-            count = await self._loop.sock_recv_into(connection, place[filled : filled + PIECE_BYTES])
+            count = await connection.receive(place[filled : filled + PIECE_BYTES], enough)
             if count == 0:
                 raise ConnectionResetError("hung up" if self._hung_up else "the source closed the connection")
             if on_piece is not None:

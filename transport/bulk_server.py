@@ -1,15 +1,12 @@
 """Serves ranges of published files over plain TCP.
 
-Owns the listening socket, the versions and the tokens. A published file is mapped, so what is in shared
+Owns the listener, the versions and the tokens. A published file is mapped, so what is in shared
 memory goes from there to the kernel without a copy. Files must stay as they are while published (replace,
 never truncate). Content is authorised, not encrypted. Knows no manifest: the puller checks every chunk.
 """
 
 import asyncio
-import mmap
-import os
-import secrets
-import socket
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -25,9 +22,10 @@ from transport.bulk_frames import (
     encode_answer,
     is_signed,
 )
-from transport.keys import Bulk, NodeKeys, require_clear_beyond_loopback, require_keys_beyond_loopback
+from transport.carrier import BulkListener, Carrier, Connection
+from transport.keys import Bulk, NodeKeys
 from transport.refusal import NotAnEnvelope, Refusals
-from transport.sockets import CannotListen
+from transport.zmq_carrier import ZmqCarrier
 
 MAX_CONNECTIONS = 256  # further ones are closed at once
 MAX_TOKENS = 4096  # beyond it the oldest is forgotten
@@ -48,16 +46,14 @@ class BulkServer:
         *,
         keys: NodeKeys | None = None,
         bulk: Bulk = "loopback",
+        carrier: Carrier | None = None,
     ) -> None:
-        host = f"[{bind_host}]" if ":" in bind_host else bind_host
-        require_keys_beyond_loopback(f"tcp://{host}:{port}", keys)
-        require_clear_beyond_loopback(f"tcp://{host}:{port}", bulk)
-        self._address = (bind_host, port)
+        self._carrier = carrier or ZmqCarrier()
+        self._listening: BulkListener = self._carrier.bulk_listener(bind_host, port, keys, bulk)
         self._files: dict[int, memoryview] = {}
         self._tokens: dict[bytes, tuple[bytes, int | None]] = {}
         self._refusals = Refusals("bulk server")
-        self._listening: socket.socket | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}  # the oldest first
         self._accepting: asyncio.Task[None] | None = None
         self._keys = keys
         self._leave_keys: Callable[[], None] | None = None
@@ -66,10 +62,7 @@ class BulkServer:
     @property
     def endpoint(self) -> str:
         """Where pullers connect, once started."""
-        if self._listening is None:
-            raise RuntimeError("the bulk server is not started")
-        host, port = self._listening.getsockname()[:2]
-        return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+        return self._listening.endpoint
 
     @property
     def refused(self) -> Counter[str]:
@@ -78,26 +71,14 @@ class BulkServer:
 
     async def start(self) -> None:
         """Listen. Raises `CannotListen`."""
-        family = socket.AF_INET6 if ":" in self._address[0] else socket.AF_INET
-        try:
-            self._listening = socket.create_server(self._address, family=family, backlog=128)
-        except OSError as error:
-            where = f"tcp://{self._address[0]}:{self._address[1]}"
-            raise CannotListen(
-                error.errno, f"{where}: {error.strerror}; give a free port of this host"
-            ) from None
-        self._listening.setblocking(False)
+        self._listening.open()
         if self._keys is not None:
             self._leave_keys = self._keys.allowed.subscribe(self._on_keys)
-        self._accepting = self._spawn(self._accept(self._listening))
+        self._accepting = self._spawn(self._accept())
 
     def publish(self, version: int, path: Path | str) -> None:
         """Serve a file as `version` from now on. Raises OSError, or ValueError for an empty file."""
-        fd = os.open(path, os.O_RDONLY)
-        try:
-            self._files[version] = memoryview(mmap.mmap(fd, 0, access=mmap.ACCESS_READ))
-        finally:
-            os.close(fd)
+        self._files[version] = self._carrier.content(path)
 
     def retire(self, version: int) -> None:
         """Stop serving a version; chunks under way are finished."""
@@ -107,7 +88,7 @@ class BulkServer:
         """A new token, for one version or for all; to be handed over on the control plane."""
         while len(self._tokens) >= MAX_TOKENS:
             del self._tokens[next(iter(self._tokens))]
-        token_id, secret = secrets.token_bytes(TOKEN_ID_BYTES), secrets.token_bytes(SECRET_BYTES)
+        token_id, secret = self._carrier.secret(TOKEN_ID_BYTES), self._carrier.secret(SECRET_BYTES)
         self._tokens[token_id] = (secret, version)
         return token_id + secret
 
@@ -123,8 +104,7 @@ class BulkServer:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if self._listening is not None:
-            self._listening.close()
+        self._listening.close()
         self._files.clear()
 
     def _on_keys(self, _added: frozenset[str], removed: frozenset[str]) -> None:
@@ -140,29 +120,26 @@ class BulkServer:
 
     def _spawn(self, work: Coroutine[object, None, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
         return task
 
-    async def _accept(self, listening: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
+    async def _accept(self) -> None:
         while True:
             try:
-                connection, address = await loop.sock_accept(listening)
+                connection, address = await self._listening.accept()
             except OSError as error:  # out of descriptors, or the peer left already
                 self._refusals.count("accept", "accept-failed", str(error))
                 await asyncio.sleep(0.05)
                 continue
             if len(self._tasks) > MAX_CONNECTIONS:
-                self._refusals.count(address[0], "too-many-connections", f"limit {MAX_CONNECTIONS}")
+                self._refusals.count(address, "too-many-connections", f"limit {MAX_CONNECTIONS}")
                 connection.close()
             else:
-                self._spawn(self._serve(connection, address[0]))
+                self._spawn(self._serve(connection, address))
 
-    async def _serve(self, connection: socket.socket, address: str) -> None:
-        with connection:
-            connection.setblocking(False)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    async def _serve(self, connection: Connection, address: str) -> None:
+        with contextlib.closing(connection):
             try:
                 patience_s = FIRST_REQUEST_S
                 while await self._serve_one(connection, address, patience_s):
@@ -174,14 +151,13 @@ class BulkServer:
             except OSError:
                 return  # the puller is gone, as pullers go; it asks another source or comes again
 
-    async def _serve_one(self, connection: socket.socket, address: str, patience_s: float) -> bool:
+    async def _serve_one(self, connection: Connection, address: str, patience_s: float) -> bool:
         """Answer one request; False when the connection is at its end."""
-        loop = asyncio.get_running_loop()
         frame = bytearray(REQUEST_BYTES)
         filled = 0
         async with asyncio.timeout(patience_s):
             while filled < REQUEST_BYTES:
-                count = await loop.sock_recv_into(connection, memoryview(frame)[filled:])
+                count = await connection.receive(memoryview(frame)[filled:])
                 if count == 0:
                     if filled:
                         self._refusals.count(address, "truncated", f"request of {filled} bytes")
@@ -193,9 +169,9 @@ class BulkServer:
         if status is not Status.OK:
             self._refusals.count(address, status.name.lower().replace("_", "-"), f"version {request.version}")
         async with asyncio.timeout(STALL_S):
-            await loop.sock_sendall(connection, answer)
+            await connection.send(answer)
             if payload:
-                await loop.sock_sendall(connection, payload)
+                await connection.send_content(payload)
         self.served_bytes += len(payload)
         await asyncio.sleep(0)  # while the puller takes everything nothing suspends: let others run
         return status is not Status.UNAUTHORIZED

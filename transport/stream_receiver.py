@@ -1,6 +1,6 @@
 """The manager's end of the token streams.
 
-Owns the ROUTER that all instances send to, the order of each stream, and the answers: have, ack, resend,
+Owns the hub that all instances send to, the order of each stream, and the answers: have, ack, resend,
 refused. What becomes of a frame is decided by `token_ring.ReceiveCursor`. Does not journal.
 """
 
@@ -8,18 +8,16 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import zmq
-
 from transport import stream_control, token_frame
+from transport.carrier import Carrier
 from transport.keys import Z85_KEY_CHARS, NodeKeys
-from transport.port import Port, Sock
 from transport.refusal import FrameError, Refusals
-from transport.sockets import default_context, open_router
 from transport.stream_control import Ack, Have, Hello, Refused, Resend
 from transport.token_frame import TokenFrame
 from transport.token_ring import ReceiveCursor, Verdict
 from transport.wire import Peer, Route
 from transport.zap import ROUTING_MARK
+from transport.zmq_carrier import ZmqCarrier
 
 WINDOW_FRAMES = 256  # unacknowledged frames in flight for each instance
 NOBODY: Route = b""  # where a stream is answered whose instance is trusted no longer
@@ -45,26 +43,30 @@ class StreamReceiver:
         *,
         window: int = WINDOW_FRAMES,
         keys: NodeKeys | None = None,
-        context: zmq.Context[Sock] | None = None,
+        carrier: Carrier | None = None,
     ) -> None:
         self._on_frame = on_frame
         self._have = have
         self._window = window
-        self._context = context or default_context()
         self._refusals = Refusals("token streams")
         self.duplicates = 0  # frames that came again and were dropped
         self.gaps = 0  # frames that came too early and were dropped
         self._streams: dict[tuple[str, int], _Stream] = {}
-        listener = open_router(self._context, bind, keys, self._on_stranger, hwm=2 * window)
-        self._local, self._gate = listener.local, listener.gate
-        self._port = Port(listener.sock, self._on_frames, receive=listener.receive, on_refused=self._on_bad)
+        self._hub = (carrier or ZmqCarrier()).hub(
+            bind,
+            keys,
+            self._on_frames,
+            hwm=2 * window,
+            on_refused=self._on_bad,
+            on_stranger=self._on_stranger,
+        )
         self._leave_keys = keys.allowed.subscribe(self._on_keys) if keys is not None else None
         self._closed = False
 
     @property
     def local(self) -> Peer:
         """Where senders connect."""
-        return self._local
+        return self._hub.local
 
     @property
     def refused(self) -> Counter[str]:
@@ -89,9 +91,7 @@ class StreamReceiver:
         """Stop receiving. Senders keep what is not acknowledged."""
         if not self._closed:
             self._closed = True
-            self._port.close()
-            if self._gate is not None:
-                self._gate.close()
+            self._hub.close()
             if self._leave_keys is not None:
                 self._leave_keys()
 
@@ -164,13 +164,8 @@ class StreamReceiver:
         return False
 
     def _answer(self, route: Route, message: stream_control.FromReceiver) -> None:
-        if route == NOBODY:
-            return
-        try:
-            self._port.send([route, *stream_control.encode(message)])  # not taken: the next hello asks again
-        except zmq.ZMQError as error:
-            if error.errno != zmq.EHOSTUNREACH:  # the sender is gone; it says hello when it is back
-                raise
+        if route != NOBODY:  # not taken, or the sender is gone: its next hello asks again
+            self._hub.send(route, stream_control.encode(message))
 
     def _on_keys(self, _added: frozenset[str], removed: frozenset[str]) -> None:
         """Forget the streams of revoked keys: at once, or when what they delivered is journaled, so that

@@ -1,37 +1,30 @@
 """The instance's end of a token stream.
 
-Owns the DEALER to the manager: hello after every connection, sending within the credit, re-sending,
+Owns the line to the manager: hello after every connection, sending within the credit, re-sending,
 redialling after silence. What may be sent is decided by `token_ring.SendRing`.
 """
 
 import asyncio
-import itertools
-import os
 from collections import Counter
 from collections.abc import Callable
 
-import zmq
 from numpy.typing import ArrayLike
 
 from transport import stream_control, token_frame
+from transport.carrier import Carrier, Line, LineEvent
 from transport.keys import NodeKeys
-from transport.port import MonitorPort, Port, Sock
 from transport.refusal import BadField, FrameError, Refusals
-from transport.sockets import default_context, open_dealer
 from transport.stream_control import Ack, Have, Hello, Refused, Resend
 from transport.token_frame import ROW_BYTES
 from transport.token_ring import LostByReceiver, SendRing
 from transport.wire import Peer
-from transport.zap import owned_routing_id
+from transport.zmq_carrier import ZmqCarrier
 
 RING_FRAMES = 4096  # about a minute and a half of decoding at 45 steps a second
 HELLO_PERIOD_S = 0.25  # how soon silence is answered by another hello
 REDIAL_S = 5.0  # a connection that brings no answer for so long is made anew
 
 REFUSED_S = 0.5  # who was not admitted asks again so soon; it may be trusted by then
-
-_DIAL_EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-_numbers = itertools.count(1)  # of this process: no two connections share a routing id
 
 
 class StreamRefused(Exception):
@@ -52,7 +45,7 @@ class StreamSender:
         ring_frames: int = RING_FRAMES,
         on_refused: Callable[[str], None] | None = None,
         keys: NodeKeys | None = None,
-        context: zmq.Context[Sock] | None = None,
+        carrier: Carrier | None = None,
         hello_period_s: float = HELLO_PERIOD_S,
     ) -> None:
         self._stream = stream
@@ -60,12 +53,11 @@ class StreamSender:
         self._ring: SendRing[list[bytes]] = SendRing(ring_frames)
         self._on_refused = on_refused
         self._keys = keys
-        self._context = context or default_context()
+        self._carrier = carrier or ZmqCarrier()
         self._period_s = hello_period_s
         self._refusals = Refusals(f"stream {stream}#{incarnation}")
         self._to: Peer | None = None
-        self._port: Port | None = None
-        self._monitor: MonitorPort | None = None
+        self._line: Line | None = None
         self._room = asyncio.Event()
         self._acked_before = 0
         self._loop = asyncio.get_running_loop()
@@ -103,15 +95,8 @@ class StreamSender:
         self._to = to
         self._silent_since = self._loop.time()
         self._redial_s = REDIAL_S
-        name = f"{self._stream[:40]}#{self._incarnation}#{os.getpid():x}.{next(_numbers)}"
-        sock = open_dealer(self._context, to, owned_routing_id(name, self._keys), self._keys)
-        self._monitor = MonitorPort(sock, _DIAL_EVENTS, self._on_event)
-        self._port = Port(sock, self._on_frames)
-        try:
-            sock.connect(to.endpoint)
-        except zmq.ZMQError as error:
-            self._disconnect()
-            raise ValueError(f"{to.endpoint} cannot be dialled: {error.strerror}") from None
+        name = f"{self._stream[:40]}#{self._incarnation}"
+        self._line = self._carrier.dial(to, name, self._keys, self._on_frames, self._on_event)
 
     def send(self, slots: ArrayLike, tokens: ArrayLike, logprobs: ArrayLike, flags: ArrayLike) -> bool:
         """Take one decode step's rows. False: the ring is full (or the stream refused), nothing was taken."""
@@ -151,10 +136,9 @@ class StreamSender:
 
     def _disconnect(self) -> None:
         self._ring.disconnected()
-        if self._monitor is not None and self._port is not None:
-            self._monitor.close()
-            self._port.close()
-            self._monitor = self._port = None
+        if self._line is not None:
+            self._line.close()
+            self._line = None
 
     def _tick(self) -> None:
         self._timer = self._loop.call_later(self._period_s, self._tick)
@@ -183,24 +167,23 @@ class StreamSender:
             self._redial(self._to)
 
     def _say_hello(self) -> None:
-        if self._port is not None:
+        if self._line is not None:
             hello = Hello(stream_control.MAJOR, self._stream, self._incarnation, self._ring.sent)
-            self._port.send(stream_control.encode(hello))
+            self._line.send(stream_control.encode(hello))
 
     def _flush(self) -> None:
-        while self._port is not None and (frame := self._ring.sendable()) is not None:
-            if not self._port.send(frame):
+        while self._line is not None and (frame := self._ring.sendable()) is not None:
+            if not self._line.send(frame):
                 return  # the next acknowledgement or tick goes on
             self._ring.advance()
 
-    def _on_event(self, event: int, _value: int) -> None:
-        if event == zmq.EVENT_DISCONNECTED:
+    def _on_event(self, event: LineEvent) -> None:
+        if event is LineEvent.LOST:
             self._ring.disconnected()
-        elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:  # libzmq does not try again
+        elif event is LineEvent.REJECTED:
             self._refusals.count(str(self._to), "rejected", "the receiver does not admit our key")
             self._redial_s = REFUSED_S
-        elif self._port is not None:
-            self._port.writable()  # lets the socket notice its new connection
+        else:
             self._say_hello()
 
     def _on_frames(self, frames: list[bytes]) -> None:

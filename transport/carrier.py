@@ -1,0 +1,134 @@
+"""The seam between data transfer and whatever carries its bytes: token streams and bulk transfer open their
+sockets here, and nowhere else.
+
+Owns the words and the contract. Real sockets are `zmq_carrier`; a simulated network keeps the same promises.
+Control links have a seam of their own (`wire`). Knows no frame, no token and no range.
+
+What every `Carrier` promises:
+- Nothing blocks. `send` of a line or hub takes the frames or says that it does not.
+- Frames of one connection arrive in order, at most once; what is under way when it breaks is lost.
+- A line connects again by itself until it is closed or rejected, under the same route.
+- Bytes of a `Connection` arrive in order and complete, or the connection fails with an OSError.
+- Callbacks run on the loop, one at a time; none comes after `close`.
+"""
+
+import enum
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from transport.keys import Bulk, NodeKeys
+from transport.refusal import FrameError
+from transport.wire import Peer, Route, Sent
+
+
+class LineEvent(enum.Enum):
+    """What happens to the connection of a line."""
+
+    UP = "up"  # connected, for the first time or again
+    LOST = "lost"  # the connection broke; another attempt follows
+    REJECTED = "rejected"  # the listener does not admit us; no attempt follows
+
+
+class Line(Protocol):
+    """The dialling end of a token stream's connection."""
+
+    def send(self, frames: Sequence[bytes]) -> bool:
+        """Take a message; False when there is no connection, or too much waits on it."""
+
+    def close(self) -> None:
+        """Hang up; what is under way may be lost. A second call does nothing."""
+
+
+class Hub(Protocol):
+    """The listening end of token streams."""
+
+    @property
+    def local(self) -> Peer:
+        """Where lines connect."""
+
+    def send(self, route: Route, frames: Sequence[bytes]) -> Sent:
+        """Answer the line that speaks under `route`; NO_ROUTE when it is gone."""
+
+    def close(self) -> None:
+        """Stop listening and break every connection. A second call does nothing."""
+
+
+class Connection(Protocol):
+    """One established connection of a bulk transfer. Every method raises OSError when it broke."""
+
+    async def receive(self, place: memoryview, enough: int = 1) -> int:
+        """Put the next bytes in `place`: their number, 0 at the end. Waits until about `enough` are there, to
+        be woken less often; may come back with fewer."""
+
+    async def send(self, data: bytes) -> None:
+        """Send a header: all of it is taken when this returns."""
+
+    async def send_content(self, content: memoryview) -> None:
+        """Send a range of a published file: all of it is taken when this returns."""
+
+    def hang_up(self) -> None:
+        """End it from any callback: whoever waits in `receive` gets 0, in `send` an OSError."""
+
+    def close(self) -> None:
+        """Release it. A second call does nothing."""
+
+
+class BulkListener(Protocol):
+    """Where pullers connect."""
+
+    @property
+    def endpoint(self) -> str:
+        """Its address. Raises RuntimeError before `open`."""
+
+    def open(self) -> None:
+        """Listen. Raises `CannotListen`."""
+
+    async def accept(self) -> tuple[Connection, str]:
+        """The next connection, and the address it comes from. Raises OSError when there is none to be had
+        now (out of descriptors, or the peer left already): try again."""
+
+    def close(self) -> None:
+        """Stop listening; accepted connections stay. A second call does nothing."""
+
+
+class Carrier(Protocol):
+    """Opens the data sockets of one process, on its running loop. See the module."""
+
+    def dial(
+        self,
+        peer: Peer,
+        name: str,
+        keys: NodeKeys | None,
+        on_frames: Callable[[list[bytes]], None],
+        on_event: Callable[[LineEvent], None],
+    ) -> Line:
+        """A line to `peer`; `name` is made unique in what others see. Raises ValueError for an address that
+        cannot be dialled, with keys also for a peer without one, or whose key was revoked here."""
+
+    def hub(
+        self,
+        bind: str,
+        keys: NodeKeys | None,
+        on_frames: Callable[[list[bytes]], None],
+        *,
+        hwm: int,
+        on_refused: Callable[[FrameError], None],
+        on_stranger: Callable[[str, str], None],
+    ) -> Hub:
+        """Listen for lines at `bind` ("tcp://HOST:PORT", port 0: any). `on_frames` gets each message behind
+        its route; `hwm` messages may wait in each direction of a connection. Raises `RefusedToListen` or
+        `CannotListen`."""
+
+    def bulk_listener(self, host: str, port: int, keys: NodeKeys | None, bulk: Bulk) -> BulkListener:
+        """A listener that is not open yet. Raises `RefusedToListen`: beyond loopback it needs keys, and
+        `bulk` "clear"."""
+
+    async def connect(self, endpoint: str) -> Connection:
+        """Connect to a bulk listener. Raises OSError, or ValueError for what is no endpoint."""
+
+    def content(self, path: Path | str) -> memoryview:
+        """The bytes of a file that is published. Raises OSError, or ValueError for an empty file."""
+
+    def secret(self, size_bytes: int) -> bytes:
+        """Bytes that nobody guesses."""
