@@ -51,6 +51,18 @@ class JournalStore(Protocol):
         """Commit what waits and close."""
 
 
+class Journals(JournalStore, Protocol):
+    """The store of a whole process, which a node opens and its actors share."""
+
+    @property
+    def place(self) -> str:
+        """For messages: where it keeps what it is given."""
+
+    def newest_incarnation(self) -> Awaitable[int]:
+        """Of all that ever wrote here: a process's incarnations must begin above it, whatever its clock says.
+        Raises (when awaited): JournalError."""
+
+
 class Journal:
     """One actor's stream."""
 

@@ -91,14 +91,14 @@ class ActorSystem:
         self.outbound = Outbound(self)
         self.inbound = Inbound(self)
         self._tasks: list[asyncio.Task[None]] = []
-        self._finishing: set[asyncio.Task[None]] = set()
+        self._finishing: dict[asyncio.Task[None], None] = {}  # a set has no order
         self._closed = False
 
     def finish(self, work: Coroutine[object, object, None]) -> None:
         """Run what an ended actor left to close; `close` waits for it."""
         task = asyncio.get_running_loop().create_task(work)
-        self._finishing.add(task)
-        task.add_done_callback(self._finishing.discard)
+        self._finishing[task] = None
+        task.add_done_callback(self._finishing.pop)
 
     def start(self) -> None:
         """Begin to receive; call once, on the running loop."""

@@ -1,0 +1,187 @@
+"""The disk of one simulated host: it survives its processes, and the host.
+
+Owns what a write is worth: one that is committed is there whatever dies after it; one that a kill cut off
+happened or did not, or lies there half and is dropped by the next to open the journal, as SQLite's recovery
+does with the tail of its log. A full disk refuses and has lost nothing. How long a write takes, and what
+becomes of one that is cut off, is drawn from the seed. A power cut that takes back what was acknowledged is
+not modelled: journals here promise what a kill leaves (`SqliteJournal`, `durable=False`).
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections import Counter
+from collections.abc import Sequence
+
+from sim.files import SimFiles, SimMemory
+from sim.journal import SimJournal
+from sim.kept_streams import KeptStreams
+from sim.loop import SimLoop
+from sim.process_loop import ProcessLoop
+from supervisor.errors import JournalError, JournalFull
+from supervisor.group_commit import Committed, Write
+
+__all__ = ["SimDisk", "SimFiles", "SimJournal", "SimMemory"]
+
+SYNC_S = 0.0004
+"""A commit of a group to a local disk, without waiting for its platters: a write into the page cache and its
+bookkeeping; the mean of an exponential."""
+STALL_PROBABILITY = 0.002
+STALL_S = (0.02, 0.2)
+"""Now and then a commit waits for the disk to write back: tenths of a second, as on a busy cloud volume."""
+LOOK_S = 0.0002  # a claim or a read
+
+FATES = ("kept", "torn", "lost")
+
+
+class SimDisk:
+    """See the module.
+
+    Args:
+        loop: whose time it lives in.
+        rng: its own stream of randomness, from the seed and the host's name.
+        host: for messages.
+    """
+
+    def __init__(self, loop: SimLoop, rng: random.Random, host: str) -> None:
+        self.loop = loop
+        self.host = host
+        self.counts: Counter[str] = Counter()
+        """What happened to it: "cut off: kept", "cut off: torn", "cut off: lost", "tail repaired", "refused:
+        full"."""
+        self.files = SimFiles(self._check_space)
+        """Checkpoints and the like; a full disk refuses them with ENOSPC."""
+        self.slowness = 1.0
+        """How many times longer than usual everything takes."""
+        self._rng = rng
+        self._full = False
+        self._low = False
+        self._journals: dict[str, KeptStreams] = {}
+
+    # -- for production code --
+
+    def journal(self, place: str, process: ProcessLoop, *, commit_s: float) -> SimJournal:
+        """Open the journal at `place` for `process`, made if there is none. Raises JournalFull."""
+        kept = self._journals.get(place)
+        if kept is None:
+            if self._full:
+                raise JournalFull(self._why_full(place))
+            kept = self._journals[place] = KeptStreams(
+                place, lambda: self._why_full(place), lambda: self._why_low(place)
+            )
+        if kept.torn:
+            kept.torn = False
+            self._count("tail repaired", place)
+        return SimJournal(self, kept, process, commit_s)
+
+    def places(self, folder: str = "") -> list[str]:
+        """The journals below `folder`, by name."""
+        return sorted(place for place in self._journals if place.startswith(folder))
+
+    def delete_journal(self, place: str) -> None:
+        """Forget it; no error where there is none."""
+        self._journals.pop(place, None)
+
+    def view(self, place: str) -> KeptStreams:
+        """A journal as it is now, for who looks from outside. Raises JournalError where there is none."""
+        kept = self._journals.get(place)
+        if kept is None:
+            raise JournalError(f"{place}: no such journal on the disk of {self.host}")
+        return kept
+
+    # -- for faults --
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing can be written."""
+        return self._full
+
+    def fill(self) -> None:
+        """No space is left: every write is refused until `make_room`."""
+        self.loop.trace.note("disk full", self.host)
+        self._full = True
+
+    def run_low(self) -> None:
+        """Little space is left: writes are taken, new work should not be begun."""
+        self.loop.trace.note("disk low", self.host)
+        self._low = True
+
+    def make_room(self) -> None:
+        """There is space again."""
+        self.loop.trace.note("disk has room", self.host)
+        self._full = self._low = False
+
+    def slow(self, factor: float) -> None:
+        """Let everything take `factor` times as long; 1 is the usual pace."""
+        if factor < 1:
+            raise ValueError(f"a disk can be slowed by 1 and more, not {factor}")
+        self.loop.trace.note("disk slow", self.host, factor)
+        self.slowness = factor
+
+    def damage(self, place: str) -> str:
+        """Flip a bit in the newest row of a journal: whoever replays it must refuse. The stream that it was
+        in, "" where nothing is written there yet. Raises JournalError where there is no such journal."""
+        stream = self.view(place).damage()
+        self.loop.trace.note("disk damages", self.host, place, stream)
+        return stream
+
+    def wipe(self) -> None:
+        """Another disk, an empty one."""
+        self.loop.trace.note("disk wiped", self.host)
+        self._journals.clear()
+        self.files.forget()
+        self._full = self._low = False
+
+    # -- for its journals --
+
+    def sync_s(self) -> float:
+        """How long the next commit takes."""
+        seconds = self._rng.expovariate(1 / SYNC_S)
+        if self._rng.random() < STALL_PROBABILITY:
+            seconds += self._rng.uniform(*STALL_S)
+        return seconds * self.slowness
+
+    def look_s(self) -> float:
+        """How long a claim or a read takes."""
+        return LOOK_S * self.slowness
+
+    def commit(self, kept: KeptStreams, writes: Sequence[Write]) -> list[Committed | Exception]:
+        """They reach the disk, all or none. Raises JournalFull."""
+        try:
+            results = kept.commit(writes)
+        except JournalFull:
+            self._count("refused: full", kept.place)
+            raise
+        for write, result in zip(writes, results, strict=True):
+            if isinstance(result, Committed):
+                kinds = "snapshot" if write.is_snapshot else "events"
+                self.loop.trace.note(
+                    kinds, self.host, kept.place, write.stream, result.seq, *(row.body for row in write.rows)
+                )
+            else:
+                self._count("refused: fenced", f"{kept.place} {write.stream}")
+        return results
+
+    def cut_off(self, kept: KeptStreams, writes: Sequence[Write]) -> None:
+        """The process that writes them has died meanwhile."""
+        fate = self._rng.choice(FATES)
+        self._count(f"cut off: {fate}", kept.place)
+        if fate == "kept" and not self._full:
+            self.commit(kept, writes)
+        elif fate == "torn":
+            kept.torn = True
+
+    def _count(self, what: str, where: str) -> None:
+        self.counts[what] += 1
+        self.loop.trace.note("disk", self.host, what, where)
+
+    def _why_full(self, place: str) -> str:
+        return f"{place}: no space is left on the disk of {self.host}: free some" if self._full else ""
+
+    def _why_low(self, place: str) -> str:
+        return f"{place}: little space is left on the disk of {self.host}: free some" if self._low else ""
+
+    def _check_space(self, _bytes_more: int) -> None:
+        if self._full:
+            raise OSError(errno.ENOSPC, f"no space is left on the disk of {self.host}")

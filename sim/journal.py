@@ -1,0 +1,231 @@
+"""Group commit on virtual time: what the thread of `group_commit.GroupCommit` does, without the thread.
+
+Owns the queue of one process's journal and the moments at which a write begins, reaches the disk and is
+acknowledged. Between the first and the second a kill cuts it off, and the disk says what became of it; after
+the second it is there, whether or not anybody was told. A process that is frozen meanwhile is told when it
+goes on: its write was in the kernel's hands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from sim.kept_streams import KeptStreams
+from sim.process_loop import ProcessLoop, TimerTurn
+from supervisor.errors import JournalError, JournalFull, JournalUnable
+from supervisor.group_commit import MAX_WAITING, Committed, NewRow, Write
+from supervisor.journal import Replayed
+from supervisor.message import Message, encode_body, kind_of
+
+if TYPE_CHECKING:
+    from sim.disk import SimDisk
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class _Queued:
+    write: Write
+    done: asyncio.Future[int]
+
+
+@dataclass(slots=True)
+class _Call(Generic[T]):
+    work: Callable[[], T]
+    done: asyncio.Future[T]
+
+    def run(self) -> Callable[[], None]:
+        """Do it now; what this returns tells who waits."""
+        try:
+            result = self.work()
+        except Exception as problem:  # noqa: BLE001 (it serves others; the caller gets it)
+            error = problem
+            return lambda: _fail(self.done, error)
+        return lambda: _resolve(self.done, result)
+
+
+@dataclass(slots=True)
+class Group:
+    """Writes that are committed at once."""
+
+    queued: list[_Queued] = field(default_factory=list)
+
+    @property
+    def writes(self) -> list[Write]:
+        """In order."""
+        return [queued.write for queued in self.queued]
+
+
+class SimJournal:
+    """A `supervisor.journal.Journals` of one process, made by `SimDisk.journal`.
+
+    Args:
+        disk: on which it lies. kept: its rows there.
+        process: whose it is.
+        commit_s: how long a group gathers before it is committed.
+    """
+
+    def __init__(self, disk: SimDisk, kept: KeptStreams, process: ProcessLoop, commit_s: float) -> None:
+        self._disk = disk
+        self._kept = kept
+        self._process = process
+        self._commit_s = commit_s
+        self._queue: deque[_Queued | _Call[object]] = deque()
+        self._works = False
+        self._closed = False
+        self._idle: asyncio.Future[None] | None = None  # for who closes it
+        self._in_flight: tuple[Group, TimerTurn] | None = None
+        self._unable = ""
+        process.at_death(self._cut_off)
+
+    @property
+    def place(self) -> str:
+        """For messages: where it keeps what it is given."""
+        return self._kept.place
+
+    def open(self, stream: str, incarnation: int) -> asyncio.Future[None]:
+        """See `JournalStore.open`."""
+        return self._call(lambda: self._kept.claim(stream, incarnation))
+
+    def append(self, stream: str, incarnation: int, events: Sequence[Message]) -> asyncio.Future[int]:
+        """See `JournalStore.append`."""
+        return self._write(Write(stream, incarnation, [_row(event) for event in events], False))
+
+    def snapshot(self, stream: str, incarnation: int, state: Message) -> asyncio.Future[int]:
+        """See `JournalStore.snapshot`."""
+        return self._write(Write(stream, incarnation, [_row(state)], True))
+
+    def read(self, stream: str) -> asyncio.Future[Replayed]:
+        """See `JournalStore.read`."""
+        return self._call(lambda: self._kept.read(stream).replay(self._kept.place))
+
+    def newest_incarnation(self) -> asyncio.Future[int]:
+        """Of all that ever wrote here."""
+        return self._call(self._kept.newest_incarnation)
+
+    def probe(self) -> asyncio.Future[None]:
+        """See `JournalStore.probe`."""
+
+        def probe() -> None:
+            self._kept.probe()
+            self._unable = ""
+
+        return self._call(probe)
+
+    def refuses(self) -> str:
+        """See `JournalStore.refuses`."""
+        return self._unable or self._kept.low()
+
+    async def close(self) -> None:
+        """See `JournalStore.close`."""
+        self._closed = True
+        while self._works:
+            if self._idle is None:
+                self._idle = self._process.create_future()
+            await asyncio.shield(self._idle)
+
+    # -- the caller's side --
+
+    def _write(self, write: Write) -> asyncio.Future[int]:
+        done: asyncio.Future[int] = self._process.create_future()
+        self._put(_Queued(write, done), done, self._commit_s)
+        return done
+
+    def _call(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        done: asyncio.Future[T] = self._process.create_future()
+        self._put(_Call(work, done), done, 0.0)  # type: ignore[arg-type]  # its result is its caller's
+        return done
+
+    def _put(self, item: _Queued | _Call[object], done: asyncio.Future[T], gather_s: float) -> None:
+        if self._closed:
+            done.set_exception(JournalError(f"{self.place}: the journal is closed"))
+        elif len(self._queue) >= MAX_WAITING:
+            done.set_exception(
+                JournalFull(f"{self.place}: {MAX_WAITING} calls wait for the disk; is it stuck?")
+            )
+        else:
+            self._queue.append(item)
+            if not self._works:
+                self._works = True
+                self._process.call_later(gather_s, self._next)
+
+    # -- the writer's side --
+
+    def _next(self) -> None:
+        """Begin with what waits: a call, or all the writes in front of the next call as one group."""
+        if not self._queue:
+            self._works = False
+            if self._idle is not None:
+                self._idle.set_result(None)
+                self._idle = None
+            return
+        if isinstance(self._queue[0], _Call):
+            call = self._queue.popleft()
+            assert isinstance(call, _Call)
+            self._process.call_later(self._disk.look_s(), self._looked, call)
+            return
+        group = Group()
+        while self._queue and isinstance(self._queue[0], _Queued):
+            queued = self._queue.popleft()
+            assert isinstance(queued, _Queued)
+            group.queued.append(queued)
+        timer = self._disk.loop.call_later(self._disk.sync_s(), self._written, group)
+        self._in_flight = group, timer
+
+    def _looked(self, call: _Call[object]) -> None:
+        call.run()()
+        self._next()  # what waits behind it was gathered already
+
+    def _written(self, group: Group) -> None:
+        """It has reached the disk; the process hears of it as soon as it runs."""
+        self._in_flight = None
+        results: Sequence[Committed | Exception]
+        try:
+            results = self._disk.commit(self._kept, group.writes)
+            unable = ""
+        except JournalError as problem:
+            results = [problem] * len(group.queued)
+            unable = str(problem) if isinstance(problem, JournalUnable) else self._unable
+        self._process.call_soon(self._acknowledge, group, results, unable)
+
+    def _acknowledge(self, group: Group, results: Sequence[Committed | Exception], unable: str) -> None:
+        self._unable = unable
+        for queued, result in zip(group.queued, results, strict=True):
+            if isinstance(result, Exception):
+                _fail(queued.done, result)
+            else:
+                _resolve(queued.done, result.seq)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """A write that came while the last group was committed waits for others to gather."""
+        if self._queue and isinstance(self._queue[0], _Queued):
+            self._process.call_later(self._commit_s, self._next)
+        else:
+            self._next()
+
+    def _cut_off(self) -> None:
+        """The process is dead: what was on its way to the disk may have come there."""
+        if self._in_flight is not None:
+            group, timer = self._in_flight
+            self._in_flight = None
+            timer.cancel()
+            self._disk.cut_off(self._kept, group.writes)
+
+
+def _row(message: Message) -> NewRow:
+    return NewRow(kind_of(message), type(message).SCHEMA, encode_body(message))
+
+
+def _resolve(done: asyncio.Future[T], result: T) -> None:
+    if not done.done():
+        done.set_result(result)
+
+
+def _fail(done: asyncio.Future[T], error: Exception) -> None:
+    if not done.done():
+        done.set_exception(error)

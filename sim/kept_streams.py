@@ -1,0 +1,146 @@
+"""The rows of one journal on a simulated disk: what SQLite would keep in one file, in memory.
+
+Owns the rows, their checksums and the fence, with the rules of `sqlite_journal.SqliteKeeper`: a commit is
+whole or did not happen, a write of an older incarnation fails alone. Knows no time and no fault but that of a
+disk without space; when a write reaches it is `journal`'s to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from supervisor.errors import Fenced, JournalFull
+from supervisor.group_commit import Committed, Write
+from supervisor.journal_rows import Row, StreamRows, row_checksum
+from supervisor.sqlite_layout import LAYOUT
+
+
+class _Stream:
+    __slots__ = ("base_seq", "events", "incarnation", "last_seq", "snapshot")
+
+    def __init__(self, incarnation: int) -> None:
+        self.incarnation = incarnation
+        self.last_seq = 0
+        self.base_seq = 0
+        self.snapshot: Row | None = None
+        self.events: list[Row] = []
+
+
+class KeptStreams:
+    """A `group_commit.Keeper`, and a `journal_file.JournalView` for who looks from outside.
+
+    Args:
+        place: its name on the disk.
+        full: why nothing more can be written, "" while there is space.
+        low: why new work should not be begun, "" where it may.
+    """
+
+    def __init__(self, place: str, full: Callable[[], str], low: Callable[[], str]) -> None:
+        self.place = place
+        self.layout = LAYOUT
+        self.torn = False
+        """Whether the last write lies there half; the next to open the journal drops it."""
+        self._full = full
+        self._low = low
+        self._streams: dict[str, _Stream] = {}
+
+    # -- what a store does --
+
+    def claim(self, stream: str, incarnation: int) -> None:
+        """See `Keeper`."""
+        held = self._streams.get(stream)
+        if held is not None and held.incarnation > incarnation:
+            raise Fenced(
+                f"{self.place}: {stream} was opened by incarnation {held.incarnation}, this is {incarnation}"
+            )
+        self._check_space()
+        self._streams.setdefault(stream, _Stream(incarnation)).incarnation = incarnation
+
+    def commit(self, writes: Sequence[Write]) -> list[Committed | Exception]:
+        """See `Keeper`."""
+        self._check_space()
+        return [self._apply(write) for write in writes]
+
+    def read(self, stream: str) -> StreamRows:
+        """See `Keeper`."""
+        return self.rows(stream) or StreamRows(stream, 0, 0, 0, None, ())
+
+    def newest_incarnation(self) -> int:
+        """See `Keeper`."""
+        return max((stream.incarnation for stream in self._streams.values()), default=0)
+
+    def probe(self) -> None:
+        """See `Keeper`."""
+        if low := self.low():
+            raise JournalFull(low)
+
+    def low(self) -> str:
+        """See `Keeper`."""
+        return self._full() or self._low()
+
+    def close(self) -> None:
+        """See `Keeper`; the rows stay."""
+
+    # -- what others look at --
+
+    def names(self) -> list[str]:
+        """See `JournalView`."""
+        return sorted(self._streams)
+
+    def rows(self, name: str) -> StreamRows | None:
+        """See `JournalView`."""
+        held = self._streams.get(name)
+        if held is None:
+            return None
+        return StreamRows(
+            name, held.incarnation, held.last_seq, held.base_seq, held.snapshot, tuple(held.events)
+        )
+
+    def check(self) -> None:
+        """See `JournalView`: what holds of the whole is true by its making."""
+
+    # -- what a fault does --
+
+    def damage(self) -> str:
+        """Flip a bit of the newest event, or else of a snapshot; the stream that it was in, "" where there is
+        nothing to damage."""
+        for name in reversed(self._streams):
+            stream = self._streams[name]
+            if stream.events:
+                stream.events[-1] = _flipped(stream.events[-1])
+                return name
+            if stream.snapshot is not None:
+                stream.snapshot = _flipped(stream.snapshot)
+                return name
+        return ""
+
+    def _apply(self, write: Write) -> Committed | Exception:
+        stream = self._streams.get(write.stream)
+        if stream is None:
+            stream = self._streams[write.stream] = _Stream(write.incarnation)
+        if stream.incarnation > write.incarnation:
+            return Fenced(
+                f"{self.place}: {write.stream} belongs to incarnation {stream.incarnation}, this is "
+                f"{write.incarnation}"
+            )
+        stream.incarnation = write.incarnation
+        if write.is_snapshot:
+            kind, version, body = write.rows[0]
+            crc = row_checksum(write.stream, stream.last_seq, kind, version, body)
+            stream.snapshot = Row(stream.last_seq, kind, version, body, crc)
+            stream.base_seq = stream.last_seq
+            stream.events.clear()
+        for kind, version, body in () if write.is_snapshot else write.rows:
+            stream.last_seq += 1
+            crc = row_checksum(write.stream, stream.last_seq, kind, version, body)
+            stream.events.append(Row(stream.last_seq, kind, version, body, crc))
+        return Committed(stream.last_seq, stream.last_seq - stream.base_seq)
+
+    def _check_space(self) -> None:
+        if full := self._full():
+            raise JournalFull(full)
+
+
+def _flipped(row: Row) -> Row:
+    body = row.body or b"\0"
+    return row._replace(body=bytes((body[0] ^ 1,)) + body[1:])

@@ -1,0 +1,257 @@
+"""One clock and one queue for a whole simulated system: what can run runs in turn, then time jumps.
+
+Owns virtual time, the order of turns (first come, first served, as asyncio promises) and of timers (by time,
+ties by age), the wall clocks of the hosts, and what went wrong. Each process sees it through a loop of its
+own (`process_loop.ProcessLoop`); what is no process (the network between them, faults) runs as `world`.
+Nothing here is random: one that wants another order delays what it sends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+import heapq
+import math
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import TypeVar, TypeVarTuple, Unpack
+
+from sim.process_loop import AnyTurn, NotSimulated, Problem, ProcessLoop, TimerTurn, Turn
+from sim.trace import Trace
+
+__all__ = ["Finding", "NotSimulated", "ProcessLoop", "SimLoop", "SpinsForever", "Stalled"]
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+WALL_START_MS = 1_767_225_600_000
+"""What every host's clock shows at the beginning, in ms since 1970: 2026-01-01. Incarnations come from it."""
+MAX_TURNS_AT_ONCE = 5_000_000
+"""Turns at one and the same instant; beyond this somebody asks again and again without any time passing."""
+FEWEST_CANCELLED = 256  # timers kept although nobody waits for them, before the heap is made anew
+
+
+class SpinsForever(RuntimeError):
+    """Turn follows turn, and time stands still: somebody waits in a loop without a delay."""
+
+
+class Stalled(RuntimeError):
+    """What was waited for did not come by its deadline."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """An exception that nobody expected: when (virtual seconds), in which process, what asyncio says of it."""
+
+    at_s: float
+    process: str
+    what: str
+    problem: BaseException | None
+
+
+class SimLoop:
+    """Time and order of one run.
+
+    Args:
+        sink: gets the trace as text, line by line.
+    """
+
+    def __init__(self, sink: Callable[[str], None] | None = None) -> None:
+        self.now_s = 0.0
+        """Virtual seconds since the beginning."""
+        self.trace = Trace(lambda: self.now_s, sink)
+        self.findings: list[Finding] = []
+        self.turns = 0
+        """Callbacks that had their turn: two runs of one history have had equally many."""
+        self.processes: list[ProcessLoop] = []
+        """All that were ever started, in that order."""
+        self.current: ProcessLoop | None = None
+        """Whose turn it is."""
+        # For the loops of the processes, which share them:
+        self.ready: deque[AnyTurn] = deque()
+        self.timers: list[tuple[float, int, TimerTurn]] = []
+        self.age = 0
+        self._cancelled = 0  # of the timers
+        self._until_s = math.inf
+        self._wall_offset_ms: dict[str, int] = {}
+        self._closed = False
+        self.world = ProcessLoop(self, "world", "", 0)
+        self._nothing = Turn(_nothing, (), self.world, contextvars.Context())
+        self._nothing.cancel()
+
+    # -- processes --
+
+    def spawn(self, name: str, host: str) -> ProcessLoop:
+        """A process without any task yet: `create_task` of what this returns begins its main one."""
+        process = ProcessLoop(self, name, host, len(self.processes) + 1)
+        self.processes.append(process)
+        self.trace.note("spawn", name, host, process.number)
+        return process
+
+    def wall_ms(self, host: str) -> int:
+        """What the clock of `host` shows, in ms since 1970."""
+        return WALL_START_MS + int(self.now_s * 1000) + self._wall_offset_ms.get(host, 0)
+
+    def jump_wall(self, host: str, seconds: float) -> None:
+        """Set that clock forward, or back where `seconds` is negative."""
+        self.trace.note("clock jumps", host, seconds)
+        self._wall_offset_ms[host] = self._wall_offset_ms.get(host, 0) + int(seconds * 1000)
+
+    # -- the world's own timers --
+
+    def call_soon(self, callback: Callable[[Unpack[Ts]], object], *args: Unpack[Ts]) -> Turn:
+        """Run `callback`, of no process, in turn."""
+        return self.world.call_soon(callback, *args)
+
+    def call_later(
+        self, delay_s: float, callback: Callable[[Unpack[Ts]], object], *args: Unpack[Ts]
+    ) -> TimerTurn:
+        """The same in `delay_s`."""
+        return self.world.call_at(self.now_s + delay_s, callback, *args)
+
+    def call_at(
+        self, when_s: float, callback: Callable[[Unpack[Ts]], object], *args: Unpack[Ts]
+    ) -> TimerTurn:
+        """The same at `when_s`."""
+        return self.world.call_at(when_s, callback, *args)
+
+    # -- running --
+
+    def run(self, until_s: float = math.inf) -> None:
+        """Until `until_s` (everything due by then has run, and it is that late), until nothing is left to
+        run, or until `stop`. Call it outside of any event loop. Raises SpinsForever."""
+        if self._closed or asyncio._get_running_loop() is not None:
+            raise RuntimeError("a simulation runs outside of other event loops, before its close")
+        self._until_s = until_s
+        collects = gc.isenabled()
+        gc.disable()  # a collection runs callbacks: whose turn would that be?
+        try:
+            self._run()
+        finally:
+            self.current = None
+            asyncio._set_running_loop(None)
+            if collects:
+                gc.enable()
+
+    def stop(self) -> None:
+        """Let `run` return when everything that can run at this instant has run."""
+        self._until_s = -math.inf
+
+    def complete(self, process: ProcessLoop, work: Coroutine[object, object, T], within_s: float) -> T:
+        """Run until `work`, a task of `process`, has ended: its result, or what it raises.
+
+        Raises Stalled where that takes more than `within_s` (virtual).
+        """
+        task = process.create_task(work)
+        task.add_done_callback(lambda _: self.stop())
+        self.run(self.now_s + within_s)
+        if not task.done():
+            raise Stalled(f"{getattr(work, '__qualname__', work)} of {process!r} takes more than {within_s} s")
+        return task.result()
+
+    def close(self) -> None:
+        """The end of the run: what failed and nobody saw becomes a finding, then every coroutine is let go
+        of. Nothing that happens in here is part of the history."""
+        if self._closed:
+            return
+        for process in self.processes:
+            for task in process.unseen():
+                if process.alive:
+                    process.call_exception_handler(
+                        {"message": "nobody has seen its end", "task": task, "exception": task.exception()}
+                    )
+        self._closed = True
+        for process in [*self.processes, self.world]:
+            asyncio._set_running_loop(process)
+            self.current = process
+            try:
+                process.close()
+            finally:
+                self.current = None
+                asyncio._set_running_loop(None)
+        self.ready.clear()
+        self.timers.clear()
+
+    def _run(self) -> None:
+        ready, timers = self.ready, self.timers
+        next_turn, now_runs = ready.popleft, asyncio._set_running_loop
+        while True:
+            at_once = 0
+            while ready:
+                batch = len(ready)
+                at_once += batch
+                if at_once > MAX_TURNS_AT_ONCE:
+                    raise SpinsForever(
+                        f"{at_once} turns at {self.now_s} s, and no end: {ready[0]._loop!r} is one of those who "
+                        f"spin, in {ready[0]._callback!r}"
+                    )
+                for _ in range(batch):
+                    turn = next_turn()
+                    if turn._cancelled:
+                        continue
+                    process = turn._loop
+                    if process is not self.current:
+                        self.current = process
+                        now_runs(process)
+                    try:
+                        turn._context.run(turn._callback, *turn._args)
+                    except (SystemExit, KeyboardInterrupt):
+                        raise
+                    except BaseException as problem:  # noqa: BLE001 (as asyncio: the loop goes on)
+                        process.call_exception_handler({"message": "a callback failed", "exception": problem})
+            self.turns += at_once
+            if self._cancelled > FEWEST_CANCELLED and 2 * self._cancelled > len(timers):
+                self._drop_cancelled()
+            if not timers or timers[0][0] > self._until_s:
+                break
+            self.now_s = max(self.now_s, timers[0][0])
+            while timers and timers[0][0] <= self.now_s:
+                due = heapq.heappop(timers)[2]
+                due._scheduled = False
+                if due._cancelled:
+                    self._cancelled -= 1
+                else:
+                    due._loop._queue.append(due)
+        if math.isfinite(self._until_s):
+            self.now_s = max(self.now_s, self._until_s)
+
+    # -- for the loops of the processes --
+
+    def take_from_ready(self, process: ProcessLoop) -> list[AnyTurn]:
+        """What `process` was about to run, in order; it does not run it any longer."""
+        taken = []
+        for index, turn in enumerate(list(self.ready)):
+            if turn._loop is process and turn is not self._nothing:
+                taken.append(turn)
+                self.ready[index] = self._nothing
+        return taken
+
+    def timer_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """One of the timers will do nothing when it is due."""
+        if isinstance(handle, TimerTurn) and handle._scheduled:
+            self._cancelled += 1
+
+    def found(self, process: ProcessLoop, context: Problem) -> None:
+        """Something went wrong that nobody expected."""
+        problem = context.get("exception")
+        task = context.get("task") or context.get("future")
+        who = f" ({task.get_name()})" if isinstance(task, asyncio.Task) else ""
+        finding = Finding(
+            self.now_s,
+            process.name,
+            f"{context.get('message', 'an exception')}{who}",
+            problem if isinstance(problem, BaseException) else None,
+        )
+        self.findings.append(finding)
+        self.trace.note("finding", process.name, finding.what, type(problem).__name__)
+
+    def _drop_cancelled(self) -> None:
+        self.timers[:] = [entry for entry in self.timers if not entry[2]._cancelled]
+        heapq.heapify(self.timers)
+        self._cancelled = 0
+
+
+def _nothing() -> None:
+    """What a taken turn does."""

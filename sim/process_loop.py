@@ -1,0 +1,368 @@
+"""The event loop that one simulated process sees: asyncio's interface over the clock and queue of all.
+
+Owns the state of the process (it runs, is frozen, is slow, is dead) and its tasks. Owns neither time nor
+order: both are `loop.SimLoop`'s. A process that is frozen gets its turns later and in their order, as after
+SIGCONT; one that is dead gets none ever again, so that no `finally` of it runs and nothing of it is heard, as
+after SIGKILL. What asks for threads, files or other processes is refused: nobody could replay it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import heapq
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
+from typing import TYPE_CHECKING, NoReturn, TypeVar, TypeVarTuple, Unpack
+
+if TYPE_CHECKING:
+    from sim.loop import SimLoop
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+Problem = dict[str, object]
+"""What asyncio hands to an exception handler."""
+
+TURN_S = 100e-6
+"""A turn of a busy process's loop: its messages read, its handlers run. Assumed; it only scales `slow`."""
+TASKS_LOOKED_AT = 64  # so many are kept before those that are done are let go
+CLOSES_TRIED = 16  # of a coroutine whose `finally` waits: one for each wait
+
+
+class NotSimulated(NotImplementedError):
+    """Something was asked of a simulated process that only a real one has."""
+
+
+class Turn(asyncio.Handle):
+    """A callback that waits for its turn. Made without `Handle.__init__`, which would double its price."""
+
+    __slots__ = ()
+    _callback: Callable[..., object]
+    _args: tuple[object, ...]
+    _context: contextvars.Context
+    _loop: ProcessLoop
+
+    def __init__(
+        self,
+        callback: Callable[..., object],
+        args: tuple[object, ...],
+        loop: ProcessLoop,
+        context: contextvars.Context,
+    ) -> None:
+        self._callback = callback
+        self._args = args
+        self._loop = loop
+        self._context = context
+        self._cancelled = False
+        self._repr = None
+
+
+class TimerTurn(asyncio.TimerHandle):
+    """The same, due at `when`."""
+
+    __slots__ = ()
+    _callback: Callable[..., object]
+    _args: tuple[object, ...]
+    _context: contextvars.Context
+    _loop: ProcessLoop
+    _when: float
+    _scheduled: bool
+
+    def __init__(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        args: tuple[object, ...],
+        loop: ProcessLoop,
+        context: contextvars.Context,
+    ) -> None:
+        self._when = when
+        self._callback = callback
+        self._args = args
+        self._loop = loop
+        self._context = context
+        self._cancelled = False
+        self._repr = None
+        self._scheduled = True
+
+
+AnyTurn = Turn | TimerTurn
+Queue = deque[AnyTurn]
+
+
+class ProcessLoop(asyncio.AbstractEventLoop):
+    """Made by `SimLoop.spawn`.
+
+    Args:
+        master: whose time and queue it shares.
+        name, host: of the process; a later life may have the same.
+        number: differs between all processes of a run, in the order of their start.
+    """
+
+    def __init__(self, master: SimLoop, name: str, host: str, number: int) -> None:
+        self.name, self.host, self.number = name, host, number
+        self.alive = True
+        self._master = master
+        self._lane: Queue = master.ready  # where its turns wait while it runs
+        self._parked: Queue | None = None  # where they wait while it is frozen
+        self._queue: Queue = self._lane  # the one of the two that counts
+        self._tasks: list[asyncio.Task[object]] = []
+        self._look_at = TASKS_LOOKED_AT
+        self._task_number = 0
+        self._at_death: list[Callable[[], None]] = []
+        self.slowness = 1.0
+        """How many times longer than usual whatever it does takes."""
+
+    def __repr__(self) -> str:
+        return f"<process {self.name} on {self.host}, number {self.number}>"
+
+    # -- what asyncio and the actors use --
+
+    def time(self) -> float:
+        """Virtual seconds since the beginning of the run; the same in every process."""
+        return self._master.now_s
+
+    def call_soon(
+        self,
+        callback: Callable[[Unpack[Ts]], object],
+        *args: Unpack[Ts],
+        context: contextvars.Context | None = None,
+    ) -> Turn:
+        """Run `callback` after everything that was to be run before."""
+        turn = Turn(callback, args, self, context if context is not None else self._context())
+        self._queue.append(turn)
+        return turn
+
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[[Unpack[Ts]], object],
+        *args: Unpack[Ts],
+        context: contextvars.Context | None = None,
+    ) -> TimerTurn:
+        """Run it in `delay` seconds."""
+        return self.call_at(self._master.now_s + delay, callback, *args, context=context)
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[Unpack[Ts]], object],
+        *args: Unpack[Ts],
+        context: contextvars.Context | None = None,
+    ) -> TimerTurn:
+        """Run it when it is `when`; of several that are due at once the one that was asked for first."""
+        turn = TimerTurn(when, callback, args, self, context if context is not None else self._context())
+        if self.alive:
+            master = self._master
+            master.age += 1
+            heapq.heappush(master.timers, (when, master.age, turn))
+        return turn
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        self._master.timer_cancelled(handle)
+
+    def create_future(self) -> asyncio.Future[T]:
+        """See asyncio."""
+        return asyncio.Future(loop=self)
+
+    def create_task(
+        self,
+        coro: Coroutine[object, object, T] | Generator[object, None, T],
+        *,
+        name: str | None = None,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Task[T]:
+        """See asyncio. Its name, where none is given, is counted in the process: asyncio's own count goes on
+        from run to run."""
+        if name is None:
+            self._task_number += 1
+            name = f"{self.name}-{self._task_number}"
+        if context is None and self._master.current is not self:
+            context = contextvars.Context()
+        task: asyncio.Task[T] = asyncio.Task(coro, loop=self, name=name, context=context)
+        self._tasks.append(task)  # type: ignore[arg-type]  # results are not looked at
+        if len(self._tasks) >= self._look_at:
+            self._let_go()
+        return task
+
+    def call_exception_handler(self, context: Problem) -> None:
+        """Whatever asyncio would log is a finding; a dead process has none."""
+        if self.alive:
+            self._master.found(self, context)
+
+    def get_debug(self) -> bool:
+        """False: asyncio's own debugging costs more than the run."""
+        return False
+
+    def is_running(self) -> bool:
+        """Whether it may run."""
+        return self.alive
+
+    def is_closed(self) -> bool:
+        """Whether it is over."""
+        return not self.alive
+
+    # -- what happens to processes --
+
+    @property
+    def frozen(self) -> bool:
+        """Whether it is stopped, to go on later."""
+        return self.alive and self._parked is not None
+
+    def freeze(self) -> None:
+        """SIGSTOP: nothing of it runs until `thaw`; what comes for it meanwhile waits in order."""
+        if self.alive and self._parked is None:
+            self._master.trace.note("freeze", self.name, self.number)
+            self._parked = self._queue = deque(self._master.take_from_ready(self))
+
+    def thaw(self) -> None:
+        """SIGCONT: what waited runs, the oldest first; deadlines that passed meanwhile have passed."""
+        if self.frozen:
+            self._master.trace.note("thaw", self.name, self.number)
+            parked, self._parked = self._parked, None
+            self._queue = self._lane
+            for turn in parked or ():
+                self._queue.append(turn)
+
+    def slow(self, factor: float) -> None:
+        """Let every turn of its loop take `factor` times as long; 1 is its usual pace. Models of work look at
+        `slowness`."""
+        if factor < 1:
+            raise ValueError(f"a process can be slowed by 1 and more, not {factor}")
+        self._master.trace.note("slow", self.name, self.number, factor)
+        self.slowness = factor
+        before = self._lane
+        self._lane = self._master.ready if factor == 1 else _SlowLane(self, (factor - 1) * TURN_S)
+        if self.alive and self._parked is None:
+            self._queue = self._lane
+        if isinstance(before, _SlowLane):
+            before.let_out()
+
+    def kill(self) -> None:
+        """SIGKILL: not one line of it runs any more, and it is not heard. Its coroutines stay where they are
+        until the run is over. Where it kills itself, only the callback in hand runs to its end."""
+        if not self.alive:
+            return
+        self._master.trace.note("kill", self.name, self.number)
+        self._die()
+        calls, self._at_death = self._at_death, []
+        for call in calls:
+            call()
+
+    def at_death(self, call: Callable[[], None]) -> None:
+        """Call this when the process dies, after it was muted: for what its death does to others (its
+        connections break, its writes are cut off). In the order in which they were asked for."""
+        if self.alive:
+            self._at_death.append(call)
+        else:
+            call()
+
+    def own_turn(self) -> bool:
+        """Whether what runs now is this process's."""
+        return self._master.current is self
+
+    def close(self) -> None:
+        """After the run: let go of its coroutines. Their `finally` blocks run, and nobody hears them."""
+        self._die()
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            coroutine = task.get_coro()
+            if not task.done() and coroutine is not None:
+                _close(coroutine)
+
+    def unseen(self) -> list[asyncio.Task[object]]:
+        """Tasks that failed, and nobody has looked."""
+        return [task for task in self._tasks if task.done() and getattr(task, "_log_traceback", False)]
+
+    # -- the inside --
+
+    def _die(self) -> None:
+        self.alive = False
+        self._master.take_from_ready(self)
+        self._parked = None
+        self._lane = self._queue = deque(maxlen=0)
+
+    def _context(self) -> contextvars.Context:
+        """That of the caller, unless it is another process: nothing of its context may come over."""
+        if self._master.current is self:
+            return contextvars.copy_context()
+        return contextvars.Context()
+
+    def _let_go(self) -> None:
+        """Of tasks that are done. Without a collector of garbage in the run the others need no keeping, but
+        they must be found at the end."""
+        self._tasks = [task for task in self._tasks if not task.done()]
+        self._look_at = max(2 * len(self._tasks), TASKS_LOOKED_AT)
+
+
+class _SlowLane(deque[AnyTurn]):
+    """Turns of a slow process: what comes together runs together, a while later."""
+
+    def __init__(self, process: ProcessLoop, pause_s: float) -> None:
+        super().__init__()
+        self._process = process
+        self._pause_s = pause_s
+        self._due: asyncio.TimerHandle | None = None
+
+    def append(self, turn: AnyTurn) -> None:
+        super().append(turn)
+        if self._due is None:
+            self._due = self._process._master.call_later(self._pause_s, self.let_out)
+
+    def let_out(self) -> None:
+        """Now."""
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+        process, turns = self._process, list(self)
+        self.clear()
+        if not process.alive:
+            return
+        (process._master.ready if process._parked is None else process._parked).extend(turns)
+
+
+def _close(coroutine: Coroutine[object, object, object] | Generator[object, object, object]) -> None:
+    for _ in range(CLOSES_TRIED):
+        try:
+            coroutine.close()
+        except (Exception, asyncio.CancelledError):  # noqa: BLE001 (its `finally` failed or waits: nobody cares)
+            continue
+        return
+
+
+def _refused(name: str) -> Callable[..., NoReturn]:
+    def refuse(self: ProcessLoop, *_args: object, **_kwargs: object) -> NoReturn:
+        raise NotSimulated(f"{self!r} called {name}: a simulated process has no threads, files or signals")
+
+    return refuse
+
+
+for _name in (
+    "run_in_executor",
+    "call_soon_threadsafe",
+    "add_reader",
+    "remove_reader",
+    "add_writer",
+    "remove_writer",
+    "add_signal_handler",
+    "subprocess_exec",
+    "subprocess_shell",
+    "create_connection",
+    "create_server",
+    "create_datagram_endpoint",
+    "create_unix_connection",
+    "create_unix_server",
+    "connect_read_pipe",
+    "connect_write_pipe",
+    "getaddrinfo",
+    "getnameinfo",
+    "sock_accept",
+    "sock_connect",
+    "sock_recv",
+    "sock_recv_into",
+    "sock_sendall",
+    "sock_sendfile",
+    "run_forever",
+    "run_until_complete",
+):
+    setattr(ProcessLoop, _name, _refused(_name))

@@ -1,0 +1,290 @@
+"""What a simulated disk promises is what a real one does: whatever dies when, a stream is a prefix that holds
+everything acknowledged; a full disk loses nothing; a zombie is refused."""
+
+import asyncio
+import contextlib
+import errno
+import random
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.disk import SimDisk, SimJournal, SimMemory
+from sim.kept_streams import KeptStreams
+from sim.loop import ProcessLoop, SimLoop
+from supervisor import Fenced, JournalDamaged, JournalError, JournalFull, Message
+from supervisor.group_commit import Committed, Keeper, NewRow, Write
+from supervisor.journal import Journal
+from supervisor.message import encode_body
+from supervisor.sqlite_journal import SqliteKeeper
+
+PLACE = "journal/rollout.sqlite"
+COMMIT_S = 0.005
+
+
+class DiskFact(Message, frozen=True):
+    number: int
+
+
+class DiskSum(Message, frozen=True):
+    numbers: list[int]
+
+
+class Machine:
+    """A host with a disk, and the processes that live on it one after the other."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.loop = SimLoop()
+        self.disk = SimDisk(self.loop, random.Random(f"{seed}/disk"), "h")
+        self.lives = 0
+
+    def start(self) -> tuple[ProcessLoop, SimJournal]:
+        self.lives += 1
+        process = self.loop.spawn("rollout", "h")
+        return process, self.disk.journal(PLACE, process, commit_s=COMMIT_S)
+
+    def replay(self, stream: str = "a") -> list[int]:
+        """What the next life finds there."""
+        process, store = self.start()
+
+        async def look() -> list[int]:
+            numbers = []
+            async for event in Journal(store, stream, 1000 + self.lives).replay():
+                numbers += [event.number] if isinstance(event, DiskFact) else []
+                numbers += event.numbers if isinstance(event, DiskSum) else []
+            return numbers
+
+        return self.loop.complete(process, look(), within_s=10.0)
+
+
+def fact(number: int) -> DiskFact:
+    return DiskFact(number=number)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    pauses_ms=st.lists(st.sampled_from([0.0, 0.2, 1.0, 4.9, 5.0, 9.0]), min_size=1, max_size=25),
+    dies_ms=st.floats(0.0, 60.0),
+    freezes_ms=st.none() | st.floats(0.0, 30.0),
+    snapshots=st.sets(st.integers(0, 24)),
+    slowness=st.sampled_from([1.0, 20.0]),
+    seed=st.integers(0, 1 << 16),
+)
+def test_after_any_crash_a_stream_is_a_prefix_with_everything_acknowledged(
+    pauses_ms: list[float],
+    dies_ms: float,
+    freezes_ms: float | None,
+    snapshots: set[int],
+    slowness: float,
+    seed: int,
+) -> None:
+    machine = Machine(seed)
+    machine.disk.slow(slowness)
+    process, store = machine.start()
+    journal = Journal(store, "a", 1)
+    acknowledged: list[int] = []
+
+    async def writes() -> None:
+        for number, pause_ms in enumerate(pauses_ms):
+            done = journal.append_soon(fact(number))
+            asyncio.ensure_future(done).add_done_callback(lambda _, n=number: acknowledged.append(n))
+            if number in snapshots:
+                journal.snapshot_soon(DiskSum(numbers=list(range(number + 1))))
+            await asyncio.sleep(pause_ms / 1000)
+
+    process.create_task(writes())
+    if freezes_ms is not None:
+        machine.loop.call_at(freezes_ms / 1000, process.freeze)
+        machine.loop.call_at(freezes_ms / 1000 + 0.02, process.thaw)
+    machine.loop.call_at(dies_ms / 1000, process.kill)
+    machine.loop.run(until_s=1.0)
+    told = list(acknowledged)
+    found = machine.replay()
+    assert found == list(range(len(found)))
+    assert told == list(range(len(told)))
+    assert len(told) <= len(found) <= len(pauses_ms)
+    assert not machine.loop.findings
+
+
+def test_a_write_that_a_kill_cuts_off_happened_or_did_not_as_the_seed_says() -> None:
+    fates: dict[str, list[int]] = {}
+    for seed in range(40):
+        machine = Machine(seed)
+        process, store = machine.start()
+        journal = Journal(store, "a", 1)
+        process.call_soon(journal.append_soon, fact(1))
+        process.call_later(0.001, journal.append_soon, fact(2))
+        machine.disk.slow(1000.0)  # so that the kill falls into the write
+        machine.loop.call_at(COMMIT_S + 0.2 + 1e-3, process.kill)
+        machine.loop.run(until_s=9.0)
+        cut = [what for what in machine.disk.counts if what.startswith("cut off")]
+        machine.disk.slow(1.0)
+        found = machine.replay()
+        if cut:
+            fates.setdefault(cut[0], found)
+            assert found == fates[cut[0]]
+        if "cut off: torn" in cut:
+            assert machine.disk.counts["tail repaired"] == 1
+    assert fates == {"cut off: kept": [1, 2], "cut off: torn": [], "cut off: lost": []}
+
+
+def test_a_frozen_process_hears_of_its_commit_when_it_goes_on() -> None:
+    machine = Machine()
+    process, store = machine.start()
+    journal = Journal(store, "a", 1)
+    heard: list[float] = []
+
+    async def writes() -> None:
+        await journal.append(fact(1))
+        heard.append(machine.loop.now_s)
+
+    machine.disk.slow(100.0)
+    process.create_task(writes())
+    machine.loop.call_at(COMMIT_S + 0.03, process.freeze)
+    machine.loop.call_at(5.0, process.thaw)
+    machine.loop.run(until_s=4.0)
+    rows = machine.disk.view(PLACE).rows("a")
+    assert rows is not None
+    assert rows.last_seq == 1  # it is on the disk all the same
+    machine.loop.run(until_s=6.0)
+    assert heard == [5.0]
+
+
+def test_a_full_disk_refuses_says_so_and_loses_nothing() -> None:
+    machine = Machine()
+    process, store = machine.start()
+    journal = Journal(store, "a", 1)
+
+    async def story() -> None:
+        await journal.append(fact(1))
+        machine.disk.run_low()
+        assert "little space" in journal.refuses()
+        await journal.append(fact(2))
+        machine.disk.fill()
+        with pytest.raises(JournalFull, match="no space is left on the disk of h"):
+            await journal.append(fact(3))
+        with pytest.raises(JournalFull):
+            await journal.probe()
+        with pytest.raises(OSError, match="no space") as refused:
+            machine.disk.files.write("/ckpt/1", b"weights")
+        assert refused.value.errno == errno.ENOSPC
+        machine.disk.make_room()
+        assert "no space" in journal.refuses()  # until it was tried
+        await journal.probe()
+        assert journal.refuses() == ""
+        await journal.append(fact(4))
+        await store.close()
+        with pytest.raises(JournalError, match="closed"):
+            await journal.append(fact(5))
+
+    machine.loop.complete(process, story(), within_s=5.0)
+    assert machine.replay() == [1, 2, 4]
+    assert machine.disk.counts["refused: full"] == 1
+
+
+def test_a_zombie_is_refused_and_nobody_else_with_it() -> None:
+    machine = Machine()
+    (old, old_store), (new, new_store) = machine.start(), machine.start()
+
+    async def first() -> None:
+        await Journal(old_store, "a", 1).append(fact(1))
+
+    async def second() -> int:
+        assert await new_store.newest_incarnation() == 1
+        await Journal(new_store, "a", 2).append(fact(2))
+        return await new_store.newest_incarnation()
+
+    async def zombie() -> None:
+        stale, other = Journal(old_store, "a", 1).append_soon(fact(3)), Journal(old_store, "b", 1)
+        fine = other.append_soon(fact(4))
+        with pytest.raises(Fenced, match="belongs to incarnation 2"):
+            await stale
+        assert await fine == 1
+
+    machine.loop.complete(old, first(), within_s=1.0)
+    assert machine.loop.complete(new, second(), within_s=1.0) == 2
+    machine.loop.complete(old, zombie(), within_s=1.0)
+    assert (machine.replay("a"), machine.replay("b")) == ([1, 2], [4])
+
+
+def test_a_flipped_bit_is_refused_with_the_name_of_the_journal() -> None:
+    machine = Machine()
+    process, store = machine.start()
+
+    async def writes() -> None:
+        await Journal(store, "a", 1).append(fact(1))
+
+    machine.loop.complete(process, writes(), within_s=1.0)
+    assert machine.disk.damage(PLACE) == "a"
+    with pytest.raises(JournalDamaged, match=PLACE):
+        machine.replay()
+
+
+Step = tuple[str, str, int, int]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from(["claim", "append", "append", "snapshot", "together"]),
+            st.sampled_from(["a", "b"]),
+            st.integers(1, 4),
+            st.integers(0, 3),
+        ),
+        max_size=14,
+    )
+)
+def test_it_keeps_what_sqlite_keeps(steps: list[Step]) -> None:
+    """Whatever is written in which lives: the same rows, sequence numbers, checksums and refusals."""
+    with tempfile.TemporaryDirectory() as folder:
+        real = SqliteKeeper(Path(folder) / "j.sqlite", durable=False, reserve_bytes=0)
+        try:
+            kept = KeptStreams(real.place, lambda: "", lambda: "")
+            assert _told(real, steps) == _told(kept, steps)
+            for stream in ("a", "b"):
+                assert real.read(stream) == kept.read(stream)
+            assert real.newest_incarnation() == kept.newest_incarnation()
+        finally:
+            real.close()
+
+
+def _told(keeper: Keeper, steps: list[Step]) -> list[object]:
+    told: list[object] = []
+    for what, stream, incarnation, count in steps:
+        rows = [NewRow("DiskFact", 1, encode_body(fact(number))) for number in range(count)]
+        state = [NewRow("DiskSum", 1, encode_body(DiskSum(numbers=[count])))]
+        writes = {
+            "append": [Write(stream, incarnation, rows, False)],
+            "snapshot": [Write(stream, incarnation, state, True)],
+            "together": [Write("a", incarnation, rows, False), Write("b", incarnation, state, True)],
+        }
+        try:
+            if what == "claim":
+                keeper.claim(stream, incarnation)
+            else:
+                results = keeper.commit(writes[what])
+                told += [result if isinstance(result, Committed) else str(result) for result in results]
+        except Fenced as problem:
+            told.append(str(problem))
+    return told
+
+
+def test_memory_is_kept_over_processes_and_gone_with_the_host() -> None:
+    memory = SimMemory()
+    memory.write("/dev/shm/job/v1", b"image")
+    memory.append("/dev/shm/job/log", b"line\n")
+    memory.append("/dev/shm/job/log", b"line\n")
+    assert memory.under("/dev/shm/job") == ["/dev/shm/job/log", "/dev/shm/job/v1"]
+    assert memory.size_bytes == 15
+    memory.corrupt("/dev/shm/job/v1", at=1)
+    assert memory.read("/dev/shm/job/v1") == b"ilage"
+    memory.delete("/dev/shm/job/log")
+    memory.forget()
+    assert memory.size_bytes == 0
+    with contextlib.suppress(FileNotFoundError):
+        memory.read("/dev/shm/job/v1")
+        pytest.fail("it is still there")
