@@ -90,6 +90,10 @@ class SimLoop:
         self.trace.note("spawn", name, host, process.number)
         return process
 
+    def alive_on(self, host: str) -> list[ProcessLoop]:
+        """The processes that live there, the oldest first."""
+        return [process for process in self.processes if process.alive and process.host == host]
+
     def wall_ms(self, host: str) -> int:
         """What the clock of `host` shows, in ms since 1970."""
         return WALL_START_MS + int(self.now_s * 1000) + self._wall_offset_ms.get(host, 0)

@@ -37,6 +37,8 @@ class Turn(asyncio.Handle):
     """A callback that waits for its turn. Made without `Handle.__init__`, which would double its price."""
 
     __slots__ = ()
+    _repr = None  # on the class: a slot less to fill
+    _source_traceback = None
     _callback: Callable[..., object]
     _args: tuple[object, ...]
     _context: contextvars.Context
@@ -54,13 +56,14 @@ class Turn(asyncio.Handle):
         self._loop = loop
         self._context = context
         self._cancelled = False
-        self._repr = None
 
 
 class TimerTurn(asyncio.TimerHandle):
     """The same, due at `when`."""
 
     __slots__ = ()
+    _repr = None
+    _source_traceback = None
     _callback: Callable[..., object]
     _args: tuple[object, ...]
     _context: contextvars.Context
@@ -82,7 +85,6 @@ class TimerTurn(asyncio.TimerHandle):
         self._loop = loop
         self._context = context
         self._cancelled = False
-        self._repr = None
         self._scheduled = True
 
 
@@ -110,6 +112,8 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self._look_at = TASKS_LOOKED_AT
         self._task_number = 0
         self._at_death: list[Callable[[], None]] = []
+        self._at_freeze: list[Callable[[bool], None]] = []
+        self._at_freeze: list[Callable[[bool], None]] = []
         self.slowness = 1.0
         """How many times longer than usual whatever it does takes."""
 
@@ -214,6 +218,8 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         if self.alive and self._parked is None:
             self._master.trace.note("freeze", self.name, self.number)
             self._parked = self._queue = deque(self._master.take_from_ready(self))
+            self._tell_frozen(True)
+            self._tell_frozen(True)
 
     def thaw(self) -> None:
         """SIGCONT: what waited runs, the oldest first; deadlines that passed meanwhile have passed."""
@@ -223,6 +229,8 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             self._queue = self._lane
             for turn in parked or ():
                 self._queue.append(turn)
+            self._tell_frozen(False)
+            self._tell_frozen(False)
 
     def slow(self, factor: float) -> None:
         """Let every turn of its loop take `factor` times as long; 1 is its usual pace. Models of work look at
@@ -257,9 +265,13 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         else:
             call()
 
-    def own_turn(self) -> bool:
-        """Whether what runs now is this process's."""
-        return self._master.current is self
+    def at_freeze(self, call: Callable[[bool], None]) -> None:
+        """Call this with True when it was frozen, with False when it was thawed."""
+        self._at_freeze.append(call)
+
+    def at_freeze(self, call: Callable[[bool], None]) -> None:
+        """Call this with True when it was frozen, with False when it was thawed."""
+        self._at_freeze.append(call)
 
     def close(self) -> None:
         """After the run: let go of its coroutines. Their `finally` blocks run, and nobody hears them."""
@@ -272,9 +284,17 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
     def unseen(self) -> list[asyncio.Task[object]]:
         """Tasks that failed, and nobody has looked."""
-        return [task for task in self._tasks if task.done() and getattr(task, "_log_traceback", False)]
+        return [task for task in self._tasks if _unseen(task)]
 
     # -- the inside --
+
+    def _tell_frozen(self, frozen: bool) -> None:
+        for call in list(self._at_freeze):
+            call(frozen)
+
+    def _tell_frozen(self, frozen: bool) -> None:
+        for call in list(self._at_freeze):
+            call(frozen)
 
     def _die(self) -> None:
         self.alive = False
@@ -291,7 +311,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     def _let_go(self) -> None:
         """Of tasks that are done. Without a collector of garbage in the run the others need no keeping, but
         they must be found at the end."""
-        self._tasks = [task for task in self._tasks if not task.done()]
+        self._tasks = [task for task in self._tasks if not task.done() or _unseen(task)]
         self._look_at = max(2 * len(self._tasks), TASKS_LOOKED_AT)
 
 
@@ -319,6 +339,10 @@ class _SlowLane(deque[AnyTurn]):
         if not process.alive:
             return
         (process._master.ready if process._parked is None else process._parked).extend(turns)
+
+
+def _unseen(task: asyncio.Task[object]) -> bool:
+    return task.done() and bool(getattr(task, "_log_traceback", False))  # asyncio's own mark
 
 
 def _close(coroutine: Coroutine[object, object, object] | Generator[object, object, object]) -> None:

@@ -3,9 +3,9 @@
 Owns the record, bounded. What follows from a failure is the supervisor's.
 """
 
-import os
 import traceback
 from collections import OrderedDict
+from pathlib import PurePath
 
 import msgspec
 
@@ -64,5 +64,5 @@ def _place(problem: BaseException) -> str:
     frames = traceback.extract_tb(problem.__traceback__, limit=-1)
     if not frames:
         return ""
-    file = os.sep.join(frames[0].filename.split(os.sep)[-3:])
+    file = "/".join(PurePath(frames[0].filename).parts[-3:])
     return f" ({file}:{frames[0].lineno} in {frames[0].name})"
