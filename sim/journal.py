@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from sim.kept_streams import KeptStreams
-from sim.process_loop import ProcessLoop, TimerTurn
+from sim.process_loop import ProcessLoop
+from sim.turns import TimerTurn
 from supervisor.errors import JournalError, JournalFull, JournalUnable
 from supervisor.group_commit import MAX_WAITING, Committed, NewRow, Write
 from supervisor.journal import Replayed

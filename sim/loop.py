@@ -18,8 +18,10 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import TypeVar, TypeVarTuple, Unpack
 
-from sim.process_loop import AnyTurn, NotSimulated, Problem, ProcessLoop, TimerTurn, Turn
+from sim.no_way_out import NotSimulated
+from sim.process_loop import Problem, ProcessLoop
 from sim.trace import Trace
+from sim.turns import AnyTurn, TimerTurn, Turn
 
 __all__ = ["Finding", "NotSimulated", "ProcessLoop", "SimLoop", "SpinsForever", "Stalled"]
 

@@ -3,7 +3,7 @@
 Owns the state of the process (it runs, is frozen, is slow, is dead) and its tasks. Owns neither time nor
 order: both are `loop.SimLoop`'s. A process that is frozen gets its turns later and in their order, as after
 SIGCONT; one that is dead gets none ever again, so that no `finally` of it runs and nothing of it is heard, as
-after SIGKILL. What asks for threads, files or other processes is refused: nobody could replay it.
+after SIGKILL. What asks for threads, files or other processes is refused.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ import contextvars
 import heapq
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
-from typing import TYPE_CHECKING, NoReturn, TypeVar, TypeVarTuple, Unpack
+from typing import TYPE_CHECKING, TypeVar, TypeVarTuple, Unpack
+
+from sim.no_way_out import REFUSED, refusing
+from sim.turns import AnyTurn, Queue, SlowLane, TimerTurn, Turn
 
 if TYPE_CHECKING:
     from sim.loop import SimLoop
@@ -29,69 +32,6 @@ TASKS_LOOKED_AT = 64  # so many are kept before those that are done are let go
 CLOSES_TRIED = 16  # of a coroutine whose `finally` waits: one for each wait
 
 
-class NotSimulated(NotImplementedError):
-    """Something was asked of a simulated process that only a real one has."""
-
-
-class Turn(asyncio.Handle):
-    """A callback that waits for its turn. Made without `Handle.__init__`, which would double its price."""
-
-    __slots__ = ()
-    _repr = None  # on the class: a slot less to fill
-    _source_traceback = None
-    _callback: Callable[..., object]
-    _args: tuple[object, ...]
-    _context: contextvars.Context
-    _loop: ProcessLoop
-
-    def __init__(
-        self,
-        callback: Callable[..., object],
-        args: tuple[object, ...],
-        loop: ProcessLoop,
-        context: contextvars.Context,
-    ) -> None:
-        self._callback = callback
-        self._args = args
-        self._loop = loop
-        self._context = context
-        self._cancelled = False
-
-
-class TimerTurn(asyncio.TimerHandle):
-    """The same, due at `when`."""
-
-    __slots__ = ()
-    _repr = None
-    _source_traceback = None
-    _callback: Callable[..., object]
-    _args: tuple[object, ...]
-    _context: contextvars.Context
-    _loop: ProcessLoop
-    _when: float
-    _scheduled: bool
-
-    def __init__(
-        self,
-        when: float,
-        callback: Callable[..., object],
-        args: tuple[object, ...],
-        loop: ProcessLoop,
-        context: contextvars.Context,
-    ) -> None:
-        self._when = when
-        self._callback = callback
-        self._args = args
-        self._loop = loop
-        self._context = context
-        self._cancelled = False
-        self._scheduled = True
-
-
-AnyTurn = Turn | TimerTurn
-Queue = deque[AnyTurn]
-
-
 class ProcessLoop(asyncio.AbstractEventLoop):
     """Made by `SimLoop.spawn`.
 
@@ -104,6 +44,8 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     def __init__(self, master: SimLoop, name: str, host: str, number: int) -> None:
         self.name, self.host, self.number = name, host, number
         self.alive = True
+        self.slowness = 1.0
+        """How many times longer than usual whatever it does takes."""
         self._master = master
         self._lane: Queue = master.ready  # where its turns wait while it runs
         self._parked: Queue | None = None  # where they wait while it is frozen
@@ -113,9 +55,6 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self._task_number = 0
         self._at_death: list[Callable[[], None]] = []
         self._at_freeze: list[Callable[[bool], None]] = []
-        self._at_freeze: list[Callable[[bool], None]] = []
-        self.slowness = 1.0
-        """How many times longer than usual whatever it does takes."""
 
     def __repr__(self) -> str:
         return f"<process {self.name} on {self.host}, number {self.number}>"
@@ -218,32 +157,36 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         if self.alive and self._parked is None:
             self._master.trace.note("freeze", self.name, self.number)
             self._parked = self._queue = deque(self._master.take_from_ready(self))
-            self._tell_frozen(True)
-            self._tell_frozen(True)
+            for call in self._at_freeze:
+                call(True)
 
     def thaw(self) -> None:
         """SIGCONT: what waited runs, the oldest first; deadlines that passed meanwhile have passed."""
-        if self.frozen:
+        if self.alive and self._parked is not None:
             self._master.trace.note("thaw", self.name, self.number)
             parked, self._parked = self._parked, None
             self._queue = self._lane
-            for turn in parked or ():
+            for turn in parked:
                 self._queue.append(turn)
-            self._tell_frozen(False)
-            self._tell_frozen(False)
+            for call in self._at_freeze:
+                call(False)
 
     def slow(self, factor: float) -> None:
         """Let every turn of its loop take `factor` times as long; 1 is its usual pace. Models of work look at
         `slowness`."""
         if factor < 1:
             raise ValueError(f"a process can be slowed by 1 and more, not {factor}")
-        self._master.trace.note("slow", self.name, self.number, factor)
+        if not self.alive:
+            return
+        master, before = self._master, self._lane
+        master.trace.note("slow", self.name, self.number, factor)
         self.slowness = factor
-        before = self._lane
-        self._lane = self._master.ready if factor == 1 else _SlowLane(self, (factor - 1) * TURN_S)
-        if self.alive and self._parked is None:
+        self._lane = master.ready
+        if factor > 1:
+            self._lane = SlowLane((factor - 1) * TURN_S, master.call_later, self._let_out)
+        if self._parked is None:
             self._queue = self._lane
-        if isinstance(before, _SlowLane):
+        if isinstance(before, SlowLane):
             before.let_out()
 
     def kill(self) -> None:
@@ -266,11 +209,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             call()
 
     def at_freeze(self, call: Callable[[bool], None]) -> None:
-        """Call this with True when it was frozen, with False when it was thawed."""
-        self._at_freeze.append(call)
-
-    def at_freeze(self, call: Callable[[bool], None]) -> None:
-        """Call this with True when it was frozen, with False when it was thawed."""
+        """Call this with True after it was frozen, with False after it was thawed."""
         self._at_freeze.append(call)
 
     def close(self) -> None:
@@ -288,19 +227,16 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
     # -- the inside --
 
-    def _tell_frozen(self, frozen: bool) -> None:
-        for call in list(self._at_freeze):
-            call(frozen)
-
-    def _tell_frozen(self, frozen: bool) -> None:
-        for call in list(self._at_freeze):
-            call(frozen)
-
     def _die(self) -> None:
         self.alive = False
         self._master.take_from_ready(self)
         self._parked = None
         self._lane = self._queue = deque(maxlen=0)
+
+    def _let_out(self, turns: list[AnyTurn]) -> None:
+        """A slow process may go on with these."""
+        if self.alive:
+            (self._master.ready if self._parked is None else self._parked).extend(turns)
 
     def _context(self) -> contextvars.Context:
         """That of the caller, unless it is another process: nothing of its context may come over."""
@@ -313,32 +249,6 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         they must be found at the end."""
         self._tasks = [task for task in self._tasks if not task.done() or _unseen(task)]
         self._look_at = max(2 * len(self._tasks), TASKS_LOOKED_AT)
-
-
-class _SlowLane(deque[AnyTurn]):
-    """Turns of a slow process: what comes together runs together, a while later."""
-
-    def __init__(self, process: ProcessLoop, pause_s: float) -> None:
-        super().__init__()
-        self._process = process
-        self._pause_s = pause_s
-        self._due: asyncio.TimerHandle | None = None
-
-    def append(self, turn: AnyTurn) -> None:
-        super().append(turn)
-        if self._due is None:
-            self._due = self._process._master.call_later(self._pause_s, self.let_out)
-
-    def let_out(self) -> None:
-        """Now."""
-        if self._due is not None:
-            self._due.cancel()
-            self._due = None
-        process, turns = self._process, list(self)
-        self.clear()
-        if not process.alive:
-            return
-        (process._master.ready if process._parked is None else process._parked).extend(turns)
 
 
 def _unseen(task: asyncio.Task[object]) -> bool:
@@ -354,39 +264,5 @@ def _close(coroutine: Coroutine[object, object, object] | Generator[object, obje
         return
 
 
-def _refused(name: str) -> Callable[..., NoReturn]:
-    def refuse(self: ProcessLoop, *_args: object, **_kwargs: object) -> NoReturn:
-        raise NotSimulated(f"{self!r} called {name}: a simulated process has no threads, files or signals")
-
-    return refuse
-
-
-for _name in (
-    "run_in_executor",
-    "call_soon_threadsafe",
-    "add_reader",
-    "remove_reader",
-    "add_writer",
-    "remove_writer",
-    "add_signal_handler",
-    "subprocess_exec",
-    "subprocess_shell",
-    "create_connection",
-    "create_server",
-    "create_datagram_endpoint",
-    "create_unix_connection",
-    "create_unix_server",
-    "connect_read_pipe",
-    "connect_write_pipe",
-    "getaddrinfo",
-    "getnameinfo",
-    "sock_accept",
-    "sock_connect",
-    "sock_recv",
-    "sock_recv_into",
-    "sock_sendall",
-    "sock_sendfile",
-    "run_forever",
-    "run_until_complete",
-):
-    setattr(ProcessLoop, _name, _refused(_name))
+for _name in REFUSED:
+    setattr(ProcessLoop, _name, refusing(_name))
