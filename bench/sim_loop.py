@@ -8,6 +8,7 @@ deadline which never comes, as every ask does.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 
 import uvloop
 
@@ -60,6 +61,10 @@ def _simulated(work: Work, processes: int) -> None:
     loop.close()
 
 
+def _really(runs: Callable[[Coroutine[object, object, None]], None], work: Work) -> None:
+    runs(work())
+
+
 def _best(ways: dict[str, Callable[[], object]], count: int) -> dict[str, float]:
     """Microseconds for each of `count` things, the best of a few turns taken alternately."""
     best = dict.fromkeys(ways, float("inf"))
@@ -77,14 +82,16 @@ def measure() -> list[Row]:
         ("a deadline that does not come", _deadlines, DEADLINES),
     ):
         ways: dict[str, Callable[[], object]] = {
-            "one process": lambda work=work: _simulated(work, 1),
-            "stock asyncio": lambda work=work: asyncio.run(work()),
-            "uvloop": lambda work=work: uvloop.run(work()),
+            "one process": partial(_simulated, work, 1),
+            "stock asyncio": partial(_really, asyncio.run, work),
+            "uvloop": partial(_really, uvloop.run, work),
         }
         best = _best(ways, count)
         ours = best.pop("one process")
         rows += [Row(what, "us", ours, peer, value) for peer, value in best.items()]
-    across = _best({"ten": lambda: _simulated(_ring, 10), "one": lambda: _simulated(_ring, 1)}, TASKS * ROUNDS)
+    across = _best(
+        {"ten": partial(_simulated, _ring, 10), "one": partial(_simulated, _ring, 1)}, TASKS * ROUNDS
+    )
     rows.append(Row("hand-off in ten processes", "us", across["ten"] / 10, "in one process", across["one"]))
     return rows
 

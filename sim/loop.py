@@ -45,7 +45,7 @@ class Stalled(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """An exception that nobody expected: when (virtual seconds), in which process, what asyncio says of it."""
+    """An exception that nobody expected: when (virtual seconds), in which process, how asyncio puts it."""
 
     at_s: float
     process: str
@@ -79,7 +79,7 @@ class SimLoop:
         self._until_s = math.inf
         self._wall_offset_ms: dict[str, int] = {}
         self._closed = False
-        self.world = ProcessLoop(self, "world", "", 0)
+        self.world = ProcessLoop(self, "world", "", 0)  # type: ignore[abstract]  # the rest is refused
         self._nothing = Turn(_nothing, (), self.world, contextvars.Context())
         self._nothing.cancel()
 
@@ -87,7 +87,7 @@ class SimLoop:
 
     def spawn(self, name: str, host: str) -> ProcessLoop:
         """A process without any task yet: `create_task` of what this returns begins its main one."""
-        process = ProcessLoop(self, name, host, len(self.processes) + 1)
+        process = ProcessLoop(self, name, host, len(self.processes) + 1)  # type: ignore[abstract]
         self.processes.append(process)
         self.trace.note("spawn", name, host, process.number)
         return process
@@ -107,19 +107,15 @@ class SimLoop:
 
     # -- the world's own timers --
 
-    def call_soon(self, callback: Callable[[Unpack[Ts]], object], *args: Unpack[Ts]) -> Turn:
+    def call_soon(self, callback: Callable[[Unpack[Ts]], object], *args: *Ts) -> Turn:
         """Run `callback`, of no process, in turn."""
         return self.world.call_soon(callback, *args)
 
-    def call_later(
-        self, delay_s: float, callback: Callable[[Unpack[Ts]], object], *args: Unpack[Ts]
-    ) -> TimerTurn:
+    def call_later(self, delay_s: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts) -> TimerTurn:
         """The same in `delay_s`."""
         return self.world.call_at(self.now_s + delay_s, callback, *args)
 
-    def call_at(
-        self, when_s: float, callback: Callable[[Unpack[Ts]], object], *args: Unpack[Ts]
-    ) -> TimerTurn:
+    def call_at(self, when_s: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts) -> TimerTurn:
         """The same at `when_s`."""
         return self.world.call_at(when_s, callback, *args)
 
@@ -154,7 +150,9 @@ class SimLoop:
         task.add_done_callback(lambda _: self.stop())
         self.run(self.now_s + within_s)
         if not task.done():
-            raise Stalled(f"{getattr(work, '__qualname__', work)} of {process!r} takes more than {within_s} s")
+            raise Stalled(
+                f"{getattr(work, '__qualname__', work)} of {process!r} takes more than {within_s} s"
+            )
         return task.result()
 
     def close(self) -> None:
@@ -190,8 +188,8 @@ class SimLoop:
                 at_once += batch
                 if at_once > MAX_TURNS_AT_ONCE:
                     raise SpinsForever(
-                        f"{at_once} turns at {self.now_s} s, and no end: {ready[0]._loop!r} is one of those who "
-                        f"spin, in {ready[0]._callback!r}"
+                        f"{at_once} turns at {self.now_s} s, and no end: {ready[0]._loop!r} is one of "
+                        f"those who spin, in {ready[0]._callback!r}"
                     )
                 for _ in range(batch):
                     turn = next_turn()

@@ -13,7 +13,7 @@ import contextvars
 import heapq
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
-from typing import TYPE_CHECKING, TypeVar, TypeVarTuple, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack
 
 from sim.no_way_out import REFUSED, refusing
 from sim.turns import AnyTurn, Queue, SlowLane, TimerTurn, Turn
@@ -68,7 +68,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     def call_soon(
         self,
         callback: Callable[[Unpack[Ts]], object],
-        *args: Unpack[Ts],
+        *args: *Ts,
         context: contextvars.Context | None = None,
     ) -> Turn:
         """Run `callback` after everything that was to be run before."""
@@ -80,7 +80,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self,
         delay: float,
         callback: Callable[[Unpack[Ts]], object],
-        *args: Unpack[Ts],
+        *args: *Ts,
         context: contextvars.Context | None = None,
     ) -> TimerTurn:
         """Run it in `delay` seconds."""
@@ -90,7 +90,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self,
         when: float,
         callback: Callable[[Unpack[Ts]], object],
-        *args: Unpack[Ts],
+        *args: *Ts,
         context: contextvars.Context | None = None,
     ) -> TimerTurn:
         """Run it when it is `when`; of several that are due at once the one that was asked for first."""
@@ -110,7 +110,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
     def create_task(
         self,
-        coro: Coroutine[object, object, T] | Generator[object, None, T],
+        coro: Coroutine[Any, Any, T] | Generator[Any, None, T],
         *,
         name: str | None = None,
         context: contextvars.Context | None = None,
@@ -123,7 +123,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         if context is None and self._master.current is not self:
             context = contextvars.Context()
         task: asyncio.Task[T] = asyncio.Task(coro, loop=self, name=name, context=context)
-        self._tasks.append(task)  # type: ignore[arg-type]  # results are not looked at
+        self._tasks.append(task)
         if len(self._tasks) >= self._look_at:
             self._let_go()
         return task
@@ -255,7 +255,7 @@ def _unseen(task: asyncio.Task[object]) -> bool:
     return task.done() and bool(getattr(task, "_log_traceback", False))  # asyncio's own mark
 
 
-def _close(coroutine: Coroutine[object, object, object] | Generator[object, object, object]) -> None:
+def _close(coroutine: Coroutine[Any, Any, object] | Generator[Any, None, object]) -> None:
     for _ in range(CLOSES_TRIED):
         try:
             coroutine.close()

@@ -1,4 +1,4 @@
-"""Virtual time and its processes: what runs runs in turn, what is frozen waits in order, what is dead is mute."""
+"""Virtual time and its processes: what runs runs in turn, what is frozen waits, what is dead is mute."""
 
 import asyncio
 import contextvars
@@ -19,7 +19,9 @@ def loop() -> SimLoop:
 @given(
     delays=st.lists(st.tuples(st.integers(0, 2), st.sampled_from([0.0, 0.1, 0.1, 0.25, 1.0])), max_size=30)
 )
-def test_callbacks_run_by_time_and_ties_by_age_whoever_they_belong_to(delays: list[tuple[int, float]]) -> None:
+def test_callbacks_run_by_time_and_ties_by_age_whoever_they_belong_to(
+    delays: list[tuple[int, float]],
+) -> None:
     loop = SimLoop()
     processes = [loop.spawn(f"p{number}", "h") for number in range(3)]
     ran: list[tuple[float, int]] = []
@@ -228,9 +230,7 @@ def test_an_exception_that_nobody_awaits_is_a_finding(loop: SimLoop) -> None:
     assert "the task" in loop.findings[1].what
 
 
-def test_whoever_spins_without_time_passing_is_told(
-    loop: SimLoop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whoever_spins_without_time_passing_is_told(loop: SimLoop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sim.loop.MAX_TURNS_AT_ONCE", 1000)
     process = loop.spawn("the spinner", "h")
 
@@ -254,7 +254,9 @@ def test_whoever_spins_without_time_passing_is_told(
         lambda process: process.subprocess_exec(None),
     ],
 )
-def test_a_simulated_process_has_no_way_out(loop: SimLoop, breaks_out: Callable[[ProcessLoop], object]) -> None:
+def test_a_simulated_process_has_no_way_out(
+    loop: SimLoop, breaks_out: Callable[[ProcessLoop], object]
+) -> None:
     with pytest.raises(NotSimulated, match="the process"):
         breaks_out(loop.spawn("the process", "h"))
 
