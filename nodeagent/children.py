@@ -17,7 +17,7 @@ from actors.cluster import job as places
 from actors.cluster.messages import JobSpec
 from configs.schema import Config
 from nodeagent.exit_codes import HOPELESS
-from nodeagent.files import keep_newest, write_whole
+from nodeagent.files import forget_memory, keep_newest, write_whole
 from nodeagent.host import CLUSTER, COMMIT_S, Bounds, Seat, open_journals
 from nodeagent.process import arguments, environment
 from nodeagent.restarts import RestartReporter
@@ -109,7 +109,7 @@ class Children:
     def forget_memory(self) -> None:
         """Free the job's shared memory; for an end without order, when the children are gone."""
         if self._job is not None:
-            places.forget_memory(self._job, self._seat.node)
+            forget_memory(self._job, self._seat.node)
 
     def signal(self, name: str, number: int) -> int | None:
         """Send a signal to a child process; its pid, or None where no such process runs."""
@@ -175,7 +175,7 @@ class Children:
         if tracer is not None:
             await tracer.close()
         if job is not None:
-            places.forget_memory(job, self._seat.node)
+            forget_memory(job, self._seat.node)
         self._job = None
 
     def _gave_up(self, problem: Exception) -> None:

@@ -1,8 +1,8 @@
 """The files by which a node agent is found and by which a second one is kept off.
 
 `agent.json` says where the agent of a state directory is reached; `agent.lock` is locked while it lives (by
-the kernel, so it cannot be left behind by a kill). Owns both, and two things done to files: writing one whole
-or not at all, forgetting old folders.
+the kernel, so it cannot be left behind by a kill). Owns both, and three things done to files: writing one whole
+or not at all, forgetting old folders, freeing the shared memory of a job.
 """
 
 import fcntl
@@ -13,6 +13,8 @@ from typing import IO
 
 import msgspec
 
+from actors.cluster.job import memory_dir
+from actors.cluster.messages import JobSpec
 from nodeagent.exit_codes import IN_USE, NO_STATE, NOT_RUNNING, CannotRun
 from transport.wire import Peer
 
@@ -56,6 +58,11 @@ def keep_newest(directory: Path, count: int) -> None:
     folders = sorted((path for path in directory.iterdir() if path.is_dir()), key=_changed_ns, reverse=True)
     for folder in folders[count:]:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def forget_memory(job: JobSpec, node: str) -> None:
+    """Free the shared memory of a job on a host; a dead process cannot do so itself."""
+    shutil.rmtree(memory_dir(job, node), ignore_errors=True)
 
 
 def _changed_ns(path: Path) -> int:

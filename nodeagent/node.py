@@ -16,6 +16,7 @@ from actors.cluster.local_hosts import Join, LocalHosts
 from actors.cluster.messages import JobEnded, PreemptionNotice, StopNode
 from actors.cluster.provider import LocalProvider
 from actors.cluster.scheduler import Scheduler
+from configs import trace
 from nodeagent.agent import SCHEDULER, NodeAgent
 from nodeagent.children import Children
 from nodeagent.exit_codes import CUT_SHORT, FAILED, OK, CannotRun, as_cannot_run
@@ -25,6 +26,7 @@ from nodeagent.files import (
     StateLock,
     find_process,
     forget_agent,
+    forget_memory,
     publish_agent,
     withdraw_agent,
 )
@@ -144,7 +146,9 @@ class _Node:
         stop.at_once(self._children.forget_memory)
         self._hosts: LocalHosts | None = None
         if options.local_fleet:
-            self._hosts = LocalHosts(system, Join(seat.head, seat.interface, seat.keys, seat.bulk))
+            self._hosts = LocalHosts(
+                system, Join(seat.head, seat.interface, seat.keys, seat.bulk), forget_memory
+            )
             stop.at_once(self._forget_hosts)
         self._tree = Supervisor(
             system,
@@ -265,7 +269,7 @@ class _Node:
             return [agent]
         return [
             child("registry", lambda: Registry(lease_s)),
-            child("cluster/provider", lambda: LocalProvider(self._hosts, boot)),
+            child("cluster/provider", lambda: LocalProvider(self._hosts, boot, trace.read)),
             child("cluster/scheduler", lambda: Scheduler(boot)),
             agent,
         ]

@@ -7,7 +7,6 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from supervisor.address import Address
@@ -19,6 +18,7 @@ from supervisor.waits import Source, Waiting, idle
 
 if TYPE_CHECKING:
     from supervisor.cell import Cell
+    from supervisor.machine import Worker
     from supervisor.network import Network
     from supervisor.system import ActorSystem
 
@@ -34,7 +34,7 @@ a device that is gone. A turn of an engine takes milliseconds, a checkpoint of a
 class Context:
     """Given to an actor before `on_start`; valid for one incarnation."""
 
-    __slots__ = ("_cell", "_journal", "_journals", "_log", "_offloader", "_rng", "_system")
+    __slots__ = ("_cell", "_journal", "_journals", "_log", "_rng", "_system", "_worker")
 
     def __init__(self, system: ActorSystem, cell: Cell, journals: JournalStore) -> None:
         self._system = system
@@ -44,7 +44,7 @@ class Context:
         self._journal: Journal | None = None
         self._rng: random.Random | None = None
         self._log: logging.LoggerAdapter[logging.Logger] | None = None
-        self._offloader: ThreadPoolExecutor | None = None
+        self._worker: Worker | None = None
 
     @property
     def address(self) -> Address:
@@ -214,12 +214,11 @@ class Context:
 
     async def offload(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run blocking `work` on this actor's own single thread, in the order of the calls."""
-        if self._offloader is None:
-            self._offloader = ThreadPoolExecutor(1, thread_name_prefix=self.name)
-        loop = asyncio.get_running_loop()
+        if self._worker is None:
+            self._worker = self._system.machine.thread(self.name)
         name = getattr(work, "__qualname__", type(work).__qualname__)
         async with self.wait("work on its own thread", on=name, deadline_s=OFFLOAD_LATE_S, go_on=True):
-            return await loop.run_in_executor(self._offloader, lambda: work(*args, **kwargs))
+            return await self._worker.run(lambda: work(*args, **kwargs))
 
     def stop(self) -> None:
         """End this incarnation in order when the message in hand is handled: its work is done. A transient
@@ -232,5 +231,5 @@ class Context:
 
     def close(self) -> None:
         """Release the thread of `offload`."""
-        if self._offloader is not None:
-            self._offloader.shutdown(wait=False, cancel_futures=True)
+        if self._worker is not None:
+            self._worker.close()

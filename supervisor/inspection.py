@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import os
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -119,7 +118,7 @@ class Inspection:
         return SystemState(
             node=system.node,
             process=system.process,
-            pid=os.getpid(),
+            pid=self._system.machine.pid,
             endpoint=system.wire.local.endpoint,
             actors=rows[:MAX_ACTORS],
             left_out=max(len(rows) - MAX_ACTORS, 0),
@@ -170,7 +169,7 @@ class Inspection:
             incarnation=row.incarnation,
             node=system.node,
             process=system.process,
-            pid=os.getpid(),
+            pid=self._system.machine.pid,
             endpoint=cell.address.endpoint,
             now_s=now,
             age_s=now - since_s if since_s is not None else 0.0,

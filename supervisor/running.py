@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Protocol
 
 from supervisor.child_spec import BRUTAL_KILL, ChildSpec, Waiting
 from supervisor.errors import Cause, Hopeless, JournalError, JournalUnable, Killed, SupervisorFailed
-from supervisor.process import ChildProcess, ProcessExit, ProcessSpec
+from supervisor.process import ProcessExit, ProcessSpec
 from supervisor.stand_in import LOOK_S, SUSPENDED_LATE_S, StandIn
 
 if TYPE_CHECKING:
     from supervisor.cell import Cell
     from supervisor.delivery import Exit
     from supervisor.journal import JournalStore
+    from supervisor.machine import Child
     from supervisor.supervision import Supervisor
     from supervisor.system import ActorSystem
 
@@ -216,8 +217,9 @@ class RunningProcess:
     def __init__(self, system: ActorSystem, spec: ProcessSpec, on_end: OnEnd) -> None:
         self._what = f"process on {system.node}"
         self._spec = spec
+        self._machine = system.machine
         self._on_end: OnEnd | None = on_end
-        self.process: ChildProcess | None = None
+        self.process: Child | None = None
 
     @property
     def pid(self) -> int:
@@ -227,7 +229,7 @@ class RunningProcess:
     async def start(self, halted: asyncio.Future[None]) -> Ended | None:
         """See `Running`."""
         try:
-            self.process = ChildProcess(self._spec, self._exited)
+            self.process = self._machine.start(self._spec, self._exited)
         except OSError as problem:
             return Ended.of(problem, self._what, f"{self._spec.argv[0]}: {problem}")
         return None

@@ -19,7 +19,8 @@ from supervisor.child_spec import ChildSpec, Strategy, TreeSpec
 from supervisor.errors import CannotGoOn, RestartIntensityReached, StartFailed, SupervisorFailed
 from supervisor.journal import JournalStore
 from supervisor.lives import Exited, Lives, Restarted
-from supervisor.process import ChildProcess, ProcessSpec
+from supervisor.machine import Child
+from supervisor.process import ProcessSpec
 from supervisor.running import Ended, OnEnd, Running, RunningActor, RunningProcess, RunningTree
 from supervisor.system import ActorSystem
 from supervisor.system_messages import ActorState
@@ -182,7 +183,7 @@ class Supervisor:
 
     # -- looking --
 
-    def process(self, name: str) -> ChildProcess | None:
+    def process(self, name: str) -> Child | None:
         """The running process of child `name`."""
         running = self._lives.running(name)
         return running.process if isinstance(running, RunningProcess) else None

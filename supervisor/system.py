@@ -25,6 +25,7 @@ from supervisor.inspection import Inspection
 from supervisor.journal import JournalStore
 from supervisor.limits import Limits
 from supervisor.linking import Linking
+from supervisor.machine import Machine, RealMachine
 from supervisor.message import Message, kind_of
 from supervisor.names import Names
 from supervisor.network import Network
@@ -50,6 +51,7 @@ class ActorSystem:
         the process that holds the registry, or those that may, in order of preference; None when it is
             this one or there is none.
         seed: of every `ctx.rng`.
+        machine: what starts child processes and threads; None: the one that this process runs on.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class ActorSystem:
         registry: Peer | Sequence[Peer] | None = None,
         seed: int = 0,
         limits: Limits | None = None,
+        machine: Machine | None = None,
     ) -> None:
         self.node = node
         self.process = process
@@ -74,6 +77,7 @@ class ActorSystem:
         self.incarnations = incarnations
         self.seed = seed
         self.limits = limits or Limits()
+        self.machine = machine or RealMachine()
         self.dead_letters = DeadLetters()
         self.tap: Tap | None = None  # while somebody looks at what passes
         self.tracer: Tracer | None = None  # where this process was told to trace

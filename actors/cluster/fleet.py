@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from configs.trace import Availability, Event
 
+RESERVED = "reserved-1"
+"""The reserved host of a fleet that the head starts itself."""
 FIRST_BACKOFF_S = 1.0
 MAX_BACKOFF_S = 30.0
 STEADY_S = 60.0  # a host that lived this long fails for the first time again

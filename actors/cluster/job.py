@@ -1,9 +1,8 @@
 """A job's settings and the places of its files on a host.
 
-Owns where a job keeps what on each host. Touches the disk in `forget_memory` alone.
+Owns where a job keeps what on each host. Pure: touches none of it.
 """
 
-import shutil
 import tomllib
 from pathlib import Path
 
@@ -48,8 +47,3 @@ def checkpoint_dir(job: JobSpec) -> Path:
 def host_dir(job: JobSpec, node: str) -> Path:
     """State directory of a host that the head starts itself."""
     return Path(job.run_dir) / "nodes" / node
-
-
-def forget_memory(job: JobSpec, node: str) -> None:
-    """Free the job's shared memory on this host; a dead process cannot do so itself."""
-    shutil.rmtree(memory_dir(job, node), ignore_errors=True)

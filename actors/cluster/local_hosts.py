@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from actors.cluster.job import config_of, forget_memory, host_dir
+from actors.cluster.fleet import RESERVED
+from actors.cluster.job import config_of, host_dir
 from actors.cluster.messages import JobSpec, StopNode
 from supervisor import (
     ActorSystem,
@@ -25,11 +26,10 @@ from supervisor import (
     child,
     one_for_one,
 )
-from supervisor.process import ChildProcess
+from supervisor.machine import Child
 from transport.keys import Bulk
 from transport.wire import Peer
 
-RESERVED = "reserved-1"
 HOPELESS = frozenset({2, 6})  # exit codes of a node agent: usage, a damaged journal (nodeagent.exit_codes)
 ORDER_S = 2.0  # for a host to take an order; one that does not is hung, and gets as long after SIGTERM
 STOP_S = 12.0  # for a host to stop its children in order; then it is killed
@@ -47,12 +47,21 @@ class Join:
 
 
 class LocalHosts:
-    """Node agents as child processes: one reserved for good, preemptible ones by name."""
+    """Node agents as child processes: one reserved for good, preemptible ones by name.
 
-    def __init__(self, system: ActorSystem, join: Join) -> None:
+    Args:
+        system: of the head's node agent.
+        join: how they find the head.
+        forget_memory: frees the shared memory of a job on a host that is gone, which cannot do so itself.
+    """
+
+    def __init__(
+        self, system: ActorSystem, join: Join, forget_memory: Callable[[JobSpec, str], None]
+    ) -> None:
         self._system = system
         self._join = join
-        self._preemptible: dict[str, ChildProcess] = {}
+        self._forget_memory = forget_memory
+        self._preemptible: dict[str, Child] = {}
         self._ended: list[tuple[str, ProcessExit]] = []  # bounded: each was started by who takes them
         self._reserved: Supervisor | None = None
         self._on_give_up: Callable[[str], None] = lambda _reason: None
@@ -94,10 +103,10 @@ class LocalHosts:
 
         def ended(exit_: ProcessExit) -> None:
             self._preemptible.pop(name, None)
-            forget_memory(job, name)
+            self._forget_memory(job, name)
             self._ended.append((name, exit_))
 
-        self._preemptible[name] = ChildProcess(self._spec(name, "preemptible", job), ended)
+        self._preemptible[name] = self._system.machine.start(self._spec(name, "preemptible", job), ended)
 
     def kill(self, name: str) -> None:
         """Take a host away, without a word."""
@@ -118,7 +127,7 @@ class LocalHosts:
         await asyncio.gather(*stops, *([reserved.stop()] if reserved is not None else []))
         self.forget_memory()
 
-    async def _let_go(self, name: str, process: ChildProcess) -> None:
+    async def _let_go(self, name: str, process: Child) -> None:
         """By an order: a signal would be a notice, upon which it hands its requests over."""
         try:
             await self._system.ask(f"{name}/agent", StopNode(), deadline_s=ORDER_S, expect=Done)
@@ -130,7 +139,7 @@ class LocalHosts:
     def forget_memory(self) -> None:
         """Free the shared memory of every host that was started here; they are gone."""
         for name, job in self._used.items():
-            forget_memory(job, name)
+            self._forget_memory(job, name)
 
     def state_dirs(self) -> list[Path]:
         """Of every host that was started here."""

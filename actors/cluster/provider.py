@@ -9,9 +9,8 @@ time is over. Without hosts of its own (they join by themselves) it takes every 
 from collections.abc import Callable
 from typing import Protocol
 
-from actors.cluster.fleet import FleetAction, FleetPolicy, KillHost, NoticeHost, StartHost
+from actors.cluster.fleet import RESERVED, FleetAction, FleetPolicy, KillHost, NoticeHost, StartHost
 from actors.cluster.job import config_of
-from actors.cluster.local_hosts import RESERVED
 from actors.cluster.messages import (
     JobEnded,
     JobSpec,
@@ -21,7 +20,6 @@ from actors.cluster.messages import (
     StartTrace,
     StopFleet,
 )
-from configs import trace
 from configs.load import ConfigError
 from configs.trace import Availability, Trace, TraceError
 from supervisor import Actor, AskFailed, Done, Message, ProcessExit, Refused, handles
@@ -60,11 +58,9 @@ class LookAtFleet(Message, frozen=True):
 
 class LocalProvider(Actor):
     """See the module. `hosts` is None where hosts join by themselves; `boot` tells one life of the head's
-    process from another."""
+    process from another; `read_trace` gives the trace of a name, and raises TraceError."""
 
-    def __init__(
-        self, hosts: Hosts | None, boot: int, read_trace: Callable[[str], Trace] = trace.read
-    ) -> None:
+    def __init__(self, hosts: Hosts | None, boot: int, read_trace: Callable[[str], Trace]) -> None:
         self._hosts = hosts
         self._boot = boot
         self._read_trace = read_trace

@@ -1,0 +1,97 @@
+"""What an actor system uses of the machine under it: child processes, threads, and its own number there.
+
+Owns the port and its real side. Does not own how a child process is started and watched (`process`), nor when
+(`supervision`). Whoever runs the same actors on another machine, a simulated one, gives another `Machine`.
+"""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol, TypeVar
+
+from supervisor.process import ChildProcess, ProcessExit, ProcessSpec
+
+T = TypeVar("T")
+OnExit = Callable[[ProcessExit], None]
+
+
+class Child(Protocol):
+    """A child process that was started."""
+
+    @property
+    def pid(self) -> int:
+        """Its number on its machine."""
+
+    @property
+    def exit(self) -> ProcessExit | None:
+        """How it ended; None while it lives."""
+
+    def send_signal(self, number: int) -> None:
+        """Signal it if it still lives."""
+
+    async def wait(self) -> ProcessExit:
+        """Until it has ended. Its end has no deadline: whoever waits for it has one."""
+
+    async def stop(self, timeout_s: float) -> ProcessExit:
+        """SIGTERM, then SIGKILL after `timeout_s`; at once where that is 0."""
+
+    def kill(self) -> None:
+        """SIGKILL."""
+
+
+class Worker(Protocol):
+    """A thread that does blocking work, one piece after the other in the order of the calls."""
+
+    def run(self, work: Callable[[], T]) -> Awaitable[T]:
+        """What `work` returns, or raises. Work that has begun is done, even if nobody waits for it."""
+
+    def close(self) -> None:
+        """Take no more; what has not begun is cancelled."""
+
+
+class Machine(Protocol):
+    """See the module; one a process."""
+
+    @property
+    def pid(self) -> int:
+        """The number of this process."""
+
+    def start(self, spec: ProcessSpec, on_exit: OnExit) -> Child:
+        """Start a child process, which dies with this one. `on_exit` is called once, on the loop.
+
+        Raises OSError where it cannot be started.
+        """
+
+    def thread(self, name: str) -> Worker:
+        """A thread of its own for whoever is called `name`."""
+
+
+class RealMachine:
+    """The machine that this process runs on."""
+
+    @property
+    def pid(self) -> int:
+        """See `Machine`."""
+        return os.getpid()
+
+    def start(self, spec: ProcessSpec, on_exit: OnExit) -> Child:
+        """See `Machine`."""
+        return ChildProcess(spec, on_exit)
+
+    def thread(self, name: str) -> Worker:
+        """See `Machine`."""
+        return _Thread(name)
+
+
+class _Thread:
+    """A `Worker`; the thread itself begins with the first piece of work."""
+
+    def __init__(self, name: str) -> None:
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix=name)
+
+    def run(self, work: Callable[[], T]) -> Awaitable[T]:
+        return asyncio.get_running_loop().run_in_executor(self._executor, work)
+
+    def close(self) -> None:
+        self._executor.shutdown(wait=False, cancel_futures=True)
