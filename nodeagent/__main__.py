@@ -25,6 +25,7 @@ from nodeagent.files import state_base
 from nodeagent.host import LEASE_S, LOOPBACK, MIN_LEASE_S, Seat, run_process
 from nodeagent.metrics_server import metrics_address
 from nodeagent.node import Options, run_node
+from nodeagent.site import RealSite
 from supervisor.journal_places import is_url
 from transport.endpoint import endpoint
 from transport.keys import Bulk, RefusedToListen, is_loopback, require_clear_beyond_loopback
@@ -49,11 +50,12 @@ examples:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit code."""
-    args = _parser().parse_args(argv)
+    args = parse(argv)
     try:
         if args.command == "start":
             options = start_options(args)
-            return run_process(lambda stop: run_node(options, stop), f"nodeagent {options.seat.node}")
+            name = f"nodeagent {options.seat.node}"
+            return run_process(lambda stop: run_node(options, stop, RealSite()), name)
         state_dir = args.state_dir or default_state_dir("head")
     except CannotRun as problem:
         print(f"nodeagent: error: {problem}", file=sys.stderr)
@@ -65,6 +67,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         work = commands.stop(state_dir, as_json=args.json)
     return run_process(lambda _: work, f"nodeagent {args.command}")
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """What these words mean, the ones after the program's name; None: those of this process. Ends the
+    process, as argparse does, where they mean nothing."""
+    return _parser().parse_args(argv)
 
 
 def start_options(args: argparse.Namespace) -> Options:

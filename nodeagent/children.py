@@ -1,8 +1,7 @@
 """The children of a node agent for a job: the processes and actors of its role, under one supervisor.
 
-Owns which role runs what, the job file that the child processes read, the journals of jobs on this host, and
-the supervisor. When that gives up, all children are stopped and `on_give_up` is told; what follows is the
-agent's to decide.
+Owns which role runs what, the job that they are given, the journals of its actors here, and the supervisor.
+When that gives up, all children are stopped and `on_give_up` is told; what follows is the agent's to decide.
 """
 
 import asyncio
@@ -11,17 +10,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
-
 from actors.cluster import job as places
 from actors.cluster.messages import JobSpec
 from configs.schema import Config
 from nodeagent.exit_codes import HOPELESS
-from nodeagent.files import forget_memory, keep_newest, write_whole
-from nodeagent.host import CLUSTER, COMMIT_S, Bounds, Seat, open_journals
-from nodeagent.process import arguments, environment
+from nodeagent.host import COMMIT_S, Bounds, Seat
+from nodeagent.process_arguments import arguments, environment
 from nodeagent.restarts import RestartReporter
-from nodeagent.traces import OpenTelemetryTracer, open_tracer
+from nodeagent.site import ClosingTracer, Site
 from nodeagent.trees import threads
 from supervisor import (
     ActorSystem,
@@ -33,7 +29,7 @@ from supervisor import (
     child,
     one_for_one,
 )
-from supervisor.group_commit import GroupCommit
+from supervisor.journal import Journals
 
 ROLES = ("head", "reserved", "preemptible")
 PROCESSES = {
@@ -42,7 +38,6 @@ PROCESSES = {
     "preemptible": ("transfer", "engine"),
 }
 STOP_S = 5.0  # of one child, in order; then it is killed
-JOBS_KEPT = 16  # journals of the newest jobs on this host; an older one can be neither resumed nor audited
 
 log = logging.getLogger("nodeagent")
 
@@ -54,21 +49,28 @@ class Children:
         system: of the node agent's process.
         seat: where the node agent sits; `seat.head` says whom the children join.
         role: one of `ROLES`.
+        site: what the node agent stands on.
         on_give_up: called with the `SupervisorFailed` of the children's supervisor.
     """
 
     def __init__(
-        self, system: ActorSystem, seat: Seat, role: str, on_give_up: Callable[[Exception], None]
+        self,
+        system: ActorSystem,
+        seat: Seat,
+        role: str,
+        site: Site,
+        on_give_up: Callable[[Exception], None],
     ) -> None:
         self._system = system
         self._seat = seat
         self._role = role
+        self._site = site
         self._on_give_up = on_give_up
         self._reporter = RestartReporter(system)
         self._tree: Supervisor | None = None
-        self._journal: GroupCommit | None = None
+        self._journal: Journals | None = None
         self._job: JobSpec | None = None
-        self._tracer: OpenTelemetryTracer | None = None
+        self._tracer: ClosingTracer | None = None
         self._lock = asyncio.Lock()
         self._closed = False
 
@@ -109,7 +111,7 @@ class Children:
     def forget_memory(self) -> None:
         """Free the job's shared memory; for an end without order, when the children are gone."""
         if self._job is not None:
-            forget_memory(self._job, self._seat.node)
+            self._site.forget_memory(self._job, self._seat.node)
 
     def signal(self, name: str, number: int) -> int | None:
         """Send a signal to a child process; its pid, or None where no such process runs."""
@@ -122,14 +124,11 @@ class Children:
     async def _start(self, job: JobSpec) -> None:
         config = places.config_of(job)
         self._system.limits = Bounds.of(config).limits  # the agent started before any settings were known
-        self._tracer = open_tracer(
-            config.traces, self._seat.node, self._seat.process, self._seat.log_file, config.limits.log_bytes
-        )
+        self._tracer = self._site.open_tracer(config.traces, self._seat, config.limits.log_bytes)
         self._system.tracer = self._tracer
-        job_file = self._seat.state_dir / "job.json"
-        write_whole(job_file, msgspec.json.encode(job))
+        job_file = self._site.write_job(self._seat.state_dir, job)
         seat = replace(self._seat, job=job.run_id)
-        self._journal = await self._open_journal(seat)
+        self._journal = await self._site.open_job_journals(seat, COMMIT_S)
         fleet = config.fleet
         spec = one_for_one(
             *self._actors(job, config),
@@ -151,17 +150,6 @@ class Children:
         except SupervisorFailed as problem:
             self._gave_up(problem)
 
-    async def _open_journal(self, seat: Seat) -> GroupCommit:
-        """That of the job on this host; those of jobs long past are forgotten."""
-        if seat.database:
-            from supervisor.postgres_journal import forget_jobs
-
-            await asyncio.to_thread(forget_jobs, seat.database, (CLUSTER, seat.job), JOBS_KEPT)
-        else:
-            seat.journal_file.parent.mkdir(parents=True, exist_ok=True)
-            keep_newest(seat.journal_dir, JOBS_KEPT)
-        return await asyncio.to_thread(open_journals, seat, COMMIT_S)
-
     async def _stop(self) -> None:
         tree, self._tree = self._tree, None
         job = self._job
@@ -175,7 +163,7 @@ class Children:
         if tracer is not None:
             await tracer.close()
         if job is not None:
-            forget_memory(job, self._seat.node)
+            self._site.forget_memory(job, self._seat.node)
         self._job = None
 
     def _gave_up(self, problem: Exception) -> None:
@@ -194,22 +182,27 @@ class Children:
 
     def _actors(self, job: JobSpec, config: Config) -> list[ChildSpec]:
         """The actors of a role that live in the node agent's own process."""
+        fittings = self._site.fittings
         if self._role == "head":
             from actors.training.controller import RLController
-            from actors.training.history import HistoryWriter
 
             history = Path(job.run_dir) / "history.jsonl"
             return [
                 child(
                     "training/controller",
-                    lambda: RLController(job, config, HistoryWriter(history)),
+                    lambda: RLController(job, config, fittings.history(history)),
                     restart="transient",
                 )
             ]
         if self._role == "reserved":
             from actors.cluster.state_manager import StateManager
 
-            copies = places.state_copy_dir(job, self._seat.node)
-            checkpoints = places.checkpoint_dir(job)
-            return [child("training/state", lambda: StateManager(copies, checkpoints, config))]
+            copies, durable = places.state_copy_dir(job, self._seat.node), places.checkpoint_dir(job)
+            keep = config.training.checkpoint_keep
+            return [
+                child(
+                    "training/state",
+                    lambda: StateManager(fittings.host_copies(copies), fittings.checkpoints(durable, keep)),
+                )
+            ]
         return []

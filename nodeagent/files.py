@@ -1,8 +1,8 @@
 """The files by which a node agent is found and by which a second one is kept off.
 
 `agent.json` says where the agent of a state directory is reached; `agent.lock` is locked while it lives (by
-the kernel, so it cannot be left behind by a kill). Owns both, and three things done to files: writing one whole
-or not at all, forgetting old folders, freeing the shared memory of a job.
+the kernel, so it cannot be left behind by a kill). Owns both, and three things done to files: writing one
+whole or not at all, forgetting old folders, freeing the shared memory of a job.
 """
 
 import fcntl

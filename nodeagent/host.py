@@ -1,6 +1,6 @@
-"""One OS process of a node: state directory, log, keys, sockets, journal, event loop, signals.
+"""One OS process of a node: state directory, log, keys, journal, event loop, signals.
 
-Owns the edge: everything here touches the machine, so that nothing above has to. Knows no actor by name.
+Owns the edge: what touches the machine is here and in `files`, behind `site`. Knows no actor by name.
 Whatever can be wrong with the machine ends the process with one clear line and an exit code.
 """
 
@@ -10,8 +10,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
@@ -22,13 +21,10 @@ import uvloop
 from configs.schema import Config
 from nodeagent.exit_codes import FAILED, NO_STATE, CannotRun, as_cannot_run
 from nodeagent.shutdown import Shutdown
-from supervisor import ActorSystem, Incarnations, Limits, SqliteJournal
+from supervisor import Limits, SqliteJournal
 from supervisor.group_commit import GroupCommit
 from supervisor.journal_places import need_client
-from supervisor.network import Network
-from transport.key_follower import KeyFollower
 from transport.keys import Bulk, NodeKeys
-from transport.mesh import ZmqWire
 from transport.wire import Peer
 
 LOOPBACK = "tcp://127.0.0.1:0"
@@ -159,49 +155,6 @@ def load_keys(directory: Path | None) -> NodeKeys | None:
     return NodeKeys.load(directory) if directory is not None else None
 
 
-@asynccontextmanager
-async def open_system(seat: Seat, bounds: Bounds | None = None) -> AsyncIterator[ActorSystem]:
-    """The actor system of this process, receiving; closed in order at the end.
-
-    Raises BadKeys, RefusedToListen, CannotListen, JournalError.
-    """
-    bounds = bounds or Bounds()
-    keys = load_keys(seat.keys)
-    incarnations = Incarnations(wall_ms)
-    wire = ZmqWire(f"{seat.node}/{seat.process}", incarnations.mint(), seat.listen, keys)
-    try:
-        journals = open_journals(seat, bounds.commit_s)
-        incarnations.at_least(await journals.newest_incarnation())  # whatever this host's clock says
-    except BaseException:
-        await wire.close()
-        raise
-    follower = KeyFollower(keys, seat.keys) if keys is not None and seat.keys is not None else None
-    system = ActorSystem(
-        node=seat.node,
-        process=seat.process,
-        wire=wire,
-        journals=journals,
-        network=Network(
-            seat.interface.removeprefix("tcp://").strip("[]"),
-            keys,
-            bulk=seat.bulk,
-            key_state=follower.state if follower is not None else None,
-        ),
-        incarnations=incarnations,
-        registry=seat.heads,
-        seed=bounds.seed,
-        limits=bounds.limits,
-    )
-    system.inspection.vitals.machine = process_figures
-    system.start()
-    try:
-        yield system
-    finally:
-        if follower is not None:
-            follower.close()
-        await system.close()
-
-
 def open_journals(seat: Seat, commit_s: float) -> GroupCommit:
     """The journals of a process: a file of its own, or a space of its own in the head's database.
 
@@ -251,11 +204,17 @@ def run_process(main: Callable[[Shutdown], Coroutine[object, object, int]], name
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(edge())
-    except (Exception, asyncio.CancelledError, KeyboardInterrupt) as problem:  # the outermost edge
-        known = as_cannot_run(problem)
-        if known is None:
-            log.critical("a defect ended %s", name, exc_info=problem)
-        reason = f"{type(problem).__name__}: {problem}" if known is None else str(known)
-        log.critical("%s ends: %s", name, reason)
-        print(f"{name}: error: {reason}", file=sys.stderr)
-        return FAILED if known is None else known.code
+    except (Exception, asyncio.CancelledError, KeyboardInterrupt) as problem:  # noqa: BLE001 (the outermost edge)
+        code, said = end_of(problem, name)
+        print(said, file=sys.stderr)
+        return code
+
+
+def end_of(problem: BaseException, name: str) -> tuple[int, str]:
+    """How the process `name` ends that raised `problem`: its exit code and its last line, which is logged."""
+    known = as_cannot_run(problem)
+    if known is None:
+        log.critical("a defect ended %s", name, exc_info=problem)
+    reason = f"{type(problem).__name__}: {problem}" if known is None else str(known)
+    log.critical("%s ends: %s", name, reason)
+    return FAILED if known is None else known.code, f"{name}: error: {reason}"

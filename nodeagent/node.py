@@ -6,34 +6,23 @@ NodeAgent) and the ordered end: hosts that it started first, then its children, 
 
 import asyncio
 import logging
-import os
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
-from actors.cluster.local_hosts import Join, LocalHosts
+from actors.cluster.local_hosts import Join
 from actors.cluster.messages import JobEnded, PreemptionNotice, StopNode
 from actors.cluster.provider import LocalProvider
 from actors.cluster.scheduler import Scheduler
-from configs import trace
 from nodeagent.agent import SCHEDULER, NodeAgent
 from nodeagent.children import Children
 from nodeagent.exit_codes import CUT_SHORT, FAILED, OK, CannotRun, as_cannot_run
-from nodeagent.files import (
-    STANDBY,
-    AgentFile,
-    StateLock,
-    find_process,
-    forget_agent,
-    forget_memory,
-    publish_agent,
-    withdraw_agent,
-)
-from nodeagent.host import LEASE, LEASE_S, Seat, open_log, open_system, prepare_state_dir, wall_ms
-from nodeagent.inventory import take_inventory
+from nodeagent.files import STANDBY, AgentFile
+from nodeagent.host import LEASE, LEASE_S, Seat
 from nodeagent.metrics_server import MetricsServer, Seen, look
 from nodeagent.shutdown import Shutdown
+from nodeagent.site import FleetHosts, Site
+from nodeagent.system import open_system
 from supervisor import (
     ActorSystem,
     AskFailed,
@@ -69,30 +58,30 @@ class Options:
     standby: bool = False
 
 
-async def run_node(options: Options, stop: Shutdown) -> int:
-    """Run the node agent until it leaves by itself or `stop` is set. The exit code.
+async def run_node(options: Options, stop: Shutdown, site: Site) -> int:
+    """Run the node agent on `site` until it leaves by itself or `stop` is set. The exit code.
 
     Raises CannotRun, BadKeys, RefusedToListen, CannotListen, JournalError.
     """
     state_dir = options.seat.state_dir
-    prepare_state_dir(state_dir)
-    lock = StateLock(state_dir)
+    site.prepare(state_dir)
+    lock = site.hold(state_dir)
     stop.at_once(lock.release)
-    stop.at_once(lambda: withdraw_agent(state_dir))
+    stop.at_once(lambda: site.withdraw_agent(state_dir))
     try:
-        open_log(options.seat)
-        async with _leading(options, stop) as seat:
+        site.open_log(options.seat)
+        async with _leading(options, stop, site) as seat:
             if seat is None:
                 return OK  # stopped while it stood by
-            async with open_system(seat) as system:
-                node = _Node(replace(options, seat=seat), system, stop)
+            async with open_system(seat, site=site) as system:
+                node = _Node(replace(options, seat=seat), system, stop, site)
                 return await node.run()
     finally:
         lock.release()
 
 
 @asynccontextmanager
-async def _leading(options: Options, stop: Shutdown) -> AsyncIterator[Seat | None]:
+async def _leading(options: Options, stop: Shutdown, site: Site) -> AsyncIterator[Seat | None]:
     """The seat under the lease of the head, where there is one; None where `stop` came before it was ours."""
     seat = options.seat
     if not seat.database:
@@ -104,15 +93,15 @@ async def _leading(options: Options, stop: Shutdown) -> AsyncIterator[Seat | Non
 
     def waiting(why: str) -> None:
         log.info("standing by: %s", why)
-        print(f"nodeagent {seat.node}: standing by: {why}", file=sys.stderr, flush=True)
-        standby = AgentFile(node=seat.node, role=STANDBY, endpoint="", public_key="", pid=os.getpid())
-        publish_agent(seat.state_dir, standby)
+        site.say(f"nodeagent {seat.node}: standing by: {why}")
+        standby = AgentFile(node=seat.node, role=STANDBY, endpoint="", public_key="", pid=site.machine.pid)
+        site.publish_agent(seat.state_dir, standby)
 
-    holder = f"{seat.node} at {seat.listen} (pid {os.getpid()})"
+    holder = f"{seat.node} at {seat.listen} (pid {site.machine.pid})"
     lease = PostgresLease(seat.database, LEASE, holder, options.lease_s)
     got = await wait_for_lease(lease, stop, standby=options.standby, waiting=waiting)
     if got is None:
-        withdraw_agent(seat.state_dir)
+        site.withdraw_agent(seat.state_dir)
         yield None
         return
     term, since_s = got
@@ -127,9 +116,10 @@ async def _leading(options: Options, stop: Shutdown) -> AsyncIterator[Seat | Non
 class _Node:
     """One run of a node agent."""
 
-    def __init__(self, options: Options, system: ActorSystem, stop: Shutdown) -> None:
+    def __init__(self, options: Options, system: ActorSystem, stop: Shutdown, site: Site) -> None:
         self._system = system
         self._stop = stop
+        self._site = site
         self._role = options.role
         self._metrics: MetricsServer | None = None
         if options.metrics is not None:
@@ -142,13 +132,11 @@ class _Node:
             seat = replace(seat, head=system.wire.local)
         self._seat = seat
         assert seat.head is not None
-        self._children = Children(system, seat, options.role, self._gave_up)
+        self._children = Children(system, seat, options.role, site, self._gave_up)
         stop.at_once(self._children.forget_memory)
-        self._hosts: LocalHosts | None = None
+        self._hosts: FleetHosts | None = None
         if options.local_fleet:
-            self._hosts = LocalHosts(
-                system, Join(seat.head, seat.interface, seat.keys, seat.bulk), forget_memory
-            )
+            self._hosts = site.hosts(system, Join(seat.head, seat.interface, seat.keys, seat.bulk))
             stop.at_once(self._forget_hosts)
         self._tree = Supervisor(
             system,
@@ -169,7 +157,7 @@ class _Node:
             await stopping
         finally:
             stopping.cancel()
-        withdraw_agent(self._seat.state_dir)
+        self._site.withdraw_agent(self._seat.state_dir)
         try:
             waits = self._system.waits
             async with waits.waiting("node agent", "its ordered end", self._agent_name, LEAVE_S):
@@ -187,7 +175,7 @@ class _Node:
 
     def _publish(self) -> None:
         seat, local = self._seat, self._system.wire.local
-        publish_agent(
+        self._site.publish_agent(
             seat.state_dir,
             AgentFile(
                 node=seat.node,
@@ -204,10 +192,10 @@ class _Node:
 
     async def _seen(self) -> Seen:
         """The processes of this host, for who reads its metrics."""
-        children = self._children.processes()
+        site, state_dir, children = self._site, self._seat.state_dir, self._children.processes()
         return await look(
             self._system,
-            {kind: find_process(self._seat.state_dir, kind, pid) for kind, pid in children.items()},
+            {kind: site.find_process(state_dir, kind, pid) for kind, pid in children.items()},
         )
 
     async def _close(self) -> None:
@@ -228,7 +216,8 @@ class _Node:
             except AskFailed as problem:
                 log.warning("the agent could not stop in order: %s", problem)
         await self._children.stop()
-        withdraw_agent(self._seat.state_dir)  # again: a child that was starting may have said where it is
+        # Again: a child that was starting may have said where it is.
+        self._site.withdraw_agent(self._seat.state_dir)
         await self._tree.stop()
 
     def _forget_hosts(self) -> None:
@@ -236,7 +225,7 @@ class _Node:
         assert self._hosts is not None
         self._hosts.forget_memory()
         for state_dir in self._hosts.state_dirs():
-            forget_agent(state_dir)
+            self._site.forget_agent(state_dir)
 
     def _failed(self, problem: Exception) -> None:
         """A supervisor of this process gave up."""
@@ -262,27 +251,27 @@ class _Node:
         task.add_done_callback(self._background.discard)
 
     def _actors(self) -> list[ChildSpec]:
-        boot = wall_ms()
+        boot = self._site.wall_ms()
         lease_s = self._system.limits.lease_s
         agent = child(self._agent_name, self._agent)
         if self._role != "head":
             return [agent]
         return [
             child("registry", lambda: Registry(lease_s)),
-            child("cluster/provider", lambda: LocalProvider(self._hosts, boot, trace.read)),
+            child("cluster/provider", lambda: LocalProvider(self._hosts, boot, self._site.fittings.trace)),
             child("cluster/scheduler", lambda: Scheduler(boot)),
             agent,
         ]
 
     def _agent(self) -> NodeAgent:
-        return NodeAgent(self._role, take_inventory(), self._children, self._leave, self._say)
+        return NodeAgent(self._role, self._site.fittings.inventory(), self._children, self._leave, self._say)
 
     @property
     def _agent_name(self) -> str:
         return f"{self._seat.node}/agent"
 
     def _say(self, text: str) -> None:
-        print(f"nodeagent {self._seat.node}: {text}", file=sys.stderr, flush=True)
+        self._site.say(f"nodeagent {self._seat.node}: {text}")
 
 
 def _log_restart(restarted: Restarted) -> None:

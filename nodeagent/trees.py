@@ -1,7 +1,7 @@
 """What runs in which process of a host: one small supervision tree a kind of process.
 
-Owns the table from kind to tree. Imports an actor only in the process that runs it: torch is in `trainer` and
-`engine` alone, the verifiers in the workers of `reward` alone.
+Owns the table from kind to tree. Imports an actor only in the process that runs it; what it is fitted with
+comes from `fittings`.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,6 +11,7 @@ from pathlib import Path
 from actors.cluster import job as places
 from actors.cluster.messages import JobSpec
 from configs.schema import Config
+from nodeagent.fittings import Fittings
 from supervisor import Intensity, TreeSpec, child, one_for_all, one_for_one, rest_for_one
 
 STOP_S = 5.0  # an ordered stop of one actor; every one of them survives the kill that follows
@@ -18,11 +19,12 @@ STOP_S = 5.0  # an ordered stop of one actor; every one of them survives the kil
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a tree needs to know: the job, its settings, the host."""
+    """What a tree needs to know: the job, its settings, the host, and what its actors are fitted with."""
 
     job: JobSpec
     config: Config
     node: str
+    fittings: Fittings
 
     @property
     def intensity(self) -> Intensity:
@@ -49,9 +51,9 @@ def reward(place: Place) -> TreeSpec:
     """The proxy; its worker processes are its own."""
     from actors.reward.proxy import RewardProxy
 
-    tokenizer_dir = Path(place.job.model_dir)
+    start_worker = place.fittings.start_scorer
     return one_for_one(
-        child("reward/proxy", lambda: RewardProxy(place.config, tokenizer_dir)),
+        child("reward/proxy", lambda: RewardProxy(place.config, place.job.model_dir, start_worker)),
         name="reward",
         intensity=place.intensity,
     )
@@ -61,9 +63,9 @@ def transfer(place: Place) -> TreeSpec:
     """The host's TransferAgent."""
     from actors.weights.agent import TransferAgent
 
-    store_dir = places.store_dir(place.job, place.node)
+    fittings, store_dir = place.fittings, places.store_dir(place.job, place.node)
     return one_for_one(
-        child(f"{place.node}/transfer", lambda: TransferAgent(store_dir, place.config)),
+        child(f"{place.node}/transfer", lambda: TransferAgent(fittings.image_store(store_dir), place.config)),
         name="transfer",
         intensity=place.intensity,
     )
@@ -74,17 +76,23 @@ def trainer(place: Place) -> TreeSpec:
     from actors.engine.worker import RolloutWorker
     from actors.training.trainer import Trainer
 
-    job, config, node = place.job, place.config, place.node
+    job, config, node, fittings = place.job, place.config, place.node, place.fittings
     return one_for_all(
-        child(f"{node}/engine", lambda: RolloutWorker(config, node, "reserved")),
+        child(
+            f"{node}/engine",
+            lambda: RolloutWorker(config, node, "reserved", fittings.engine_host(config)),
+        ),
         child(
             "training/trainer",
             lambda: Trainer(
                 config,
                 node,
-                Path(job.model_dir),
-                places.store_dir(job, node),
-                places.state_copy_dir(job, node),
+                fittings.trainer_work(
+                    config,
+                    Path(job.model_dir),
+                    places.store_dir(job, node),
+                    places.state_copy_dir(job, node),
+                ),
             ),
             shutdown_s=STOP_S,
         ),
@@ -97,8 +105,12 @@ def engine(place: Place) -> TreeSpec:
     """A preemptible instance."""
     from actors.engine.worker import RolloutWorker
 
+    config, node, fittings = place.config, place.node, place.fittings
     return one_for_one(
-        child(f"{place.node}/engine", lambda: RolloutWorker(place.config, place.node, "preemptible")),
+        child(
+            f"{node}/engine",
+            lambda: RolloutWorker(config, node, "preemptible", fittings.engine_host(config)),
+        ),
         name="engine",
         intensity=place.intensity,
     )

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import msgspec
 
-from actors.cluster import sealed
 from actors.cluster.checkpoint_store import CheckpointStore
 from actors.cluster.messages import StepTrained, TrainedSample
+from actors.cluster.saved_state import Damaged
 from actors.cluster.state_manager import Rewound
 from actors.rollout.books import BatchWeights, ManagerSnapshot, ledger_of
 from actors.rollout.messages import BatchLedger
@@ -150,7 +150,7 @@ def _checkpoints(directory: Path) -> Iterator[CheckpointSeen]:
         try:
             whole = store.load(step)
             commit = msgspec.msgpack.decode((whole.path / COMMIT_FILE).read_bytes(), type=_Commit)
-        except (sealed.Damaged, OSError, msgspec.MsgspecError, UnicodeDecodeError) as problem:
+        except (Damaged, OSError, msgspec.MsgspecError, UnicodeDecodeError) as problem:
             yield CheckpointSeen(name=name, step=step, damage=str(problem))
         else:
             yield CheckpointSeen(name=name, step=whole.step, samples=commit.samples)

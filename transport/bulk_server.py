@@ -76,9 +76,10 @@ class BulkServer:
             self._leave_keys = self._keys.allowed.subscribe(self._on_keys)
         self._accepting = self._spawn(self._accept())
 
-    def publish(self, version: int, path: Path | str) -> None:
-        """Serve a file as `version` from now on. Raises OSError, or ValueError for an empty file."""
-        self._files[version] = self._carrier.content(path)
+    def publish(self, version: int, content: Path | str | memoryview) -> None:
+        """Serve these bytes, or those of a file, as `version` from now on. Raises OSError, or ValueError for
+        an empty file."""
+        self._files[version] = content if isinstance(content, memoryview) else self._carrier.content(content)
 
     def retire(self, version: int) -> None:
         """Stop serving a version; chunks under way are finished."""

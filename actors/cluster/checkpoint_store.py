@@ -10,26 +10,18 @@ visible; it is deleted the other way round. Whatever stops a writer, readers see
 import contextlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from actors.cluster import sealed
-from actors.cluster.sealed import Content, Contents, Damaged, FileInfo, Note, Sealed
+from actors.cluster.saved_state import Damaged, FileInfo, Latest, Note, Sealed
+from actors.cluster.sealed import Content, Contents
 
 _STEP = re.compile(r"step-(\d{6,})")
 _UNFINISHED = ".unfinished"
 
 
-@dataclass(frozen=True, slots=True)
-class Latest:
-    """The newest whole checkpoint, if any, and why newer ones were passed over."""
-
-    checkpoint: Sealed | None
-    skipped: tuple[str, ...]
-
-
 class CheckpointStore:
-    """See the module. `keep`: how many checkpoints stay."""
+    """See the module; the `Checkpoints` of a StateManager. `keep`: how many checkpoints stay."""
 
     def __init__(self, directory: str | Path, *, keep: int = 3) -> None:
         if keep < 1:

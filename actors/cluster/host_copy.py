@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from actors.cluster import sealed
-from actors.cluster.sealed import Contents, Damaged, Note, Sealed
+from actors.cluster.saved_state import Damaged, Note, Sealed
+from actors.cluster.sealed import Contents
 
 
 class HostCopies:
-    """See the module. One process writes at a time."""
+    """See the module; the `Copies` of a StateManager. One process writes at a time."""
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)

@@ -10,11 +10,12 @@ import errno
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import xxhash
+
+from actors.cluster.saved_state import Damaged, FileInfo, Note, Sealed, StateDirFull
 
 SEAL = "meta.json"
 READ_BYTES = 4 * 2**20
@@ -23,30 +24,6 @@ Content = bytes | bytearray | memoryview | Callable[[Path], None]
 """Of a file: its bytes, or a function that writes it at the path that it is given."""
 Contents = Mapping[str, Content] | Callable[[Path], None]
 """Of a directory: its files by name, or a function that writes them into the directory that it is given."""
-Note = str | int | float | bool | None
-
-
-class StateDirFull(RuntimeError):
-    """No space for a copy of the state. Nothing half-written is left, and older copies are intact."""
-
-    def __init__(self, path: Path, needed: int, free: int) -> None:
-        super().__init__(
-            f"{path}: {needed} bytes are needed for a copy of the state and {free} are free. Older copies "
-            "are intact and the job can go on from them: free space there, or move the state directory to "
-            "another disk"
-        )
-        self.path, self.needed, self.free = path, needed, free
-
-
-class Damaged(RuntimeError):
-    """The files are not what was sealed; the text names the first that differs."""
-
-
-class FileInfo(msgspec.Struct, frozen=True):
-    """Size in bytes and xxh3-128 digest (hex) of a file."""
-
-    bytes: int
-    digest: str
 
 
 class Seal(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,16 +38,6 @@ class Seal(msgspec.Struct, frozen=True, kw_only=True):
     def expected_digest(self) -> str:
         bare = msgspec.structs.replace(self, digest="")
         return xxhash.xxh3_128_hexdigest(msgspec.json.encode(bare, order="deterministic"))
-
-
-@dataclass(frozen=True, slots=True)
-class Sealed:
-    """A whole directory: the state after `step` finished steps, its files, and what was noted with it."""
-
-    step: int
-    path: Path
-    meta: Mapping[str, Note]
-    files: Mapping[str, FileInfo]
 
 
 def write(

@@ -7,10 +7,7 @@ so it outlives the trainer.
 """
 
 import asyncio
-from pathlib import Path
 
-from actors.cluster.checkpoint_store import CheckpointStore
-from actors.cluster.host_copy import HostCopies
 from actors.cluster.messages import (
     LatestState,
     RecordIs,
@@ -20,8 +17,7 @@ from actors.cluster.messages import (
     StateSaved,
     StepTrained,
 )
-from actors.cluster.sealed import Damaged
-from configs.schema import Config
+from actors.cluster.saved_state import Checkpoints, Copies, Damaged
 from supervisor import Actor, Done, Hopeless, Message, Refused, handles
 
 CONTROLLER = "training/controller"
@@ -44,14 +40,13 @@ class StateManager(Actor):
     """See the module.
 
     Args:
-        host_dir: host copies, in shared memory.
-        checkpoint_dir: durable checkpoints.
-        config: how many checkpoints stay.
+        copies: host copies, in shared memory.
+        checkpoints: durable ones.
     """
 
-    def __init__(self, host_dir: Path, checkpoint_dir: Path, config: Config) -> None:
-        self._copies = HostCopies(host_dir)
-        self._store = CheckpointStore(checkpoint_dir, keep=config.training.checkpoint_keep)
+    def __init__(self, copies: Copies, checkpoints: Checkpoints) -> None:
+        self._copies = copies
+        self._store = checkpoints
         self._trained = 0
         self._durable = -1
         self._records: dict[int, StepTrained] = {}

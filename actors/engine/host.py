@@ -1,4 +1,4 @@
-"""The engine of one instance, as its worker drives it: a turn at a time, on one thread.
+"""The builtin engine of one instance, as its worker drives it: a turn at a time, on one thread.
 
 Owns making the engine when the first weights arrive, loading images from shared memory, and turning
 refusals of the engine into an answer. Adapter: touches torch and files; knows no actor.
@@ -6,54 +6,22 @@ refusals of the engine into an answer. Adapter: touches torch and files; knows n
 
 import mmap
 from array import array
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
 from actors.engine.builtin import BuiltinEngine
-from actors.engine.engine import Assignment, CannotServe, EngineFull, StepOutput
+from actors.engine.engine import Assignment, CannotServe, EngineFull
 from actors.engine.qwen3 import Qwen3
 from actors.engine.qwen3_config import Qwen3Config
+from actors.engine.turn import Orders, Refusal, Turn
 from actors.rollout.messages import Work
 from actors.weights.messages import Fetched
 from configs.schema import Config
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """These tickets were not taken."""
-
-    tickets: list[int]
-    why: str
-
-
-@dataclass(slots=True)
-class Orders:
-    """What the worker wants done before the next decode step, in this order."""
-
-    load: Fetched | None = None
-    aborts: list[int] = field(default_factory=list)
-    adds: list[tuple[int, list[Work]]] = field(default_factory=list)  # (weights version, work)
-
-    def __bool__(self) -> bool:
-        return bool(self.load or self.aborts or self.adds)
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """What a turn did: rows to stream, refusals to report, the weights that are served, whether work is
-    left."""
-
-    output: StepOutput | None
-    refusals: list[Refusal]
-    version: int | None
-    root: bytes
-    idle: bool
-
-
-class EngineHost:
-    """Calls come from one thread at a time."""
+class BuiltinHost:
+    """An `EngineHost` for the builtin engine."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -61,7 +29,7 @@ class EngineHost:
         self._root = b""
 
     def turn(self, orders: Orders) -> Turn:
-        """Carry the orders out, then one decode step if there is anything to decode."""
+        """See `EngineHost`."""
         if orders.load is not None:
             self._load(orders.load)
         engine = self._engine

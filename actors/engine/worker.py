@@ -8,7 +8,7 @@ manager next. It does not survive its own death; its requests continue elsewhere
 
 import asyncio
 
-from actors.engine.host import EngineHost, Orders, Refusal
+from actors.engine.turn import EngineHost, Orders, Refusal
 from actors.rollout.messages import (
     Abort,
     CannotTake,
@@ -42,13 +42,20 @@ LOOK_S = 2.0  # between two questions whether the registration still counts; a l
 
 
 class RolloutWorker(Actor):
-    """See the module. Instance name: `<node>/engine`, the actor's own name."""
+    """See the module. Instance name: `<node>/engine`, the actor's own name.
 
-    def __init__(self, config: Config, node: str, kind: str) -> None:
+    Args:
+        config: resolved settings.
+        node: this host; its TransferAgent is `<node>/transfer`.
+        kind: reserved or preemptible.
+        host: the engine; this worker's own.
+    """
+
+    def __init__(self, config: Config, node: str, kind: str, host: EngineHost) -> None:
         self._config = config
         self._node = node
         self._kind = kind
-        self._host = EngineHost(config)
+        self._host = host
         self._orders = Orders()
         self._serves: tuple[int | None, bytes] = (None, b"")
         self._wanted: Weights | None = None

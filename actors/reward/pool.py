@@ -1,7 +1,7 @@
 """A pool of worker processes that score: whatever a verifier does, there is a verdict, and never a hang.
 
 Owns the queue, the workers and the count of their deaths. Does not own what is scored first (the proxy
-asks in its order; the queue is first in, first out) nor how a worker is talked to (`worker_process`).
+asks in its order; the queue is first in, first out) nor how a worker is talked to (`scoring`).
 
 - An item that hangs its worker beyond the deadline, or crashes it, costs that worker; it is tried `attempts`
   times in all, then its verdict is "timeout" or "crashed". Other items are untouched: one item a worker
@@ -21,7 +21,14 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from actors.reward import pipe
-from actors.reward.worker_process import ScorerUnusable, WorkerDied, WorkerHung, WorkerProcess, WorkerSpec
+from actors.reward.scoring import (
+    ScorerUnusable,
+    ScoringWorker,
+    StartWorker,
+    WorkerDied,
+    WorkerHung,
+    WorkerSpec,
+)
 from supervisor import Intensity, Overloaded
 
 Status = Literal["ok", "timeout", "crashed", "error"]
@@ -93,6 +100,7 @@ class WorkerPool:
     def __init__(
         self,
         spec: WorkerSpec,
+        start_worker: StartWorker,
         *,
         workers: int,
         deadline_s: float,
@@ -103,6 +111,7 @@ class WorkerPool:
         if min(workers, attempts, max_queue) < 1 or deadline_s <= 0:
             raise ValueError("workers, attempts and max_queue must be at least 1, deadline_s above 0")
         self.spec, self.workers, self.deadline_s = spec, workers, deadline_s
+        self._start_worker = start_worker
         self.attempts, self.max_queue = attempts, max_queue
         self.intensity = intensity or Intensity(restarts=8, within_s=10.0, backoff_s=0.1)
         self.alive = 0
@@ -188,7 +197,7 @@ class WorkerPool:
                 async with self._wait(
                     "a worker process to start", on=self.spec.scorer, deadline_s=start_s, go_on=True
                 ):
-                    worker = await WorkerProcess.start(self.spec)
+                    worker = await self._start_worker(self.spec)
             except ScorerUnusable as error:
                 self._fail(str(error))
                 return
@@ -208,7 +217,7 @@ class WorkerPool:
                     await worker.kill()
             await asyncio.sleep(self._restarts.delay_s(asyncio.get_running_loop().time()))
 
-    async def _serve(self, worker: WorkerProcess) -> str:
+    async def _serve(self, worker: ScoringWorker) -> str:
         """Give items to a worker until it has to be replaced; why it has to."""
         while True:
             number, job = await self._queue.get()

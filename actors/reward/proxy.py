@@ -8,11 +8,10 @@ may be computed more than once (the proxy keeps no journal); the manager counts 
 import asyncio
 from array import array
 from collections import Counter
-from pathlib import Path
 
 from actors.reward.messages import GetProblems, Problems, Score, Verdict
 from actors.reward.pool import NoProblem, PoolFailed, WorkerPool
-from actors.reward.worker_process import WorkerSpec
+from actors.reward.scoring import StartWorker, WorkerSpec
 from configs.schema import Config
 from supervisor import Actor, Crashed, Deferred, Overloaded, Refused, handles
 
@@ -25,18 +24,26 @@ class RewardProxy(Actor):
     Args:
         config: task, workers, deadline and attempts.
         tokenizer_dir: checkpoint directory whose tokenizer turns tokens into text.
+        start_worker: starts a process that scores.
         scorer: what the workers run; None: the task of the settings.
     """
 
-    def __init__(self, config: Config, tokenizer_dir: Path, scorer: WorkerSpec | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        tokenizer_dir: str,
+        start_worker: StartWorker,
+        scorer: WorkerSpec | None = None,
+    ) -> None:
         task = {
             "name": config.task.name,
             "config": config.task.params,
             "seed": config.job.seed,
-            "tokenizer": str(tokenizer_dir),
+            "tokenizer": tokenizer_dir,
         }
         self._pool = WorkerPool(
             scorer or WorkerSpec(config=task),
+            start_worker,
             workers=config.reward.workers,
             deadline_s=config.reward.deadline_s,
             attempts=config.reward.attempts,

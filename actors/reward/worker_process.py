@@ -10,10 +10,9 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
 
 from actors.reward import pipe
+from actors.reward.scoring import ScorerUnusable, WorkerDied, WorkerHung, WorkerSpec
 from supervisor.process import PARENT_VARIABLE
 
 # Numeric libraries start a thread a core; there is one worker a core already, and each thread reserves
@@ -22,33 +21,8 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 REAP_S = 5.0  # a SIGKILLed process ends at once, unless the kernel itself is stuck with its pages
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerSpec:
-    """How to start a worker. `scorer`: MODULE:FACTORY; `config`: a JSON object for it.
-
-    `memory_bytes` limits what the process may allocate; `start_s` the time until its scorer is loaded.
-    """
-
-    scorer: str = "actors.reward.worker:task"
-    config: Mapping[str, object] | None = None
-    memory_bytes: int = 2 * 2**30
-    start_s: float = 60.0
-
-
-class WorkerHung(TimeoutError):
-    """No answer by the deadline."""
-
-
-class WorkerDied(RuntimeError):
-    """The process ended, or spoke garbage; the text says how."""
-
-
-class ScorerUnusable(RuntimeError):
-    """The scorer could not be loaded; the text says why."""
-
-
 class WorkerProcess:
-    """One child. Make it with `start`, and always `kill` it."""
+    """A `ScoringWorker` that is a child process. Make it with `start`, and always `kill` it."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process

@@ -10,7 +10,7 @@ import msgspec
 
 from actors.cluster.messages import NodeSeen, Plan, RestartSeen
 from actors.rollout.messages import RolloutFigures
-from actors.training import history
+from actors.training import records
 from actors.training.messages import StepResult
 from configs.schema import Config
 
@@ -24,7 +24,7 @@ class Chronicle:
         hosts: role by host, of those that the history has as up already.
     """
 
-    def __init__(self, writer: history.HistoryWriter, now_s: float, hosts: Mapping[str, str]) -> None:
+    def __init__(self, writer: records.History, now_s: float, hosts: Mapping[str, str]) -> None:
         self._writer = writer
         self._begin_s = now_s - writer.last_t_s
         self._roles = dict(hosts)
@@ -34,7 +34,7 @@ class Chronicle:
     def begin(self, run_id: str, config: Config, hosts: Mapping[str, str], now_s: float) -> None:
         """The run begins, or begins again; `hosts`: role by host, of those that are up already."""
         self._writer.write(
-            history.Run(
+            records.Run(
                 t_s=self._t_s(now_s),
                 run_id=run_id,
                 seed=config.job.seed,
@@ -51,7 +51,7 @@ class Chronicle:
         if result.step <= self._writer.last_step:
             return
         self._writer.write(
-            history.Step(
+            records.Step(
                 t_s=self._t_s(now_s),
                 step=result.step,
                 reward=result.reward,
@@ -64,8 +64,8 @@ class Chronicle:
                 step_s=step_s,
                 t_seed_s=plan.t_seed_s,
                 n_prem=plan.n_prem,
-                grad_norm=history.finite(result.grad_norm),
-                loss=history.finite(result.loss),
+                grad_norm=records.finite(result.grad_norm),
+                loss=records.finite(result.loss),
             )
         )
 
@@ -74,7 +74,7 @@ class Chronicle:
     ) -> None:
         """The mean reward on held-out problems."""
         self._writer.write(
-            history.Eval(t_s=self._t_s(now_s), step=step, when=when, reward=reward, problems=problems)
+            records.Eval(t_s=self._t_s(now_s), step=step, when=when, reward=reward, problems=problems)
         )
 
     def node(self, message: NodeSeen, now_s: float) -> None:
@@ -86,13 +86,13 @@ class Chronicle:
         elif message.event in ("left", "killed"):
             del self._roles[message.node]
         self._writer.write(
-            history.Node(t_s=self._t_s(now_s), node=message.node, role=message.role, event=message.event)
+            records.Node(t_s=self._t_s(now_s), node=message.node, role=message.role, event=message.event)
         )
 
     def restart(self, message: RestartSeen, now_s: float) -> None:
         """A supervisor restarted a child."""
         self._writer.write(
-            history.Restart(
+            records.Restart(
                 t_s=self._t_s(now_s),
                 actor=message.actor,
                 cause=message.cause,
@@ -108,7 +108,7 @@ class Chronicle:
         self._sampled_s, self._tokens = t_s, figures.tokens_collected
         roles = list(self._roles.values())
         self._writer.write(
-            history.Sample(
+            records.Sample(
                 t_s=t_s,
                 step=step,
                 reserved=roles.count("reserved"),

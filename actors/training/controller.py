@@ -38,7 +38,6 @@ from actors.rollout.messages import (
     Weights,
 )
 from actors.training.chronicle import Chronicle
-from actors.training.history import HistoryWriter
 from actors.training.messages import (
     CloseSeeding,
     OpenSeeding,
@@ -49,6 +48,7 @@ from actors.training.messages import (
     TrainState,
     TrainStep,
 )
+from actors.training.records import History
 from actors.training.seeds import request_seed
 from configs.schema import Config
 from supervisor import Actor, AskFailed, Deadline, Done, Lane, Message, Refused, Suspended, handles
@@ -104,7 +104,7 @@ class RLController(Actor):
         writer: the run's history, open for appending.
     """
 
-    def __init__(self, job: JobSpec, config: Config, writer: HistoryWriter) -> None:
+    def __init__(self, job: JobSpec, config: Config, writer: History) -> None:
         self._job = job
         self._config = config
         self._writer = writer

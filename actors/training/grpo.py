@@ -1,4 +1,4 @@
-"""GRPO: advantages relative to the group, and the clipped policy-gradient loss over tokens.
+"""GRPO: the clipped policy-gradient loss over tokens; the advantages are `advantages`.
 
 Mathematics on tensors; no optimizer, no process. A sample's tokens count equally wherever it is: the
 loss of a step is the sum over all its tokens divided by their number. That number is known only when the last
@@ -10,7 +10,6 @@ Sources: DeepSeekMath, arXiv:2402.03300 (GRPO); DAPO, arXiv:2503.14476 (token-le
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,9 +18,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from actors.training.samples import Batch
-
-DEVIATION_FLOOR = 1e-4
-"""Added to a group's standard deviation: groups whose rewards agree get no gradient instead of noise."""
 
 
 class LanguageModel(Protocol):
@@ -47,20 +43,6 @@ class TokenSums:
     tokens: int
     clipped: Tensor
     drift: Tensor
-
-
-def group_advantages(rewards: Sequence[float]) -> list[float]:
-    """How much better each sample is than its group, in standard deviations of the group.
-
-    Equal rewards give zeros, exactly. Raises `ValueError` for a group of one, which has nothing to compare.
-    """
-    if len(rewards) < 2:
-        raise ValueError(f"a group needs at least two samples, got {len(rewards)}")
-    if min(rewards) == max(rewards):
-        return [0.0] * len(rewards)
-    mean = sum(rewards) / len(rewards)
-    variance = sum((reward - mean) ** 2 for reward in rewards) / (len(rewards) - 1)
-    return [(reward - mean) / (variance**0.5 + DEVIATION_FLOOR) for reward in rewards]
 
 
 def policy_sums(

@@ -1,21 +1,38 @@
 """The history of a run, `history.jsonl`: what the report and the live view are made from.
 
-Owns the records, and writing and reading them, one JSON object a line. Does not decide when something is
-recorded, and computes nothing. One process writes a file at a time; any number may follow it. A line that was
-torn by a kill has no line end: the writer drops it, the readers wait for its rest.
+Owns writing and reading them, one JSON object a line; the records are `records`. Does not decide when
+something is recorded, and computes nothing. One process writes a file at a time; any number may follow it. A
+line that was torn by a kill has no line end: the writer drops it, the readers wait for its rest.
 
 Times: `t_s` is seconds since the run began; after a resume it goes on from the last record.
 """
 
 import errno
-import math
 import os
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
+from actors.training.records import AnyRecord, End, Eval, Node, Record, Restart, Run, Sample, Step
 from supervisor import JournalFull
+
+__all__ = [
+    "MAX_LINE_BYTES",
+    "AnyRecord",
+    "End",
+    "Eval",
+    "HistoryError",
+    "HistoryFollower",
+    "HistoryFull",
+    "HistoryWriter",
+    "Node",
+    "Record",
+    "Restart",
+    "Run",
+    "Sample",
+    "Step",
+    "read_history",
+]
 
 MAX_LINE_BYTES = 1 << 20
 """A record is a few hundred bytes, a whole config a few thousand; anything this long is no history."""
@@ -29,106 +46,12 @@ class HistoryFull(JournalFull, OSError):
     """The disk of the history takes nothing more. An actor is suspended by it, as by its journal's."""
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=str.lower):
-    """Something that happened. Its kind is the lower-case class name."""
-
-    t_s: float
-
-
-class Run(Record, frozen=True, kw_only=True):
-    """The run began, or began again: a resume writes another one. config: the resolved settings."""
-
-    run_id: str
-    seed: int
-    steps: int
-    config: dict[str, object]
-
-
-class Sample(Record, frozen=True, kw_only=True):
-    """A look at the fleet, taken at a steady period.
-
-    reserved, preemptible: hosts alive. serving: instances that have the step's weights. executing, pending:
-    requests. tokens_collected, migrations: totals of the run so far. tokens_per_s: since the last sample.
-    """
-
-    step: int
-    reserved: int
-    preemptible: int
-    serving: int
-    executing: int
-    pending: int
-    tokens_collected: int
-    migrations: int
-    tokens_per_s: float
-
-
-class Step(Record, frozen=True, kw_only=True):
-    """A step ended. step counts from 1. reward: mean over its samples. The parts of step_s do not overlap.
-
-    seeding_s: rollout on the training host; waiting_s: trainer idle for responses; training_s: forward,
-    backward, optimizer; weights_s: publishing. t_seed_s, n_prem: Algorithm 1's choice for the next step.
-    grad_norm, loss: None where they were not finite (JSON has no NaN).
-    """
-
-    step: int
-    reward: float
-    samples: int
-    tokens: int
-    seeding_s: float
-    waiting_s: float
-    training_s: float
-    weights_s: float
-    step_s: float
-    t_seed_s: float
-    n_prem: int
-    grad_norm: float | None
-    loss: float | None
-
-
-class Eval(Record, frozen=True, kw_only=True):
-    """Mean reward on held-out problems, before the first step or after the last one."""
-
-    step: int
-    when: Literal["first", "last"]
-    reward: float
-    problems: int
-
-
-class Node(Record, frozen=True, kw_only=True):
-    """A host came, got notice, handed its work over, went, or was killed. role: reserved or preemptible."""
-
-    node: str
-    role: str
-    event: Literal["joined", "left", "killed", "noticed", "drained"]
-
-
-class Restart(Record, frozen=True, kw_only=True):
-    """A supervisor started an actor or a child process again."""
-
-    actor: str
-    cause: str
-    incarnation: int
-
-
-class End(Record, frozen=True, kw_only=True):
-    """The run ended and its journals were checked. violations: invariants that did not hold, in words."""
-
-    tokens_collected: int
-    tokens_lost: int
-    tokens_generated_twice: int
-    requests_migrated: int
-    ok: bool
-    violations: list[str] = []
-
-
-AnyRecord = Run | Sample | Step | Eval | Node | Restart | End
-
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(AnyRecord)
 
 
 class HistoryWriter:
-    """Appends records; each is handed to the operating system before `write` returns.
+    """A `History` in a file: appends records; each is handed to the operating system before `write` returns.
 
     Opening an existing file resumes it: `last_t_s` is the time of its last whole record (0.0 for a new file),
     `last_step` the last step that it tells of (0: none).
@@ -218,11 +141,6 @@ class HistoryFollower:
             raise HistoryError(
                 f"{self.path}:{self._line + 1}: a line beyond {MAX_LINE_BYTES} bytes; no history"
             )
-
-
-def finite(value: float) -> float | None:
-    """The value, or None where JSON has no word for it."""
-    return value if math.isfinite(value) else None
 
 
 def read_history(path: str | Path) -> list[AnyRecord]:

@@ -27,7 +27,8 @@ from actors.reward.task import Prompts
 from actors.training.demonstrations import demonstrate
 from actors.training.grpo import token_logprobs
 from actors.training.new_tokenizer import CHAT_TEMPLATE, END, PAD, UNKNOWN, new_tokenizer
-from actors.training.samples import Sample, by_length, collate
+from actors.training.sample import Sample
+from actors.training.samples import by_length, collate
 from configs.schema import Model, WarmStart
 
 LONGEST = 512

@@ -20,7 +20,9 @@ from torch import Tensor
 from actors.engine.checkpoint import load_checkpoint
 from actors.engine.qwen3 import Qwen3
 from actors.training.grpo import policy_sums, token_logprobs
-from actors.training.samples import Batch, Sample, by_length, collate
+from actors.training.sample import Sample
+from actors.training.samples import Batch, by_length, collate
+from actors.training.work import MicroBatchStats, StepStats
 from configs.schema import Training
 
 MOST_TOKENS = 8192
@@ -40,32 +42,6 @@ class OutOfOrder(RuntimeError):
 
 class NotFinite(ArithmeticError):
     """The gradient is no number. Weights and moments are as before the step, which can be begun again."""
-
-
-@dataclass(frozen=True, slots=True)
-class MicroBatchStats:
-    """What one micro-batch added: samples, response tokens, and its loss summed over those tokens."""
-
-    samples: int
-    tokens: int
-    loss_sum: float
-
-
-@dataclass(frozen=True, slots=True)
-class StepStats:
-    """A finished step. `step` counts optimizer steps from 1.
-
-    loss: mean over tokens. grad_norm: before clipping. clipped: share of the tokens that the ratio's clip
-    took out. drift: mean estimated KL from the sampling policy, nats a token; on-policy it is rounding.
-    """
-
-    step: int
-    samples: int
-    tokens: int
-    loss: float
-    grad_norm: float
-    clipped: float
-    drift: float
 
 
 @dataclass(slots=True)

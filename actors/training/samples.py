@@ -1,6 +1,6 @@
-"""Responses to train on, and how they become padded tensors.
+"""How responses to train on become padded tensors.
 
-Owns the sample and the batch, and how samples are cut into batches. Does not own what is computed from them
+Owns the batch, and how samples (`sample`) are cut into batches. Does not own what is computed from them
 (`grpo`). Pure.
 """
 
@@ -12,31 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One response to train on.
-
-    `logprobs`: of each response token, under the policy that made it and the temperature that it was sampled
-    with. `advantage`: of the response, the same for each of its tokens. Raises `ValueError` where the lengths
-    disagree or there is nothing to train on.
-    """
-
-    prompt: Sequence[int]
-    response: Sequence[int]
-    logprobs: Sequence[float]
-    advantage: float
-
-    def __post_init__(self) -> None:
-        if not self.prompt or not self.response or len(self.response) != len(self.logprobs):
-            raise ValueError(
-                f"a sample needs a prompt, a response and a log-prob for each token of it, got "
-                f"{len(self.prompt)}, {len(self.response)} and {len(self.logprobs)}"
-            )
-
-    def __len__(self) -> int:
-        """Tokens that the model reads: prompt and response."""
-        return len(self.prompt) + len(self.response)
+from actors.training.sample import Sample
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,14 @@
 """Trainer: makes version v+1 out of the samples of version v, and lends its device to rollout at the begin
 of a step.
 
-Owns the running step. The mathematics is `policy_update.TrainerCompute`, the files are `trainer_files`. A
-step is done the moment its host copy is sealed: whoever asks for it again gets its result, and a trainer that
-was killed before begins the step anew with the responses that were collected already (RLBoost 4.1, 4.2).
+Owns the running step. Its mathematics and its files are behind `work.TrainerWork`. A step is done the moment
+its host copy is sealed: whoever asks for it again gets its result, and a trainer that was killed before
+begins the step anew with the responses that were collected already (RLBoost 4.1, 4.2).
 """
 
 import zlib
 from array import array
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from actors.cluster.messages import (
     LatestState,
@@ -21,7 +20,7 @@ from actors.cluster.messages import (
     TrainedSample,
 )
 from actors.rollout.messages import GroupOut, Groups, TakeGroups
-from actors.training.grpo import group_advantages
+from actors.training.advantages import group_advantages
 from actors.training.messages import (
     CloseSeeding,
     OpenSeeding,
@@ -32,8 +31,8 @@ from actors.training.messages import (
     TrainState,
     TrainStep,
 )
-from actors.training.samples import Sample
-from actors.training.trainer_files import Commit, TrainerFiles
+from actors.training.sample import Sample
+from actors.training.work import Commit, TrainerWork
 from actors.weights.messages import Publish, Published
 from configs.schema import Config
 from supervisor import Actor, Done, Refused, handles
@@ -83,15 +82,13 @@ class Trainer(Actor):
     Args:
         config: resolved settings.
         node: this host; its TransferAgent is `<node>/transfer`, its rollout worker `<node>/engine`.
-        model_dir: the initial checkpoint (Hugging Face format).
-        store_dir: images of weights in shared memory, served by the TransferAgent.
-        state_dir: host copies of the trainer's state in shared memory.
+        work: the model in training, its host copies and the images of its weights.
     """
 
-    def __init__(self, config: Config, node: str, model_dir: Path, store_dir: Path, state_dir: Path) -> None:
+    def __init__(self, config: Config, node: str, work: TrainerWork) -> None:
         self._config = config
         self._node = node
-        self._files = TrainerFiles(config, model_dir, store_dir, state_dir)
+        self._work = work
         self._done = 0
         self._root = b""
         self._result: StepResult | None = None
@@ -99,7 +96,7 @@ class Trainer(Actor):
 
     async def on_start(self) -> None:
         state = await self.ctx.ask(STATE, LatestState(), deadline_s=ASK_DEADLINE_S, expect=StateIs)
-        commit = await self.ctx.offload(self._files.load, state.path)
+        commit = await self.ctx.offload(self._work.load, state.path)
         self._done = state.step
         self._root = await self._publish(state.step)
         if commit is not None:
@@ -125,8 +122,7 @@ class Trainer(Actor):
         return TrainState(result=None)
 
     async def _step(self, order: TrainStep) -> None:
-        compute = self._files.compute
-        await self.ctx.offload(compute.begin_step)
+        await self.ctx.offload(self._work.begin_step)
         times = _StepTimes(self.ctx.now())
         done = _Done()
         for groups in await self._as_before(order):
@@ -137,7 +133,7 @@ class Trainer(Actor):
             await self._train(groups, done, times)
         while len(done.groups) < order.groups:
             await self._train(await self._more(order, done.groups, times), done, times)
-        stats = await self.ctx.offload(compute.finish_step)
+        stats = await self.ctx.offload(self._work.finish_step)
         times.lap("training", self.ctx.now())
         result = StepResult(
             step=order.step,
@@ -153,7 +149,7 @@ class Trainer(Actor):
             weights_s=0.0,
         )
         commit = Commit(result=result, samples=tuple(done.samples), micro_batches=tuple(done.micro_batches))
-        await self.ctx.offload(self._files.seal, commit)  # from here on the step is done
+        await self.ctx.offload(self._work.seal, commit)  # from here on the step is done
         root = await self._publish(order.step)
         await self._save(commit, root)
         times.lap("weights", self.ctx.now())
@@ -166,7 +162,7 @@ class Trainer(Actor):
     async def _train(self, groups: list[GroupOut], done: _Done, times: _StepTimes) -> None:
         """One micro-batch of however many groups have come."""
         if groups:
-            await self.ctx.offload(self._files.compute.add_micro_batch, _samples(groups))
+            await self.ctx.offload(self._work.add_micro_batch, _samples(groups))
             done.add(groups)
             times.lap("training", self.ctx.now())
 
@@ -231,7 +227,7 @@ class Trainer(Actor):
     # -- weights and state --
 
     async def _publish(self, version: int) -> bytes:
-        publish: Publish = await self.ctx.offload(self._files.write_image, version)
+        publish: Publish = await self.ctx.offload(self._work.write_image, version)
         published = await self.ctx.ask(
             f"{self._node}/transfer", publish, deadline_s=ASK_DEADLINE_S, expect=Published
         )

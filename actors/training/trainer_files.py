@@ -1,21 +1,23 @@
-"""What the trainer reads and writes: its initial checkpoint, its host copies, the images of its weights.
+"""A trainer on torch and files: its checkpoint, its steps, its host copies, the images of its weights.
 
-Adapter: torch and files. A host copy is a directory in shared memory: a complete Hugging Face checkpoint, the
-optimizer's state, and the commit of the step that made it. It outlives the trainer's process, not its host.
+Adapter behind `work.TrainerWork`. A host copy is a directory in shared memory: a complete Hugging Face
+checkpoint, the optimizer's state, and the commit of the step that made it. It outlives the trainer's process,
+not its host.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 from safetensors.torch import load_file, save_file
 
 from actors.cluster.host_copy import HostCopies
-from actors.cluster.messages import TrainedSample
 from actors.engine.checkpoint import save_checkpoint
 from actors.engine.tensor_spec import image_bytes
 from actors.engine.weight_image import weight_layout, write_weights
-from actors.training.messages import StepResult
 from actors.training.policy_update import TrainerCompute
+from actors.training.sample import Sample
+from actors.training.work import Commit, MicroBatchStats, StepStats
 from actors.weights.image_store import ImageStore
 from actors.weights.messages import Publish
 from configs.schema import Config
@@ -24,16 +26,8 @@ STATE_FILE = "trainer.safetensors"
 COMMIT_FILE = "commit.msgpack"
 
 
-class Commit(msgspec.Struct, frozen=True, kw_only=True):
-    """What made a version: the result of its step, the samples that went in, the micro-batches (groups)."""
-
-    result: StepResult
-    samples: tuple[TrainedSample, ...]
-    micro_batches: tuple[tuple[int, ...], ...] = ()
-
-
 class TrainerFiles:
-    """Calls come from one thread at a time; `compute` exists after `load`."""
+    """A `TrainerWork`; `compute` exists after `load`."""
 
     compute: TrainerCompute
 
@@ -44,10 +38,7 @@ class TrainerFiles:
         self._copies = HostCopies(state_dir)
 
     def load(self, path: str) -> Commit | None:
-        """Load the initial checkpoint and, where `path` is a host copy or checkpoint, the state in it.
-
-        Raises: BadCheckpoint, BadState.
-        """
+        """See `TrainerWork`. Raises: BadCheckpoint, BadState."""
         self.compute = TrainerCompute(
             self._model_dir, self._config.training, self._config.rollout.temperature
         )
@@ -56,8 +47,20 @@ class TrainerFiles:
         self.compute.load_state(load_file(Path(path) / STATE_FILE))
         return msgspec.msgpack.decode((Path(path) / COMMIT_FILE).read_bytes(), type=Commit)
 
+    def begin_step(self) -> None:
+        """See `TrainerWork`."""
+        self.compute.begin_step()
+
+    def add_micro_batch(self, samples: Sequence[Sample]) -> MicroBatchStats:
+        """See `TrainerWork`."""
+        return self.compute.add_micro_batch(samples)
+
+    def finish_step(self) -> StepStats:
+        """See `TrainerWork`."""
+        return self.compute.finish_step()
+
     def seal(self, commit: Commit) -> None:
-        """Make the host copy of a finished step."""
+        """See `TrainerWork`."""
 
         def write(directory: Path) -> None:
             save_checkpoint(self.compute.model.state_dict(), directory, like=self._model_dir)
@@ -67,7 +70,7 @@ class TrainerFiles:
         self._copies.write(commit.result.step, write)
 
     def write_image(self, version: int) -> Publish:
-        """Put the weights into the image store; harmless when the same version lies there already."""
+        """See `TrainerWork`."""
         model = self.compute.model
         specs = tuple(weight_layout(model))
         with self._store.create(version, image_bytes(specs)) as draft:

@@ -8,11 +8,10 @@ goes on from its last chunk. What was published survives the agent: manifests li
 """
 
 import asyncio
-from pathlib import Path
 
 import msgspec
 
-from actors.weights.image_store import Draft, Image, ImageStore, ImageStoreError, NoSuchImage
+from actors.weights.images import ImageDraft, Images, ImageStoreError, NoSuchImage, OpenImage
 from actors.weights.manifest import Manifest, ManifestError
 from actors.weights.messages import Fetch, Fetched, Offer, Offered, Publish, Published
 from configs.schema import Config
@@ -37,13 +36,13 @@ class TransferAgent(Actor):
     """See the module.
 
     Args:
-        store_dir: where the host's images are, in shared memory.
+        images: those of this host, in shared memory.
         config: chunk size and window.
     """
 
-    def __init__(self, store_dir: Path, config: Config) -> None:
+    def __init__(self, images: Images, config: Config) -> None:
         self._settings = config.weights
-        self._store = ImageStore(store_dir)
+        self._store = images
         self._have: dict[int, tuple[Manifest, bytes]] = {}
         self._fetching: dict[tuple[int, bytes], list[Deferred]] = {}
         self._pulled_bytes = 0
@@ -72,7 +71,7 @@ class TransferAgent(Actor):
         self._serve(manifest, message.model_config)
         return Published(version=message.version, root=manifest.root)
 
-    def _describe(self, message: Publish, image: Image) -> Manifest:
+    def _describe(self, message: Publish, image: OpenImage) -> Manifest:
         return Manifest.build(
             message.version, image.view, message.tensors, chunk_bytes=self._settings.chunk_bytes
         )
@@ -110,7 +109,7 @@ class TransferAgent(Actor):
         key = (message.version, message.root)
         pulled_bytes = 0
         outcome: Fetched | Refused = Refused(f"version {message.version}: no source gave it")
-        draft: Draft | None = None
+        draft: ImageDraft | None = None
         done: set[int] = set()
         for attempt in range(ATTEMPTS):
             known = self._have.get(message.version)
@@ -145,7 +144,7 @@ class TransferAgent(Actor):
         for deferred in self._fetching.pop(key, []):
             deferred.answer(outcome)
 
-    async def _pull(self, offered: Offered, manifest: Manifest, draft: Draft, done: set[int]) -> int:
+    async def _pull(self, offered: Offered, manifest: Manifest, draft: ImageDraft, done: set[int]) -> int:
         """Pull the chunks that are not `done` yet; the bytes pulled. A failure keeps what has come."""
         left = [
             Chunk(chunk.offset, chunk.length, chunk.digest)
@@ -174,7 +173,7 @@ class TransferAgent(Actor):
         version = manifest.version
         note = msgspec.msgpack.encode(_Note(manifest.encode(), model_config))
         self._store.note(version, note)
-        self._server.publish(version, self._store.path(version))
+        self._server.publish(version, self._store.content(version))
         self._have[version] = (manifest, model_config)
         for old in set(self._have) - set(self._store.versions()):
             del self._have[old]
@@ -184,7 +183,7 @@ class TransferAgent(Actor):
         return Fetched(
             version=manifest.version,
             root=manifest.root,
-            path=str(self._store.path(manifest.version)),
+            path=self._store.place(manifest.version),
             tensors=manifest.tensors,
             model_config=model_config,
             pulled_bytes=pulled,

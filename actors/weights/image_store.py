@@ -19,23 +19,9 @@ import re
 from collections import Counter
 from pathlib import Path
 
+from actors.weights.images import ImageStoreFull, NoSuchImage, VersionConflict
+
 _IMAGE = re.compile(r"v(\d{9})\.image")
-
-
-class ImageStoreError(RuntimeError):
-    """The store cannot do what was asked."""
-
-
-class ImageStoreFull(ImageStoreError):
-    """No room for an image: the file system is full, or every kept version is in use."""
-
-
-class NoSuchImage(ImageStoreError):
-    """The version is not (or no longer) here."""
-
-
-class VersionConflict(ImageStoreError):
-    """Other bytes were sealed under this version before."""
 
 
 class Image:
@@ -104,7 +90,8 @@ class Draft:
 
 
 class ImageStore:
-    """See the module. `keep`: how many versions there may be; the oldest unused one makes way."""
+    """See the module; the `Images` of an agent. `keep`: how many versions there may be; the oldest unused one
+    makes way."""
 
     def __init__(self, directory: str | Path, *, keep: int = 3) -> None:
         if keep < 2:
@@ -118,6 +105,10 @@ class ImageStore:
     def path(self, version: int) -> Path:
         """Where the image of a version is once it is sealed."""
         return self.directory / f"v{version:09d}.image"
+
+    def place(self, version: int) -> str:
+        """See `Images.place`."""
+        return str(self.path(version))
 
     def versions(self) -> list[int]:
         """Sealed versions, ascending."""
@@ -151,6 +142,14 @@ class ImageStore:
         """Map a sealed version read-only. Raises `NoSuchImage`."""
         try:
             return Image(self, version, self.path(version))
+        except FileNotFoundError:
+            raise self._absent(version) from None
+
+    def content(self, version: int) -> memoryview:
+        """The bytes of a sealed version, mapped; they stay valid after its eviction. Raises `NoSuchImage`."""
+        try:
+            with self.path(version).open("rb") as file:
+                return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         except FileNotFoundError:
             raise self._absent(version) from None
 

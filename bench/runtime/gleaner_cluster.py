@@ -11,7 +11,8 @@ from typing import TypeVar
 import uvloop
 
 from bench.runtime.task import Task
-from nodeagent.host import Seat, open_system
+from nodeagent.host import Seat
+from nodeagent.system import open_system
 from supervisor import ActorSystem, Registry
 from supervisor.names import REGISTRY
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from bench.runtime.gleaner_cast import Counter, Echo
 from bench.runtime.gleaner_storm import StormActor, StormScribe
 from bench.runtime.task import Storm
-from nodeagent.host import Seat, open_system, run_process
+from nodeagent.host import Seat, run_process
+from nodeagent.system import open_system
 from supervisor import ActorSystem, Intensity, Supervisor, child, one_for_one
 from transport.wire import Peer
 

@@ -12,14 +12,15 @@ from pathlib import Path
 import msgspec
 
 from actors.cluster.messages import JobSpec
-from actors.cluster.sealed import SEAL, Damaged, Seal, read_seal
+from actors.cluster.saved_state import Damaged
+from actors.cluster.sealed import SEAL, Seal, read_seal
 from actors.rollout.events import BatchSubmitted, FrameLogged, GroupsTaken, Scored
 from actors.training.history import AnyRecord, HistoryError, read_history
 from chaos.examples import example
 from chaos.fuzz.target import Target, WrongAccept, same
 from configs import load, trace
 from nodeagent.exit_codes import CannotRun
-from nodeagent.process import read_job
+from nodeagent.job_file import read_job
 from supervisor.errors import JournalError
 from supervisor.journal_file import read_streams
 from supervisor.sqlite_journal import SqliteJournal

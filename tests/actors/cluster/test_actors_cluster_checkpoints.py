@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from actors.cluster import sealed
 from actors.cluster.checkpoint_store import CheckpointStore
 from actors.cluster.host_copy import HostCopies
-from actors.cluster.sealed import Damaged, StateDirFull
+from actors.cluster.saved_state import Damaged, StateDirFull
 
 ROOT = Path(__file__).parents[3]
 FILES = {"model.safetensors": b"weights" * 1000, "config.json": b"{}"}

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from actors.cluster.checkpoint_store import CheckpointStore
 from actors.cluster.host_copy import HostCopies
 from actors.cluster.messages import (
     LatestState,
@@ -19,11 +20,10 @@ from actors.cluster.messages import (
     TrainedSample,
 )
 from actors.cluster.state_manager import Rewound, StateManager
-from configs.load import from_tree
 from supervisor import Actor, Done, Refused, handles
 from supervisor.testing import TestSystem
 
-CONFIG = from_tree({"training": {"checkpoint_keep": 2}}, "test")
+KEEP = 2
 STATE = "training/state"
 
 
@@ -45,8 +45,9 @@ class Host:
     told: Told
 
     def start(self) -> None:
+        copies, durable = self.directory / "copies", self.directory / "checkpoints"
         self.system.spawn(
-            STATE, lambda: StateManager(self.directory / "copies", self.directory / "checkpoints", CONFIG)
+            STATE, lambda: StateManager(HostCopies(copies), CheckpointStore(durable, keep=KEEP))
         )
 
     async def save(self, step: int) -> None:

@@ -14,12 +14,14 @@ import pytest
 
 from actors.reward import pipe
 from actors.reward.pool import NoProblem, PoolFailed, Restarts, Verdict, WorkerPool
-from actors.reward.worker_process import WorkerSpec, how_it_ended
+from actors.reward.scoring import WorkerSpec
+from actors.reward.worker_process import WorkerProcess, how_it_ended
 from supervisor import Intensity, Overloaded
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 AMPLE_S = 60.0  # nothing here takes that long; what hangs gets a shorter deadline
+START = WorkerProcess.start
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +35,7 @@ def spec(marks: Path, **config: object) -> WorkerSpec:
 
 @pytest.fixture
 async def pool(tmp_path: Path) -> AsyncIterator[WorkerPool]:
-    pool = WorkerPool(spec(tmp_path), workers=1, deadline_s=AMPLE_S, attempts=1)
+    pool = WorkerPool(spec(tmp_path), START, workers=1, deadline_s=AMPLE_S, attempts=1)
     pool.start()
     yield pool
     await pool.close()
@@ -80,7 +82,7 @@ async def test_whatever_a_verifier_does_is_a_verdict_and_the_next_item_is_scored
 
 
 async def test_items_behind_a_hostile_one_are_untouched(tmp_path: Path) -> None:
-    pool = WorkerPool(spec(tmp_path), workers=2, deadline_s=AMPLE_S, attempts=2)
+    pool = WorkerPool(spec(tmp_path), START, workers=2, deadline_s=AMPLE_S, attempts=2)
     pool.start()
     deeds = [hostile.ABORT, *[hostile.FINE] * 10, hostile.EXIT, *[hostile.FINE] * 10]
     verdicts = await asyncio.gather(*(pool.score("train", 5, [deed]) for deed in deeds))
@@ -91,7 +93,7 @@ async def test_items_behind_a_hostile_one_are_untouched(tmp_path: Path) -> None:
 
 
 async def test_an_item_that_crashed_once_is_tried_again(tmp_path: Path) -> None:
-    pool = WorkerPool(spec(tmp_path), workers=1, deadline_s=AMPLE_S, attempts=2)
+    pool = WorkerPool(spec(tmp_path), START, workers=1, deadline_s=AMPLE_S, attempts=2)
     pool.start()
     assert await pool.score("train", 4, [hostile.ONCE]) == Verdict(0.4, "ok")
     assert pool.deaths["crashed"] == 1
@@ -119,7 +121,7 @@ async def test_what_a_hung_verifier_forked_goes_with_it(pool: WorkerPool, tmp_pa
 
 
 async def test_a_full_queue_says_so_at_once(tmp_path: Path) -> None:
-    pool = WorkerPool(spec(tmp_path), workers=1, deadline_s=60, max_queue=2)
+    pool = WorkerPool(spec(tmp_path), START, workers=1, deadline_s=60, max_queue=2)
     pool.start()
     waiting = [asyncio.create_task(pool.score("train", 1, [hostile.HANG])) for _ in range(2)]
     await asyncio.sleep(0)
@@ -134,7 +136,7 @@ async def test_a_full_queue_says_so_at_once(tmp_path: Path) -> None:
 
 
 async def test_a_scorer_that_cannot_be_loaded_fails_every_item_with_its_reason(tmp_path: Path) -> None:
-    pool = WorkerPool(spec(tmp_path, unusable=True), workers=1, deadline_s=AMPLE_S)
+    pool = WorkerPool(spec(tmp_path, unusable=True), START, workers=1, deadline_s=AMPLE_S)
     pool.start()
     with pytest.raises(PoolFailed, match="hostile_scorer:make: KeyError: 'the task is not known'"):
         await pool.score("train", 1, [hostile.FINE])
@@ -143,7 +145,9 @@ async def test_a_scorer_that_cannot_be_loaded_fails_every_item_with_its_reason(t
 
 async def test_workers_that_die_at_every_start_end_the_pool(tmp_path: Path) -> None:
     intensity = Intensity(restarts=2, within_s=60.0, backoff_s=0.01)
-    pool = WorkerPool(spec(tmp_path, stillborn=True), workers=1, deadline_s=AMPLE_S, intensity=intensity)
+    pool = WorkerPool(
+        spec(tmp_path, stillborn=True), START, workers=1, deadline_s=AMPLE_S, intensity=intensity
+    )
     pool.start()
     with pytest.raises(PoolFailed, match="3 times in a row: exit code 9"):
         await pool.score("train", 1, [hostile.FINE])
@@ -161,10 +165,12 @@ async def test_a_caller_that_gave_up_does_not_get_in_the_way(pool: WorkerPool) -
 PARENT = """
 import asyncio, sys
 from actors.reward.pool import WorkerPool
-from actors.reward.worker_process import WorkerSpec
+from actors.reward.scoring import WorkerSpec
+from actors.reward.worker_process import WorkerProcess
 
 async def main():
-    pool = WorkerPool(WorkerSpec("hostile_scorer:make", {"marks": "."}), workers=1, deadline_s=60)
+    spec = WorkerSpec("hostile_scorer:make", {"marks": "."})
+    pool = WorkerPool(spec, WorkerProcess.start, workers=1, deadline_s=60)
     pool.start()
     await pool.problem("train", 1)
     print("ready", flush=True)

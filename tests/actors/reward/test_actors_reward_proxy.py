@@ -10,7 +10,8 @@ import pytest
 
 from actors.reward.messages import GetProblems, Problems, Score, Verdict
 from actors.reward.proxy import RewardProxy
-from actors.reward.worker_process import WorkerSpec
+from actors.reward.scoring import WorkerSpec
+from actors.reward.worker_process import WorkerProcess
 from configs.load import from_tree
 from supervisor import Refused
 from supervisor.testing import TestSystem
@@ -24,7 +25,7 @@ async def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     monkeypatch.setenv("PYTHONPATH", f"{HERE}:{HERE.parents[2]}")
     scorer = WorkerSpec(scorer="hostile_scorer:make", config={"marks": str(tmp_path)})
     async with TestSystem(tmp_path) as system:
-        system.spawn("reward/proxy", lambda: RewardProxy(CONFIG, tmp_path, scorer))
+        system.spawn("reward/proxy", lambda: RewardProxy(CONFIG, str(tmp_path), WorkerProcess.start, scorer))
         yield system
 
 

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 import torch
 
+from actors.engine.host import BuiltinHost
 from actors.engine.qwen3 import Qwen3
 from actors.engine.qwen3_config import Qwen3Config
 from actors.engine.tensor_spec import image_bytes
@@ -74,8 +75,11 @@ class Plane:
         """One more preemptible host with its agent and engine."""
         system = TestSystem(self.directory, node=name, join=self.head)
         await system.__aenter__()
-        system.spawn(f"{name}/transfer", lambda: TransferAgent(self.directory / f"{name}-store", self.config))
-        system.spawn(f"{name}/engine", lambda: RolloutWorker(self.config, name, "preemptible"))
+        config, store_dir = self.config, self.directory / f"{name}-store"
+        system.spawn(f"{name}/transfer", lambda: TransferAgent(ImageStore(store_dir), config))
+        system.spawn(
+            f"{name}/engine", lambda: RolloutWorker(config, name, "preemptible", BuiltinHost(config))
+        )
         return system
 
     async def submit(self, batch: str = "step-1") -> None:
@@ -122,7 +126,7 @@ async def plane(directory: Path) -> AsyncIterator[Plane]:
         with store.create(3, image_bytes(specs)) as draft:
             write_weights(model, draft.view)
             draft.seal()
-        source.spawn("r/transfer", lambda: TransferAgent(directory / "store", config))
+        source.spawn("r/transfer", lambda: TransferAgent(ImageStore(directory / "store"), config))
         publish = Publish(version=3, tensors=specs, model_config=msgspec.json.encode(MODEL))
         published = await source.ask("r/transfer", publish, Published)
         head.spawn("reward/proxy", LengthReward)

@@ -10,8 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from actors.training.grpo import group_advantages, policy_sums, token_logprobs
-from actors.training.samples import Sample, by_length, collate
+from actors.training.advantages import group_advantages
+from actors.training.grpo import policy_sums, token_logprobs
+from actors.training.sample import Sample
+from actors.training.samples import by_length, collate
 
 VOCABULARY, WIDTH = 11, 6
 

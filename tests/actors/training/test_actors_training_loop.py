@@ -10,6 +10,8 @@ from pathlib import Path
 
 import torch
 
+from actors.cluster.checkpoint_store import CheckpointStore
+from actors.cluster.host_copy import HostCopies
 from actors.cluster.messages import (
     HostsUp,
     JobEnded,
@@ -23,6 +25,7 @@ from actors.cluster.messages import (
 )
 from actors.cluster.state_manager import Rewound, StateManager
 from actors.engine.checkpoint import load_checkpoint
+from actors.engine.host import BuiltinHost
 from actors.engine.qwen3 import Qwen3
 from actors.engine.qwen3_config import Qwen3Config
 from actors.engine.worker import RolloutWorker
@@ -33,7 +36,9 @@ from actors.training.controller import RLController
 from actors.training.history import Eval, HistoryWriter, Node, Run, Step, read_history
 from actors.training.messages import TrainerIs, TrainerStatus
 from actors.training.trainer import Trainer
+from actors.training.trainer_files import TrainerFiles
 from actors.weights.agent import TransferAgent
+from actors.weights.image_store import ImageStore
 from actors.weights.messages import Publish, Published
 from configs.load import dump, from_tree
 from configs.schema import Config
@@ -105,7 +110,10 @@ class Loop:
         directory = self.directory
         self.reserved.spawn(
             "training/state",
-            lambda: StateManager(directory / "copies", directory / "checkpoints", self.config),
+            lambda: StateManager(
+                HostCopies(directory / "copies"),
+                CheckpointStore(directory / "checkpoints", keep=self.config.training.checkpoint_keep),
+            ),
         )
 
     async def until_durable(self, step: int) -> None:
@@ -119,11 +127,16 @@ class Loop:
 
     def start_trainer(self) -> None:
         node, directory = "r", self.directory
-        self.reserved.spawn("r/engine", lambda: RolloutWorker(self.config, node, "reserved"))
+        self.reserved.spawn(
+            "r/engine",
+            lambda: RolloutWorker(self.config, node, "reserved", BuiltinHost(self.config)),
+        )
         self.reserved.spawn(
             "training/trainer",
             lambda: Trainer(
-                self.config, node, directory / "model", directory / "store", directory / "copies"
+                self.config,
+                node,
+                TrainerFiles(self.config, directory / "model", directory / "store", directory / "copies"),
             ),
         )
 
@@ -190,10 +203,10 @@ async def loop(
         TestSystem(directory, node="r", join=head) as reserved,
         TestSystem(directory, node="s", join=head) as spot,
     ):
-        reserved.spawn("r/transfer", lambda: transfer(directory / "store", config))
+        reserved.spawn("r/transfer", lambda: transfer(ImageStore(directory / "store"), config))
         if preemptible:
-            spot.spawn("s/transfer", lambda: TransferAgent(directory / "spot-store", config))
-            spot.spawn("s/engine", lambda: RolloutWorker(config, "s", "preemptible"))
+            spot.spawn("s/transfer", lambda: TransferAgent(ImageStore(directory / "spot-store"), config))
+            spot.spawn("s/engine", lambda: RolloutWorker(config, "s", "preemptible", BuiltinHost(config)))
         head.spawn("reward/proxy", EvenReward)
         head.spawn("cluster/scheduler", lambda: scheduler)
         head.spawn("rollout/balancer", lambda: LoadBalancer(4))

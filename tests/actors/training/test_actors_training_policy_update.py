@@ -13,7 +13,8 @@ from torch import Tensor
 from actors.engine.qwen3 import Qwen3, Qwen3Config
 from actors.training.grpo import token_logprobs
 from actors.training.policy_update import BadState, NotFinite, OutOfOrder, TrainerCompute
-from actors.training.samples import Sample, collate
+from actors.training.sample import Sample
+from actors.training.samples import collate
 from configs.schema import Training
 
 SIZES = {

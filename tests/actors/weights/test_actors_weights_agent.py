@@ -33,7 +33,7 @@ class Pair:
 
     def start(self, name: str) -> None:
         system = self.source if name == "a" else self.receiver
-        system.spawn(f"{name}/transfer", lambda: TransferAgent(self.directory / name, CONFIG))
+        system.spawn(f"{name}/transfer", lambda: TransferAgent(ImageStore(self.directory / name), CONFIG))
 
     async def publish(self, version: int, data: bytes) -> bytes:
         with ImageStore(self.directory / "a").create(version, len(data)) as draft:

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from actors.weights.image_store import ImageStore, ImageStoreFull, NoSuchImage, VersionConflict
+from actors.weights.image_store import ImageStore
+from actors.weights.images import ImageStoreFull, NoSuchImage, VersionConflict
 
 
 @pytest.fixture

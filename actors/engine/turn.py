@@ -1,0 +1,55 @@
+"""What a worker and the host of its engine say to each other: orders in, a turn out.
+
+Owns the words and the port. Pure: neither the model nor its files are known here, so that the worker runs on
+any engine.
+"""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from actors.engine.engine import StepOutput
+from actors.rollout.messages import Work
+from actors.weights.messages import Fetched
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """These tickets were not taken."""
+
+    tickets: list[int]
+    why: str
+
+
+@dataclass(slots=True)
+class Orders:
+    """What the worker wants done before the next decode step, in this order."""
+
+    load: Fetched | None = None
+    aborts: list[int] = field(default_factory=list)
+    adds: list[tuple[int, list[Work]]] = field(default_factory=list)  # (weights version, work)
+
+    def __bool__(self) -> bool:
+        return bool(self.load or self.aborts or self.adds)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What a turn did: rows to stream, refusals to report, the weights that are served, whether work is
+    left."""
+
+    output: StepOutput | None
+    refusals: list[Refusal]
+    version: int | None
+    root: bytes
+    idle: bool
+
+
+class EngineHost(Protocol):
+    """An engine and the images that it loads. Calls come from one thread at a time."""
+
+    def turn(self, orders: Orders) -> Turn:
+        """Carry the orders out, then one decode step if there is anything to decode. Blocks meanwhile.
+
+        Without weights all work is refused; work of another version than the one that is served is refused;
+        loading a version ends what is left of the one before, which is told as aborted.
+        """

@@ -1,0 +1,55 @@
+"""A process that scores, as a pool has it: started, asked one thing at a time, killed.
+
+Owns the words and the port. Pure: `worker_process` starts real ones. Every wait on one has a deadline, and
+every end of one has a name.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from actors.reward import pipe
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSpec:
+    """How to start a worker. `scorer`: MODULE:FACTORY; `config`: a JSON object for it.
+
+    `memory_bytes` limits what the process may allocate; `start_s` the time until its scorer is loaded.
+    """
+
+    scorer: str = "actors.reward.worker:task"
+    config: Mapping[str, object] | None = None
+    memory_bytes: int = 2 * 2**30
+    start_s: float = 60.0
+
+
+class WorkerHung(TimeoutError):
+    """No answer by the deadline."""
+
+
+class WorkerDied(RuntimeError):
+    """The process ended, or spoke garbage; the text says how."""
+
+
+class ScorerUnusable(RuntimeError):
+    """The scorer could not be loaded; the text says why."""
+
+
+class ScoringWorker(Protocol):
+    """One process that loaded its scorer. Whoever started it kills it."""
+
+    @property
+    def dead(self) -> bool:
+        """It ended by itself."""
+
+    async def ask(self, frame: bytes, deadline_s: float) -> pipe.Answer:
+        """The answer to one packed item. Raises `WorkerHung` or `WorkerDied`: then kill the worker."""
+
+    async def kill(self) -> None:
+        """End the process and what it forked, and reap it. A second call does nothing."""
+
+
+StartWorker = Callable[[WorkerSpec], Awaitable[ScoringWorker]]
+"""Starts a worker and waits until it loaded its scorer. Raises `ScorerUnusable`, `WorkerDied` or
+`WorkerHung`."""

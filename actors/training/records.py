@@ -1,0 +1,126 @@
+"""The records of a run's history: what the report and the live view are made from.
+
+Owns the shapes and the port of whoever keeps them; `history` keeps them in a file. Pure.
+
+Times: `t_s` is seconds since the run began; after a resume it goes on from the last record.
+"""
+
+import math
+from typing import Literal, Protocol
+
+import msgspec
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=str.lower):
+    """Something that happened. Its kind is the lower-case class name."""
+
+    t_s: float
+
+
+class Run(Record, frozen=True, kw_only=True):
+    """The run began, or began again: a resume writes another one. config: the resolved settings."""
+
+    run_id: str
+    seed: int
+    steps: int
+    config: dict[str, object]
+
+
+class Sample(Record, frozen=True, kw_only=True):
+    """A look at the fleet, taken at a steady period.
+
+    reserved, preemptible: hosts alive. serving: instances that have the step's weights. executing, pending:
+    requests. tokens_collected, migrations: totals of the run so far. tokens_per_s: since the last sample.
+    """
+
+    step: int
+    reserved: int
+    preemptible: int
+    serving: int
+    executing: int
+    pending: int
+    tokens_collected: int
+    migrations: int
+    tokens_per_s: float
+
+
+class Step(Record, frozen=True, kw_only=True):
+    """A step ended. step counts from 1. reward: mean over its samples. The parts of step_s do not overlap.
+
+    seeding_s: rollout on the training host; waiting_s: trainer idle for responses; training_s: forward,
+    backward, optimizer; weights_s: publishing. t_seed_s, n_prem: Algorithm 1's choice for the next step.
+    grad_norm, loss: None where they were not finite (JSON has no NaN).
+    """
+
+    step: int
+    reward: float
+    samples: int
+    tokens: int
+    seeding_s: float
+    waiting_s: float
+    training_s: float
+    weights_s: float
+    step_s: float
+    t_seed_s: float
+    n_prem: int
+    grad_norm: float | None
+    loss: float | None
+
+
+class Eval(Record, frozen=True, kw_only=True):
+    """Mean reward on held-out problems, before the first step or after the last one."""
+
+    step: int
+    when: Literal["first", "last"]
+    reward: float
+    problems: int
+
+
+class Node(Record, frozen=True, kw_only=True):
+    """A host came, got notice, handed its work over, went, or was killed. role: reserved or preemptible."""
+
+    node: str
+    role: str
+    event: Literal["joined", "left", "killed", "noticed", "drained"]
+
+
+class Restart(Record, frozen=True, kw_only=True):
+    """A supervisor started an actor or a child process again."""
+
+    actor: str
+    cause: str
+    incarnation: int
+
+
+class End(Record, frozen=True, kw_only=True):
+    """The run ended and its journals were checked. violations: invariants that did not hold, in words."""
+
+    tokens_collected: int
+    tokens_lost: int
+    tokens_generated_twice: int
+    requests_migrated: int
+    ok: bool
+    violations: list[str] = []
+
+
+AnyRecord = Run | Sample | Step | Eval | Node | Restart | End
+
+
+class History(Protocol):
+    """Where a run's records go; opened for appending. A resumed run goes on where it ended."""
+
+    @property
+    def last_t_s(self) -> float:
+        """The time of the last whole record; 0.0 where there is none."""
+
+    @property
+    def last_step(self) -> int:
+        """The last step that it tells of; 0 for none."""
+
+    def write(self, record: AnyRecord) -> None:
+        """Append one record. Raises a JournalFull where there is no space; then nothing is written."""
+
+
+def finite(value: float) -> float | None:
+    """The value, or None where JSON has no word for it."""
+    return value if math.isfinite(value) else None

@@ -1,0 +1,74 @@
+"""What a trainer's actor has done for it: the mathematics of a step, its host copies, the images of its
+weights.
+
+Owns the words and the port. Pure: neither torch nor files are known here, so that the actor runs on any
+backend.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from actors.cluster.messages import TrainedSample
+from actors.training.messages import StepResult
+from actors.training.sample import Sample
+from actors.weights.messages import Publish
+
+
+class Commit(msgspec.Struct, frozen=True, kw_only=True):
+    """What made a version: the result of its step, the samples that went in, the micro-batches (groups)."""
+
+    result: StepResult
+    samples: tuple[TrainedSample, ...]
+    micro_batches: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatchStats:
+    """What one micro-batch added: samples, response tokens, and its loss summed over those tokens."""
+
+    samples: int
+    tokens: int
+    loss_sum: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepStats:
+    """A finished step. `step` counts optimizer steps from 1.
+
+    loss: mean over tokens. grad_norm: before clipping. clipped: share of the tokens that the ratio's clip
+    took out. drift: mean estimated KL from the sampling policy, nats a token; on-policy it is rounding.
+    """
+
+    step: int
+    samples: int
+    tokens: int
+    loss: float
+    grad_norm: float
+    clipped: float
+    drift: float
+
+
+class TrainerWork(Protocol):
+    """Calls come from one thread at a time and block: `load` first, then steps in their order."""
+
+    def load(self, path: str) -> Commit | None:
+        """Load the initial checkpoint and, where `path` is a host copy or checkpoint, the state in it: the
+        commit that made it. Raises where neither can be used."""
+
+    def begin_step(self) -> None:
+        """Forget what an unfinished step has accumulated."""
+
+    def add_micro_batch(self, samples: Sequence[Sample]) -> MicroBatchStats:
+        """Accumulate the gradient of these samples."""
+
+    def finish_step(self) -> StepStats:
+        """Update the weights with all that was accumulated. Raises NotFinite, and the step can begin anew."""
+
+    def seal(self, commit: Commit) -> None:
+        """Make the host copy of a finished step; it counts once this has returned, whole or not at all."""
+
+    def write_image(self, version: int) -> Publish:
+        """Put the weights into the host's image store; harmless when the same version lies there already."""

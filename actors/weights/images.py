@@ -1,0 +1,77 @@
+"""Images of versions of the weights on a host: the port behind which a TransferAgent has them.
+
+Owns the words. Pure: `image_store` keeps images as files in shared memory. A sealed image is whole and stays
+as it is; one that is being written is a draft, and no one else's.
+"""
+
+from types import TracebackType
+from typing import Protocol
+
+
+class ImageStoreError(RuntimeError):
+    """The store cannot do what was asked."""
+
+
+class ImageStoreFull(ImageStoreError):
+    """No room for an image: the file system is full, or every kept version is in use."""
+
+
+class NoSuchImage(ImageStoreError):
+    """The version is not (or no longer) here."""
+
+
+class VersionConflict(ImageStoreError):
+    """Other bytes were sealed under this version before."""
+
+
+class OpenImage(Protocol):
+    """A sealed image, read-only; it is not evicted until it is closed."""
+
+    @property
+    def view(self) -> memoryview:
+        """Its bytes."""
+
+    def __enter__(self) -> "OpenImage": ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class ImageDraft(Protocol):
+    """An image that is being written."""
+
+    @property
+    def view(self) -> memoryview:
+        """Its bytes, to be written."""
+
+    def seal(self) -> object:
+        """Make it visible. Raises VersionConflict where other bytes were sealed under its version."""
+
+    def abandon(self) -> None:
+        """Drop it; nothing after `seal`."""
+
+
+class Images(Protocol):
+    """The images of one job on one host: whoever writes, serves and reads them there has the same ones."""
+
+    def versions(self) -> list[int]:
+        """Sealed versions, ascending."""
+
+    def place(self, version: int) -> str:
+        """Where an engine of this host finds the image once it is sealed."""
+
+    def open(self, version: int) -> OpenImage:
+        """A sealed image. Raises NoSuchImage."""
+
+    def content(self, version: int) -> memoryview:
+        """The bytes of a sealed image; they stay valid after its eviction. Raises NoSuchImage."""
+
+    def create(self, version: int, nbytes: int) -> ImageDraft:
+        """Room for an image; older unused versions make way. Raises ImageStoreFull."""
+
+    def note(self, version: int, note: bytes) -> None:
+        """Keep something small beside a sealed version, such as its manifest; replaces what was noted."""
+
+    def noted(self, version: int) -> bytes | None:
+        """What was noted of a version, if anything. Raises NoSuchImage."""

@@ -1,0 +1,120 @@
+"""What the actors of a host are fitted with: engines, trainers, images, copies, files, scorers.
+
+Owns the making of each, in one place: an actor gets what it uses as an argument and knows its port alone, so
+the same actors run on other fittings (models of engines and trainers, files in memory). Torch is imported in
+the processes that compute, and nowhere else.
+"""
+
+from pathlib import Path
+from typing import Protocol
+
+from actors.cluster.checkpoint_store import CheckpointStore
+from actors.cluster.host_copy import HostCopies
+from actors.cluster.messages import Inventory
+from actors.cluster.saved_state import Checkpoints, Copies
+from actors.engine.turn import EngineHost
+from actors.reward.scoring import ScoringWorker, WorkerSpec
+from actors.reward.worker_process import WorkerProcess
+from actors.training.history import HistoryWriter
+from actors.training.records import History
+from actors.training.work import TrainerWork
+from actors.weights.image_store import ImageStore
+from actors.weights.images import Images
+from configs import trace
+from configs.schema import Config
+from configs.trace import Trace
+
+
+class Fittings(Protocol):
+    """Each call makes a new one, for one life of one actor; what it keeps is kept under its path."""
+
+    def prepare(self, kind: str) -> None:
+        """Load what the actors of such a process (`trees.TREES`) need, before anybody waits for them."""
+
+    def inventory(self) -> Inventory:
+        """What this host has, now."""
+
+    def trace(self, name: str) -> Trace:
+        """The trace of availability of this name or file. Raises TraceError."""
+
+    def engine_host(self, config: Config) -> EngineHost:
+        """An engine without weights, for a RolloutWorker."""
+
+    def trainer_work(self, config: Config, model_dir: Path, store_dir: Path, state_dir: Path) -> TrainerWork:
+        """The work of a Trainer.
+
+        Args:
+            config: resolved settings.
+            model_dir: the initial checkpoint (Hugging Face format).
+            store_dir: images of weights in shared memory, served by the TransferAgent.
+            state_dir: host copies of the trainer's state in shared memory.
+        """
+
+    def image_store(self, store_dir: Path) -> Images:
+        """The images of weights on this host, for a TransferAgent."""
+
+    def host_copies(self, state_dir: Path) -> Copies:
+        """The host copies that a trainer leaves here, for a StateManager."""
+
+    def checkpoints(self, directory: Path, keep: int) -> Checkpoints:
+        """Durable checkpoints, of which the newest `keep` stay, for a StateManager."""
+
+    def history(self, path: Path) -> History:
+        """The history of a run, open for appending. Raises HistoryError, OSError."""
+
+    async def start_scorer(self, spec: WorkerSpec) -> ScoringWorker:
+        """A process that loaded its scorer, for a RewardProxy. Raises ScorerUnusable, WorkerDied or
+        WorkerHung."""
+
+
+class RealFittings:
+    """Those of the machine that this process runs on."""
+
+    def prepare(self, kind: str) -> None:
+        """See `Fittings`: torch takes seconds to import."""
+        if kind in ("trainer", "engine"):
+            import actors.engine.host
+        if kind == "trainer":
+            import actors.training.trainer_files  # noqa: F401
+
+    def inventory(self) -> Inventory:
+        """See `Fittings`."""
+        from nodeagent.inventory import take_inventory
+
+        return take_inventory()
+
+    def trace(self, name: str) -> Trace:
+        """See `Fittings`."""
+        return trace.read(name)
+
+    def engine_host(self, config: Config) -> EngineHost:
+        """See `Fittings`."""
+        from actors.engine.host import BuiltinHost
+
+        return BuiltinHost(config)
+
+    def trainer_work(self, config: Config, model_dir: Path, store_dir: Path, state_dir: Path) -> TrainerWork:
+        """See `Fittings`."""
+        from actors.training.trainer_files import TrainerFiles
+
+        return TrainerFiles(config, model_dir, store_dir, state_dir)
+
+    def image_store(self, store_dir: Path) -> Images:
+        """See `Fittings`."""
+        return ImageStore(store_dir)
+
+    def host_copies(self, state_dir: Path) -> Copies:
+        """See `Fittings`."""
+        return HostCopies(state_dir)
+
+    def checkpoints(self, directory: Path, keep: int) -> Checkpoints:
+        """See `Fittings`."""
+        return CheckpointStore(directory, keep=keep)
+
+    def history(self, path: Path) -> History:
+        """See `Fittings`."""
+        return HistoryWriter(path)
+
+    async def start_scorer(self, spec: WorkerSpec) -> ScoringWorker:
+        """See `Fittings`."""
+        return await WorkerProcess.start(spec)

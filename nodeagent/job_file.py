@@ -1,0 +1,29 @@
+"""The job file: what a node agent writes, and its child processes read, of the job that they serve."""
+
+from pathlib import Path
+
+import msgspec
+
+from actors.cluster.messages import JobSpec
+from nodeagent.exit_codes import USAGE, CannotRun
+from nodeagent.files import write_whole
+
+
+def job_file(state_dir: Path) -> Path:
+    """Where it is."""
+    return state_dir / "job.json"
+
+
+def write_job(path: Path, job: JobSpec) -> None:
+    """Say what the job is. Raises OSError."""
+    write_whole(path, msgspec.json.encode(job))
+
+
+def read_job(path: Path) -> JobSpec:
+    """The job that a node agent wrote for its children. Raises CannotRun."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=JobSpec)
+    except OSError as problem:
+        raise CannotRun(USAGE, f"{path}: {problem.strerror}; the node agent writes it") from problem
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
+        raise CannotRun(USAGE, f"{path}: not a job: {problem}") from problem

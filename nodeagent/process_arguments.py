@@ -1,0 +1,94 @@
+"""The command line of a child process of a node agent, both ends of it: written there, understood here.
+
+Owns the words of `python -m nodeagent.process KIND ...` and what they mean.
+"""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+from nodeagent.exit_codes import MEANINGS
+from nodeagent.host import LOOPBACK, Seat
+from nodeagent.trees import TREES
+from transport.keys import Bulk
+from transport.wire import Peer
+
+MODULE = "nodeagent.process"
+DATABASE_VARIABLE = "GLEANER_DATABASE"  # its URL may hold a password
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a child process is to be: which kind of tree, where it sits, and the file with its job."""
+
+    kind: str
+    seat: Seat
+    job_file: Path
+
+
+def arguments(kind: str, seat: Seat, job_file: Path) -> list[str]:
+    """The command line that starts a process of `kind` beside the node agent that sits at `seat`."""
+    assert seat.head is not None, "a child process needs to know the head"
+    argv = [sys.executable, "-m", MODULE, kind, "--node", seat.node]
+    argv += ["--state-dir", str(seat.state_dir), "--job", str(job_file)]
+    argv += [word for head in seat.heads for word in ("--head", format_peer(head))]
+    argv += ["--listen", f"{seat.interface}:0"]
+    argv += ["--bulk", seat.bulk, *(["--term", str(seat.term)] if seat.database else [])]
+    return argv if seat.keys is None else [*argv, "--keys", str(seat.keys)]
+
+
+def environment(seat: Seat) -> dict[str, str]:
+    """What such a process needs to know and others must not read in a list of processes."""
+    return {DATABASE_VARIABLE: seat.database} if seat.database else {}
+
+
+def format_peer(peer: Peer) -> str:
+    """`ENDPOINT` or `ENDPOINT,KEY`; a z85 key holds no comma."""
+    return f"{peer.endpoint},{peer.public_key}" if peer.public_key else peer.endpoint
+
+
+def parse_peer(text: str) -> Peer:
+    """The inverse of `format_peer`."""
+    endpoint, _, key = text.partition(",")
+    return Peer(endpoint, key)
+
+
+def parse(argv: Sequence[str] | None, env: Mapping[str, str]) -> Order:
+    """What these words mean, the ones after the module's name; None: those of this process. `env`: its
+    environment. Ends the process, as argparse does, where they mean nothing."""
+    parser = argparse.ArgumentParser(
+        prog=MODULE,
+        description="One process of a job on this host. The node agent starts it; people have no need to.",
+        epilog=MEANINGS,
+    )
+    parser.add_argument("kind", choices=sorted(TREES), help="what runs in it")
+    parser.add_argument("--node", required=True, help="name of the host")
+    parser.add_argument("--state-dir", required=True, type=Path, help="state directory of the host")
+    parser.add_argument(
+        "--head", required=True, action="append", type=parse_peer, help="ENDPOINT or ENDPOINT,KEY; repeatable"
+    )
+    parser.add_argument("--job", required=True, type=Path, help="file with the job (JSON)")
+    parser.add_argument("--listen", default=LOOPBACK, help="address to listen at (default: %(default)s)")
+    parser.add_argument("--keys", type=Path, help="key directory, needed beyond loopback")
+    parser.add_argument(
+        "--bulk", choices=get_args(Bulk), default="loopback", help="where weights may travel unencrypted"
+    )
+    parser.add_argument("--term", type=int, help="of the head's lease; journals are in its database")
+    args = parser.parse_args(argv)
+    head, *others = args.head
+    seat = Seat(
+        args.node,
+        args.kind,
+        args.state_dir,
+        args.listen,
+        args.keys,
+        head,
+        bulk=args.bulk,
+        others=tuple(others),
+        database=env.get(DATABASE_VARIABLE, "") if args.term is not None else "",
+        term=args.term or 0,
+    )
+    return Order(args.kind, seat, args.job)

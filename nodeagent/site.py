@@ -1,0 +1,261 @@
+"""The site of a process: all that a node's processes do to the machine that they stand on, behind one port.
+
+Owns the port and its real side. Above it `node`, `children`, `process` and `system` are the same wherever
+they run; below it are the state directory, the log, the sockets, the journals and the clock. What actors are
+fitted with is `fittings`; child processes and threads are `supervisor.machine`.
+"""
+
+import asyncio
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from actors.cluster.local_hosts import Join, LocalHosts
+from actors.cluster.messages import JobSpec
+from actors.cluster.provider import Hosts
+from configs.schema import Traces
+from nodeagent import files, host, job_file
+from nodeagent.files import AgentFile, ProcessFile, StateLock
+from nodeagent.fittings import Fittings, RealFittings
+from nodeagent.host import CLUSTER, LOG_BYTES, Seat, load_keys
+from nodeagent.traces import open_tracer
+from supervisor import ActorSystem
+from supervisor.group_commit import GroupCommit
+from supervisor.journal import Journals
+from supervisor.machine import Machine, RealMachine
+from supervisor.network import Network
+from supervisor.tracing import Tracer
+from transport.key_follower import KeyFollower
+from transport.mesh import ZmqWire
+from transport.wire import Peer, Wire
+
+JOBS_KEPT = 16  # journals of the newest jobs on this host; an older one can be neither resumed nor audited
+
+
+@dataclass(frozen=True, slots=True)
+class Sockets:
+    """How a process reaches others. `close` lets go of what was opened beside `wire` and the sockets that
+    `network` opened for others; it comes first."""
+
+    wire: Wire
+    network: Network
+    close: Callable[[], None]
+
+
+class Held(Protocol):
+    """A state directory that is this process's own."""
+
+    def release(self) -> None:
+        """Let another have it; a second call does nothing."""
+
+
+class ClosingTracer(Tracer, Protocol):
+    """A tracer that was opened."""
+
+    async def close(self) -> None:
+        """Send what waits, for a bounded time."""
+
+
+class FleetHosts(Hosts, Protocol):
+    """The hosts that a head starts itself."""
+
+    def forget_memory(self) -> None:
+        """Free the shared memory of all of them; they are gone."""
+
+    def state_dirs(self) -> list[Path]:
+        """Of every host that was started."""
+
+
+class Site(Protocol):
+    """See the module; one a process."""
+
+    @property
+    def machine(self) -> Machine:
+        """What starts its child processes and threads."""
+
+    @property
+    def fittings(self) -> Fittings:
+        """What its actors are fitted with."""
+
+    def wall_ms(self) -> int:
+        """The wall clock of the host in ms since 1970; incarnations come from it."""
+
+    def figures(self) -> Mapping[str, float]:
+        """What the machine says of this process: `cpu_s`, `rss_bytes`, `files`."""
+
+    def say(self, text: str) -> None:
+        """Tell whoever started this process, on standard error."""
+
+    def opened(self, system: ActorSystem) -> None:
+        """Told of the process's actor system once it receives."""
+
+    # -- what a process opens --
+
+    def open_log(self, seat: Seat, log_bytes: int = LOG_BYTES) -> None:
+        """Send every log record of this process to its file. Raises CannotRun."""
+
+    def open_tracer(self, traces: Traces, seat: Seat, log_bytes: int) -> ClosingTracer | None:
+        """The tracer that the settings ask for, if any. Raises CannotRun."""
+
+    def open_sockets(self, seat: Seat, life: int) -> Sockets:
+        """Listen at `seat.listen`; `life` tells this life of the process from others. On the running loop.
+        Raises BadKeys, RefusedToListen, CannotListen."""
+
+    def open_journals(self, seat: Seat, commit_s: float) -> Journals:
+        """The journals of the process that sits there. Raises JournalError."""
+
+    async def open_job_journals(self, seat: Seat, commit_s: float) -> Journals:
+        """Those of a job's actors that live in the node agent's process; those of jobs long past are
+        forgotten. Raises OSError, JournalError."""
+
+    # -- the state directory --
+
+    def prepare(self, state_dir: Path) -> None:
+        """Make it and prove that it can be written. Raises CannotRun."""
+
+    def hold(self, state_dir: Path) -> Held:
+        """Keep other node agents off until `release` or the end of this process. Raises CannotRun."""
+
+    def publish_agent(self, state_dir: Path, agent: AgentFile) -> None:
+        """Say where the agent is. Raises OSError."""
+
+    def withdraw_agent(self, state_dir: Path) -> None:
+        """Nobody need look for it any more, nor for its children."""
+
+    def forget_agent(self, state_dir: Path) -> None:
+        """The same for an agent that ended without order; one that runs is left alone."""
+
+    def publish_process(self, state_dir: Path, kind: str, process: ProcessFile) -> None:
+        """Say where a child process is. Raises OSError."""
+
+    def find_process(self, state_dir: Path, kind: str, pid: int) -> Peer | None:
+        """Where the child process `kind` with this `pid` is; None while it has not said so."""
+
+    # -- a job and the hosts of it --
+
+    def write_job(self, state_dir: Path, job: JobSpec) -> Path:
+        """Write the job file for child processes; where it is. Raises OSError."""
+
+    def read_job(self, path: Path) -> JobSpec:
+        """The job that a node agent wrote. Raises CannotRun."""
+
+    def forget_memory(self, job: JobSpec, node: str) -> None:
+        """Free the shared memory of a job on a host."""
+
+    def hosts(self, system: ActorSystem, join: Join) -> FleetHosts:
+        """The hosts that a head may start itself."""
+
+
+class RealSite:
+    """The machine that this process runs on."""
+
+    def __init__(self) -> None:
+        self.machine: Machine = RealMachine()
+        self.fittings: Fittings = RealFittings()
+
+    def wall_ms(self) -> int:
+        """See `Site`."""
+        return host.wall_ms()
+
+    def figures(self) -> Mapping[str, float]:
+        """See `Site`."""
+        return host.process_figures()
+
+    def say(self, text: str) -> None:
+        """See `Site`."""
+        print(text, file=sys.stderr, flush=True)
+
+    def opened(self, system: ActorSystem) -> None:
+        """See `Site`: nobody looks in from here."""
+
+    def open_log(self, seat: Seat, log_bytes: int = LOG_BYTES) -> None:
+        """See `Site`."""
+        host.open_log(seat, log_bytes)
+
+    def open_tracer(self, traces: Traces, seat: Seat, log_bytes: int) -> ClosingTracer | None:
+        """See `Site`."""
+        return open_tracer(traces, seat.node, seat.process, seat.log_file, log_bytes)
+
+    def open_sockets(self, seat: Seat, life: int) -> Sockets:
+        """See `Site`."""
+        keys = load_keys(seat.keys)
+        wire = ZmqWire(f"{seat.node}/{seat.process}", life, seat.listen, keys)
+        follower = KeyFollower(keys, seat.keys) if keys is not None and seat.keys is not None else None
+        network = Network(
+            seat.interface.removeprefix("tcp://").strip("[]"),
+            keys,
+            bulk=seat.bulk,
+            key_state=follower.state if follower is not None else None,
+        )
+        return Sockets(wire, network, follower.close if follower is not None else _nothing)
+
+    def open_journals(self, seat: Seat, commit_s: float) -> Journals:
+        """See `Site`."""
+        return host.open_journals(seat, commit_s)
+
+    async def open_job_journals(self, seat: Seat, commit_s: float) -> Journals:
+        """See `Site`."""
+        return await asyncio.to_thread(_open_job_journals, seat, commit_s)
+
+    def prepare(self, state_dir: Path) -> None:
+        """See `Site`."""
+        host.prepare_state_dir(state_dir)
+
+    def hold(self, state_dir: Path) -> Held:
+        """See `Site`."""
+        return StateLock(state_dir)
+
+    def publish_agent(self, state_dir: Path, agent: AgentFile) -> None:
+        """See `Site`."""
+        files.publish_agent(state_dir, agent)
+
+    def withdraw_agent(self, state_dir: Path) -> None:
+        """See `Site`."""
+        files.withdraw_agent(state_dir)
+
+    def forget_agent(self, state_dir: Path) -> None:
+        """See `Site`."""
+        files.forget_agent(state_dir)
+
+    def publish_process(self, state_dir: Path, kind: str, process: ProcessFile) -> None:
+        """See `Site`."""
+        files.publish_process(state_dir, kind, process)
+
+    def find_process(self, state_dir: Path, kind: str, pid: int) -> Peer | None:
+        """See `Site`."""
+        return files.find_process(state_dir, kind, pid)
+
+    def write_job(self, state_dir: Path, job: JobSpec) -> Path:
+        """See `Site`."""
+        path = job_file.job_file(state_dir)
+        job_file.write_job(path, job)
+        return path
+
+    def read_job(self, path: Path) -> JobSpec:
+        """See `Site`."""
+        return job_file.read_job(path)
+
+    def forget_memory(self, job: JobSpec, node: str) -> None:
+        """See `Site`."""
+        files.forget_memory(job, node)
+
+    def hosts(self, system: ActorSystem, join: Join) -> FleetHosts:
+        """See `Site`."""
+        return LocalHosts(system, join, self.forget_memory)
+
+
+def _open_job_journals(seat: Seat, commit_s: float) -> GroupCommit:
+    if seat.database:
+        from supervisor.postgres_journal import forget_jobs
+
+        forget_jobs(seat.database, (CLUSTER, seat.job), JOBS_KEPT)
+    else:
+        seat.journal_file.parent.mkdir(parents=True, exist_ok=True)
+        files.keep_newest(seat.journal_dir, JOBS_KEPT)
+    return host.open_journals(seat, commit_s)
+
+
+def _nothing() -> None:
+    """There is nothing to close."""
