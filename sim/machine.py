@@ -1,0 +1,154 @@
+"""The machine under a simulated process: its threads are virtual time, its child processes are simulated too.
+
+Owns threads: the work that is given to one is done inline, in the order of the calls, and its result comes
+after the virtual seconds that it spent on the process's `Meter`. How a command line becomes a process on some
+host is the cluster's, which gives `start`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+from sim.meter import Bill, Meter
+from sim.process_loop import ProcessLoop
+from supervisor.machine import Child, OnExit, Worker
+from supervisor.process import ProcessSpec
+
+T = TypeVar("T")
+Start = Callable[[ProcessSpec, OnExit], Child]
+"""Starts a simulated child process of a simulated process; `on_exit` is called on the parent's loop. Raises
+OSError, as a machine that lacks the command, or the memory."""
+
+
+class SimMachine:
+    """A `supervisor.machine.Machine`; one a simulated process.
+
+    Args:
+        process: whose machine it is.
+        start: starts its child processes.
+        meter: what the models in this process spend.
+    """
+
+    def __init__(self, process: ProcessLoop, start: Start, meter: Meter) -> None:
+        self.meter = meter
+        self._process = process
+        self._start = start
+
+    @property
+    def pid(self) -> int:
+        """See `Machine`: the same in every run of a seed."""
+        return self._process.number
+
+    def start(self, spec: ProcessSpec, on_exit: OnExit) -> Child:
+        """See `Machine`."""
+        return self._start(spec, on_exit)
+
+    def thread(self, name: str) -> Worker:
+        """See `Machine`."""
+        return SimWorker(self._process, self.meter, name)
+
+
+class SimWorker:
+    """A `supervisor.machine.Worker` on virtual time.
+
+    A piece of work is done the moment it begins; what it gives or raises, and its effects (`Meter.then`),
+    come when its seconds have passed, `slowness` times as many in a slow process. A process that is killed
+    before that has no result and no effects; one that is frozen has them when it goes on.
+    """
+
+    def __init__(self, process: ProcessLoop, meter: Meter, name: str) -> None:
+        self._process, self._meter, self._name = process, meter, name
+        self._waiting: deque[_Piece] = deque()
+        self._busy = False
+        self._closed = False
+
+    def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        """See `Worker`. Raises RuntimeError after `close`."""
+        if self._closed:
+            raise RuntimeError(f"the thread of {self._name} takes no more work")
+        piece = _Work(work, self._process.create_future())
+        self._waiting.append(piece)
+        if not self._busy:
+            self._next()
+        return piece.done
+
+    def close(self) -> None:
+        """See `Worker`."""
+        self._closed = True
+        while self._waiting:
+            self._waiting.popleft().cancel()
+
+    def _next(self) -> None:
+        self._busy = False
+        while self._waiting and not self._busy:
+            piece = self._waiting.popleft()
+            if piece.cancelled:
+                continue
+            self._busy = True
+            self._meter.begin()
+            piece.do()
+            bill = self._meter.end()
+            if bill.seconds > 0:
+                self._process.call_later(bill.seconds * self._process.slowness, self._over, piece, bill)
+            else:
+                self._process.call_soon(self._over, piece, bill)
+
+    def _over(self, piece: _Piece, bill: Bill) -> None:
+        piece.finish(bill)
+        self._next()
+
+
+class _Piece(Protocol):
+    """Work of some result."""
+
+    @property
+    def cancelled(self) -> bool:
+        """Nobody waits for it any more."""
+
+    def cancel(self) -> None:
+        """It is not to begin."""
+
+    def do(self) -> None:
+        """Do it, and keep what came of it."""
+
+    def finish(self, bill: Bill) -> None:
+        """Its time is over: its effects, then its result."""
+
+
+class _Work(Generic[T]):
+    """A `_Piece`."""
+
+    def __init__(self, work: Callable[[], T], done: asyncio.Future[T]) -> None:
+        self.done = done
+        self._work = work
+        self._tell: Callable[[], None] = self.cancel
+
+    @property
+    def cancelled(self) -> bool:
+        return self.done.cancelled()
+
+    def cancel(self) -> None:
+        self.done.cancel()
+
+    def do(self) -> None:
+        try:
+            result = self._work()
+        except Exception as problem:  # noqa: BLE001 (whoever waits gets it)
+            self._fail(problem)
+        else:
+            self._tell = lambda: self.done.set_result(result)
+
+    def finish(self, bill: Bill) -> None:
+        try:
+            for effect in bill.effects:
+                effect()
+        except Exception as problem:  # noqa: BLE001 (whoever waits gets it)
+            self._fail(problem)
+        if not self.done.done():
+            self._tell()
+
+    def _fail(self, problem: Exception) -> None:
+        self._tell = lambda: self.done.set_exception(problem)

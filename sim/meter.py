@@ -1,0 +1,62 @@
+"""What work costs in virtual time: models of engines, trainers and disks say it, their process waits it out.
+
+Owns the sum. Work in a simulated process is done in an instant; so whoever models it spends seconds here, and
+`machine.SimWorker` gives the result when they have passed. One meter a process; one piece of work at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """What one piece of work has cost: virtual seconds, and what it does to others when they have passed."""
+
+    seconds: float
+    effects: tuple[Callable[[], None], ...]
+
+
+class Meter:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self.spent_s = 0.0
+        """By all the work so far."""
+        self.beside_s = 0.0
+        """Spent by calls on the process's own loop, outside of any work: nobody waited it out."""
+        self._works = False
+        self._bill_s = 0.0
+        self._effects: list[Callable[[], None]] = []
+
+    def spend(self, seconds: float) -> None:
+        """The work in hand takes so much longer. Raises ValueError for less than nothing."""
+        if not seconds >= 0:
+            raise ValueError(f"work cannot take {seconds} s")
+        if self._works:
+            self._bill_s += seconds
+        else:
+            self.beside_s += seconds
+
+    def then(self, effect: Callable[[], None]) -> None:
+        """Do this when the work in hand is over; never, where its process dies before; at once outside of any
+        work. For what others see only when it is whole: a file that is renamed at the end, say."""
+        if self._works:
+            self._effects.append(effect)
+        else:
+            effect()
+
+    # -- for who runs the work --
+
+    def begin(self) -> None:
+        """A piece of work begins."""
+        self._works = True
+
+    def end(self) -> Bill:
+        """It is done, as far as anybody sees: what it has cost."""
+        bill = Bill(self._bill_s, tuple(self._effects))
+        self.spent_s += bill.seconds
+        self._works, self._bill_s = False, 0.0
+        self._effects.clear()
+        return bill
