@@ -1,0 +1,235 @@
+"""TCP connections on the simulated network, for bulk transfer.
+
+Owns the bytes of a connection: pieces on the line, the bound of what is sent and not read, the end in order
+and the reset. Each connection keeps only a few pieces on its way, so those that share a line or a network
+card share its rate. Neither loses nor reorders anything while the connection stands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+from sim.network_path import End, Flow, Path, Station
+from sim.network_pipe import Pipe
+from transport.endpoint import endpoint as checked_endpoint
+
+if TYPE_CHECKING:
+    from sim.network import SimNet
+
+PIECE_BYTES = 1 << 20  # as much as is read at a time (`transport.bulk_pull`)
+PIECE_S = 0.05  # of a slow line, or of content that stands for more: so long a piece may take at most
+PIECES = 4  # of one connection on the line and not read: its window
+BACKLOG = 128  # connections that nobody has accepted yet
+SYN_AGAIN_S = 1.0  # after silence; doubled each time
+SYN_LIMIT_S = 127.0  # Linux gives up then (tcp_syn_retries = 6)
+MANY = 1 << 30  # the bound of a pipe: the window is kept here
+
+
+class SimConnection:
+    """`Connection` between two simulated processes, at one of its ends."""
+
+    def __init__(
+        self, station: Station, into: Pipe[bytes], out: Pipe[bytes], path: Path, scale: float
+    ) -> None:
+        self.peer: SimConnection | None = None  # set by who connects both
+        self._station = station
+        self._into = into
+        self._out = out
+        self._scale = scale
+        rate_bytes = path.bulk_rate_bytes_s * PIECE_S
+        self._piece_bytes = min(rate_bytes, 1 << 60) if scale > 1 else min(rate_bytes, PIECE_BYTES)
+        self._unread_bytes = 0.0  # sent, and not read by the peer
+        self._arrived: deque[bytes] = deque()
+        self._arrived_bytes = 0
+        self._offset = 0  # of the oldest piece, already read
+        self._enough = 0
+        self._ended: End | None = None
+        self._closed = False
+        self._reader: asyncio.Future[None] | None = None
+        self._writer: asyncio.Future[None] | None = None
+        into.on_end = self._on_end
+        into.read_into(self._on_piece)
+        station.sockets[self] = None
+
+    async def receive(self, place: memoryview, enough: int = 1) -> int:
+        self._enough = 1 if self._scale > 1 else enough
+        while self._arrived_bytes < self._enough and self._ended is None:
+            self._reader = self._station.process.create_future()
+            await self._reader
+        if not self._arrived_bytes:
+            if self._ended is not End.CLOSED:
+                raise ConnectionResetError("connection reset by peer")
+            return 0
+        return self._take(place)
+
+    async def send(self, data: bytes) -> None:
+        await self._write(memoryview(data), 1.0)
+
+    async def send_content(self, content: memoryview) -> None:
+        await self._write(content, self._scale)
+
+    def hang_up(self) -> None:
+        self._into.shut()
+        self._out.end(End.CLOSED)
+        self._arrived.clear()
+        self._arrived_bytes = 0
+        self._on_end(End.CLOSED)
+
+    def close(self) -> None:
+        self._leave(End.REFUSED if self._arrived_bytes else End.CLOSED)  # as the kernel does
+
+    def died(self) -> None:
+        self._leave(End.RESET if self._arrived_bytes else End.CLOSED)
+
+    def outs(self) -> list[Flow]:
+        return [self._out]
+
+    def _leave(self, how: End) -> None:
+        if not self._closed:
+            self._closed = True
+            self._station.sockets.pop(self, None)
+            self._into.shut()
+            self._out.end(how)
+            self._on_end(End.RESET)
+
+    def _take(self, place: memoryview) -> int:
+        filled = 0
+        while self._arrived and filled < len(place):
+            piece = self._arrived[0]
+            count = min(len(piece) - self._offset, len(place) - filled)
+            place[filled : filled + count] = piece[self._offset : self._offset + count]
+            filled += count
+            self._offset += count
+            if self._offset == len(piece):
+                self._arrived.popleft()
+                self._offset = 0
+        self._arrived_bytes -= filled
+        if self.peer is not None:
+            self.peer._was_read(filled)
+        return filled
+
+    async def _write(self, data: memoryview, scale: float) -> None:
+        step = max(1, int(self._piece_bytes / scale))
+        for at in range(0, len(data), step):
+            piece = bytes(data[at : at + step])
+            while self._ended is None and self._unread_bytes >= PIECES * step:
+                self._writer = self._station.process.create_future()
+                await self._writer
+            if self._ended is not None:
+                raise BrokenPipeError("the other end has closed the connection")
+            self._unread_bytes += len(piece)
+            self._out.send_bulk(piece, len(piece) * scale, crc32(piece))
+
+    def _was_read(self, count: int) -> None:
+        """The peer read so much of what we sent. (Real windows open a little later.)"""
+        self._unread_bytes -= count
+        _wake(self._writer)
+
+    def _on_piece(self, piece: bytes) -> None:
+        self._arrived.append(piece)
+        self._arrived_bytes += len(piece)
+        if self._arrived_bytes >= self._enough:
+            _wake(self._reader)
+
+    def _on_end(self, how: End) -> None:
+        if self._ended is None:
+            self._ended = how
+        _wake(self._reader)
+        _wake(self._writer)
+
+
+class SimBulkListener:
+    """`BulkListener` on a simulated host."""
+
+    def __init__(self, net: SimNet, station: Station, bind: str, scale: float) -> None:
+        self.station = station
+        self._net = net
+        self._bind = bind
+        self._scale = scale
+        self._endpoint = ""
+        self._port = 0
+        self._waiting: deque[tuple[SimConnection, str]] = deque()
+        self._accepting: asyncio.Future[None] | None = None
+
+    @property
+    def endpoint(self) -> str:
+        if not self._endpoint:
+            raise RuntimeError("the bulk server is not started")
+        return self._endpoint
+
+    def open(self) -> None:
+        self._endpoint, self._port = self._net.bind(self.station, self._bind, self)
+        self.station.sockets[self] = None
+
+    async def accept(self) -> tuple[SimConnection, str]:
+        while not self._waiting:
+            self._accepting = self.station.process.create_future()
+            await self._accepting
+        return self._waiting.popleft()
+
+    def close(self) -> None:
+        self.died()
+        for connection, _ in list(self._waiting):
+            connection.close()
+
+    def died(self) -> None:
+        self.station.sockets.pop(self, None)
+        self.station.host.listeners.pop(self._port, None)
+
+    def outs(self) -> list[Flow]:
+        return []
+
+    @property
+    def full(self) -> bool:
+        """Nobody accepts what waits: no more is taken."""
+        return len(self._waiting) >= BACKLOG
+
+    def come(self, station: Station, into: Pipe[bytes], out: Pipe[bytes], back: Path) -> SimConnection:
+        """Somebody connected."""
+        connection = SimConnection(self.station, into, out, back, self._scale)
+        self._waiting.append((connection, station.host.address))
+        _wake(self._accepting)
+        return connection
+
+
+async def connect(net: SimNet, station: Station, endpoint: str, scale: float) -> SimConnection:
+    """A connection to a bulk listener. Raises OSError, or ValueError for what is no endpoint."""
+    checked_endpoint(endpoint)
+    loop = station.process
+    began_s, again_s = loop.time(), SYN_AGAIN_S
+    while loop.time() - began_s < SYN_LIMIT_S:
+        paths = net.paths_to(station, endpoint)
+        if paths is not None:
+            there, back = paths
+            now_s = loop.time()
+            await asyncio.sleep(back.message_s(there.message_s(now_s, 0), 0) - now_s)
+            if not there.blocked and not back.blocked:
+                listener = net.listener(there.target, endpoint)
+                if listener is None:
+                    raise ConnectionRefusedError(f"connection refused: nobody listens at {endpoint}")
+                if there.jammed or back.jammed:
+                    raise ConnectionResetError("connection reset by peer")
+                if isinstance(listener, SimBulkListener) and not listener.full:
+                    return _connected(net, station, listener, there, back, scale)
+        await asyncio.sleep(again_s)
+        again_s *= 2
+    raise TimeoutError(f"{endpoint} does not answer")
+
+
+def _connected(
+    net: SimNet, station: Station, listener: SimBulkListener, there: Path, back: Path, scale: float
+) -> SimConnection:
+    forth: Pipe[bytes] = net.pipe(there, station, listener.station, MANY, None)
+    answers: Pipe[bytes] = net.pipe(back, listener.station, station, MANY, None)
+    ours = SimConnection(station, answers, forth, there, scale)
+    theirs = listener.come(station, forth, answers, back)
+    ours.peer, theirs.peer = theirs, ours
+    return ours
+
+
+def _wake(waiter: asyncio.Future[None] | None) -> None:
+    if waiter is not None and not waiter.done():
+        waiter.set_result(None)

@@ -1,0 +1,119 @@
+"""A simulated network for suites that production's carriers must pass, and a driver that runs their tests on
+virtual time."""
+
+import asyncio
+import inspect
+import mmap
+import random
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+
+import pytest
+
+from sim.loop import SimLoop
+from sim.network import SimNet
+from sim.network_path import Profile
+from tests.transport.conftest import Heard, eventually
+from transport.keys import NodeKeys
+from transport.wire import Peer, Wire
+
+HERE = "here"  # the host of whoever has no host of its own
+Promise = Callable[..., Coroutine[object, object, None]]
+
+
+class Simulated:
+    """Opens wires of simulated processes, each on a host of its own with a port that stays."""
+
+    keys: NodeKeys | None = None
+
+    def __init__(self, loop: SimLoop, seed: int = 1, profile: Profile | None = None) -> None:
+        self.loop = loop
+        self.net = SimNet(loop, random.Random(seed), loop.trace, profile=profile)
+        self.net.add_host(HERE)
+        self.addresses: dict[str, str] = {}
+        self.wires: list[Wire] = []
+
+    def open(self, name: str) -> Wire:
+        address = self.address(name)
+        wire = self.net.wire(
+            self.loop.spawn(name, name),
+            name,
+            name,
+            address.endpoint,
+            self.keys,
+            grace_s=0.4,
+            connect_deadline_s=0.6,
+        )
+        self.wires.append(wire)
+        return wire
+
+    def address(self, name: str) -> Peer:
+        """Where `name` will listen, known before it does."""
+        if name not in self.addresses:
+            self.addresses[name] = self.net.add_host(name)
+        return Peer(f"tcp://{self.addresses[name]}:7000", self.keys.public if self.keys else "")
+
+    async def cuttable(self, name: str) -> Peer:
+        """An address of `name` whose connections `cut` breaks, until `mend`."""
+        return self.address(name)
+
+    def cut(self, name: str) -> None:
+        for other in self.addresses:
+            if other != name:
+                self.net.jam(other, name)
+
+    def mend(self, name: str) -> None:
+        for other in self.addresses:
+            if other != name:
+                self.net.heal(other, name)
+
+    async def close(self) -> None:
+        for wire in self.wires:
+            await wire.close()
+
+
+class SimulatedKeyed(Simulated):
+    """The same with keys."""
+
+    keys = NodeKeys.generate()
+
+
+def cases(module: object, leave_out: str = "") -> Iterator[tuple[str, Promise, dict[str, object]]]:
+    """The tests of a suite, one for each value of their parameters, without those whose source has one of the
+    words of `leave_out`: they open sockets of their own, or look into production's carrier."""
+    for name, test in vars(module).items():
+        if not name.startswith("test_") or not inspect.iscoroutinefunction(test):
+            continue
+        if any(word in inspect.getsource(test) for word in leave_out.split()):
+            continue
+        marks = [mark for mark in getattr(test, "pytestmark", []) if mark.name == "parametrize"]
+        if not marks:
+            yield name, test, {}
+        for mark in marks:
+            for number, value in enumerate(mark.args[1]):
+                yield f"{name}-{number}", test, {mark.args[0]: value}
+
+
+def run(test: Promise, loop: SimLoop, given: dict[str, object], request: pytest.FixtureRequest) -> None:
+    """Run one of them in a process of the simulation, with what it asks for."""
+    given = {"hear": Heard, "eventually": eventually, **given}
+    wanted = inspect.signature(test).parameters
+    arguments = {name: given[name] if name in given else request.getfixturevalue(name) for name in wanted}
+    process = loop.spawn("test", HERE)
+    loop.complete(process, test(**arguments), within_s=300.0)
+
+
+def mapped(path: Path | str) -> memoryview:
+    """A real file, as production publishes it."""
+    with Path(path).open("rb") as file:
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+async def until(condition: Callable[[], bool], within_s: float = 10.0) -> None:
+    """Wait until it holds."""
+    await eventually(condition, within_s)
+
+
+def now_s() -> float:
+    """Virtual time."""
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,191 @@
+"""Bulk transfer on the simulated network: bytes in order or an error, and lines that have a rate."""
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+
+import pytest
+import xxhash
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.loop import SimLoop
+from sim.network import SimNet
+from sim.network_carrier import SimCarrier
+from sim.network_path import Profile
+from tests.sim.simulated_network import now_s
+from transport.bulk import BulkServer, BulkSource, Chunk, PullTimeout, SourceGone, pull
+from transport.carrier import Connection
+
+CONTENT = random.Random(3).randbytes(64 << 10)
+CHUNK = 1 << 10
+
+
+def chunks() -> list[Chunk]:
+    return [
+        Chunk(at, CHUNK, xxhash.xxh3_128(CONTENT[at : at + CHUNK]).digest())
+        for at in range(0, len(CONTENT), CHUNK)
+    ]
+
+
+class Hosts:
+    """A source and some pullers, each a process on a host of its own."""
+
+    def __init__(self, pullers: int = 1, *, scale: float = 1.0, seed: int = 1, egress: float = 1e9) -> None:
+        self.loop = SimLoop()
+        self.net = SimNet(self.loop, random.Random(seed), self.loop.trace)
+        self.net.add_host("source", egress_bytes_s=egress)
+        self.source = self.loop.spawn("source", "source")
+        self.server = BulkServer(
+            self.net.station(self.source, "source", "source").host.address,
+            carrier=self.net.carrier(self.source, "source", files=lambda path: CONTENT, scale=scale),
+        )
+        self.pullers = []
+        for number in range(pullers):
+            self.net.add_host(f"p{number}")
+            process = self.loop.spawn(f"p{number}", f"p{number}")
+            self.pullers.append((process, self.net.carrier(process, f"p{number}", scale=scale)))
+        self.took_s: dict[int, float] = {}
+        self.outcomes: dict[int, BaseException | None] = {}
+
+    def pull_all(self, within_s: float = 100.0, meanwhile: Callable[[], None] | None = None) -> None:
+        async def start() -> None:
+            await self.server.start()
+            self.server.publish(1, "weights")
+
+        self.loop.complete(self.source, start(), 1.0)
+        tasks = [
+            process.create_task(self._pull(number, carrier))
+            for number, (process, carrier) in enumerate(self.pullers)
+        ]
+        if meanwhile is not None:
+            meanwhile()
+        self.loop.run(within_s)
+        assert all(task.done() for task in tasks)
+
+    async def _pull(self, number: int, carrier: SimCarrier) -> None:
+        into = bytearray(len(CONTENT))
+        source = BulkSource(self.server.endpoint, self.server.issue_token(1))
+        began_s = now_s()
+        try:
+            await pull(source, 1, chunks(), memoryview(into), deadline_s=60, carrier=carrier)
+            assert into == CONTENT
+            self.outcomes[number] = None
+        except (SourceGone, PullTimeout) as problem:
+            self.outcomes[number] = problem
+        self.took_s[number] = now_s() - began_s
+
+
+def test_a_small_file_stands_for_a_large_one_and_takes_as_long() -> None:
+    hosts = Hosts(scale=1e5)  # 6.5 GB at 1 GB/s
+    hosts.pull_all()
+    assert hosts.outcomes == {0: None}
+    assert hosts.took_s[0] == pytest.approx(len(CONTENT) * 1e5 / 1e9, rel=0.1)
+
+
+def test_those_who_share_a_card_share_its_rate() -> None:
+    hosts = Hosts(4, scale=2e4)
+    hosts.pull_all()
+    assert list(hosts.outcomes.values()) == [None] * 4
+    together_s = 4 * len(CONTENT) * 2e4 / 1e9
+    assert max(hosts.took_s.values()) == pytest.approx(together_s, rel=0.15)
+    assert min(hosts.took_s.values()) > 0.6 * together_s
+
+
+def test_a_slow_line_slows_only_its_own_puller() -> None:
+    hosts = Hosts(2, scale=1e4)
+    hosts.net.set_link("source", "p1", Profile(rate_bytes_s=1e8))
+    hosts.pull_all()
+    assert hosts.took_s[1] > 5 * hosts.took_s[0]
+
+
+def test_a_source_that_is_killed_is_gone_at_once_and_one_that_is_frozen_later() -> None:
+    for act, kind, at_most_s in (("kill", SourceGone, 0.4), ("freeze", PullTimeout, 2.8)):
+        hosts = Hosts(scale=1e5)
+        hosts.loop.call_later(0.3, getattr(hosts.source, act))
+        hosts.pull_all()
+        assert isinstance(hosts.outcomes[0], kind)
+        assert 0.3 <= hosts.took_s[0] < at_most_s
+
+
+def test_nobody_listening_is_refused_and_a_silent_host_is_waited_for() -> None:
+    hosts = Hosts()
+    process, carrier = hosts.pullers[0]
+    times: list[float] = []
+
+    async def scenario() -> None:
+        for endpoint, kind in (
+            ("tcp://10.0.0.1:9", ConnectionRefusedError),
+            ("tcp://10.9.9.9:9", TimeoutError),
+        ):
+            began_s = now_s()
+            with pytest.raises(kind):
+                await carrier.connect(endpoint)
+            times.append(now_s() - began_s)
+
+    hosts.loop.complete(process, scenario(), 500.0)
+    assert times[0] < 0.01
+    assert times[1] > 60.0
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    seed=st.integers(0, 1 << 30),
+    sizes=st.lists(st.integers(1, 5000), min_size=1, max_size=20),
+    profile=st.builds(
+        Profile,
+        latency_s=st.floats(0, 0.05),
+        jitter_s=st.floats(0, 0.05),
+        loss=st.sampled_from([0.0, 0.2]),
+        rate_bytes_s=st.sampled_from([1e4, 1e6, 1e9]),
+    ),
+    reset_at_s=st.one_of(st.none(), st.floats(0.05, 1.0)),
+    cut_s=st.floats(0.0, 2.0),
+)
+def test_a_connection_carries_bytes_in_order_and_all_of_them_or_says_that_it_broke(
+    seed: int, sizes: list[int], profile: Profile, reset_at_s: float | None, cut_s: float
+) -> None:
+    hosts = Hosts(seed=seed)
+    for one, other in (("p0", "source"), ("source", "p0")):
+        hosts.net.set_link(one, other, profile)
+    sent = [random.Random(size).randbytes(size) for size in sizes]
+    got = bytearray()
+    ends: list[str] = []
+    process, carrier = hosts.pullers[0]
+    listener = hosts.net.carrier(hosts.source, "source").bulk_listener("10.0.0.1", 0, None, "clear")
+
+    async def serve() -> None:
+        listener.open()
+        connection, _ = await listener.accept()
+        try:
+            for piece in sent:
+                await connection.send(piece)
+        except OSError:
+            ends.append("broken at the sender")
+        connection.close()
+
+    async def read() -> None:
+        await asyncio.sleep(0.01)
+        connection: Connection = await carrier.connect(listener.endpoint)
+        place = memoryview(bytearray(700))
+        try:
+            while count := await connection.receive(place):
+                got.extend(place[:count])
+            ends.append("end")
+        except ConnectionResetError:
+            ends.append("reset")
+        connection.close()
+
+    works: list[Coroutine[object, object, None]] = [serve(), read()]
+    tasks = [loop.create_task(work) for loop, work in zip((hosts.source, process), works, strict=True)]
+    if reset_at_s is not None:
+        hosts.loop.call_later(reset_at_s, hosts.net.reset, "source", "p0")
+    hosts.loop.call_later(0.1, hosts.net.partition, "source", "p0")
+    hosts.loop.call_later(0.1 + cut_s, hosts.net.heal, "source", "p0")
+    hosts.loop.run(400.0)
+    assert all(task.done() for task in tasks)
+    whole = b"".join(sent)
+    assert whole.startswith(bytes(got))
+    assert bytes(got) == whole or "reset" in ends
+    assert reset_at_s is not None or ends == ["end"]
+    hosts.loop.close()
