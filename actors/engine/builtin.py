@@ -31,6 +31,7 @@ from actors.engine.engine import (
     EngineStats,
     StepOutput,
 )
+from actors.engine.exact_decoder import ROWS, ExactDecoder
 from actors.engine.qwen3 import Qwen3
 from actors.engine.sampling import request_keys, sample, uniforms
 from actors.engine.tensor_spec import TensorSpec
@@ -55,7 +56,7 @@ class _Slots:
         self.position = np.zeros(slots, np.int64)  # of `token` in prompt + response
         self.made = np.zeros(slots, np.int64)  # tokens of the response, prefix included
         self.limit = np.zeros(slots, np.int64)
-        self.temperature = np.zeros(slots, np.float32)
+        self.temperature = np.ones(slots, np.float32)
         self.flags = np.zeros(slots, np.uint8)  # of the next row: FIRST or nothing
 
     def move(self, source: int, target: int) -> None:
@@ -76,21 +77,26 @@ class BuiltinEngine:
         weights_version: int = 0,
         max_pending: int = 4096,
         threads: int = 1,
+        exact: bool = False,
     ) -> None:
         """`max_tokens` bounds prompt + response of a request; `threads` is torch's number for this process.
+        `exact`: the bits of a request depend on nothing but itself (`exact_decoder`); on one thread only.
 
         `model` belongs to the engine from now on: `load_weights` writes into its parameters, nobody else may.
+        Raises `NotExact`.
         """
         if min(slots, max_tokens, max_pending, threads) < 1:
             raise ValueError("slots, max_tokens, max_pending and threads must each be at least 1")
         if slots > MAX_ROWS // 2:
             raise ValueError(f"{slots} slots are too many, at most {MAX_ROWS // 2} fit a token frame")
+        if exact and threads > 1:
+            raise ValueError(f"an exact engine computes on one thread, not on {threads}")
         torch.set_num_threads(threads)
         self._model = model
-        self._decoder = Decoder(model, slots, max_tokens)
+        self._decoder = (ExactDecoder if exact else Decoder)(model, slots, max_tokens)
         self._slot_count, self._max_tokens, self._max_pending = slots, max_tokens, max_pending
         self._eos = np.array(sorted(set(eos_token_ids)), dtype=np.int64)
-        self._slots = _Slots(slots)
+        self._slots = _Slots(slots + ROWS)  # the last pass of an exact decoder may reach beyond them
         self._executing = 0
         self._waiting: dict[int, Assignment] = {}  # by ticket, in order of arrival
         self._aborted: dict[int, None] = {}  # tickets whose last row is due; a set that keeps its order
@@ -179,26 +185,33 @@ class BuiltinEngine:
         return output
 
     def _draw(self, n: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        slots = self._slots
-        logits = self._decoder.decode(
-            torch.from_numpy(slots.token[:n]),
-            torch.from_numpy(slots.position[:n]),
-            longest=int(slots.position[:n].max()) + 1,
-        )
-        temperature = slots.temperature[:n]
-        with torch.inference_mode():
-            tokens, logprobs = sample(
-                logits,
-                None if (temperature == 1).all() else torch.from_numpy(temperature),
-                torch.from_numpy(uniforms(slots.key[:n], slots.made[:n])),
-            )
-        logprob_row: NDArray[np.float32] = logprobs.numpy()
-        if not np.isfinite(logprob_row).all():
+        rows = self._decoder.rows or n
+        parts = [self._draw_rows(first, first + rows) for first in range(0, n, rows)]
+        tokens, logprobs = (np.concatenate(column)[:n] for column in zip(*parts, strict=True))
+        if not np.isfinite(logprobs).all():
             raise BrokenWeights(
                 f"weights version {self._weights_version} give logits that are no numbers: the checkpoint or "
                 "the training step that made them is broken, load another version"
             )
-        return tokens.numpy(), logprob_row
+        return tokens, logprobs
+
+    def _draw_rows(self, first: int, end: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """A token and its log-prob for each of these slots, in one pass."""
+        slots, rows = self._slots, slice(first, end)
+        logits = self._decoder.decode(
+            torch.from_numpy(slots.token[rows]),
+            torch.from_numpy(slots.position[rows]),
+            longest=int(slots.position[rows].max()) + 1,
+            first=first,
+        )
+        temperature = slots.temperature[rows]
+        with torch.inference_mode():
+            tokens, logprobs = sample(
+                logits,
+                None if (temperature == 1).all() else torch.from_numpy(temperature),
+                torch.from_numpy(uniforms(slots.key[rows], slots.made[rows])),
+            )
+        return tokens.numpy(), logprobs.numpy()
 
     def _rows(self, n: int, logprobs: NDArray[np.float32]) -> StepOutput:
         """The last rows of aborted tickets, then a row for each of the first n slots; always copies."""

@@ -41,6 +41,9 @@ class Decoder:
     Memory of the cache: layers * slots * 2 * kv_heads * max_tokens * head_dim * 4 bytes.
     """
 
+    rows: int | None = None
+    """Rows of every pass of `decode`; None: as many as there are sequences."""
+
     def __init__(self, model: Qwen3, slots: int, max_tokens: int) -> None:
         config = self.config = model.config
         kv_heads, head_dim = config.num_key_value_heads, config.head_dim
@@ -97,23 +100,25 @@ class Decoder:
                 self._finish_layer(x, mixed.transpose(1, 2).reshape(len(x), -1), layer)
 
     @torch.inference_mode()
-    def decode(self, tokens: Tensor, positions: Tensor, longest: int) -> Tensor:
-        """Feed one token to each of slots 0 to n - 1 and return the logits of the next, float32 [n, vocab].
+    def decode(self, tokens: Tensor, positions: Tensor, longest: int, first: int = 0) -> Tensor:
+        """Feed one token to each of n slots from `first` on; the logits of the next, float32 [n, vocab].
 
         `tokens` and `positions` int64 [n]: the token and where it stands in its sequence; all earlier
         positions must be in the cache. `longest` is max(positions) + 1.
         """
         config, n = self.config, len(tokens)
-        pairs = n * config.num_key_value_heads  # of a sequence and a head of keys: one small product each
+        heads = config.num_key_value_heads
+        pairs = n * heads  # of a sequence and a head of keys: one small product each
         columns = min(-(-longest // COLUMN_STEP) * COLUMN_STEP, len(self._columns))
         x = F.embedding(tokens, self._embedding)
         turn = self._turn.index_select(0, positions)
         at = positions.unsqueeze(1)
-        key_at = (self._key_start[:n] + at).view(-1)
-        value_at = (self._value_start[:n] + at).view(-1)
+        key_at = (self._key_start[first : first + n] + at).view(-1)
+        value_at = (self._value_start[first : first + n] + at).view(-1)
         mask = torch.zeros(n, columns).masked_fill_(self._columns[:columns] > at, -math.inf).unsqueeze(1)
-        seen_keys = self._keys.flatten(1, 2)[:, :pairs, :, :columns]
-        seen_values = self._values.flatten(1, 2)[:, :pairs, :columns]
+        seen = slice(first * heads, first * heads + pairs)
+        seen_keys = self._keys.flatten(1, 2)[:, seen, :, :columns]
+        seen_values = self._values.flatten(1, 2)[:, seen, :columns]
         for index, layer in enumerate(self._layers):
             q, k, v = self._project(x, layer, turn)
             self._flat_keys[index].scatter_(0, key_at, k.reshape(-1))
@@ -123,7 +128,7 @@ class Decoder:
             scores.view(n, -1, columns).add_(mask)
             mixed = torch.bmm(torch.softmax(scores, dim=-1), seen_values[index])
             self._finish_layer(x, mixed.view(n, -1), layer)
-        return _unit(x, self._floor).mm(self._head)
+        return self._logits(x)
 
     @torch.inference_mode()
     def move(self, source: int, target: int, length: int) -> None:
@@ -141,6 +146,9 @@ class Decoder:
         turned = torch.view_as_real(pairs.mul_(turn.unsqueeze(1))).flatten(2)
         q, k = turned.split_with_sizes((heads, kv_heads), dim=1)
         return q, k, v
+
+    def _logits(self, x: Tensor) -> Tensor:
+        return _unit(x, self._floor).mm(self._head)
 
     def _finish_layer(self, x: Tensor, mixed: Tensor, layer: _PackedLayer) -> None:
         """Add what attention and then the MLP give to the residual stream x [rows, hidden], in place."""

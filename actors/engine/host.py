@@ -77,6 +77,7 @@ class BuiltinHost:
             eos_token_ids=config.eos_token_ids,
             threads=settings.threads,
             weights_version=-1,
+            exact=self._config.job.exact,
         )
 
 

@@ -28,7 +28,7 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_model() -> Callable[..., Qwen3]:
     def make(seed: int = 0, config: Qwen3Config = SMALL) -> Qwen3:
         torch.manual_seed(seed)

@@ -1,0 +1,164 @@
+"""Decoding whose bits depend on a request alone: not on batch, slot or instance, nor on where it was cut.
+
+Owns how rows are brought into passes of one fixed shape, and the proof that this machine's kernels keep the
+promise. The packed weights and the cache are `decoder`'s; there the bits follow the number of rows, because a
+matrix product of 3 rows is computed by another kernel than one of 30.
+
+What makes it exact:
+- every matrix product of every pass has the same shape: `ROWS` rows, and `columns` of the whole cache;
+- a context is filled in by the same passes that decode: a row of a pass is one position of one sequence,
+  whether its token was drawn a moment ago or was collected elsewhere;
+- what a row holds, or that it holds nothing, changes no other row: a product's order of sums is given by its
+  shape and not by its values. That it is the same for each row of the shape is not a law but a property of
+  the kernels, which is why it is tried at the start (`NotExact`).
+
+The bits are those of the processor and the libraries: hosts that are to agree need the same of both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from actors.engine.decoder import COLUMN_STEP, Decoder
+from actors.engine.qwen3 import Qwen3
+
+ROWS = 32
+"""Rows of a pass. A multiple of two vectors of 16, so that no element is left to a loop of another rounding;
+a pass of a tiny model costs nearly the same for 1 as for 32."""
+
+
+class NotExact(RuntimeError):
+    """The kernels of this machine give a row other bits in another place of the same shape."""
+
+
+@dataclass(frozen=True)
+class _Lanes:
+    """Where the rows of a pass write (starts in a flat cache [ROWS, ...]) and read ([layers, ROWS, ...])."""
+
+    key_start: Tensor
+    value_start: Tensor
+    keys: Tensor
+    values: Tensor
+
+
+class ExactDecoder(Decoder):
+    """See the module. Takes memory for whole passes: `slots` are rounded up to a multiple of `ROWS`."""
+
+    rows = ROWS
+
+    def __init__(self, model: Qwen3, slots: int, max_tokens: int) -> None:
+        """Raises `NotExact`."""
+        # Each sequence then begins on a border of 64 bytes, as its slot 0 does.
+        super().__init__(model, _up(slots, ROWS), _up(max_tokens, COLUMN_STEP))
+        self._prove()
+
+    @torch.inference_mode()
+    def prefill(self, contexts: Sequence[Sequence[int]], first_slot: int) -> None:
+        """As `Decoder.prefill`, `ROWS` positions of a context at a time."""
+        filled: dict[tuple[int, ...], int] = {}
+        for slot, context in enumerate(map(tuple, contexts), start=first_slot):
+            if (source := filled.setdefault(context, slot)) != slot:
+                self.move(source, slot, len(context))
+                continue
+            lanes = self._lanes(torch.full((ROWS,), slot), slice(slot, slot + 1))
+            for start in range(0, len(context), ROWS):
+                part = context[start : start + ROWS]
+                tokens = torch.zeros(ROWS, dtype=torch.int64)
+                tokens[: len(part)] = torch.tensor(part)
+                # Rows without a token write behind everything: a context never reaches the last position.
+                positions = torch.full((ROWS,), len(self._columns) - 1)
+                positions[: len(part)] = torch.arange(start, start + len(part))
+                self._pass(tokens, positions, lanes, to_logits=False)
+
+    @torch.inference_mode()
+    def decode(self, tokens: Tensor, positions: Tensor, longest: int, first: int = 0) -> Tensor:
+        """As `Decoder.decode` for the `ROWS` slots from `first` on, whatever those without a request hold."""
+        slots = slice(first, first + ROWS)
+        x = self._pass(
+            tokens, positions, self._lanes(torch.arange(first, first + ROWS), slots), to_logits=True
+        )
+        return self._logits(x)
+
+    def _lanes(self, rows: Tensor, slots: slice) -> _Lanes:
+        """`rows`: the slot of each row; `slots`: the same ones, or the one that all rows share."""
+        shape = (-1, ROWS, -1, -1, -1)
+        return _Lanes(
+            key_start=self._key_start[rows],
+            value_start=self._value_start[rows],
+            keys=self._keys[:, slots].expand(shape),
+            values=self._values[:, slots].expand(shape),
+        )
+
+    def _pass(self, tokens: Tensor, positions: Tensor, lanes: _Lanes, *, to_logits: bool) -> Tensor:
+        """Feed one token a row: its keys and values go to the cache, then it attends to what is there."""
+        at = positions.unsqueeze(1)
+        key_at = (lanes.key_start + at).view(-1)
+        value_at = (lanes.value_start + at).view(-1)
+        mask = torch.zeros(ROWS, len(self._columns)).masked_fill_(self._columns > at, -math.inf).unsqueeze(1)
+        x = F.embedding(tokens, self._embedding)
+        turn = self._turn.index_select(0, positions)
+        for index, layer in enumerate(self._layers):
+            q, k, v = self._project(x, layer, turn)
+            self._flat_keys[index].scatter_(0, key_at, k.reshape(-1))
+            self._flat_values[index].index_copy_(0, value_at, v.reshape(-1, self.config.head_dim))
+            if to_logits or index + 1 < len(
+                self._layers
+            ):  # a context needs the last layer's keys and values only
+                self._finish_layer(x, self._attend(q, lanes.keys[index], lanes.values[index], mask), layer)
+        return x
+
+    def _attend(self, q: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+        """One product for each head of keys: so the rows of a context can share a cache without copies."""
+        kv_heads, head_dim = self.config.num_key_value_heads, self.config.head_dim
+        q = q.reshape(ROWS, kv_heads, -1, head_dim)
+        scores = torch.empty(kv_heads, ROWS, q.shape[2], len(self._columns))
+        for head in range(kv_heads):
+            torch.bmm(q[:, head], keys[:, head], out=scores[head])
+        shares = torch.softmax(scores.add_(mask), dim=-1)
+        mixed = torch.empty(kv_heads, ROWS, q.shape[2], head_dim)
+        for head in range(kv_heads):
+            torch.bmm(shares[head], values[:, head], out=mixed[head])
+        return mixed.transpose(0, 1).reshape(ROWS, -1)
+
+    @torch.inference_mode()
+    def _prove(self) -> None:
+        """The same text in every row, step by step, must give the bits of its prefill, in each row the same.
+
+        Two passes of text: in each place of the shape there is then a row with something to sum over.
+        """
+        length = min(2 * ROWS, len(self._columns) - 1)
+        text = [token * token % self.config.vocab_size for token in range(length)]
+        self.prefill([text], 0)
+        keys, values = self._keys[:, :1, ..., :length].clone(), self._values[:, :1, :, :length].clone()
+        for position, token in enumerate(text):
+            logits = self.decode(torch.full((ROWS,), token), torch.full((ROWS,), position), length)
+            if not _alike(logits, logits[:1]):
+                raise NotExact(
+                    f"the logits of position {position} differ between the rows of a pass: {_ADVICE}"
+                )
+        if not _alike(self._keys[:, :ROWS, ..., :length], keys) or not _alike(
+            self._values[:, :ROWS, :, :length], values
+        ):
+            raise NotExact(
+                f"a decoded token has other keys and values than the same one in a context: {_ADVICE}"
+            )
+        for cache in (self._keys, self._values):
+            cache.zero_()
+
+
+_ADVICE = "set job.exact = false, or use another build of torch or another processor"
+
+
+def _alike(some: Tensor, one: Tensor) -> bool:
+    """Bit for bit; `one` has a single element along the axis that is compared."""
+    return bool((some.view(torch.int32) == one.view(torch.int32)).all())
+
+
+def _up(number: int, step: int) -> int:
+    return -(-number // step) * step
