@@ -35,6 +35,10 @@ class Job(Section, frozen=True, kw_only=True):
     """Root of every draw: problems, initial weights, sampling; runs that share it see the same problems."""
     steps: Count = 24
     """RL steps; the least that shows learning beyond the noise of the held-out set is about 20."""
+    exact: bool = False
+    """Final weights bit-identical to those of any other run of these settings, whatever dies on the way:
+    fixed shapes in the engine, micro-batches in the order of the prompts. Needs `threads = 1` in `engine` and
+    `training`, and the same processor and libraries on every host; decodes more slowly."""
 
 
 class WarmStart(Section, frozen=True, kw_only=True):
@@ -296,3 +300,6 @@ class Config(Section, frozen=True, kw_only=True):
                 f"training.micro_batch_groups: expected at most rollout.prompts ({self.rollout.prompts}), "
                 f"got {self.training.micro_batch_groups}"
             )
+        for section, threads in (("engine", self.engine.threads), ("training", self.training.threads)):
+            if self.job.exact and threads != 1:
+                raise ValueError(f"{section}.threads: expected 1 where job.exact is set, got {threads}")

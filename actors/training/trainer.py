@@ -31,6 +31,7 @@ from actors.training.messages import (
     TrainState,
     TrainStep,
 )
+from actors.training.micro_batches import AsTheyCome, InOrder, MicroBatches
 from actors.training.sample import Sample
 from actors.training.work import Commit, TrainerWork
 from actors.weights.messages import Publish, Published
@@ -127,12 +128,14 @@ class Trainer(Actor):
         done = _Done()
         for groups in await self._as_before(order):
             await self._train(groups, done, times)
+        coming = self._micro_batches(order)
         if len(done.groups) < order.groups:
             groups = await self._seed(order, [], order.t_seed_s)
             times.lap("seeding", self.ctx.now())
-            await self._train(groups, done, times)
+            await self._train_due(coming.add(groups), done, times)
         while len(done.groups) < order.groups:
-            await self._train(await self._more(order, done.groups, times), done, times)
+            groups = await self._more(order, coming.have, times)
+            await self._train_due(coming.add(groups), done, times)
         stats = await self.ctx.offload(self._work.finish_step)
         times.lap("training", self.ctx.now())
         result = StepResult(
@@ -159,12 +162,20 @@ class Trainer(Actor):
         self._running = None
         await self.ctx.tell(CONTROLLER, StepDone(step=order.step))
 
+    def _micro_batches(self, order: TrainStep) -> MicroBatches:
+        if self._config.job.exact:
+            return InOrder(self._config.training.micro_batch_groups, order.groups)
+        return AsTheyCome()
+
+    async def _train_due(self, due: list[list[GroupOut]], done: _Done, times: _StepTimes) -> None:
+        for groups in due:
+            await self._train(groups, done, times)
+
     async def _train(self, groups: list[GroupOut], done: _Done, times: _StepTimes) -> None:
-        """One micro-batch of however many groups have come."""
-        if groups:
-            await self.ctx.offload(self._work.add_micro_batch, _samples(groups))
-            done.add(groups)
-            times.lap("training", self.ctx.now())
+        """One micro-batch."""
+        await self.ctx.offload(self._work.add_micro_batch, _samples(groups))
+        done.add(groups)
+        times.lap("training", self.ctx.now())
 
     # -- samples --
 

@@ -102,6 +102,12 @@ def test_settings_that_contradict_each_other_are_refused(tmp_path: Path, typed: 
     assert answer in refused(write(tmp_path, ""), typed)
 
 
+@pytest.mark.parametrize("section", ["engine", "training"])
+def test_a_job_that_is_to_be_exact_takes_one_thread(tmp_path: Path, section: str) -> None:
+    file = write(tmp_path, f"[job]\nexact = true\n[{section}]\nthreads = 2\n")
+    assert f"{section}.threads: expected 1 where job.exact is set, got 2" in refused(file)
+
+
 def test_every_problem_is_reported_at_once(tmp_path: Path) -> None:
     file = write(tmp_path, "[job]\nsteps = -1\n[nothing]\nx = 1\n")
     said = refused(file, "rollout.samples=one").splitlines()

@@ -179,6 +179,7 @@ async def loop(
     t_seed_s: float = 0.2,
     preemptible: bool = True,
     transfer: type[TransferAgent] = TransferAgent,
+    exact: bool = False,
 ) -> AsyncIterator[Loop]:
     model_dir = directory / "model"
     model_dir.mkdir(parents=True)
@@ -189,7 +190,7 @@ async def loop(
     save_file(Qwen3(Qwen3Config.load(model_dir)).state_dict(), model_dir / "model.safetensors")
     config = from_tree(
         {
-            "job": {"steps": STEPS},
+            "job": {"steps": STEPS, "exact": exact},
             "engine": {"slots": 8},
             "task": {"heldout_problems": 8},
             "rollout": {"max_new_tokens": 24, "prompts": 4, "samples": 4},
@@ -290,3 +291,23 @@ async def test_a_controller_killed_in_a_step_goes_on_where_it_was(tmp_path: Path
         records = read_history(running.directory / "history.jsonl")
         assert sum(isinstance(record, Run) for record in records) == 1, "the run was not resumed"
         assert sum(isinstance(record, Node) and record.event == "joined" for record in records) == 1
+
+
+async def test_an_exact_job_gives_the_same_weights_however_its_rollout_was_disturbed(tmp_path: Path) -> None:
+    roots: list[dict[int, bytes]] = []
+    for disturbed in (False, True):
+        async with loop(tmp_path / str(disturbed), t_seed_s=0.05 * disturbed, exact=True) as running:
+            for step in range(1, STEPS) if disturbed else ():
+                await running.until_step(step)
+                await asyncio.sleep(0.02 * step)
+                running.kill_trainer()
+                running.start_trainer()
+            await assert_whole(running)
+            record = await running.trained()
+            for event in record:
+                assert isinstance(event, StepTrained)
+                assert event.micro_batches == ((0, 1), (2, 3))
+            roots.append({event.step: event.root for event in record if isinstance(event, StepTrained)})
+    calm, harried = roots
+    assert calm == harried
+    assert len(set(calm.values())) == STEPS

@@ -1,0 +1,136 @@
+"""Micro-batches in order: whatever order groups are completed in, a step's gradient is the same bits."""
+
+from __future__ import annotations
+
+import json
+import random
+from array import array
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+
+from actors.engine.qwen3 import Qwen3, Qwen3Config
+from actors.rollout.messages import GroupOut, SampleOut
+from actors.training.micro_batches import AsTheyCome, InOrder, MicroBatches
+from actors.training.policy_update import TrainerCompute
+from actors.training.samples import Sample
+from configs.schema import Training
+
+SIZES = {
+    "model_type": "qwen3",
+    "vocab_size": 40,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "tie_word_embeddings": True,
+    "max_position_embeddings": 64,
+}
+
+
+def group(number: int) -> GroupOut:
+    """Two samples, told apart by their names and lengths."""
+    samples = tuple(
+        SampleOut(
+            request=f"step-1/{number}/{sample}",
+            tokens=array("I", range(1 + (number * 3 + sample) % 7)).tobytes(),
+            logprobs=b"",
+            score=0.0,
+            spans=(),
+        )
+        for sample in range(2)
+    )
+    return GroupOut(group=number, prompt=b"", samples=samples)
+
+
+def arrivals(order: list[int], cuts: set[int]) -> list[list[GroupOut]]:
+    """Groups in this order, cut into the answers that brought them."""
+    parts: list[list[GroupOut]] = [[]]
+    for at, number in enumerate(order):
+        if at in cuts:
+            parts.append([])
+        parts[-1].append(group(number))
+    return parts
+
+
+def fed(policy: MicroBatches, parts: list[list[GroupOut]]) -> list[list[int]]:
+    """The micro-batches that come of these arrivals, as numbers of groups."""
+    return [[one.group for one in due] for part in parts for due in policy.add(part)]
+
+
+orders = st.integers(1, 20).flatmap(lambda total: st.permutations(range(total)))
+
+
+@given(orders, st.sets(st.integers(0, 20)), st.integers(1, 6))
+def test_in_order_the_micro_batches_are_the_same_for_every_order_of_arrival(
+    order: list[int], cuts: set[int], size: int
+) -> None:
+    total = len(order)
+    made = fed(InOrder(size, total), arrivals(order, cuts))
+    assert made == [list(range(first, min(first + size, total))) for first in range(0, total, size)]
+
+
+@given(orders, st.sets(st.integers(0, 20)), st.integers(1, 6))
+def test_what_came_is_never_asked_for_again_and_nothing_waits_that_could_be_trained(
+    order: list[int], cuts: set[int], size: int
+) -> None:
+    policy, came, trained = InOrder(size, len(order)), set[int](), list[int]()
+    for part in arrivals(order, cuts):
+        came |= {one.group for one in part}
+        trained += [one.group for due in policy.add(part) for one in due]
+        assert sorted(policy.have) == sorted(came)
+        following = range(len(trained), min(len(trained) + size, len(order)))
+        assert not following or not came.issuperset(following)
+
+
+def test_as_they_come_nothing_waits() -> None:
+    assert fed(AsTheyCome(), arrivals([4, 1, 0, 3, 2], {0, 2, 3})) == [[4, 1], [0], [3, 2]]
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("model")
+    (directory / "config.json").write_text(json.dumps(SIZES))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = Qwen3(Qwen3Config.load(directory))
+    save_file(model.state_dict(), directory / "model.safetensors")
+    return directory
+
+
+def samples_of(number: int) -> list[Sample]:
+    rng = random.Random(number)
+    samples = []
+    for _ in range(3):
+        response = [rng.randrange(40) for _ in range(rng.randint(1, 20))]
+        logprobs = [-rng.random() for _ in response]
+        samples.append(Sample([rng.randrange(40) for _ in range(4)], response, logprobs, rng.gauss(0, 1)))
+    return samples
+
+
+def weights_after(model_dir: Path, micro_batches: list[list[int]]) -> list[bytes]:
+    """Every weight after a step of these micro-batches."""
+    compute = TrainerCompute(model_dir, Training())
+    compute.begin_step()
+    for numbers in micro_batches:
+        compute.add_micro_batch([sample for number in numbers for sample in samples_of(number)])
+    compute.finish_step()
+    return [tensor.numpy().tobytes() for tensor in compute.state().values()]
+
+
+def test_a_step_gives_the_same_weights_bit_for_bit_whatever_order_its_groups_came_in(model_dir: Path) -> None:
+    rng = random.Random(5)
+    in_order, as_they_came = set[bytes](), set[bytes]()
+    for _ in range(6):
+        order = rng.sample(range(10), 10)
+        parts = arrivals(order, {rng.randrange(10) for _ in range(4)})
+        in_order.add(b"".join(weights_after(model_dir, fed(InOrder(4, 10), parts))))
+        as_they_came.add(b"".join(weights_after(model_dir, fed(AsTheyCome(), parts))))
+    assert len(in_order) == 1
+    assert len(as_they_came) > 1, "the order made no difference: this shows nothing"
