@@ -24,6 +24,7 @@ lint: setup
 bench: setup
 	$(BIN)/python -m bench.token_stream
 	$(BIN)/python -m bench.weight_pull
+	$(BIN)/python -m bench.exact_decoding
 	$(BIN)/python -m bench.runtime
 
 # the actor systems that bench.runtime is compared with, each pinned, in environments of their own (2 GB)

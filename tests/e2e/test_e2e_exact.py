@@ -1,0 +1,77 @@
+"""The same seed, once in peace and once under fire: the weights are the same bits, step for step."""
+
+import pytest
+from conftest import MakeRun
+from real_runs import RealRun
+
+from actors.cluster.messages import StepTrained
+from chaos.procs import AGENT, Proc
+from rlctl.evidence import gather
+
+pytestmark = [pytest.mark.realprocess, pytest.mark.timeout(300)]
+
+STEPS = 4
+SETTINGS = ["job.exact=true", "job.seed=7", f"job.steps={STEPS}", "rollout.max_new_tokens=128"]
+FLOWING = 200  # tokens collected before a kill, so that work is in flight
+FILES = ("model.safetensors", "trainer.safetensors")  # the weights; these with both moments of the optimizer
+
+
+def roots(run: RealRun) -> dict[int, bytes]:
+    """The root digest of the weights of each step."""
+    trained = gather(run.run.path, run.run.config(), complete=True).trained
+    assert all(isinstance(event, StepTrained) for event in trained)
+    return {event.step: event.root for event in trained if isinstance(event, StepTrained)}
+
+
+def attempts(run: RealRun) -> list[tuple[str, ...]]:
+    """The instances that made each trained request, one after the other."""
+    ledgers = gather(run.run.path, run.run.config(), complete=True).ledgers
+    return [
+        tuple(span.instance for span in request.spans)
+        for ledger in ledgers
+        if ledger.batch.startswith("step-")
+        for request in ledger.requests
+    ]
+
+
+def final(run: RealRun) -> dict[str, bytes]:
+    """The files of the last checkpoint."""
+    checkpoint = run.run.checkpoints / f"step-{STEPS:06d}"
+    return {name: (checkpoint / name).read_bytes() for name in FILES}
+
+
+def kill_in_mid_decode(run: RealRun, kind: str, node: str = "") -> Proc:
+    """SIGKILL while requests are being decoded; its supervisor starts it again."""
+    run.until_tokens_flow(FLOWING)
+    victim = run.one(kind, node)
+    child = f"{victim.node}/{kind}"
+    told = run.restarts(child)
+    victim.kill()
+    run.replaced(victim)
+    run.wait(lambda: run.restarts(child) == told + 1, f"word of the restart of {victim}")
+    return victim
+
+
+def test_weights_after_kills_of_every_kind_are_those_of_a_calm_run_bit_for_bit(make_run: MakeRun) -> None:
+    calm, harried = make_run(*SETTINGS), make_run(*SETTINGS)
+    calm.start()
+    calm.ends_whole()
+
+    harried.start()
+    harried.wait(lambda: harried.events("joined") >= 3, "all hosts")
+    host = kill_in_mid_decode(harried, "engine").node
+    kill_in_mid_decode(harried, "trainer")
+    kill_in_mid_decode(harried, "rollout")
+    kill_in_mid_decode(harried, "trainer")
+    harried.until_tokens_flow(FLOWING)
+    harried.one(AGENT, host).kill()
+    harried.ends_whole()
+
+    assert calm.report.restarts == []
+    assert harried.report.requests.migrated > 0
+    assert harried.report.preemptions.killed == 1
+    assert sum(len(made_by) > 1 for made_by in attempts(harried)) > 0, "no trained request was cut"
+    assert attempts(harried) != attempts(calm)
+    assert roots(harried) == roots(calm)
+    assert sorted(roots(calm)) == list(range(1, STEPS + 1))
+    assert final(harried) == final(calm)
