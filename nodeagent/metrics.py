@@ -64,6 +64,7 @@ METRICS = tuple(
         ("link_gaps_total", "counter", PROCESS, "messages that came out of turn and were asked for again"),
         ("ask_seconds", "histogram", PROCESS, "time from an ask of this process to its answer"),
         ("ask_failures_total", "counter", (*PROCESS, "error"), "asks of this process without an answer"),
+        ("recoveries_total", "counter", (*PROCESS, "kind"), "what this process recovered from by itself"),
         ("mailbox_messages", "gauge", ACTOR, "messages that wait in the mailbox"),
         ("mailbox_limit", "gauge", ACTOR, "messages that the user lane of the mailbox holds at most"),
         ("handled_total", "counter", ACTOR, "messages handled by this incarnation; falls to 0 at a restart"),
@@ -137,6 +138,8 @@ def _of_process(state: SystemState) -> Iterator[tuple[str, tuple[str, ...], floa
         yield "oldest_wait_seconds", place, vitals.oldest_wait_s
         for error, count in vitals.ask_failed.items():
             yield "ask_failures_total", (*place, error), float(count)
+        for kind, count in vitals.recoveries.items():
+            yield "recoveries_total", (*place, kind), float(count)
     if state.links is not None:
         for name, count in state.links.states.items():
             yield "links", (*place, name), float(count)

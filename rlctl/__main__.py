@@ -34,6 +34,7 @@ from rlctl.commands import (
 )
 from rlctl.commands.terminal import print_errors
 from rlctl.errors import FAILED, INTERRUPTED, MEANINGS, OK, CommandError, failed
+from rlctl.extensions import announced
 
 _DESCRIPTION = """\
 Reinforcement-learning post-training with rollouts on machines that may vanish at any instant.
@@ -67,7 +68,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for command in COMMANDS:
+    for command in (*COMMANDS, *announced()):
         command.add(commands)
     return root
 

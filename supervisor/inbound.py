@@ -28,6 +28,7 @@ from supervisor.errors import (
 )
 from supervisor.message import Message, decode_body, encode_body, kind_of
 from supervisor.system_messages import SYSTEM, Beat, Ended, Failure, LinkActors, Watch
+from supervisor.vitals import Recovery
 from transport.envelope import Envelope, Lane, Mode, encode
 from transport.wire import Link, Peer, Route, Sent
 
@@ -163,6 +164,7 @@ class Inbound:
             receiver = (cell.address.name, cell.address.incarnation)
             answer = self._served.admit(receiver, key, deadline, now, asker, reply)
             if answer is None:
+                self._system.inspection.vitals.recoveries[Recovery.ASK_REPEATED] += 1
                 return
         else:
             answer = reply

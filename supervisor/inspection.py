@@ -238,6 +238,7 @@ class Inspection:
             cpu_s=machine.get("cpu_s", 0.0),
             rss_bytes=int(machine.get("rss_bytes", 0)),
             files=int(machine.get("files", 0)),
+            recoveries=dict(self.vitals.recoveries),
         )
 
     def _tapped(self, tap: Tap | None) -> None:

@@ -18,6 +18,7 @@ from supervisor.message import Message, encode_body, kind_of
 from supervisor.names import MAX_RETRY_S, RETRY_S
 from supervisor.system_messages import SYSTEM
 from supervisor.tracing import Tracer
+from supervisor.vitals import Recovery
 from transport.envelope import Lane, Mode, encode
 from transport.wire import Peer, Route, Sent
 
@@ -56,6 +57,7 @@ class Outbound:
         self._key = f"{system.node}/{system.process}#{system.life}/"
         self._asks = 0
         self._times = system.inspection.vitals.asks
+        self._recoveries = system.inspection.vitals.recoveries
         self._peers: dict[str, Peer] = {}
         self._gone: set[Peer] = set()  # processes whose last link ended: no tell waits for them
 
@@ -289,6 +291,7 @@ class Outbound:
                         raise Unreachable(f"{to} does not hold its name any longer")
                 if outcome is not None:
                     return self._result(pending, outcome)
+                self._recoveries[Recovery.ASK_SENT_AGAIN] += 1
                 resend = min(resend * 2, MAX_RESEND_S)
         finally:
             self._pending.forget(pending.corr)

@@ -120,8 +120,8 @@ class ActorState(Message, frozen=True):
 class ProcessVitals(Message, frozen=True):
     """How a process does. `now_s`: its loop time; `lag_s`: how long its loop was held up at worst in the last
     ten seconds; `ask_counts`: asks answered, by `vitals.ASK_BOUNDS_S` and one more for what took longer;
-    `ask_failed`: asks that failed, by error. What the machine says of it is 0 where nobody asked the
-    machine."""
+    `ask_failed`: asks that failed, by error; `recoveries`: by `vitals.Recovery`. What the machine says of it
+    is 0 where nobody asked the machine."""
 
     now_s: float
     lag_s: float
@@ -133,6 +133,7 @@ class ProcessVitals(Message, frozen=True):
     cpu_s: float = 0.0
     rss_bytes: int = 0
     files: int = 0
+    recoveries: dict[str, int] = {}
 
 
 class LinkFigures(Message, frozen=True):

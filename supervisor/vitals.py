@@ -5,6 +5,7 @@ Owns the samples. Does not own the cells, which it reads, nor what the machine s
 """
 
 import asyncio
+import enum
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
@@ -24,6 +25,15 @@ MAX_FAILURES = 16
 
 Machine = Callable[[], Mapping[str, float]]
 """Figures of this process from outside of the runtime: `cpu_s`, `rss_bytes`, `files`."""
+
+
+class Recovery(enum.StrEnum):
+    """What a process can recover from without anybody noticing."""
+
+    ASK_SENT_AGAIN = "ask sent again"  # no answer came in time
+    ASK_REPEATED = "ask repeated"  # it came again and got the first one's answer
+    PEER_SILENT = "peer given up"  # silent for too long: its work goes elsewhere
+    PEER_BACK = "peer heard again"  # it was suspected
 
 
 class Counted(Protocol):
@@ -74,6 +84,8 @@ class Vitals:
     ) -> None:
         self._also = also
         self.asks = AskTimes()
+        self.recoveries: Counter[str] = Counter()
+        """What this process recovered from, by `Recovery`."""
         self.machine: Machine = dict
         self._actors = actors
         self._lags: deque[float] = deque([0.0], maxlen=LAG_TICKS)

@@ -25,6 +25,7 @@ from supervisor.delivery import Delivery
 from supervisor.detector import Detector, Patience, Verdict
 from supervisor.mailbox import Lane
 from supervisor.system_messages import Beat, Ended, Watch
+from supervisor.vitals import Recovery
 from supervisor.watched import Life, Watched, Watcher
 from transport.wire import Peer, Route
 
@@ -56,6 +57,7 @@ class Watches:
         self._processes: dict[str, Watched] = {}  # by endpoint
         self._local: dict[Life, list[Cell]] = {}
         self._watchers: dict[str, Watcher] = {}  # by endpoint
+        self._recoveries = system.inspection.vitals.recoveries
 
     def add(self, address: Address, watcher: Cell) -> None:
         """`watcher` wants to know the end of `address`."""
@@ -106,6 +108,7 @@ class Watches:
             verdict = process.detector.verdict(now)
             if verdict is Verdict.DEAD:
                 silence_s = process.detector.silence_s(now)
+                self._recoveries[Recovery.PEER_SILENT] += 1
                 log.warning("%s is dead: silent for %.1f s", endpoint, silence_s)
                 self._system.peer_dead(process.peer)
                 self._declare_dead(endpoint, f"silent for {silence_s:.1f} s")
@@ -199,6 +202,8 @@ class Watches:
         if process.suspected is suspected:
             return
         process.suspected = suspected
+        if not suspected:
+            self._recoveries[Recovery.PEER_BACK] += 1
         for (name, incarnation), cells in process.watched.items():
             event = Suspected(name=name, incarnation=incarnation, suspected=suspected)
             for cell in cells:

@@ -84,6 +84,11 @@ class StreamSender:
         return self._ring.last_seq
 
     @property
+    def resent(self) -> int:
+        """Frames that were sent again."""
+        return self._ring.resent
+
+    @property
     def refused(self) -> Counter[str]:
         """Refused input by reason."""
         return self._refusals.by_reason

@@ -36,6 +36,7 @@ class SendRing(Generic[Payload]):
         self.live = False
         self._frames: deque[Payload] = deque()
         self._behind = 0
+        self.resent = 0  # frames that were given to a connection again
 
     @property
     def last_seq(self) -> int:
@@ -87,7 +88,7 @@ class SendRing(Generic[Payload]):
         self.window = window
         self.acknowledge(acked)
         if not self.live or delivered < sent:
-            self.next_seq = max(delivered, self.acked) + 1
+            self._begin_at(max(delivered, self.acked) + 1)
         self.live = True
 
     def acknowledge(self, seq: int) -> None:
@@ -101,7 +102,11 @@ class SendRing(Generic[Payload]):
 
     def resend(self, seq: int) -> None:
         """The receiver misses frames from `seq` on."""
-        self.next_seq = min(self.next_seq, max(seq, self.acked + 1))
+        self._begin_at(min(self.next_seq, max(seq, self.acked + 1)))
+
+    def _begin_at(self, seq: int) -> None:
+        self.resent += max(self.next_seq - seq, 0)
+        self.next_seq = seq
 
 
 class Verdict(enum.Enum):

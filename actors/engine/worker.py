@@ -286,4 +286,5 @@ class RolloutWorker(Actor):
             "version": -1 if version is None else version,
             "rows": self._tokens,
             "unacknowledged": self._sender.unacknowledged,
+            "frames_sent_again": self._sender.resent,
         }

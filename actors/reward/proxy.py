@@ -105,5 +105,6 @@ class RewardProxy(Actor):
         return {
             "workers": self._pool.alive,
             "queued": self._pool.queued,
+            "workers_lost": self._pool.deaths.total(),
             **{f"verdicts_{status}": count for status, count in sorted(self._verdicts.items())},
         }

@@ -340,6 +340,9 @@ class RolloutManager(Actor):
             "instances": len(self._instances),
             "tokens": counters.tokens_collected,
             "migrated": counters.requests_migrated,
+            "frames_twice": self._receiver.duplicates,
+            "frames_missing": self._receiver.gaps,
+            "streams_fenced": self._receiver.refused["fenced"],
         }
 
     # -- what follows from committed events --

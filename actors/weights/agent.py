@@ -46,6 +46,8 @@ class TransferAgent(Actor):
         self._have: dict[int, tuple[Manifest, bytes]] = {}
         self._fetching: dict[tuple[int, bytes], list[Deferred]] = {}
         self._pulled_bytes = 0
+        self._resumed = 0
+        self._bad_chunks = 0
 
     async def on_start(self) -> None:
         self._server = await self.ctx.network.bulk_server()
@@ -151,6 +153,7 @@ class TransferAgent(Actor):
             for chunk in manifest.chunks
             if chunk.offset not in done
         ]
+        self._resumed += bool(done and left)
         on = offered.endpoint
         async with self.ctx.wait("a bulk pull", on=on, deadline_s=PULL_DEADLINE_S, go_on=True) as wait:
 
@@ -167,6 +170,7 @@ class TransferAgent(Actor):
                 deadline_s=PULL_DEADLINE_S,
                 on_chunk=come,
             )
+        self._bad_chunks += result.retried_chunks
         return result.received_bytes
 
     def _serve(self, manifest: Manifest, model_config: bytes) -> None:
@@ -194,6 +198,8 @@ class TransferAgent(Actor):
         return {
             "versions": ",".join(map(str, sorted(self._have))) or "-",
             "pulled_bytes": self._pulled_bytes,
+            "pulls_resumed": self._resumed,
+            "chunks_pulled_again": self._bad_chunks,
             "served_bytes": self._server.served_bytes,
             "refused": sum(self._server.refused.values()),
         }

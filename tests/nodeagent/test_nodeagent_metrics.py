@@ -36,7 +36,8 @@ def row(name: str, **more: object) -> ActorState:
 def process(*actors: ActorState) -> SystemState:
     vitals = ProcessVitals(
         now_s=9.0, lag_s=0.02, waits=1, oldest_wait_s=0.5, ask_counts=[1] * (len(ASK_BOUNDS_S) + 1),
-        ask_sum_s=2.5, ask_failed={"AskTimeout": 3}, cpu_s=7.0, rss_bytes=1000, files=12,
+        ask_sum_s=2.5, ask_failed={"AskTimeout": 3}, recoveries={"ask sent again": 2},
+        cpu_s=7.0, rss_bytes=1000, files=12,
     )  # fmt: skip
     links = LinkFigures(states={"up": 2}, unacked=3, waiting=1, totals=dict.fromkeys(COUNTED, 9))
     return SystemState(

@@ -1,0 +1,222 @@
+"""Carries out a schedule in a simulated cluster, and counts what really happened.
+
+Owns the way from a fault to the cluster's methods, the choice of a target, and the two counts: a fault that
+found its target fired, one that did not was missed. What heals after a time is healed here too.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol
+
+from chaos.faults import (
+    AnyFault,
+    BadLink,
+    BadScorer,
+    ClockJump,
+    CorruptChunk,
+    DiskFull,
+    Freeze,
+    KillHost,
+    KillInCommit,
+    KillOnMessage,
+    KillProcess,
+    KillZone,
+    Moment,
+    Notice,
+    Partition,
+    Reset,
+    RestartStorm,
+    Slow,
+    Stay,
+    Zombie,
+    kind_of,
+)
+
+RESERVED_BACK_S = 5.0
+"""A reserved host that was switched off without a time comes back after this one: it is reserved."""
+
+
+class Cluster(Protocol):
+    """What a schedule needs of a simulated cluster. Each method that breaks something answers whether it
+    could: whether the host is up, and the process runs."""
+
+    def at(self, when_s: float, work: Callable[[], object]) -> None:
+        """Do this at that virtual time."""
+
+    def hosts(self, role: str) -> Sequence[str]:
+        """Hosts of a role that are up, by name."""
+
+    def kill_process(self, host: str, kind: str) -> bool: ...
+    def kill_host(self, host: str) -> bool: ...
+    def kill_zone(self, zone: str) -> bool: ...
+    def start_host(self, host: str) -> bool: ...
+    def kill_in_commit(self, host: str, kind: str, *, torn: bool, done: Callable[[], None]) -> bool:
+        """At the next commit of that process; `done` is called when it happened."""
+
+    def kill_on_message(
+        self, host: str, kind: str, message: str, count: int, moment: Moment, done: Callable[[], None]
+    ) -> bool:
+        """At the `count`-th message of that kind from now on; `done` is called when it happened."""
+
+    def freeze(self, host: str, kind: str) -> bool: ...
+    def thaw(self, host: str, kind: str) -> bool: ...
+    def slow(self, host: str, kind: str, factor: float) -> bool: ...
+    def partition(self, a: str, b: str, *, both: bool) -> bool: ...
+    def heal(self, a: str, b: str) -> None: ...
+    def bad_link(
+        self,
+        a: str,
+        b: str,
+        *,
+        loss: float,
+        duplicate: float,
+        delay_s: float,
+        jitter_s: float,
+        bytes_per_s: float,
+    ) -> bool: ...
+    def good_link(self, a: str, b: str) -> None: ...
+    def reset(self, a: str, b: str) -> bool: ...
+    def notice(self, host: str, notice_s: float) -> bool: ...
+    def clock_jump(self, host: str, by_s: float) -> bool: ...
+    def fill_disk(self, host: str) -> bool: ...
+    def empty_disk(self, host: str) -> None: ...
+    def corrupt_chunks(self, host: str, count: int, done: Callable[[], None]) -> bool:
+        """`done` is called for each chunk that was damaged."""
+
+    def bad_scorer(self, how: str, count: int, done: Callable[[], None]) -> bool:
+        """`done` is called for each answer that was spoiled."""
+
+
+class Faults:
+    """Carries one schedule out. `fired` and `missed` count by kind; both are whole when the run is over."""
+
+    def __init__(self, cluster: Cluster, faults: Sequence[AnyFault]) -> None:
+        self.fired: Counter[str] = Counter()
+        self.missed: Counter[str] = Counter()
+        self._cluster = cluster
+        self._faults = faults
+
+    def arm(self) -> None:
+        """Enter every fault into the cluster's time. The stays of hosts are its provider's to follow."""
+        for fault in self._faults:
+            if not isinstance(fault, Stay):
+                self._cluster.at(fault.at_s, lambda fault=fault: self._strike(fault))  # type: ignore[misc]
+
+    def resolve(self, where: str) -> str:
+        """The host that a place means now; "" where there is none."""
+        if not where.startswith("@"):
+            return where
+        role, _, number = where[1:].partition("/")
+        up = sorted(self._cluster.hosts(role))
+        return up[int(number or 0) % len(up)] if up else ""
+
+    def _strike(self, fault: AnyFault) -> None:
+        done = self._begin(fault)
+        if done is not None:
+            (self.fired if done else self.missed)[kind_of(fault)] += 1
+
+    def _hit(self, fault: AnyFault) -> Callable[[], None]:
+        """What lies in wait calls this when it strikes."""
+
+        def hit() -> None:
+            self.fired[kind_of(fault)] += 1
+
+        return hit
+
+    def _begin(self, fault: AnyFault) -> bool | None:
+        """Whether it fired; None for what lies in wait and says so itself."""
+        cluster, host = self._cluster, self.resolve(getattr(fault, "host", ""))
+        match fault:
+            case KillZone():
+                return cluster.kill_zone(fault.zone)
+            case BadScorer():
+                return self._lurks(fault, cluster.bad_scorer(fault.how, fault.count, self._hit(fault)))
+            case Partition() | BadLink() | Reset():
+                a, b = self.resolve(fault.a), self.resolve(fault.b)
+                return bool(a and b and a != b) and self._between(fault, a, b)
+            case _ if not host:
+                return False
+            case KillProcess():
+                return cluster.kill_process(host, fault.process)
+            case KillHost():
+                return self._kill_host(fault, host)
+            case KillOnMessage():
+                lurks = cluster.kill_on_message(
+                    host, fault.process, fault.message, fault.count, fault.moment, self._hit(fault)
+                )
+                return self._lurks(fault, lurks)
+            case KillInCommit():
+                hit = self._hit(fault)
+                return self._lurks(
+                    fault, cluster.kill_in_commit(host, fault.process, torn=fault.torn, done=hit)
+                )
+            case Freeze() | Zombie():
+                return self._for_a_time(
+                    fault, cluster.freeze(host, fault.process), lambda: cluster.thaw(host, fault.process)
+                )
+            case Slow():
+                return self._for_a_time(
+                    fault,
+                    cluster.slow(host, fault.process, fault.factor),
+                    lambda: void(cluster.slow(host, fault.process, 1.0)),
+                )
+            case Notice():
+                if cluster.notice(host, fault.notice_s):
+                    cluster.at(fault.over_s, lambda: void(cluster.kill_host(host)))
+                    return True
+                return False
+            case ClockJump():
+                return cluster.clock_jump(host, fault.by_s)
+            case DiskFull():
+                return self._for_a_time(fault, cluster.fill_disk(host), lambda: cluster.empty_disk(host))
+            case CorruptChunk():
+                return self._lurks(fault, cluster.corrupt_chunks(host, fault.count, self._hit(fault)))
+            case RestartStorm():
+                return self._storm(fault, host)
+        raise NotImplementedError(f"chaos/apply_sim.py knows no way to carry out {kind_of(fault)}")
+
+    def _lurks(self, fault: AnyFault, armed: bool) -> Literal[False] | None:
+        return None if armed else False
+
+    def _for_a_time(self, fault: AnyFault, begun: bool, heal: Callable[[], object]) -> bool:
+        if begun:
+            self._cluster.at(fault.over_s, heal)
+        return begun
+
+    def _kill_host(self, fault: KillHost, host: str) -> bool:
+        preemptible = host in self._cluster.hosts("preemptible")
+        if not self._cluster.kill_host(host):
+            return False
+        back_s = fault.back_s or (0.0 if preemptible else RESERVED_BACK_S)
+        if back_s:
+            self._cluster.at(fault.at_s + back_s, lambda: void(self._cluster.start_host(host)))
+        return True
+
+    def _between(self, fault: Partition | BadLink | Reset, a: str, b: str) -> bool:
+        cluster = self._cluster
+        match fault:
+            case Partition():
+                return self._for_a_time(
+                    fault, cluster.partition(a, b, both=fault.both), lambda: cluster.heal(a, b)
+                )
+            case BadLink():
+                begun = cluster.bad_link(
+                    a, b, loss=fault.loss, duplicate=fault.duplicate, delay_s=fault.delay_s,
+                    jitter_s=fault.jitter_s, bytes_per_s=fault.bytes_per_s,
+                )  # fmt: skip
+                return self._for_a_time(fault, begun, lambda: cluster.good_link(a, b))
+            case Reset():
+                return cluster.reset(a, b)
+
+    def _storm(self, fault: RestartStorm, host: str) -> bool:
+        first = self._cluster.kill_process(host, fault.process)
+        for number in range(1, fault.kills):
+            self._cluster.at(
+                fault.at_s + number * fault.every_s,
+                lambda: void(self._cluster.kill_process(host, fault.process)),
+            )
+        return first
+
+
+def void(_: object) -> None:
+    """For calls whose answer nobody wants."""

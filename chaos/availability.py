@@ -1,0 +1,79 @@
+"""Availability traces as faults: one `Stay` for each time that a host was on offer, and back again.
+
+Owns the two translations. Pure. The format of traces is `configs.trace`; the real ones are cut and made
+faster here, because a simulated job of minutes should see what a cloud does in hours.
+"""
+
+import math
+from collections.abc import Iterable
+
+from chaos.faults import AnyFault, Stay
+from configs.trace import Event, Trace, TraceEvent
+
+LAST_S = 86_400.0
+"""A stay that the trace does not end lasts this long: beyond any run."""
+SHORTEST_S = 0.001  # of a stay, and of a notice
+
+
+def stays(trace: Trace, *, from_s: float, for_s: float, speed: float, hosts: int) -> tuple[Stay, ...]:
+    """The stays of `for_s` seconds of a trace from `from_s` on, `speed` times as fast.
+
+    hosts: how many of the trace's instances are used; the first by name, so the choice is always the same.
+    """
+    if speed <= 0 or for_s <= 0:
+        raise ValueError(f"speed {speed:g} and for_s {for_s:g} must be above 0")
+    names = sorted({event.instance for event in trace.events})[:hosts]
+    begun: dict[str, float] = {}
+    noticed: dict[str, float] = {}
+    found: list[Stay] = []
+
+    def stay(name: str, end_s: float) -> None:
+        start_s = max(begun.pop(name), from_s)
+        notice_s = noticed.pop(name, math.inf)
+        if end_s > start_s < from_s + for_s:
+            length_s = max((end_s - start_s) / speed, SHORTEST_S)
+            told_s = min(max((end_s - notice_s) / speed, 0.0), length_s)
+            found.append(Stay(host=name, at_s=(start_s - from_s) / speed, for_s=length_s, notice_s=told_s))
+
+    for event in trace.events:
+        if event.instance not in names:
+            continue
+        if event.event is Event.ADD:
+            begun[event.instance] = event.t_s
+        elif event.event is Event.NOTICE:
+            noticed[event.instance] = event.t_s
+        else:
+            stay(event.instance, event.t_s)
+    for name in sorted(begun):
+        stay(name, from_s + LAST_S * speed)
+    return tuple(sorted(found, key=lambda it: (it.at_s, it.host)))
+
+
+def as_trace(faults: Iterable[AnyFault], name: str) -> Trace | None:
+    """The trace that the stays among `faults` make; None without any. Stays of one host that overlap are
+    joined, because an offer cannot be made twice."""
+    events: list[TraceEvent] = []
+    for host, spans in _joined(fault for fault in faults if isinstance(fault, Stay)).items():
+        for stay in spans:
+            end_s = stay.at_s + stay.for_s
+            events.append(TraceEvent(stay.at_s, Event.ADD, host))
+            if stay.notice_s >= SHORTEST_S:
+                events.append(TraceEvent(max(end_s - stay.notice_s, stay.at_s), Event.NOTICE, host))
+            events.append(TraceEvent(end_s, Event.REMOVE, host))
+    if not events:
+        return None
+    order = {Event.REMOVE: 0, Event.ADD: 1, Event.NOTICE: 2}  # a host may go and come in one moment
+    return Trace(name, tuple(sorted(events, key=lambda it: (it.t_s, order[it.event], it.instance))))
+
+
+def _joined(found: Iterable[Stay]) -> dict[str, list[Stay]]:
+    """By host, in order, none touching the next."""
+    joined: dict[str, list[Stay]] = {}
+    for stay in sorted(found, key=lambda it: (it.host, it.at_s, it.for_s)):
+        spans = joined.setdefault(stay.host, [])
+        if spans and stay.at_s <= spans[-1].at_s + spans[-1].for_s:
+            before = spans.pop()
+            end_s = max(before.at_s + before.for_s, stay.at_s + stay.for_s)
+            stay = Stay(host=stay.host, at_s=before.at_s, for_s=end_s - before.at_s, notice_s=stay.notice_s)
+        spans.append(stay)
+    return dict(sorted(joined.items()))

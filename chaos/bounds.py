@@ -1,0 +1,87 @@
+"""What a job can bear by its own settings, so that a schedule leaves it able to end (I8).
+
+Owns the bounds and the choice of faults that fit in them. Pure. A supervisor that is made to give up on a
+reserved host fails the job, as it should: that is a promise of its own, and no drawn schedule may ask for it
+by chance. On preemptible hosts it may: the host goes, and another comes.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from chaos.faults import (
+    AnyFault,
+    KillHost,
+    KillInCommit,
+    KillOnMessage,
+    KillProcess,
+    RestartStorm,
+    Zombie,
+)
+from configs.schema import Config
+
+
+class Bounds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """kills: deaths of processes of one host that stays, within `within_s`. storm: kills of one storm on a
+    preemptible host. zombie_s, partition_s, disk_full_s: longest times."""
+
+    kills: Annotated[int, Meta(ge=1)] = 4
+    within_s: Annotated[float, Meta(gt=0)] = 60.0
+    storm: Annotated[int, Meta(ge=2)] = 8
+    zombie_s: Annotated[float, Meta(gt=0)] = 30.0
+    partition_s: Annotated[float, Meta(gt=0)] = 30.0
+    disk_full_s: Annotated[float, Meta(gt=0)] = 30.0
+
+
+def bounds_of(config: Config) -> Bounds:
+    """Those of a job: one death less than its supervisors take, for what fails by itself after a kill."""
+    return Bounds(kills=max(config.fleet.restarts - 1, 1), within_s=config.fleet.restarts_within_s)
+
+
+def bearable(faults: Iterable[AnyFault], bounds: Bounds) -> list[AnyFault]:
+    """The faults in order, without those that would be one death too many on a host that stays."""
+    deaths: dict[str, list[float]] = {}
+    lurking: Counter[str] = Counter()
+    kept: list[AnyFault] = []
+    for fault in sorted(faults, key=lambda it: it.at_s):
+        host, times_s = _deaths(fault)
+        name = _one_name(host)
+        lurks = isinstance(fault, KillOnMessage | KillInCommit)
+        if name == "@preemptible" or not (times_s or lurks):
+            kept.append(fault)
+        elif _fits([*deaths.get(name, []), *times_s], lurking[name] + lurks, bounds):
+            deaths.setdefault(name, []).extend(times_s)
+            lurking[name] += lurks
+            kept.append(fault)
+    return kept
+
+
+def _deaths(fault: AnyFault) -> tuple[str, list[float]]:
+    """On whose host processes die by a fault, and when; one that lurks may strike at any time."""
+    match fault:
+        case RestartStorm():
+            return fault.host, [fault.at_s + n * fault.every_s for n in range(fault.kills)]
+        case KillProcess() | KillHost():
+            return fault.host, [fault.at_s]
+        case Zombie():
+            return fault.host, [fault.over_s]  # it ends itself when it hears that it was replaced
+        case KillInCommit() | KillOnMessage():
+            return fault.host, []
+    return "", []
+
+
+def _one_name(host: str) -> str:
+    """One name for a host that stays, however it is called."""
+    return {"head": "@head", "reserved-1": "@reserved"}.get(host, host.partition("/")[0])
+
+
+def _fits(times_s: list[float], lurking: int, bounds: Bounds) -> bool:
+    ordered = sorted(times_s)
+    most = max(
+        (sum(1 for other in ordered if start <= other < start + bounds.within_s) for start in ordered),
+        default=0,
+    )
+    return most + lurking <= bounds.kills

@@ -1,0 +1,106 @@
+"""Runs a campaign: every seed once, side by side; what fails is shrunk; the end is a tally.
+
+Owns the order of work and who is told of progress. The runs are `workers`', the sums `tally`'s, what is shown
+is the command's.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+
+import msgspec
+
+from chaos.faults import AnyFault
+from chaos.orders import Order
+from chaos.plan import Loaded
+from chaos.schedule import Schedule
+from chaos.shrink import shrink
+from chaos.tally import CampaignTold, RunTold, tally
+from chaos.workers import Worker, run_all
+
+MAX_SHRUNK = 3
+"""Failing seeds that are shrunk: more of them seldom tell more, and each takes tens of runs."""
+SHRINK_RUNS = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Minimal:
+    """A failing seed with the fewest faults that still break the same check. minimal: none can be dropped."""
+
+    seed: int
+    check: str
+    schedule: Schedule
+    runs: int
+    minimal: bool
+
+
+OnRun = Callable[[RunTold, int, int], None]
+"""A run is over: how it went, how many are, how many there will be."""
+
+
+async def campaign(
+    loaded: Loaded, source: str, seeds: range, *, workers: int, on_run: OnRun, runs: list[RunTold]
+) -> CampaignTold:
+    """Run these seeds. source: the campaign's name or file, for the workers. `runs` has what is over, also of
+    a campaign that is cancelled."""
+    began_s = time.monotonic()
+    orders = [Order(campaign=source, seed=seed) for seed in seeds]
+    async with aclosing(run_all(orders, count=workers, run_s=loaded.campaign.run_s)) as answers:
+        async for told in answers:
+            runs.append(told)
+            on_run(told, len(runs), len(seeds))
+    return tally(loaded, span(seeds), runs, time.monotonic() - began_s)
+
+
+def span(seeds: range) -> str:
+    """As it is written: `A:B`."""
+    return f"{seeds.start}:{seeds.stop}"
+
+
+def minimal(loaded: Loaded, source: str, broken: RunTold, *, mutation: str = "") -> Minimal:
+    """The fewest faults of a failing seed for which the same check still fails. Raises ValueError where it
+    does not fail again: then the run is not a function of its seed, which is worse than any violation."""
+    check = broken.broken[0].check
+    drawn = loaded.schedule(broken.seed)
+    worker = Worker(loaded.campaign.run_s, mutation)
+    with asyncio.Runner() as runner:
+
+        def fails(faults: Sequence[AnyFault]) -> bool:
+            order = Order(campaign=source, seed=broken.seed, schedule=drawn.with_faults(faults))
+            told = runner.run(worker.ask(order))
+            return any(found.check == check for found in told.broken)
+
+        try:
+            shrunk = shrink(drawn.faults, fails, max_questions=SHRINK_RUNS)
+        finally:
+            runner.run(worker.end())
+    return Minimal(
+        broken.seed, check, drawn.with_faults(shrunk.items), shrunk.questions, minimal=shrunk.minimal
+    )
+
+
+def first_broken(runs: Iterable[RunTold]) -> list[RunTold]:
+    """Those to shrink: the first of each check, by seed."""
+    seen: dict[str, RunTold] = {}
+    for run in sorted(runs, key=lambda it: it.seed):
+        if run.broken:
+            seen.setdefault(run.broken[0].check, run)
+    return list(seen.values())[:MAX_SHRUNK]
+
+
+def as_json(told: CampaignTold, shrunk: Sequence[Minimal]) -> bytes:
+    """For machines: the tally, and the minimal schedules beside it."""
+    tree = msgspec.to_builtins(told)
+    tree["minimal"] = [
+        {
+            "seed": found.seed,
+            "check": found.check,
+            "minimal": found.minimal,
+            "runs": found.runs,
+            "faults": msgspec.to_builtins(found.schedule.faults),
+        }
+        for found in shrunk
+    ]
+    return msgspec.json.format(msgspec.json.encode(tree), indent=2)

@@ -1,0 +1,86 @@
+"""Which recovery paths there are, and how often a campaign took each: what was never taken was not tested.
+
+Owns the names, and from which count each is read. Pure: counts go in by name, a report comes out. A campaign
+in which a named path was never taken is invalid, whatever its checks said.
+
+The counts are made where the recovery happens: by links, streams, journals, supervisors, pools (the metrics
+show most of them in production too), and by `chaos.observe_sim` from messages and commits.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """A way in which the system recovers. counts: the names of the counts that show it; any of them does."""
+
+    name: str
+    meaning: str
+    counts: tuple[str, ...]
+
+
+PATHS: tuple[Path, ...] = (
+    Path(
+        "migration",
+        "a request went on at another instance from its last token",
+        ("requests.migrated_tokens",),
+    ),
+    Path("hand-over", "an instance gave its requests back in order", ("requests.handed_over",)),
+    Path("drain", "a host with a notice left in order before its end", ("hosts.drained",)),
+    Path("link re-send", "control messages were sent again on a new connection", ("links.resent",)),
+    Path("link dedupe", "control messages that came twice were dropped", ("links.duplicates",)),
+    Path("link gap", "control messages that came out of turn were asked for again", ("links.gaps",)),
+    Path("link lost", "a link ended, and what it had on its way was told to who waits", ("links.lost",)),
+    Path("ask re-send", "an ask without an answer was sent again", ("asks.resent",)),
+    Path("ask dedupe", "an ask that came again got the first one's answer", ("asks.repeated",)),
+    Path("frame re-send", "token frames were sent again", ("streams.resent",)),
+    Path("frame dedupe", "token frames that came twice were dropped", ("streams.duplicates",)),
+    Path("frame gap", "missing token frames were asked for", ("streams.gaps",)),
+    Path("stream fence", "the stream of a given-up incarnation was refused", ("streams.fenced",)),
+    Path("journal fence", "a write of an older incarnation was refused", ("journals.fenced",)),
+    Path("name fence", "an older incarnation lost its name to a newer one", ("names.superseded",)),
+    Path("replay", "an actor rebuilt itself from its journal", ("journals.replayed",)),
+    Path("torn write", "the last write was there in part, and dropped", ("journals.repaired",)),
+    Path("lost commit", "a commit was cut off, and nobody had been told of it", ("journals.cut_off",)),
+    Path("suspended", "work waited for space on a full disk, and went on", ("journals.refused",)),
+    Path("one_for_one", "a child alone was started again", ("restarts.one_for_one",)),
+    Path("rest_for_one", "a child and those after it were started again", ("restarts.rest_for_one",)),
+    Path("one_for_all", "all children were started again with one", ("restarts.one_for_all",)),
+    Path("give up", "a supervisor failed upward after too many restarts", ("restarts.gave_up",)),
+    Path("suspicion", "a silent process was suspected, and heard again", ("watches.unsuspected",)),
+    Path("declared dead", "a silent process was given up for dead", ("watches.silent",)),
+    Path(
+        "trainer resume",
+        "a trainer began a step again with the samples that were there",
+        ("steps.resumed",),
+    ),
+    Path("rewind", "training went back to its last checkpoint", ("steps.rewound",)),
+    Path("co-located", "a step went on without any preemptible instance", ("steps.colocated",)),
+    Path("partial re-pull", "a pull of weights went on from its last chunk", ("weights.resumed_pulls",)),
+    Path("bad chunk", "a damaged chunk was found by its hash and pulled again", ("weights.bad_chunks",)),
+    Path("scorer replaced", "a reward worker hung or died, and another one took over", ("rewards.deaths",)),
+    Path(
+        "registered again",
+        "a worker found its manager again after one of them was gone",
+        ("workers.registered_again",),
+    ),
+    Path("revoked", "dispatches that never arrived were given to others", ("requests.revoked",)),
+)  # fmt: skip
+BY_NAME: Mapping[str, Path] = {path.name: path for path in PATHS}
+
+
+def taken(counts: Mapping[str, int]) -> dict[str, int]:
+    """How often each path was taken, in the order of `PATHS`."""
+    return {path.name: sum(counts.get(name, 0) for name in path.counts) for path in PATHS}
+
+
+def never_taken(counts: Mapping[str, int], wanted: Iterable[str]) -> list[str]:
+    """Those of `wanted` that were not taken. Raises KeyError for a name that is no path."""
+    found = taken(counts)
+    return [name for name in wanted if not found[BY_NAME[name].name]]
+
+
+def unknown(wanted: Iterable[str]) -> list[str]:
+    """Names that are no path."""
+    return sorted(set(wanted) - BY_NAME.keys())

@@ -1,0 +1,252 @@
+"""Draws the numbers of one fault: which host, which process, how long, how much.
+
+Owns the ranges that are drawn from, one method a kind. Pure. Which kinds are on and how often they come is
+`swarm`'s; what fits together is `bounds`'.
+"""
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from chaos.bounds import Bounds
+from chaos.faults import (
+    FROZEN_DEAD_S,
+    AnyFault,
+    BadLink,
+    BadScorer,
+    ClockJump,
+    CorruptChunk,
+    DiskFull,
+    Freeze,
+    KillHost,
+    KillInCommit,
+    KillOnMessage,
+    KillProcess,
+    KillZone,
+    Moment,
+    Notice,
+    Partition,
+    Process,
+    Reset,
+    RestartStorm,
+    ScorerFault,
+    Slow,
+    Zombie,
+)
+
+NOTICES_S = (0.0, 30.0, 120.0)
+"""Notices that clouds give: none, Azure's and GCP's half a minute, AWS's two minutes."""
+JUMPS_S = (-86_400.0, -3600.0, -30.0, -2.0, 2.0, 30.0, 3600.0, 86_400.0)
+"""A day (a wrong date), an hour (a wrong zone), half a minute and two seconds (NTP steps)."""
+
+MOMENTS: Mapping[Process, tuple[str, ...]] = {
+    "rollout": (
+        "RegisterInstance", "SubmitBatch", "TakeGroups", "ReleaseBatch", "Serving", "Withdraw", "Place",
+        "Placed", "Verdict",
+    ),
+    "reward": ("Score", "GetProblems"),
+    "trainer": ("TrainStep", "Groups", "OpenSeeding", "CloseSeeding", "Published", "Dispatch", "StateIs"),
+    "transfer": ("Publish", "Offer", "Fetch", "Offered"),
+    "engine": ("Dispatch", "Abort", "ServeWeights", "Registered", "Fetched"),
+    "agent": ("SaveState", "LatestState", "RecordOf"),
+}  # fmt: skip
+"""Messages at which something of weight happens in the process that gets them."""
+
+
+MOMENT_SHARES: tuple[Moment, ...] = ("received", "replied", "replied", "sent")
+COMMITTERS: tuple[tuple[str, Process], ...] = (
+    ("@head", "rollout"),
+    ("@head", "rollout"),
+    ("@reserved", "agent"),
+)
+SCORER_FAULTS: tuple[ScorerFault, ...] = ("hang", "crash", "lie")
+
+
+class Terrain(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where faults can strike. `zones`: of preemptible hosts. `head_returns`: a head that was killed is
+    started again and resumes the job."""
+
+    preemptible: Annotated[int, Meta(ge=0, le=1000)] = 3
+    zones: tuple[str, ...] = ("a", "b")
+    head_returns: bool = False
+
+
+class Drawer:
+    """One method a kind; each draws the numbers of one fault at a given time."""
+
+    def __init__(self, rng: random.Random, terrain: Terrain, horizon_s: float, bounds: Bounds) -> None:
+        self._rng = rng
+        self._terrain = terrain
+        self._horizon_s = horizon_s
+        self._bounds = bounds
+        self.draws: dict[str, Callable[[float], AnyFault]] = {
+            "kill_process": self._kill_process,
+            "kill_host": self._kill_host,
+            "kill_zone": self._kill_zone,
+            "kill_on_message": self._kill_on_message,
+            "kill_in_commit": self._kill_in_commit,
+            "freeze": self._freeze,
+            "zombie": self._zombie,
+            "slow": self._slow,
+            "partition": self._partition,
+            "bad_link": self._bad_link,
+            "reset": self._reset,
+            "notice": self._notice,
+            "clock_jump": self._clock_jump,
+            "disk_full": self._disk_full,
+            "corrupt_chunk": self._corrupt_chunk,
+            "bad_scorer": self._bad_scorer,
+            "restart_storm": self._restart_storm,
+        }
+        if not terrain.preemptible:
+            for kind in ("kill_zone", "notice"):
+                del self.draws[kind]
+        elif not terrain.zones:
+            del self.draws["kill_zone"]
+
+    def fault(self, kind: str, at_s: float) -> AnyFault:
+        """A fault of this kind."""
+        return self.draws[kind](at_s)
+
+    # -- numbers --
+
+    def _between(self, low: float, high: float) -> float:
+        return round(self._rng.uniform(low, high), 3)
+
+    def _length(self, at_s: float, low: float, high: float) -> float:
+        """Of something that is over by the horizon."""
+        left_s = max(self._horizon_s - at_s, low)
+        return self._between(low, max(min(high, left_s), low))
+
+    def _preemptible(self) -> str:
+        return f"@preemptible/{self._rng.randrange(self._terrain.preemptible)}"
+
+    def _host(self) -> str:
+        """Preemptible hosts are most of a fleet, so most often one of them."""
+        if self._terrain.preemptible and self._rng.random() < 0.5:
+            return self._preemptible()
+        return self._rng.choice(("@head", "@reserved"))
+
+    def _place(self) -> tuple[str, Process]:
+        host = self._host()
+        kinds: dict[str, tuple[Process, ...]] = {
+            "@head": ("rollout", "reward"),
+            "@reserved": ("transfer", "trainer", "agent"),
+        }
+        return host, self._rng.choice(kinds.get(host, ("transfer", "engine", "agent")))
+
+    def _two_hosts(self) -> tuple[str, str]:
+        a = self._host()
+        others = [name for name in ("@head", "@reserved") if name != a]
+        if self._terrain.preemptible and a.startswith("@p") and self._terrain.preemptible > 1:
+            number = (int(a.rpartition("/")[2]) + 1) % self._terrain.preemptible
+            others.append(f"@preemptible/{number}")
+        elif self._terrain.preemptible and not a.startswith("@p"):
+            others += [self._preemptible()] * 2
+        return a, self._rng.choice(others)
+
+    # -- kinds --
+
+    def _kill_process(self, at_s: float) -> AnyFault:
+        host, process = self._place()
+        return KillProcess(at_s=at_s, host=host, process=process)
+
+    def _kill_host(self, at_s: float) -> AnyFault:
+        hosts = ["@reserved"]
+        if self._terrain.preemptible:
+            hosts += [self._preemptible()] * 2
+        if self._terrain.head_returns:
+            hosts.append("@head")
+        host = self._rng.choice(hosts)
+        back_s = 0.0 if host.startswith("@p") else self._length(at_s, 0.5, 10.0)
+        return KillHost(at_s=at_s, host=host, back_s=back_s)
+
+    def _kill_zone(self, at_s: float) -> AnyFault:
+        return KillZone(at_s=at_s, zone=self._rng.choice(self._terrain.zones))
+
+    def _kill_on_message(self, at_s: float) -> AnyFault:
+        host, process = self._place()
+        message = self._rng.choice(MOMENTS[process])
+        moment = self._rng.choice(MOMENT_SHARES)
+        count = 1 + int(self._rng.expovariate(1 / 3.0))
+        return KillOnMessage(
+            at_s=at_s, host=host, process=process, message=message, count=count, moment=moment
+        )
+
+    def _kill_in_commit(self, at_s: float) -> AnyFault:
+        place: tuple[str, Process] = self._rng.choice(COMMITTERS)
+        host, process = place
+        return KillInCommit(at_s=at_s, host=host, process=process, torn=self._rng.random() < 0.5)
+
+    def _freeze(self, at_s: float) -> AnyFault:
+        host, process = self._place()
+        return Freeze(at_s=at_s, host=host, process=process, for_s=self._length(at_s, 0.05, 4.0))
+
+    def _zombie(self, at_s: float) -> AnyFault:
+        process: Process
+        if self._terrain.preemptible and self._rng.random() < 0.7:
+            host, process = self._preemptible(), self._rng.choice(("engine", "transfer", "agent"))
+        else:
+            host, process = self._rng.choice((("@head", "rollout"), ("@reserved", "trainer")))
+        for_s = self._length(at_s, FROZEN_DEAD_S, self._bounds.zombie_s)
+        return Zombie(at_s=at_s, host=host, process=process, for_s=for_s)
+
+    def _slow(self, at_s: float) -> AnyFault:
+        host, process = self._place()
+        factor = round(2.0 ** self._rng.uniform(0.5, 4.0), 2)
+        return Slow(at_s=at_s, host=host, process=process, factor=factor, for_s=self._length(at_s, 1.0, 30.0))
+
+    def _partition(self, at_s: float) -> AnyFault:
+        a, b = self._two_hosts()
+        for_s = self._length(at_s, 0.2, self._bounds.partition_s)
+        return Partition(at_s=at_s, a=a, b=b, both=self._rng.random() < 0.5, for_s=for_s)
+
+    def _bad_link(self, at_s: float) -> AnyFault:
+        a, b = self._two_hosts()
+        chance = self._rng.random
+        return BadLink(
+            at_s=at_s,
+            a=a,
+            b=b,
+            for_s=self._length(at_s, 1.0, 30.0),
+            loss=self._between(0.0, 0.2) if chance() < 0.6 else 0.0,
+            duplicate=self._between(0.0, 0.2) if chance() < 0.5 else 0.0,
+            delay_s=self._between(0.0, 0.3) if chance() < 0.5 else 0.0,
+            jitter_s=self._between(0.0, 0.3) if chance() < 0.5 else 0.0,
+            bytes_per_s=round(10 ** self._rng.uniform(5.5, 8.0)) if chance() < 0.2 else 0.0,
+        )
+
+    def _reset(self, at_s: float) -> AnyFault:
+        a, b = self._two_hosts()
+        return Reset(at_s=at_s, a=a, b=b)
+
+    def _notice(self, at_s: float) -> AnyFault:
+        left_s = max(self._horizon_s - at_s, 0.0)
+        notice_s = self._rng.choice([notice_s for notice_s in NOTICES_S if notice_s <= left_s] or [0.0])
+        return Notice(at_s=at_s, host=self._preemptible(), notice_s=notice_s)
+
+    def _clock_jump(self, at_s: float) -> AnyFault:
+        return ClockJump(at_s=at_s, host=self._host(), by_s=self._rng.choice(JUMPS_S))
+
+    def _disk_full(self, at_s: float) -> AnyFault:
+        host = self._rng.choice(("@head", "@head", "@reserved"))
+        return DiskFull(at_s=at_s, host=host, for_s=self._length(at_s, 0.5, self._bounds.disk_full_s))
+
+    def _corrupt_chunk(self, at_s: float) -> AnyFault:
+        host = self._preemptible() if self._terrain.preemptible else "@reserved"
+        return CorruptChunk(at_s=at_s, host=host, count=self._rng.choice((1, 1, 2, 5)))
+
+    def _bad_scorer(self, at_s: float) -> AnyFault:
+        how = self._rng.choice(SCORER_FAULTS)
+        return BadScorer(at_s=at_s, how=how, count=self._rng.choice((1, 1, 2, 4)))
+
+    def _restart_storm(self, at_s: float) -> AnyFault:
+        host, process = self._place()
+        most = self._bounds.storm if host.startswith("@p") else self._bounds.kills - 1
+        kills = self._rng.randint(2, max(most, 2))
+        return RestartStorm(
+            at_s=at_s, host=host, process=process, kills=kills, every_s=self._between(0.5, 2.0)
+        )

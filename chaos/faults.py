@@ -1,0 +1,262 @@
+"""Every fault that chaos knows: what is broken, where, for how long; as typed values with a JSON form.
+
+Owns the shapes and their ranges. Breaks nothing (`apply_sim` does in simulated clusters), draws nothing
+(`swarm` does) and knows no schedule (`schedule`). Every fault that breaks something for a time says for how
+long, so a schedule alone tells when the last of it is over.
+
+**Where.** A host by its name (`spot-2`, `reserved-1`, `head`), or by its place among those that are up when
+the fault fires: `@preemptible`, or `@preemptible/1` for the second one by name (counted round). A fault whose
+target is not there does not fire, and is counted as missed, never as fired.
+"""
+
+from typing import Annotated, Literal, get_args
+
+import msgspec
+from msgspec import Meta
+
+Seconds = Annotated[float, Meta(ge=0, le=1e7)]
+Length = Annotated[float, Meta(gt=0, le=1e5)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Count = Annotated[int, Meta(ge=1, le=10_000)]
+Where = Annotated[str, Meta(pattern=r"^(@(head|reserved|preemptible)(/[0-9]{1,3})?|[A-Za-z0-9_.-]{1,64})$")]
+"""A host; see the module."""
+Process = Literal["agent", "rollout", "reward", "transfer", "trainer", "engine"]
+"""A process of a host, by its kind (`nodeagent.trees`); `agent` is the node agent's own."""
+
+Moment = Literal["received", "sent", "replied"]
+ScorerFault = Literal["hang", "crash", "lie"]
+
+FROZEN_DEAD_S = 10.0
+"""A process that is silent for longer was given up by its peers (`liveness.dead_s` is 5 s, twice that is
+safe)."""
+
+
+class Fault(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
+    """Base of all: `at_s` is the time of the run at which it begins (or from which on it lies in wait)."""
+
+    at_s: Seconds
+
+    @property
+    def over_s(self) -> float:
+        """When nothing of it is broken any longer, as far as the schedule decides it."""
+        return self.at_s
+
+
+class KillProcess(Fault, frozen=True, kw_only=True, tag="kill_process"):
+    """SIGKILL to one process; its supervisor starts another."""
+
+    host: Where
+    process: Process
+
+
+class KillHost(Fault, frozen=True, kw_only=True, tag="kill_host"):
+    """Power off: every process and the memory of a host are gone, its disk stays; then it is started again at
+    the same address. `back_s`: how long it is away; 0 leaves that to whoever provides hosts."""
+
+    host: Where
+    back_s: Seconds = 0.0
+
+    @property
+    def over_s(self) -> float:
+        return self.at_s + self.back_s
+
+
+class KillZone(Fault, frozen=True, kw_only=True, tag="kill_zone"):
+    """Every host of a zone at once, except the reserved ones and the head."""
+
+    zone: str
+
+
+class KillOnMessage(Fault, frozen=True, kw_only=True, tag="kill_on_message"):
+    """SIGKILL to a process the moment that it has handled or sent the k-th message of a kind, counted from
+    `at_s` on. `moment`: `received`, before it is handled; `sent`, as it leaves; `replied`, after what it
+    handled was committed and before the reply to it is on the wire."""
+
+    host: Where
+    process: Process
+    message: str
+    count: Count = 1
+    moment: Moment = "received"
+
+
+class KillInCommit(Fault, frozen=True, kw_only=True, tag="kill_in_commit"):
+    """Power cut of a process in the middle of a commit of its journal: what was not committed is gone, and
+    with `torn` the last write is there in part."""
+
+    host: Where
+    process: Process
+    torn: bool = False
+
+
+class Freeze(Fault, frozen=True, kw_only=True, tag="freeze"):
+    """SIGSTOP, then SIGCONT after `for_s`: shorter than anybody gives it up."""
+
+    host: Where
+    process: Process
+    for_s: Length
+
+    @property
+    def over_s(self) -> float:
+        return self.at_s + self.for_s
+
+
+class Zombie(Fault, frozen=True, kw_only=True, tag="zombie"):
+    """SIGSTOP until everybody has given the process up and replaced it, then SIGCONT: it goes on as if
+    nothing had been, with what it held and what lies in its sockets."""
+
+    host: Where
+    process: Process
+    for_s: Annotated[float, Meta(ge=FROZEN_DEAD_S, le=1e5)]
+
+    @property
+    def over_s(self) -> float:
+        return self.at_s + self.for_s
+
+
+class Slow(Fault, frozen=True, kw_only=True, tag="slow"):
+    """All that a process does takes `factor` times as long, for `for_s`."""
+
+    host: Where
+    process: Process
+    factor: Annotated[float, Meta(gt=1, le=100)]
+    for_s: Length
+
+    @property
+    def over_s(self) -> float:
+        return self.at_s + self.for_s
+
+
+class Partition(Fault, frozen=True, kw_only=True, tag="partition"):
+    """Nothing gets from host `a` to host `b` (`both`: nor back), without a word to either, for `for_s`."""
+
+    a: Where
+    b: Where
+    both: bool = True
+    for_s: Length
+
+    @property
+    def over_s(self) -> float:
+        return self.at_s + self.for_s
+
+
+class BadLink(Fault, frozen=True, kw_only=True, tag="bad_link"):
+    """A bad network between two hosts, in both directions, for `for_s`: `loss` and `duplicate` are shares of
+    messages, `delay_s` and `jitter_s` are added to each; much jitter reorders messages across connections
+    (never inside one). `bytes_per_s`: rate of the link, 0 leaves it."""
+
+    a: Where
+    b: Where
+    for_s: Length
+    loss: Share = 0.0
+    duplicate: Share = 0.0
+    delay_s: Seconds = 0.0
+    jitter_s: Seconds = 0.0
+    bytes_per_s: Annotated[float, Meta(ge=0)] = 0.0
+
+    @property
+    def over_s(self) -> float:
+        return self.at_s + self.for_s
+
+
+class Reset(Fault, frozen=True, kw_only=True, tag="reset"):
+    """Every connection between two hosts breaks at once, with a RST; new ones may be made."""
+
+    a: Where
+    b: Where
+
+
+class Notice(Fault, frozen=True, kw_only=True, tag="notice"):
+    """A preemption notice to a host; it is killed when `notice_s` are over, whatever it did with them."""
+
+    host: Where
+    notice_s: Seconds
+
+    @property
+    def over_s(self) -> float:
+        return self.at_s + self.notice_s
+
+
+class ClockJump(Fault, frozen=True, kw_only=True, tag="clock_jump"):
+    """The wall clock of a host jumps by `by_s` (backwards, if negative). Monotonic time goes on."""
+
+    host: Where
+    by_s: Annotated[float, Meta(ge=-1e9, le=1e9)]
+
+
+class DiskFull(Fault, frozen=True, kw_only=True, tag="disk_full"):
+    """The disk of a host takes nothing for `for_s`."""
+
+    host: Where
+    for_s: Length
+
+    @property
+    def over_s(self) -> float:
+        return self.at_s + self.for_s
+
+
+class CorruptChunk(Fault, frozen=True, kw_only=True, tag="corrupt_chunk"):
+    """The next `count` chunks of weights that reach a host have a flipped bit."""
+
+    host: Where
+    count: Count = 1
+
+
+class BadScorer(Fault, frozen=True, kw_only=True, tag="bad_scorer"):
+    """The next `count` answers of reward workers: never come, come as the death of the worker, or are no
+    verdict at all."""
+
+    how: ScorerFault
+    count: Count = 1
+
+
+class RestartStorm(Fault, frozen=True, kw_only=True, tag="restart_storm"):
+    """One process is killed again and again, `kills` times, `every_s` apart: as soon as it is up."""
+
+    host: Where
+    process: Process
+    kills: Annotated[int, Meta(ge=2, le=100)]
+    every_s: Length
+
+    @property
+    def over_s(self) -> float:
+        return self.at_s + self.kills * self.every_s
+
+
+class Stay(Fault, frozen=True, kw_only=True, tag="stay"):
+    """A preemptible host is on offer from `at_s` on, for `for_s`; with `notice_s` it is told that long before
+    its end, else it vanishes. An availability trace is a set of these: where there is one, preemptible hosts
+    come and go by it alone. Its clock is the trace's, which begins with the first step."""
+
+    host: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+    for_s: Length
+    notice_s: Seconds = 0.0
+
+    @property
+    def over_s(self) -> float:
+        return self.at_s + self.for_s
+
+
+AnyFault = (
+    KillProcess | KillHost | KillZone | KillOnMessage | KillInCommit | Freeze | Zombie | Slow | Partition
+    | BadLink | Reset | Notice | ClockJump | DiskFull | CorruptChunk | BadScorer | RestartStorm | Stay
+)  # fmt: skip
+
+KINDS: dict[str, type[Fault]] = {str(cls.__struct_config__.tag): cls for cls in get_args(AnyFault)}
+"""Every fault by the name of its kind."""
+
+
+def kind_of(fault: Fault) -> str:
+    """The name of its kind."""
+    return str(type(fault).__struct_config__.tag)
+
+
+def to_json(fault: Fault) -> str:
+    """One fault on one line, with its kind."""
+    return msgspec.json.encode(fault).decode()
+
+
+def told(fault: Fault) -> str:
+    """One line for people."""
+    fields = {name: getattr(fault, name) for name in fault.__struct_fields__ if name != "at_s"}
+    words = " ".join(f"{name}={value}" for name, value in fields.items() if value not in ("", 0.0, False))
+    return f"at {fault.at_s:8.2f} s  {kind_of(fault):<16} {words}".rstrip()

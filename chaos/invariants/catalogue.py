@@ -1,0 +1,89 @@
+"""Every check of a simulated run, in order, and the jury that they make.
+
+Owns the list. A new check is written in a room of its own or beside its like, and entered in `jury_of`.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from chaos.invariants.check import Check, Found
+from chaos.invariants.facts import Committed, Ending, Fact
+from chaos.invariants.fences import OldIncarnationsSilent
+from chaos.invariants.progress import EveryStepEnds, NoSilentWait, NoStrayFailure, NothingGrows
+from chaos.invariants.rewards import RewardsOnce
+from chaos.invariants.samples import EachRequestOnce, NothingLostOrTwice, OnPolicy, ResponseOf
+from chaos.invariants.shadow import Shadow
+from chaos.invariants.steps import EachStepOnce, ServedIsPublished
+from rlctl.audit import Evidence
+
+CHECKS: tuple[type[Check], ...] = (
+    EachRequestOnce, NothingLostOrTwice, OnPolicy, OldIncarnationsSilent, EachStepOnce, ServedIsPublished,
+    RewardsOnce, EveryStepEnds, NothingGrows, NoSilentWait, NoStrayFailure,
+)  # fmt: skip
+MANAGER = "rollout/manager"
+MAX_FOUND = 50
+"""Violations kept of one run; what comes after the first ones follows from them, most often."""
+
+
+class Jury:
+    """Watches one run. `found` is what does not hold, in the order in which it was seen."""
+
+    def __init__(self, checks: Iterable[Check], shadow: Shadow) -> None:
+        self.found: list[Found] = []
+        self._checks = tuple(checks)
+        self._shadow = shadow
+
+    def see(self, fact: Fact) -> None:
+        """Something happened. The checks see a commit first as it stood before (a release forgets), then the
+        shadow follows it, event by event."""
+        if isinstance(fact, Committed) and fact.stream == MANAGER:
+            for message in () if fact.snapshot else fact.messages:
+                self._shown(replace(fact, messages=(message,)))
+                for name, text in self._shadow.apply(message):
+                    self._add(name, fact.at_s, text)
+            if fact.snapshot:
+                self._shown(replace(fact, messages=()))  # it says again what the events before it said
+            return
+        self._shown(fact)
+
+    def close(self, evidence: Evidence, ending: Ending) -> list[Found]:
+        """The run is over: everything that was found."""
+        for check in self._checks:
+            for text in check.end(evidence, ending):
+                self._add(check.name, ending.virtual_s, text)
+        return self.found
+
+    def _shown(self, fact: Fact) -> None:
+        for check in self._checks:
+            for text in check.see(fact):
+                self._add(check.name, fact.at_s, text)
+
+    def _add(self, name: str, at_s: float, text: str) -> None:
+        if len(self.found) < MAX_FOUND:
+            self.found.append(Found(name, at_s, text))
+
+
+def jury_of(response_of: ResponseOf | None) -> Jury:
+    """A jury with every check. response_of: see `samples`; None leaves the content of tokens unchecked."""
+    shadow = Shadow()
+    return Jury(
+        (
+            EachRequestOnce(shadow, response_of),
+            NothingLostOrTwice(shadow),
+            OnPolicy(shadow),
+            OldIncarnationsSilent(),
+            EachStepOnce(),
+            ServedIsPublished(),
+            RewardsOnce(shadow),
+            EveryStepEnds(),
+            NothingGrows(),
+            NoSilentWait(),
+            NoStrayFailure(),
+        ),
+        shadow,
+    )
+
+
+def explanation(name: str) -> str:
+    """What a check means, for whoever sees it fail."""
+    return next((check.explained() for check in CHECKS if check.name == name), name)

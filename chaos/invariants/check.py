@@ -1,0 +1,56 @@
+"""What a check is: a name, what it says in plain words, what it sees, and what it finds.
+
+Owns the shape that every check of `catalogue` has. To write a new one, see docs/chaos.md.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from chaos.invariants.facts import Ending, Fact
+from rlctl.audit import Evidence
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Something that does not hold. at_s: when it was seen; at the end of the run, its length."""
+
+    check: str
+    at_s: float
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.check} at {self.at_s:.3f} s: {self.text}"
+
+
+class Check:
+    """One invariant. Subclasses say in `promise` what must hold and in `meaning` what it is worth to a user,
+    and yield a text for each thing that does not hold; one instance judges one run.
+
+    A text names who and what, with the numbers of both sides: whoever reads it has nothing else.
+    """
+
+    name = ""
+    promise = ""
+    meaning = ""
+
+    def see(self, fact: Fact) -> Iterable[str]:
+        """Something happened. Called in the order of events; must not keep what grows with the run, but for
+        what is open."""
+        return ()
+
+    def end(self, evidence: Evidence, ending: Ending) -> Iterable[str]:
+        """The run is over; `evidence` is what its journals and checkpoints hold."""
+        return ()
+
+    @classmethod
+    def explained(cls) -> str:
+        """For a person who sees it fail for the first time."""
+        return f"{cls.name}: {cls.promise}. {cls.meaning}"
+
+
+def some(texts: Iterable[str], shown: int = 3) -> Iterator[str]:
+    """The first few, and how many more."""
+    every = list(texts)
+    yield from every[:shown]
+    if len(every) > shown:
+        yield f"and {len(every) - shown} more of this kind"

@@ -1,0 +1,105 @@
+"""What can be seen of a run from outside: messages, commits, acknowledgements, looks at what could grow.
+
+Owns the shapes. A fact is what somebody who stands beside the actors sees; none of it is an actor's opinion
+of itself. In a simulated run `chaos.observe_sim` makes them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from supervisor import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """Base of all. at_s: virtual seconds since the run began."""
+
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Committed(Fact):
+    """A journal took these messages: from now on they are there whatever dies."""
+
+    host: str
+    stream: str
+    incarnation: int
+    messages: Sequence[Message]
+    snapshot: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Said(Fact):
+    """A message passed a process. direction: `in` or `out` of it, or `local`; mode: tell, ask, reply, error.
+    process: `host/kind`."""
+
+    process: str
+    direction: str
+    mode: str
+    source: str
+    to: str
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class FramesAcknowledged(Fact):
+    """An instance was told that its frames up to `seq` are journaled: it may forget them."""
+
+    stream: str
+    incarnation: int
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServedImage(Fact):
+    """The bytes from which an instance serves, at the moment that it says so. digest: of the bytes that are
+    there; published: of those that were published under that version and root, None where none were."""
+
+    host: str
+    version: int
+    root: bytes
+    digest: bytes
+    published: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class LateWait(Fact):
+    """A registered wait whose deadline passed `late_s` ago, and nobody has done or said anything."""
+
+    process: str
+    who: str
+    what: str
+    on: str
+    late_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Measured(Fact):
+    """Something that could grow, and its stated limit."""
+
+    process: str
+    what: str
+    value: float
+    limit: float
+
+
+@dataclass(frozen=True, slots=True)
+class Failed(Fact):
+    """An exception that nobody caught reached the loop of a process."""
+
+    process: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a run ended. ended: the job said that it is done, and well. waits: the oldest waits when it was cut
+    off. quiet_s: virtual seconds between the end of the last fault and the end of the run."""
+
+    ended: bool
+    virtual_s: float
+    deadline_s: float
+    reason: str = ""
+    quiet_s: float = 0.0
+    waits: Sequence[str] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)

@@ -1,0 +1,99 @@
+"""I8, I9 and no silent wait: everything ends, nothing grows without bound, nobody waits unheard.
+
+Owns what is seen of time and of size. The limits are stated in production code; whoever measures brings them.
+"""
+
+from collections.abc import Iterable
+
+from actors.training.controller import StepFinished
+from chaos.invariants.check import Check
+from chaos.invariants.facts import Committed, Ending, Fact, Failed, LateWait, Measured
+from rlctl.audit import Evidence
+
+SHOWN_WAITS = 5
+
+
+class EveryStepEnds(Check):
+    """I8."""
+
+    name = "I8"
+    promise = "while the reserved hosts live, every step ends"
+    meaning = (
+        "If this fails, the job stands still though everything that was broken has healed: something was "
+        "lost "
+        "that nobody asks for again, or two wait for each other."
+    )
+
+    def __init__(self) -> None:
+        self._finished = 0
+        self._at_s = 0.0
+
+    def see(self, fact: Fact) -> Iterable[str]:
+        if isinstance(fact, Committed):
+            for message in fact.messages:
+                if isinstance(message, StepFinished):
+                    self._finished, self._at_s = message.step, fact.at_s
+        return ()
+
+    def end(self, evidence: Evidence, ending: Ending) -> Iterable[str]:
+        if not ending.ended:
+            waits = "; ".join(ending.waits[:SHOWN_WAITS]) or "nobody waits for anything"
+            yield (
+                f"the job did not end within {ending.deadline_s:.0f} s "
+                f"({ending.reason or 'no reason given'}), "
+                f"{ending.quiet_s:.0f} s after the last fault; step {self._finished} of {evidence.steps} "
+                f"was the "
+                f"last to end, at {self._at_s:.1f} s. Oldest waits: {waits}"
+            )
+
+
+class NothingGrows(Check):
+    """I9."""
+
+    name = "I9"
+    promise = "mailboxes, rings, links, journals and caches stay within their stated limits"
+    meaning = (
+        "If this fails, a peer that is slow or gone costs memory without end, and the process dies of it "
+        "some "
+        "day."
+    )
+
+    def __init__(self) -> None:
+        self._told: set[tuple[str, str]] = set()
+
+    def see(self, fact: Fact) -> Iterable[str]:
+        if isinstance(fact, Measured) and fact.value > fact.limit:
+            place = (fact.process, fact.what)
+            if place not in self._told:
+                self._told.add(place)
+                yield f"{fact.what} of {fact.process}: {fact.value:g}, the limit is {fact.limit:g}"
+
+
+class NoSilentWait(Check):
+    """No wait passes its deadline without an action."""
+
+    name = "no silent wait"
+    promise = "whoever waits for something outside itself has a deadline, and acts when it passes"
+    meaning = (
+        "If this fails, somebody waits beyond the time that it gave itself, and neither log nor metric nor "
+        "`rlctl waits` says so: the way in which systems stand still for days."
+    )
+
+    def see(self, fact: Fact) -> Iterable[str]:
+        if isinstance(fact, LateWait):
+            yield (
+                f"{fact.who} in {fact.process} waits for {fact.what} on {fact.on}: its deadline passed "
+                f"{fact.late_s:.2f} s ago and nothing was done"
+            )
+
+
+class NoStrayFailure(Check):
+    """Nothing fails where nobody looks."""
+
+    name = "no stray failure"
+    promise = "every exception is caught by somebody who knows what to do"
+    meaning = "If this fails, a task died and took with it what it was to do; nobody supervises it."
+
+    def see(self, fact: Fact) -> Iterable[str]:
+        if isinstance(fact, Failed):
+            yield f"{fact.process}: {fact.text}"

@@ -1,0 +1,184 @@
+"""I1, I2 and I3: what becomes of requests and their tokens, from the journal, the dispatches and the
+acknowledgements.
+
+Owns the comparison of what was said and trained with the shadow of the token log, and of responses with what
+the modelled engine must have generated, token by token.
+"""
+
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+
+from actors.cluster.messages import StepTrained
+from actors.rollout.messages import BatchLedger, Dispatch, GroupOut, Groups, Work
+from chaos.invariants.check import Check, some
+from chaos.invariants.facts import Committed, Ending, Fact, FramesAcknowledged, Said
+from chaos.invariants.shadow import Shadow, ShadowRequest
+from rlctl.audit import Evidence, audit, step_of
+
+ResponseOf = Callable[[int, bytes, int], bytes | None]
+"""The tokens (u32, raw) that a response must have, from its seed, the root of the weights that it is made
+with, and its length; None where those weights are not known."""
+
+
+def audited(name: str, evidence: Evidence) -> Iterator[str]:
+    """What `rlctl audit` says of one invariant."""
+    return (violation.text for violation in audit(evidence) if violation.invariant == name)
+
+
+class EachRequestOnce(Check):
+    """I1."""
+
+    name = "I1"
+    promise = "each request reaches the trainer exactly once, its tokens are its spans joined"
+    meaning = (
+        "If this fails, a sample was trained twice or never, or a response was spliced wrongly where it "
+        "moved "
+        "from one instance to another: the gradient is that of a text that no policy generated."
+    )
+
+    def __init__(self, shadow: Shadow, response_of: ResponseOf | None) -> None:
+        self._shadow = shadow
+        self._response_of = response_of
+
+    def see(self, fact: Fact) -> Iterable[str]:
+        if isinstance(fact, Committed):
+            for message in fact.messages:
+                if isinstance(message, BatchLedger):
+                    yield from some(self._ledger(message))
+                elif isinstance(message, StepTrained):
+                    yield from some(self._trained(message))
+        elif isinstance(fact, Said) and fact.direction == "out" and isinstance(fact.message, Groups):
+            for group in fact.message.groups:
+                yield from some(self._handed_out(group))
+
+    def end(self, evidence: Evidence, ending: Ending) -> Iterable[str]:
+        return audited(self.name, evidence)
+
+    def _ledger(self, ledger: BatchLedger) -> Iterator[str]:
+        for request in ledger.requests:
+            known = self._shadow.requests.get(request.request)
+            if known is None:
+                yield f"{ledger.batch} was released with {request.request}, which it never held"
+            elif (known.crc, len(known.tokens)) != (request.crc, request.count):
+                yield (
+                    f"{request.request} was released with {request.count} tokens (crc {request.crc:08x}), "
+                    f"journaled are {len(known.tokens)} (crc {known.crc:08x})"
+                )
+            elif (wrong := self._splice(known)) is not None:
+                yield f"{request.request} has at position {wrong} a token of another place or weights"
+
+    def _trained(self, event: StepTrained) -> Iterator[str]:
+        for sample in event.samples:
+            known = self._shadow.requests.get(sample.request)
+            if known is not None and (known.crc, len(known.tokens)) != (sample.crc, sample.count):
+                yield (
+                    f"step {event.step}: {sample.request} was trained with {sample.count} tokens "
+                    f"(crc {sample.crc:08x}), journaled are {len(known.tokens)} (crc {known.crc:08x})"
+                )
+
+    def _handed_out(self, group: GroupOut) -> Iterator[str]:
+        for sample in group.samples:
+            known = self._shadow.requests.get(sample.request)
+            if known is not None and not known.finished:
+                yield f"{sample.request} was handed out before its end was journaled"
+            elif known is not None and known.tokens.tobytes() != sample.tokens:
+                yield (
+                    f"{sample.request} was handed out with {len(sample.tokens) // 4} tokens, journaled are "
+                    f"{len(known.tokens)}, and they differ"
+                )
+            elif known is not None and (wrong := self._splice(known)) is not None:
+                yield f"{sample.request} has at position {wrong} a token of another place or weights"
+
+    def _splice(self, known: ShadowRequest) -> int | None:
+        """The first position whose token is not the one that belongs there."""
+        root = self._shadow.roots.get(known.batch)
+        if self._response_of is None or root is None:
+            return None
+        raw = self._response_of(known.seed, root, len(known.tokens))
+        if raw is None or raw == known.tokens.tobytes():
+            return None
+        wanted = array("I", raw)
+        return next(
+            at for at, pair in enumerate(zip(known.tokens, wanted, strict=True)) if pair[0] != pair[1]
+        )
+
+
+class NothingLostOrTwice(Check):
+    """I2."""
+
+    name = "I2"
+    promise = "a collected token is never lost and never generated again"
+    meaning = (
+        "If this fails, work that was paid for was thrown away: an instance was told to forget what no "
+        "journal "
+        "held, or a request went on from another place than where it was."
+    )
+
+    def __init__(self, shadow: Shadow) -> None:
+        self._shadow = shadow
+
+    def see(self, fact: Fact) -> Iterable[str]:
+        if isinstance(fact, FramesAcknowledged):
+            have = self._shadow.journaled(fact.stream, fact.incarnation)
+            if have is not None and fact.seq > have:
+                yield (
+                    f"{fact.stream}#{fact.incarnation} was told that frame {fact.seq} is journaled; the "
+                    f"journal ends at {have}"
+                )
+        elif isinstance(fact, Said) and fact.direction == "out" and isinstance(fact.message, Dispatch):
+            yield from some(text for work in fact.message.work for text in self._goes_on(fact, work))
+
+    def end(self, evidence: Evidence, ending: Ending) -> Iterable[str]:
+        return audited(self.name, evidence)
+
+    def _goes_on(self, fact: Said, work: Work) -> Iterator[str]:
+        stream = self._shadow.streams.get(fact.to)
+        name = stream.tickets.get(work.ticket) if stream is not None else None
+        if name is None:
+            return  # taken back meanwhile: its rows will be dropped
+        known = self._shadow.requests[name]
+        length = len(work.prefix) // 4
+        if not known.tokens.tobytes().startswith(work.prefix):
+            yield f"{name} went to {fact.to} with other tokens than were collected"
+        elif length < len(known.tokens):
+            yield (
+                f"{name} went to {fact.to} with {length} of {len(known.tokens)} collected tokens: the "
+                f"rest is "
+                "generated again"
+            )
+
+
+class OnPolicy(Check):
+    """I3."""
+
+    name = "I3"
+    promise = "every token of a trained sample was made under the step's version"
+    meaning = (
+        "If this fails, the trainer believes that the policy generated what an older or newer one did, "
+        "and the "
+        "gradient is biased without a word."
+    )
+
+    def __init__(self, shadow: Shadow) -> None:
+        self._shadow = shadow
+
+    def see(self, fact: Fact) -> Iterable[str]:
+        if isinstance(fact, Committed):
+            for message in fact.messages:
+                if isinstance(message, StepTrained):
+                    yield from some(self._trained(message))
+
+    def end(self, evidence: Evidence, ending: Ending) -> Iterable[str]:
+        return audited(self.name, evidence)
+
+    def _trained(self, event: StepTrained) -> Iterator[str]:
+        for sample in event.samples:
+            known = self._shadow.requests.get(sample.request)
+            if known is not None and known.version != event.step - 1:
+                yield (
+                    f"step {event.step}: {sample.request} was rolled out under version {known.version}, "
+                    f"expected {event.step - 1}"
+                )
+            batch = sample.request.partition("/")[0]
+            if step_of(batch) != event.step:
+                yield f"step {event.step}: {sample.request} belongs to {batch}"

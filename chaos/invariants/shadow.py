@@ -1,0 +1,212 @@
+"""The token log once more, told by the journal alone and kept by other code than the manager's.
+
+Owns which tokens each request has, from the events in the order of their commits. It knows the rules of
+`actors.rollout.state` in their shortest form and shares no line with it, so a mistake there is not made here
+again. What the manager journaled and refused is refused here for a reason of its own, or it is a difference.
+"""
+
+import zlib
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from actors.rollout.books import BatchWeights, ManagerSnapshot
+from actors.rollout.events import (
+    BatchReleased,
+    BatchSubmitted,
+    Dispatched,
+    FrameLogged,
+    InstanceGone,
+    InstanceJoined,
+    Scored,
+    TicketsRevoked,
+)
+from supervisor import Message
+
+Fault = tuple[str, str]
+"""An invariant, and what does not hold."""
+FINISHED, ABORTED, NO_TOKEN = 2, 4, 8
+"""Flags of a row (docs/protocol.md); written again here on purpose."""
+
+
+@dataclass(slots=True)
+class ShadowRequest:
+    """One request as the journal tells it."""
+
+    id: str
+    batch: str
+    seed: int
+    version: int
+    limit: int
+    tokens: "array[int]" = field(default_factory=lambda: array("I"))
+    holder: tuple[str, int, int] | None = None  # instance, incarnation, ticket
+    finished: bool = False
+    score: float | None = None
+    attempts: int = 0
+
+    @property
+    def crc(self) -> int:
+        """As a ledger tells it."""
+        return zlib.crc32(self.tokens.tobytes())
+
+
+@dataclass(slots=True)
+class _Stream:
+    incarnation: int
+    last_seq: int = 0
+    gone: bool = False
+    tickets: dict[int, str] = field(default_factory=dict)  # live ones
+    past: set[int] = field(default_factory=set)  # taken back: what still comes under them is dropped
+    newest_ticket: int = 0
+
+
+class Shadow:
+    """Feed it every event of the stream `rollout/manager` that is committed."""
+
+    def __init__(self) -> None:
+        self.requests: dict[str, ShadowRequest] = {}
+        self.versions: dict[str, int] = {}  # of open batches
+        self.roots: dict[str, bytes] = {}  # of their weights
+        self.streams: dict[str, _Stream] = {}
+        self.collected = 0
+        self._batches: dict[str, list[str]] = {}
+
+    def apply(self, event: Message) -> Iterator[Fault]:
+        """What is wrong with this event, given those before it: the invariant, and a text."""
+        match event:
+            case BatchSubmitted():
+                yield from self._submitted(event)
+            case BatchReleased():
+                self._released(event.batch)
+            case InstanceJoined():
+                yield from self._joined(event)
+            case InstanceGone():
+                self._gone(event.instance, event.incarnation)
+            case Dispatched():
+                yield from self._dispatched(event)
+            case TicketsRevoked():
+                self._revoked(event)
+            case FrameLogged():
+                yield from self._frame(event)
+            case Scored():
+                self._scored(event)
+            case BatchWeights():
+                if event.batch in self._batches:
+                    self.roots.setdefault(event.batch, event.weights.root)
+            case ManagerSnapshot() | _:
+                return  # says again what the events before it said
+
+    def journaled(self, stream: str, incarnation: int) -> int | None:
+        """The last frame of this incarnation that is in the journal; None for one that is not alive."""
+        known = self.streams.get(stream)
+        return None if known is None or known.incarnation != incarnation else known.last_seq
+
+    def _submitted(self, event: BatchSubmitted) -> Iterator[Fault]:
+        if event.batch in self._batches:
+            return  # submitted again: the first one counts
+        names = []
+        for group, prompt in enumerate(event.prompts):
+            for sample, seed in enumerate(prompt.seeds):
+                name = f"{event.batch}/{group}/{sample}"
+                if name in self.requests:
+                    yield "I1", f"{name} is open twice"
+                self.requests[name] = ShadowRequest(
+                    name, event.batch, seed, event.version, event.max_new_tokens
+                )
+                names.append(name)
+        self._batches[event.batch] = names
+        self.versions[event.batch] = event.version
+
+    def _released(self, batch: str) -> None:
+        closed = set(self._batches.pop(batch, ()))
+        self.versions.pop(batch, None)
+        self.roots.pop(batch, None)
+        for name in closed:
+            self.requests.pop(name, None)
+        for stream in self.streams.values():
+            for ticket in [ticket for ticket, name in stream.tickets.items() if name in closed]:
+                del stream.tickets[ticket]
+
+    def _joined(self, event: InstanceJoined) -> Iterator[Fault]:
+        known = self.streams.get(event.instance)
+        if known is not None and known.incarnation >= event.incarnation:
+            return  # refused, or one that registered again
+        if known is not None:
+            self._gone(event.instance, known.incarnation)
+        self.streams[event.instance] = _Stream(event.incarnation)
+        yield from ()
+
+    def _gone(self, instance: str, incarnation: int) -> None:
+        known = self.streams.get(instance)
+        if known is None or known.incarnation != incarnation:
+            return
+        known.gone = True
+        for name in known.tickets.values():
+            self.requests[name].holder = None
+        known.tickets.clear()
+        known.past.clear()
+
+    def _dispatched(self, event: Dispatched) -> Iterator[Fault]:
+        known = self._alive(event.instance, event.incarnation)
+        for ticket, name in zip(event.tickets, event.requests, strict=True):
+            request = self.requests.get(name)
+            if known is None or request is None:
+                continue  # overtaken by an end or a release: nobody has it
+            if request.holder is not None:
+                yield "I1", f"{name} was dispatched to {event.instance} while {request.holder[0]} has it"
+            elif request.finished:
+                yield "I1", f"{name} was dispatched to {event.instance} and is finished"
+            elif request.version != event.version:
+                yield "I3", f"{name} of version {request.version} was dispatched under {event.version}"
+            elif ticket <= known.newest_ticket:
+                yield "I4", f"ticket {ticket} of {event.instance}#{event.incarnation} was given twice"
+            else:
+                known.newest_ticket = ticket
+                known.tickets[ticket] = name
+                request.attempts += 1
+                request.holder = (event.instance, event.incarnation, ticket)
+
+    def _revoked(self, event: TicketsRevoked) -> None:
+        known = self._alive(event.instance, event.incarnation)
+        for ticket in event.tickets if known is not None else ():
+            assert known is not None
+            name = known.tickets.pop(ticket, None)
+            if name is not None:
+                known.past.add(ticket)
+                self.requests[name].holder = None
+
+    def _frame(self, event: FrameLogged) -> Iterator[Fault]:
+        where = f"frame {event.seq} of {event.instance}#{event.incarnation}"
+        known = self.streams.get(event.instance)
+        if known is None or known.incarnation != event.incarnation or known.gone:
+            yield "I4", f"{where} was journaled after that incarnation was given up"
+            return
+        if event.seq != known.last_seq + 1:
+            yield "I2", f"{where} was journaled after frame {known.last_seq}"
+            return
+        known.last_seq = event.seq
+        tickets, tokens = array("I", event.tickets), array("I", event.tokens)
+        for ticket, token, flags in zip(tickets, tokens, event.flags, strict=True):
+            name = known.tickets.get(ticket)
+            if name is not None:
+                self._row(known, self.requests[name], ticket, token, flags)
+            elif ticket in known.past and flags & (FINISHED | ABORTED):
+                known.past.discard(ticket)
+
+    def _row(self, stream: _Stream, request: ShadowRequest, ticket: int, token: int, flags: int) -> None:
+        if not flags & (ABORTED | NO_TOKEN):
+            request.tokens.append(token)
+            self.collected += 1
+        request.finished = bool(flags & FINISHED) or len(request.tokens) >= request.limit
+        if request.finished or flags & ABORTED:
+            del stream.tickets[ticket]
+            request.holder = None
+
+    def _scored(self, event: Scored) -> None:
+        request = self.requests.get(event.request)
+        if request is not None and request.finished and request.score is None:
+            request.score = event.score
+
+    def _alive(self, instance: str, incarnation: int) -> _Stream | None:
+        known = self.streams.get(instance)
+        return None if known is None or known.gone or known.incarnation != incarnation else known

@@ -1,0 +1,109 @@
+"""I5 and I6: each step is done once and from the same samples, and what is served is what was published.
+
+Owns what the journals say of steps and what the weights' bytes say of versions.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from actors.cluster.messages import StepTrained
+from actors.cluster.state_manager import Rewound
+from actors.rollout.messages import Serving
+from actors.training.controller import StepFinished
+from actors.weights.messages import Published
+from chaos.invariants.check import Check
+from chaos.invariants.facts import Committed, Ending, Fact, Said, ServedImage
+from chaos.invariants.samples import audited
+from rlctl.audit import Evidence
+
+Made = tuple[tuple[str, int, int], ...]
+
+
+class EachStepOnce(Check):
+    """I5."""
+
+    name = "I5"
+    promise = "no step is skipped or done twice, and one done again gives the same bits"
+    meaning = (
+        "If this fails, the optimizer took a step that no batch asked for, or left one out, or a step "
+        "that was "
+        "lost with its host came back with another result than the one that rollout had been given."
+    )
+
+    def __init__(self) -> None:
+        self._last = 0
+        self._made: dict[int, Made] = {}
+        self._roots: dict[tuple[int, tuple[tuple[int, ...], ...], bytes], bytes] = {}
+        self._root: dict[int, bytes] = {}
+        self._finished = 0
+
+    def see(self, fact: Fact) -> Iterable[str]:
+        if isinstance(fact, Committed):
+            for message in fact.messages:
+                if isinstance(message, StepTrained):
+                    yield from self._trained(message)
+                elif isinstance(message, Rewound):
+                    if message.step > self._last:
+                        yield f"training went back to step {message.step} from step {self._last}"
+                    self._last = message.step
+                elif isinstance(message, StepFinished):
+                    if message.step != self._finished + 1:
+                        yield f"step {message.step} was recorded after step {self._finished}"
+                    self._finished = message.step
+
+    def end(self, evidence: Evidence, ending: Ending) -> Iterable[str]:
+        return audited(self.name, evidence)
+
+    def _trained(self, event: StepTrained) -> Iterator[str]:
+        if event.step != self._last + 1:
+            yield f"step {event.step} was trained after step {self._last}"
+        self._last = event.step
+        made = tuple(sorted((sample.request, sample.count, sample.crc) for sample in event.samples))
+        if self._made.setdefault(event.step, made) != made:
+            yield f"step {event.step} was done again from other samples"
+        # the same samples in the same micro-batches on the same weights give the same bits
+        base = self._root.get(event.step - 1, b"")
+        how = (event.step, tuple(event.micro_batches), base)
+        if base and self._roots.setdefault(how, event.root) != event.root:
+            yield f"step {event.step} was done again from the same samples and gave other weights"
+        self._root[event.step] = event.root
+
+
+class ServedIsPublished(Check):
+    """I6."""
+
+    name = "I6"
+    promise = "weights served are bit-identical to weights published"
+    meaning = (
+        "If this fails, some instance generates with bytes that no trainer made: a chunk was damaged, "
+        "mixed with "
+        "another version's, or not there."
+    )
+
+    def __init__(self) -> None:
+        self._published: dict[int, list[bytes]] = {}  # a version that was lost and done again has two roots
+
+    def see(self, fact: Fact) -> Iterable[str]:
+        if isinstance(fact, ServedImage):
+            if fact.published is None:
+                root = fact.root.hex()[:12]
+                yield f"{fact.host} serves version {fact.version}, root {root}: nobody published that"
+            elif fact.published != fact.digest:
+                yield (
+                    f"{fact.host} serves version {fact.version} from bytes with digest "
+                    f"{fact.digest.hex()[:12]}; "
+                    f"published were {fact.published.hex()[:12]}"
+                )
+        elif isinstance(fact, Said):
+            yield from self._said(fact)
+
+    def _said(self, fact: Said) -> Iterator[str]:
+        message = fact.message
+        if isinstance(message, Published):
+            roots = self._published.setdefault(message.version, [])
+            if message.root not in roots:
+                roots.append(message.root)
+        elif isinstance(message, Serving) and message.root not in self._published.get(message.version, []):
+            yield (
+                f"{message.instance} says that it serves version {message.version} with root "
+                f"{message.root.hex()[:12]}, which was never published"
+            )

@@ -1,0 +1,16 @@
+"""What a worker process is told, a line each: which run of which campaign, and with which faults.
+
+Owns the shape. The answer is a `tally.RunTold`, on a line too.
+"""
+
+import msgspec
+
+from chaos.schedule import Schedule
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """Run this seed of this campaign; with another schedule than the drawn one, where one is given."""
+
+    campaign: str
+    seed: int
+    schedule: Schedule | None = None

@@ -1,0 +1,130 @@
+"""A campaign: which job is run how often, what is broken in it, and which recovery paths must be seen.
+
+Owns the TOML of `configs/campaigns/*.toml` and its refusals. Runs nothing (`campaign` does).
+"""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from chaos.bounds import Bounds, bounds_of
+from chaos.coverage import unknown
+from chaos.drawing import Terrain
+from chaos.faults import KINDS
+from chaos.schedule import Schedule
+from chaos.swarm import Options, draw
+from configs import trace
+from configs.load import PRESETS, ConfigError, from_tree
+from configs.schema import Config
+from configs.trace import Trace, TraceError
+
+CAMPAIGNS = PRESETS / "campaigns"
+"""Folder of the campaigns that come with the package."""
+
+
+class BadCampaign(ValueError):
+    """A campaign that cannot be run; `str` says which file, what is wrong and what to do."""
+
+
+class Campaign(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One campaign.
+
+    Args:
+        about: one sentence for people.
+        seeds: "A:B", from A to before B.
+        deadline_s: virtual seconds by which every job must have ended; beyond it, it stands still.
+        run_s: wall seconds of one run; beyond it the run hangs, which is a violation too.
+        settings: those of the job (`configs.schema`), by section.
+        terrain, options: what is drawn from. bounds: none given: what the settings can bear.
+        traces: availability traces (CSV files, relative to the campaign's file) of which pieces are replayed.
+        paths: recovery paths that the campaign must take.
+        faults: kinds of faults that must fire; none named: all that the options have on.
+    """
+
+    about: str
+    seeds: str = "0:300"
+    deadline_s: Annotated[float, Meta(gt=0)] = 900.0
+    run_s: Annotated[float, Meta(gt=0)] = 120.0
+    settings: dict[str, object] = {}
+    terrain: Terrain = Terrain()
+    options: Options = Options()
+    bounds: Bounds | None = None
+    traces: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
+
+    @property
+    def wanted_faults(self) -> tuple[str, ...]:
+        """Kinds that must fire at least once for the campaign to be valid."""
+        drawn = tuple(kind for kind in KINDS if kind != "stay" or self.traces)
+        return self.faults or self.options.kinds or drawn
+
+
+class Loaded(msgspec.Struct, frozen=True, kw_only=True):
+    """A campaign with what it names: its settings, checked, and its traces, read."""
+
+    name: str
+    campaign: Campaign
+    config: Config
+    traces: Mapping[str, Trace]
+
+    def schedule(self, seed: int) -> Schedule:
+        """What is broken in the run of this seed."""
+        bounds = self.campaign.bounds or bounds_of(self.config)
+        return draw(seed, self.campaign.terrain, self.campaign.options, bounds, self.traces)
+
+
+def load(name: str) -> Loaded:
+    """The campaign of that name, or in that file. Raises BadCampaign."""
+    file = _find(name)
+    try:
+        campaign = msgspec.convert(tomllib.loads(file.read_text(encoding="utf-8")), Campaign)
+    except FileNotFoundError as problem:
+        raise BadCampaign(
+            f"{file}: no such campaign; there are {', '.join(names())}, or name a file"
+        ) from problem
+    except (OSError, UnicodeDecodeError) as problem:
+        raise BadCampaign(f"{file}: cannot be read: {problem}") from problem
+    except tomllib.TOMLDecodeError as problem:
+        raise BadCampaign(f"{file}: not valid TOML: {problem}") from problem
+    except msgspec.ValidationError as problem:
+        raise BadCampaign(f"{file}: {problem}") from problem
+    if missing := unknown(campaign.paths):
+        raise BadCampaign(f"{file}: paths: there is no recovery path {missing[0]}; see docs/chaos.md")
+    if missing := sorted(set(campaign.faults) - KINDS.keys()):
+        raise BadCampaign(f"{file}: faults: there is no {missing[0]}; there are {', '.join(KINDS)}")
+    parse_seeds(campaign.seeds, str(file))
+    try:
+        config = from_tree(campaign.settings, f"{file}: settings")
+        traces = {Path(path).stem: trace.read(file.parent / path) for path in campaign.traces}
+    except (ConfigError, TraceError) as problem:
+        raise BadCampaign(str(problem)) from problem
+    return Loaded(name=file.stem, campaign=campaign, config=config, traces=traces)
+
+
+def names() -> list[str]:
+    """Campaigns that come with the package."""
+    return sorted(path.stem for path in CAMPAIGNS.glob("*.toml"))
+
+
+def parse_seeds(text: str, where: str = "--seeds") -> range:
+    """`A:B` as a range; a single number is that seed alone. Raises BadCampaign."""
+    first, colon, last = text.partition(":")
+    try:
+        begin = int(first)
+        found = range(begin, int(last) if colon else begin + 1)
+    except ValueError:
+        raise BadCampaign(f"{where}: expected A:B (from seed A to before B), got {text!r}") from None
+    if begin < 0 or not found:
+        raise BadCampaign(f"{where}: {text!r} names no seed; A must be 0 or more, and B greater than A")
+    return found
+
+
+def _find(name: str) -> Path:
+    return (
+        CAMPAIGNS / f"{name}.toml" if name in names() and not Path(name).exists() else Path(name).expanduser()
+    )

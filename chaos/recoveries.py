@@ -1,0 +1,128 @@
+"""Counts recoveries from what processes show of themselves and from the messages that pass.
+
+Owns the way from a production count to its name in `coverage`. A process that dies takes its counts with it,
+so they are read again and again, and the last reading of each life stands.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from actors.cluster.messages import NodeSeen
+from actors.cluster.state_manager import Rewound
+from actors.rollout.events import TicketsRevoked
+from actors.rollout.messages import Dispatch, Groups, RegisterInstance, TakeGroups, Withdrawn
+from chaos.invariants.facts import Committed, Said
+from supervisor.system_messages import LeaseGranted, SystemState
+from supervisor.vitals import Recovery
+
+LINKS = ("resent", "duplicates", "gaps")
+FIGURES: Mapping[str, str] = {
+    "frames_twice": "streams.duplicates",
+    "frames_missing": "streams.gaps",
+    "streams_fenced": "streams.fenced",
+    "frames_sent_again": "streams.resent",
+    "pulls_resumed": "weights.resumed_pulls",
+    "chunks_pulled_again": "weights.bad_chunks",
+    "workers_lost": "rewards.deaths",
+}
+"""What actors tell in their summaries."""
+RECOVERIES: Mapping[str, str] = {
+    Recovery.ASK_SENT_AGAIN: "asks.resent",
+    Recovery.ASK_REPEATED: "asks.repeated",
+    Recovery.PEER_SILENT: "watches.silent",
+    Recovery.PEER_BACK: "watches.unsuspected",
+}
+DISKS: Mapping[str, str] = {
+    "refused: fenced": "journals.fenced",
+    "tail repaired": "journals.repaired",
+    "cut off: lost": "journals.cut_off",
+    "cut off: torn": "journals.cut_off",
+    "refused: full": "journals.refused",
+    "replayed": "journals.replayed",
+}
+STRATEGIES = ("one_for_one", "one_for_all", "rest_for_one")
+
+
+class Recoveries:
+    """See the module. `process` names one life of one process."""
+
+    def __init__(self) -> None:
+        self._read: dict[tuple[str, ...], int] = {}  # what was read last, by whose count it is
+        self._seen: Counter[str] = Counter()
+        self._takers: dict[str, set[int]] = {}
+        self._registered: set[tuple[str, int]] = set()
+
+    def shown(self, process: str, state: SystemState) -> None:
+        """What a process shows of itself now."""
+        for actor in state.actors:
+            life = (process, actor.name, str(actor.incarnation))
+            for figure, name in FIGURES.items():
+                value = actor.figures.get(figure)
+                if isinstance(value, int):
+                    self._keep((name, *life), value)
+            if actor.restarts and actor.strategy in STRATEGIES:
+                self._keep((f"restarts.{actor.strategy}", process, actor.name), actor.restarts)
+        if state.links is not None:
+            for total in LINKS:
+                self._keep((f"links.{total}", process), state.links.totals.get(total, 0))
+        if state.vitals is not None:
+            for kind, name in RECOVERIES.items():
+                self._keep((name, process), state.vitals.recoveries.get(kind, 0))
+
+    def lost(self, process: str, messages: int) -> None:
+        """What ended links of a process had on their way, in sum."""
+        self._keep(("links.lost", process), messages)
+
+    def said(self, fact: Said) -> None:
+        """A message passed."""
+        message = fact.message
+        match message:
+            case Dispatch() if fact.direction == "out":
+                self._seen["requests.migrated_tokens"] += sum(bool(work.prefix) for work in message.work)
+            case Withdrawn() if fact.direction != "in":
+                self._seen["requests.handed_over"] += message.handed_over
+            case NodeSeen(event="drained") if fact.direction != "in":
+                self._seen["hosts.drained"] += 1
+            case Groups(groups=[_, *_], remote_serving=0) if fact.direction == "out":
+                self._seen["steps.colocated"] += 1
+            case TakeGroups() if fact.direction == "in" and message.batch.startswith("step-"):
+                takers = self._takers.setdefault(message.batch, set())
+                self._seen["steps.resumed"] += bool(takers) and message.taker not in takers
+                takers.add(message.taker)
+            case RegisterInstance() if fact.direction == "in":
+                life = (message.instance, message.worker.incarnation)
+                self._seen["workers.registered_again"] += life in self._registered
+                self._registered.add(life)
+            case LeaseGranted() if fact.direction != "in":
+                self._seen["names.superseded"] += len(message.superseded)
+            case _:
+                return
+
+    def committed(self, fact: Committed) -> None:
+        """A commit."""
+        for message in fact.messages:
+            if isinstance(message, Rewound):
+                self._seen["steps.rewound"] += 1
+            elif isinstance(message, TicketsRevoked):
+                self._seen["requests.revoked"] += len(message.tickets)
+
+    def gave_up(self) -> None:
+        """A supervisor failed upward, and its process with it."""
+        self._seen["restarts.gave_up"] += 1
+
+    def disks(self, counts: Mapping[str, int]) -> None:
+        """What happened to the disks, at the end."""
+        for what, count in counts.items():
+            name = DISKS.get(what)
+            if name is not None:
+                self._seen[name] += count
+
+    def counts(self) -> dict[str, int]:
+        """All of it, by the names of `coverage`."""
+        total = Counter(self._seen)
+        for key, value in self._read.items():
+            total[key[0]] += value
+        return {name: total[name] for name in sorted(total) if total[name]}
+
+    def _keep(self, key: tuple[str, ...], value: int) -> None:
+        self._read[key] = max(self._read.get(key, 0), value)

@@ -1,0 +1,55 @@
+"""A schedule: what is broken in one run and when, in order; as TOML.
+
+Owns the order and the form. What a fault is stands in `faults`.
+"""
+
+import tomllib
+from collections.abc import Iterable
+from typing import Annotated
+
+import msgspec
+import tomli_w
+from msgspec import Meta
+
+from chaos.faults import KINDS, AnyFault, kind_of, to_json
+
+
+class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is broken in one run, sorted by time. `seed`: what it was drawn from; it seeds the cluster too."""
+
+    seed: Annotated[int, Meta(ge=0, le=2**62)] = 0
+    faults: tuple[AnyFault, ...] = ()
+
+    def with_faults(self, faults: Iterable[AnyFault]) -> "Schedule":
+        """The same with other faults, sorted."""
+        return msgspec.structs.replace(self, faults=in_order(faults))
+
+    @property
+    def over_s(self) -> float:
+        """When the last fault is over."""
+        return max((fault.over_s for fault in self.faults), default=0.0)
+
+
+class BadSchedule(ValueError):
+    """A schedule that cannot be read: `str` says where and what is wrong."""
+
+
+def in_order(faults: Iterable[AnyFault]) -> tuple[AnyFault, ...]:
+    """By time; those of one moment in the order of their text, so that no order of drawing shows."""
+    return tuple(sorted(faults, key=lambda fault: (fault.at_s, kind_of(fault), to_json(fault))))
+
+
+def dump(schedule: Schedule) -> str:
+    """As TOML: `seed`, and a `[[faults]]` table each."""
+    return tomli_w.dumps(msgspec.to_builtins(schedule))
+
+
+def load(text: str, name: str) -> Schedule:
+    """From TOML; `name` stands in front of what is wrong. Raises BadSchedule."""
+    try:
+        schedule = msgspec.convert(tomllib.loads(text), Schedule)
+    except tomllib.TOMLDecodeError as problem:
+        raise BadSchedule(f"{name}: not TOML: {problem}") from problem
+    except msgspec.ValidationError as problem:
+        raise BadSchedule(f"{name}: {problem}; kinds are {', '.join(KINDS)}") from problem
+    return schedule.with_faults(schedule.faults)

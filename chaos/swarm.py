@@ -1,0 +1,95 @@
+"""Draws a schedule of faults from a seed; the options themselves are drawn first (swarm testing).
+
+Owns which kinds are on in a run and how often they come. The numbers of each fault are `drawing`'s, what the
+job can bear is `bounds`. Pure: one seed and one terrain give one schedule, on every machine.
+
+A swarm finds more than the mean of all faults: a run in which nothing but the disk breaks, a hundred times,
+goes where a run with a little of everything never gets.
+"""
+
+import random
+from collections.abc import Mapping
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from chaos.availability import stays
+from chaos.bounds import Bounds, bearable
+from chaos.drawing import Drawer, Terrain
+from chaos.faults import KINDS, AnyFault
+from chaos.schedule import Schedule
+from configs.trace import Trace
+
+SPEEDS = (60.0, 120.0, 360.0)
+"""How much faster a trace is replayed: hours of a cloud in minutes of a job."""
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a campaign breaks things; what is a range is drawn for each run.
+
+    Args:
+        kinds: those that may be on; none named: all.
+        share_on: probability of each kind to be on in a run; one is always on.
+        begin_s, horizon_s: faults begin, and are over, in this window.
+        gap_s: shortest and longest mean time between two faults; a run's own is drawn between them.
+        max_faults: in one run.
+        calm: share of runs without any fault; they tell what the chaos costs.
+        trace_share: share of runs whose preemptible hosts follow a trace, where there are any.
+    """
+
+    kinds: tuple[str, ...] = ()
+    share_on: Annotated[float, Meta(gt=0, le=1)] = 0.35
+    begin_s: Annotated[float, Meta(ge=0)] = 2.0
+    horizon_s: Annotated[float, Meta(gt=0)] = 120.0
+    gap_s: tuple[float, float] = (2.0, 30.0)
+    max_faults: Annotated[int, Meta(ge=0, le=1000)] = 40
+    calm: Annotated[float, Meta(ge=0, le=1)] = 0.02
+    trace_share: Annotated[float, Meta(ge=0, le=1)] = 0.25
+
+    def __post_init__(self) -> None:
+        unknown = sorted(set(self.kinds) - set(KINDS))
+        if unknown:
+            raise ValueError(f"kinds: there is no {unknown[0]}; there are {', '.join(KINDS)}")
+        if not 0 < self.gap_s[0] <= self.gap_s[1]:
+            raise ValueError(f"gap_s: expected 0 < shortest <= longest, got {list(self.gap_s)}")
+        if self.begin_s >= self.horizon_s:
+            raise ValueError(
+                f"horizon_s: expected more than begin_s ({self.begin_s:g}), got {self.horizon_s:g}"
+            )
+
+
+def draw(
+    seed: int, terrain: Terrain, options: Options, bounds: Bounds, traces: Mapping[str, Trace] | None = None
+) -> Schedule:
+    """The schedule of a seed."""
+    rng = random.Random(f"{seed}/swarm")
+    if rng.random() < options.calm:
+        return Schedule(seed=seed)
+    faults: list[AnyFault] = []
+    drawer = Drawer(random.Random(f"{seed}/faults"), terrain, options.horizon_s, bounds)
+    able = [kind for kind in KINDS if kind in drawer.draws and (not options.kinds or kind in options.kinds)]
+    on = [kind for kind in able if rng.random() < options.share_on]
+    if able and not on:
+        on = [rng.choice(able)]
+    gap_s = options.gap_s[0] * (options.gap_s[1] / options.gap_s[0]) ** rng.random()
+    at_s = options.begin_s + rng.expovariate(1 / gap_s)
+    while on and at_s < options.horizon_s and len(faults) < options.max_faults:
+        faults.append(drawer.fault(rng.choice(on), round(at_s, 3)))
+        at_s += rng.expovariate(1 / gap_s)
+    faults = bearable((fault for fault in faults if fault.over_s <= options.horizon_s), bounds)
+    wanted = not options.kinds or "stay" in options.kinds
+    if traces and wanted and terrain.preemptible and rng.random() < options.trace_share:
+        faults += _stays(random.Random(f"{seed}/trace"), terrain, options, traces)
+    return Schedule(seed=seed).with_faults(faults)
+
+
+def _stays(
+    rng: random.Random, terrain: Terrain, options: Options, traces: Mapping[str, Trace]
+) -> list[AnyFault]:
+    """A piece of a real trace in which something happens, made as fast as the run is short."""
+    trace = traces[rng.choice(sorted(traces))]
+    speed = rng.choice(SPEEDS)
+    length_s = options.horizon_s * speed
+    from_s = rng.uniform(0.0, max(trace.end_s - length_s, 0.0))
+    return list(stays(trace, from_s=from_s, for_s=length_s, speed=speed, hosts=terrain.preemptible))

@@ -1,0 +1,134 @@
+"""Worker processes that run simulated jobs side by side, at most so many at a time.
+
+Owns the processes: each is given one order after another, is killed when a run does not come back in time,
+and is replaced when it dies. A run that hangs or takes its process down is told as broken, never left out.
+"""
+
+import asyncio
+import sys
+from collections import deque
+from collections.abc import AsyncGenerator, Iterable
+
+import msgspec
+
+from chaos.orders import Order
+from chaos.tally import Broken, RunTold
+
+MAX_LINE = 32 << 20
+"""Bytes of one answer; one with fifty violations is tens of kB."""
+START_S = 60.0
+"""For a worker to import what it runs, on a loaded machine."""
+MAX_ERRORS = 2000
+"""Characters of a dead worker's last words that are told."""
+
+
+class Worker:
+    """One process, and the next one when it is gone. Lives on the running loop.
+
+    Args:
+        run_s: wall seconds of one run.
+        mutation: planted in it; "" for none.
+    """
+
+    def __init__(self, run_s: float, mutation: str = "") -> None:
+        self._run_s = run_s
+        self._argv = [sys.executable, "-m", "chaos.worker", *(["--mutation", mutation] if mutation else [])]
+        self._process: asyncio.subprocess.Process | None = None
+        self._errors: asyncio.Task[None] | None = None
+        self._words: deque[str] = deque(maxlen=40)
+
+    async def ask(self, order: Order) -> RunTold:
+        """Run it. Raises OSError where no process can be started."""
+        within_s = self._run_s
+        if self._process is None:
+            self._process = await self._start()
+            within_s += START_S
+        try:
+            async with asyncio.timeout(within_s):
+                line = await self._answer(self._process, order)
+        except TimeoutError:
+            await self.end()
+            return _broken(order.seed, "hung", f"no answer within {within_s:.0f} s of wall time")
+        if line:
+            return msgspec.json.decode(line, type=RunTold)
+        await self.end()
+        words = "".join(self._words)[-MAX_ERRORS:].strip()
+        return _broken(order.seed, "crashed", f"the worker died: {words or 'without a word'}")
+
+    async def end(self) -> None:
+        """Kill the process, if there is one."""
+        process, self._process = self._process, None
+        if process is not None:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+        if self._errors is not None:
+            await self._errors  # ends with the process
+            self._errors = None
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        process = await asyncio.create_subprocess_exec(
+            *self._argv,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            limit=MAX_LINE,
+        )
+        assert process.stderr is not None
+        self._words.clear()
+        self._errors = asyncio.create_task(self._listen(process.stderr))
+        return process
+
+    async def _answer(self, process: asyncio.subprocess.Process, order: Order) -> bytes:
+        """Its line; empty where it died."""
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(msgspec.json.encode(order) + b"\n")
+            await process.stdin.drain()
+        except (BrokenPipeError, ConnectionResetError):
+            return b""
+        return await process.stdout.readline()
+
+    async def _listen(self, errors: asyncio.StreamReader) -> None:
+        """Standard error is read all the time, or its pipe would fill."""
+        while line := await errors.readline():
+            self._words.append(line.decode(errors="replace"))
+
+
+async def run_all(
+    orders: Iterable[Order], *, count: int, run_s: float, mutation: str = ""
+) -> AsyncGenerator[RunTold, None]:
+    """Every order's answer, as they come, from `count` workers. Cancelled or closed, it kills its processes.
+    Raises OSError where none can be started."""
+    if count < 1:
+        raise ValueError(f"{count} workers: at least 1 is needed")
+    waiting = deque(orders)
+    left = len(waiting)
+    answers: asyncio.Queue[RunTold | Exception] = asyncio.Queue(maxsize=2 * count)
+
+    async def slot() -> None:
+        worker = Worker(run_s, mutation)
+        try:
+            while waiting:
+                await answers.put(await worker.ask(waiting.popleft()))
+        except (OSError, ValueError) as problem:  # no process, or no answer in our words
+            await answers.put(problem)
+        finally:
+            await worker.end()
+
+    slots = [asyncio.create_task(slot()) for _ in range(min(count, left))]
+    try:
+        for _ in range(left):
+            answer = await answers.get()
+            if isinstance(answer, Exception):
+                raise answer
+            yield answer
+    finally:
+        for task in slots:
+            task.cancel()
+        await asyncio.gather(*slots, return_exceptions=True)
+
+
+def _broken(seed: int, ended: str, text: str) -> RunTold:
+    return RunTold(seed=seed, ended=ended, broken=(Broken(check="I8", at_s=0.0, text=text),))

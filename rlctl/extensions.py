@@ -1,0 +1,38 @@
+"""Commands of packages above this one, which cannot be imported from here: they announce themselves.
+
+Owns the entry-point group `rlctl.commands`: each entry names a module with an `add(commands)`, like those of
+`rlctl.commands`. One that cannot be loaded is told on standard error and left out; the others work on.
+"""
+
+import sys
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint, entry_points
+from typing import Protocol, cast
+
+from rlctl.commands.terminal import Subparsers
+
+GROUP = "rlctl.commands"
+
+
+class Command(Protocol):
+    """A module that declares commands."""
+
+    def add(self, commands: Subparsers) -> None:
+        """Declare them."""
+
+
+def announced() -> Iterator[Command]:
+    """Every announced module that can be loaded, in the order of the entries' names."""
+    for entry in _entries():
+        try:
+            yield cast("Command", entry.load())
+        except (ImportError, AttributeError) as problem:
+            sys.stderr.write(f"rlctl: the commands of {entry.value} are left out: {problem}\n")
+
+
+def _entries() -> list[EntryPoint]:
+    """By name; of two packages that announce the same one, the first that Python finds."""
+    by_name: dict[str, EntryPoint] = {}
+    for entry in entry_points(group=GROUP):
+        by_name.setdefault(entry.name, entry)
+    return [by_name[name] for name in sorted(by_name)]

@@ -1,0 +1,230 @@
+"""Carrying a schedule out, on a small fake cluster: what fires, what is missed, what heals and when."""
+
+import heapq
+import itertools
+from collections.abc import Callable, Sequence
+
+from chaos.apply_sim import Faults
+from chaos.faults import (
+    AnyFault,
+    BadLink,
+    BadScorer,
+    ClockJump,
+    CorruptChunk,
+    DiskFull,
+    Freeze,
+    KillHost,
+    KillInCommit,
+    KillOnMessage,
+    KillProcess,
+    KillZone,
+    Moment,
+    Notice,
+    Partition,
+    Reset,
+    RestartStorm,
+    Slow,
+    Stay,
+    Zombie,
+)
+
+
+class FakeCluster:
+    """Three hosts, a clock, and a list of what was done to them."""
+
+    def __init__(self) -> None:
+        self.up = {"head": "head", "reserved-1": "reserved", "spot-1": "preemptible", "spot-2": "preemptible"}
+        self.done: list[tuple[float, str]] = []
+        self.waiting: list[Callable[[], None]] = []
+        self._now_s = 0.0
+        self._timers: list[tuple[float, int, Callable[[], object]]] = []
+        self._ages = itertools.count()
+
+    def run(self) -> list[str]:
+        while self._timers:
+            self._now_s, _, work = heapq.heappop(self._timers)
+            work()
+        return [f"{at_s:g} {what}" for at_s, what in self.done]
+
+    def at(self, when_s: float, work: Callable[[], object]) -> None:
+        heapq.heappush(self._timers, (when_s, next(self._ages), work))
+
+    def hosts(self, role: str) -> Sequence[str]:
+        return [name for name, its in self.up.items() if its == role]
+
+    def _do(self, what: str, host: str = "head") -> bool:
+        if host in self.up:
+            self.done.append((self._now_s, what))
+        return host in self.up
+
+    def kill_process(self, host: str, kind: str) -> bool:
+        return self._do(f"kill {host}/{kind}", host)
+
+    def kill_host(self, host: str) -> bool:
+        done = self._do(f"off {host}", host)
+        self.up.pop(host, None)
+        return done
+
+    def kill_zone(self, zone: str) -> bool:
+        return self._do(f"zone {zone}")
+
+    def start_host(self, host: str) -> bool:
+        self.up[host] = "reserved"
+        return self._do(f"on {host}")
+
+    def kill_in_commit(self, host: str, kind: str, *, torn: bool, done: Callable[[], None]) -> bool:
+        self.waiting.append(done)
+        return self._do(f"in commit {host}/{kind} {torn}", host)
+
+    def kill_on_message(
+        self, host: str, kind: str, message: str, count: int, moment: Moment, done: Callable[[], None]
+    ) -> bool:
+        self.waiting.append(done)
+        return self._do(f"on {moment} {message} {count} {host}/{kind}", host)
+
+    def freeze(self, host: str, kind: str) -> bool:
+        return self._do(f"stop {host}/{kind}", host)
+
+    def thaw(self, host: str, kind: str) -> bool:
+        return self._do(f"cont {host}/{kind}")
+
+    def slow(self, host: str, kind: str, factor: float) -> bool:
+        return self._do(f"slow {host}/{kind} {factor:g}", host)
+
+    def partition(self, a: str, b: str, *, both: bool) -> bool:
+        return self._do(f"cut {a} {b} {both}")
+
+    def heal(self, a: str, b: str) -> None:
+        self._do(f"heal {a} {b}")
+
+    def bad_link(
+        self,
+        a: str,
+        b: str,
+        *,
+        loss: float,
+        duplicate: float,
+        delay_s: float,
+        jitter_s: float,
+        bytes_per_s: float,
+    ) -> bool:
+        return self._do(f"bad {a} {b} {loss:g}")
+
+    def good_link(self, a: str, b: str) -> None:
+        self._do(f"good {a} {b}")
+
+    def reset(self, a: str, b: str) -> bool:
+        return self._do(f"reset {a} {b}")
+
+    def notice(self, host: str, notice_s: float) -> bool:
+        return self._do(f"notice {host} {notice_s:g}", host)
+
+    def clock_jump(self, host: str, by_s: float) -> bool:
+        return self._do(f"clock {host} {by_s:g}", host)
+
+    def fill_disk(self, host: str) -> bool:
+        return self._do(f"full {host}", host)
+
+    def empty_disk(self, host: str) -> None:
+        self._do(f"room {host}")
+
+    def corrupt_chunks(self, host: str, count: int, done: Callable[[], None]) -> bool:
+        self.waiting += [done] * count
+        return self._do(f"corrupt {host} {count}", host)
+
+    def bad_scorer(self, how: str, count: int, done: Callable[[], None]) -> bool:
+        self.waiting += [done] * count
+        return self._do(f"scorer {how} {count}")
+
+
+def carried_out(*faults: AnyFault) -> tuple[list[str], Faults, FakeCluster]:
+    cluster = FakeCluster()
+    armed = Faults(cluster, faults)
+    armed.arm()
+    return cluster.run(), armed, cluster
+
+
+def test_what_breaks_for_a_time_heals_when_it_is_over() -> None:
+    done, armed, _ = carried_out(
+        Freeze(at_s=1, host="head", process="rollout", for_s=2),
+        Zombie(at_s=2, host="@preemptible/1", process="engine", for_s=12),
+        Slow(at_s=3, host="@reserved", process="trainer", factor=4, for_s=5),
+        Partition(at_s=4, a="head", b="spot-1", both=False, for_s=3),
+        BadLink(at_s=5, a="head", b="@reserved", for_s=4, loss=0.1),
+        DiskFull(at_s=6, host="head", for_s=7),
+    )
+    assert done == [
+        "1 stop head/rollout", "2 stop spot-2/engine", "3 slow reserved-1/trainer 4", "3 cont head/rollout",
+        "4 cut head spot-1 False", "5 bad head reserved-1 0.1", "6 full head", "7 heal head spot-1",
+        "8 slow reserved-1/trainer 1", "9 good head reserved-1", "13 room head", "14 cont spot-2/engine",
+    ]  # fmt: skip
+    assert armed.fired == {"freeze": 1, "zombie": 1, "slow": 1, "partition": 1, "bad_link": 1, "disk_full": 1}
+    assert not armed.missed
+
+
+def test_a_reserved_host_always_comes_back_and_a_preemptible_one_by_its_provider() -> None:
+    done, _, cluster = carried_out(
+        KillHost(at_s=1, host="@reserved", back_s=0.0),
+        KillHost(at_s=2, host="spot-1"),
+        KillHost(at_s=20, host="@reserved", back_s=3.0),
+    )
+    assert done == [
+        "1 off reserved-1",
+        "2 off spot-1",
+        "6 on reserved-1",
+        "20 off reserved-1",
+        "23 on reserved-1",
+    ]
+    assert "spot-1" not in cluster.up
+
+
+def test_a_fault_without_its_target_is_missed_and_not_fired() -> None:
+    done, armed, _ = carried_out(
+        KillHost(at_s=1, host="spot-1"),
+        KillHost(at_s=2, host="spot-2"),
+        KillProcess(at_s=3, host="@preemptible", process="engine"),
+        KillProcess(at_s=3, host="spot-7", process="engine"),
+        Partition(at_s=4, a="@preemptible", b="head", for_s=1),
+        Reset(at_s=5, a="head", b="@head"),
+    )
+    assert done == ["1 off spot-1", "2 off spot-2"]
+    assert armed.fired == {"kill_host": 2}
+    assert armed.missed == {"kill_process": 2, "partition": 1, "reset": 1}
+
+
+def test_what_lies_in_wait_counts_when_it_strikes() -> None:
+    _, armed, cluster = carried_out(
+        KillOnMessage(
+            at_s=1, host="head", process="rollout", message="TakeGroups", count=3, moment="replied"
+        ),
+        KillInCommit(at_s=2, host="head", process="rollout", torn=True),
+        CorruptChunk(at_s=3, host="spot-1", count=2),
+        BadScorer(at_s=4, how="lie", count=1),
+    )
+    assert not armed.fired
+    assert not armed.missed
+    for strike in cluster.waiting:
+        strike()
+    assert armed.fired == {"kill_on_message": 1, "kill_in_commit": 1, "corrupt_chunk": 2, "bad_scorer": 1}
+
+
+def test_a_noticed_host_goes_when_its_time_is_over_and_a_storm_strikes_again_and_again() -> None:
+    done, _, _ = carried_out(
+        Notice(at_s=1, host="spot-2", notice_s=30),
+        RestartStorm(at_s=2, host="spot-1", process="engine", kills=3, every_s=0.5),
+    )
+    assert done == [
+        "1 notice spot-2 30", "2 kill spot-1/engine", "2.5 kill spot-1/engine", "3 kill spot-1/engine",
+        "31 off spot-2",
+    ]  # fmt: skip
+
+
+def test_the_other_kinds_reach_the_cluster_and_stays_are_left_to_the_provider() -> None:
+    done, armed, _ = carried_out(
+        ClockJump(at_s=1, host="head", by_s=-3600),
+        KillZone(at_s=2, zone="a"),
+        Reset(at_s=3, a="head", b="spot-1"),
+        Stay(host="spot-9", at_s=4, for_s=5),
+    )
+    assert done == ["1 clock head -3600", "2 zone a", "3 reset head spot-1"]
+    assert armed.fired == {"clock_jump": 1, "kill_zone": 1, "reset": 1}

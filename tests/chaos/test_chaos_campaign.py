@@ -1,0 +1,181 @@
+"""Campaigns: what they must have, when they are valid, how their runs add up, and workers that never lose
+one."""
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from chaos.campaign import Minimal, as_json, first_broken
+from chaos.coverage import BY_NAME, PATHS, never_taken, taken
+from chaos.faults import KINDS, KillProcess
+from chaos.orders import Order
+from chaos.plan import BadCampaign, Campaign, Loaded, load, names, parse_seeds
+from chaos.schedule import Schedule
+from chaos.tally import Broken, RunTold, hash_of, tally
+from chaos.workers import Worker, run_all
+from configs.schema import Config
+
+ABOUT = 'about = "x"\n'
+
+
+def loaded(**fields: object) -> Loaded:
+    campaign = msgspec.convert({"about": "x", **fields}, Campaign)
+    return Loaded(name="test", campaign=campaign, config=Config(), traces={})
+
+
+def test_every_campaign_of_the_package_can_be_loaded_and_drawn_from() -> None:
+    assert set(names()) == {"ci", "hunt", "nightly", "soak"}
+    for name in names():
+        found = load(name)
+        assert found.schedule(3) == found.schedule(3)
+        assert any(found.schedule(seed).faults for seed in range(5))
+    ci = load("ci")
+    assert len(parse_seeds(ci.campaign.seeds)) >= 300
+    assert len(parse_seeds(load("nightly").campaign.seeds)) >= 20_000
+    assert set(ci.campaign.wanted_faults) == set(KINDS) - {"stay"}
+    assert len(ci.campaign.paths) > 20
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("seeds = '0:5'", "missing required field `about`"),
+        (f"{ABOUT}seeds = 'five'", "expected A:B"),
+        (f"{ABOUT}seeds = '5:5'", "names no seed"),
+        (f"{ABOUT}paths = ['levitation']", "no recovery path levitation"),
+        (f"{ABOUT}faults = ['meteor']", "there is no meteor"),
+        (f"{ABOUT}[options]\nkinds = ['meteor']", "there is no meteor"),
+        (f"{ABOUT}[settings.rollout]\nprompt = 4", "settings: rollout.prompt"),
+        (f"{ABOUT}traces = ['nowhere.csv']", "nowhere.csv"),
+        ("[[", "not valid TOML"),
+    ],
+)
+def test_a_campaign_that_cannot_be_run_says_what_is_wrong(tmp_path: Path, text: str, says: str) -> None:
+    file = tmp_path / "bad.toml"
+    file.write_text(text)
+    with pytest.raises(BadCampaign) as refused:
+        load(str(file))
+    assert says in str(refused.value)
+    assert str(tmp_path) in str(refused.value)
+
+
+def test_a_campaign_that_does_not_exist_is_named_with_those_that_do() -> None:
+    with pytest.raises(BadCampaign, match="there are ci, hunt, nightly, soak"):
+        load("nope")
+
+
+def test_a_campaign_is_valid_only_when_every_wanted_fault_fired_and_every_path_was_taken() -> None:
+    plan = loaded(faults=["reset", "freeze"], paths=["migration", "link re-send"])
+    runs = [
+        RunTold(seed=1, fired={"reset": 2}, counts={"requests.migrated_tokens": 3}),
+        RunTold(seed=0, fired={"freeze": 1}, missed={"reset": 1}, counts={"links.resent": 1}),
+    ]
+    whole = tally(plan, "0:2", runs, 1.0)
+    assert (whole.valid, whole.ok, whole.violations) == (True, True, 0)
+    assert whole.fired == {"freeze": 1, "reset": 2}
+    assert [run.seed for run in whole.results] == [0, 1]
+    half = tally(plan, "0:1", runs[:1], 1.0)
+    assert (half.valid, half.never_fired, half.never_taken) == (False, ["freeze"], ["link re-send"])
+    assert tally(plan, "0:2", runs[:1], 1.0, whole=False).valid
+
+
+def test_a_violation_of_any_run_fails_the_campaign_and_no_run_is_no_success() -> None:
+    broken = RunTold(seed=4, broken=(Broken(check="I2", at_s=3.0, text="lost"),))
+    told = tally(loaded(), "4:6", [broken, RunTold(seed=5)], 1.0)
+    assert not told.ok
+    assert told.violations == 1
+    assert not tally(loaded(), "4:6", [], 1.0).ok
+
+
+def test_the_hash_of_a_campaign_tells_two_histories_apart_and_not_their_order_of_arrival() -> None:
+    one, other = RunTold(seed=1, trace_hash="aa"), RunTold(seed=2, trace_hash="bb")
+    plan = loaded()
+    assert (
+        tally(plan, "1:3", [one, other], 1.0).trace_hash == tally(plan, "1:3", [other, one], 9.0).trace_hash
+    )
+    changed = msgspec.structs.replace(other, trace_hash="bc")
+    assert hash_of([one, other]) != hash_of([one, changed])
+
+
+def test_the_first_seed_of_each_broken_check_is_shrunk() -> None:
+    def run(seed: int, check: str) -> RunTold:
+        return RunTold(seed=seed, broken=(Broken(check=check, at_s=0.0, text=""),))
+
+    runs = [run(9, "I1"), run(3, "I1"), run(5, "I8"), RunTold(seed=1), run(6, "I2"), run(7, "I9")]
+    assert [(it.seed, it.broken[0].check) for it in first_broken(runs)] == [(3, "I1"), (5, "I8"), (6, "I2")]
+
+
+def test_the_json_has_the_tally_and_the_minimal_schedules() -> None:
+    schedule = Schedule(seed=3, faults=(KillProcess(at_s=1.0, host="head", process="rollout"),))
+    raw = as_json(
+        tally(loaded(), "0:1", [RunTold(seed=0)], 1.0), [Minimal(3, "I1", schedule, 12, minimal=True)]
+    )
+    tree = msgspec.json.decode(raw)
+    assert {"campaign", "ok", "valid", "fired", "paths", "trace_hash", "results", "minimal"} <= tree.keys()
+    assert tree["minimal"][0]["faults"][0]["kind"] == "kill_process"
+    assert tree["results"][0]["seed"] == 0
+
+
+def test_paths_have_names_of_their_own_and_a_path_is_taken_by_any_of_its_counts() -> None:
+    assert len(BY_NAME) == len(PATHS)
+    assert len({name for path in PATHS for name in path.counts}) >= len(PATHS)
+    path = PATHS[0]
+    assert taken({path.counts[0]: 4})[path.name] == 4
+    assert never_taken({path.counts[0]: 4}, [path.name, PATHS[1].name]) == [PATHS[1].name]
+    with pytest.raises(KeyError):
+        never_taken({}, ["levitation"])
+
+
+class Tame(Worker):
+    """A worker that runs a line of Python instead."""
+
+    def __init__(self, code: str, run_s: float = 5.0) -> None:
+        super().__init__(run_s)
+        self._argv = [self._argv[0], "-c", code]
+
+
+ANSWERS = (
+    "import sys, json\n"
+    "for line in sys.stdin: print(json.dumps({'seed': json.loads(line)['seed'], 'ended': 'done'}), "
+    "flush=True)"
+)
+DIES_AT_TWO = (
+    "import sys, json\n"
+    "for line in sys.stdin:\n"
+    "    seed = json.loads(line)['seed']\n"
+    "    if seed == 2: sys.stderr.write('out of luck'); sys.exit(3)\n"
+    "    print(json.dumps({'seed': seed}), flush=True)"
+)
+
+
+async def test_a_worker_answers_one_order_after_the_other() -> None:
+    worker = Tame(ANSWERS)
+    told = [await worker.ask(Order(campaign="x", seed=seed)) for seed in range(3)]
+    await worker.end()
+    assert [run.seed for run in told] == [0, 1, 2]
+    assert all(run.ok for run in told)
+
+
+async def test_a_worker_that_dies_is_told_with_its_last_words_and_replaced() -> None:
+    worker = Tame(DIES_AT_TWO)
+    told = [await worker.ask(Order(campaign="x", seed=seed)) for seed in range(1, 4)]
+    await worker.end()
+    assert [run.ended for run in told] == ["done", "crashed", "done"]
+    assert "out of luck" in told[1].broken[0].text
+    assert told[1].broken[0].check == "I8"
+
+
+async def test_a_worker_that_hangs_is_killed_and_its_run_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chaos.workers.START_S", 0.2)
+    worker = Tame("import time; time.sleep(600)", run_s=0.2)
+    told = await worker.ask(Order(campaign="x", seed=7))
+    assert (told.seed, told.ended) == (7, "hung")
+    await worker.end()
+
+
+async def test_a_campaign_needs_a_worker() -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        async for _ in run_all([], count=0, run_s=1.0):
+            await asyncio.sleep(0)

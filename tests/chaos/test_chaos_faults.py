@@ -1,0 +1,84 @@
+"""Faults and schedules: a form that comes back equal, an order that no drawing shows, refusals that teach."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chaos.faults import KINDS, Fault, KillHost, KillProcess, Partition, Zombie, kind_of, to_json, told
+from chaos.schedule import BadSchedule, Schedule, dump, in_order, load
+
+KILLS = st.builds(
+    KillProcess,
+    at_s=st.floats(0, 100),
+    host=st.sampled_from(["@preemptible/1", "head", "reserved-1"]),
+    process=st.sampled_from(["rollout", "engine", "agent"]),
+)
+CUTS = st.builds(
+    Partition, at_s=st.floats(0, 100), a=st.just("head"), b=st.just("spot-1"), for_s=st.floats(0.1, 50)
+)
+HOSTS = st.builds(
+    KillHost, at_s=st.floats(0, 100), host=st.sampled_from(["@reserved", "spot-1"]), back_s=st.floats(0, 9)
+)
+SCHEDULES = st.builds(
+    lambda seed, faults: Schedule(seed=seed, faults=in_order(faults)),
+    st.integers(0, 2**62),
+    st.lists(st.one_of(KILLS, CUTS, HOSTS), max_size=8),
+)
+
+
+@given(SCHEDULES)
+def test_a_schedule_comes_back_equal_from_toml(schedule: Schedule) -> None:
+    assert load(dump(schedule), "written") == schedule
+
+
+@given(SCHEDULES, st.randoms())
+def test_the_order_of_a_schedule_does_not_tell_how_it_was_made(schedule: Schedule, rng: object) -> None:
+    shuffled = list(schedule.faults)
+    rng.shuffle(shuffled)  # type: ignore[attr-defined]
+    assert schedule.with_faults(shuffled) == schedule
+    assert [fault.at_s for fault in schedule.faults] == sorted(fault.at_s for fault in schedule.faults)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_has_a_form_in_json_that_names_it(kind: str) -> None:
+    fields = {
+        "host": "@preemptible/0", "a": "head", "b": "reserved-1", "process": "rollout", "for_s": 20.0,
+        "factor": 2.0, "zone": "a", "message": "Dispatch", "by_s": -5.0, "how": "lie", "kills": 3,
+        "every_s": 1.0, "notice_s": 30.0,
+    }  # fmt: skip
+    cls = KINDS[kind]
+    wanted = {name: value for name, value in fields.items() if name in cls.__struct_fields__}
+    if kind == "stay":
+        wanted["host"] = "spot-1"
+    fault = msgspec.convert({"kind": kind, "at_s": 1.0, **wanted}, cls)
+    assert f'"kind":"{kind}"' in to_json(fault)
+    assert kind_of(fault) == kind
+    assert kind in told(fault)
+    assert msgspec.json.decode(to_json(fault), type=cls) == fault
+    assert issubclass(cls, Fault)
+
+
+def test_a_fault_with_a_length_is_over_when_that_has_passed() -> None:
+    assert Zombie(at_s=3.0, host="head", process="rollout", for_s=12.0).over_s == 15.0
+    schedule = Schedule(faults=(KillProcess(at_s=40.0, host="head", process="rollout"),))
+    assert schedule.over_s == 40.0
+    assert Schedule().over_s == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("faults = 5", "Expected `array`"),
+        ("[[faults]]\nkind = 'meteor'\nat_s = 1.0", "kinds are kill_process"),
+        ("[[faults]]\nkind = 'zombie'\nat_s = 1.0\nhost = 'head'\nprocess = 'rollout'\nfor_s = 2.0", ">= 10"),
+        ("[[faults]]\nkind = 'kill_host'\nat_s = 1.0\nhost = '@nobody'", "matching regex"),
+        ("[[faults]]\nkind = 'kill_host'\nat_s = -1.0\nhost = 'head'", ">= 0"),
+        ("[[", "not TOML"),
+    ],
+)
+def test_a_schedule_that_cannot_be_read_says_where_and_why(text: str, says: str) -> None:
+    with pytest.raises(BadSchedule) as refused:
+        load(text, "bad.toml")
+    assert str(refused.value).startswith("bad.toml: ")
+    assert says in str(refused.value)

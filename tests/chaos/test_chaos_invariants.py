@@ -1,0 +1,329 @@
+"""The checks on stories told by hand: a whole one breaks nothing, each broken promise is named by its
+check."""
+
+import zlib
+from array import array
+from collections.abc import Iterable, Sequence
+
+import pytest
+
+from actors.cluster.messages import StepTrained, TrainedSample
+from actors.cluster.state_manager import Rewound
+from actors.rollout.books import BatchWeights
+from actors.rollout.events import (
+    BatchReleased,
+    BatchSubmitted,
+    Dispatched,
+    FrameLogged,
+    InstanceGone,
+    InstanceJoined,
+    Prompt,
+    Scored,
+    TicketsRevoked,
+)
+from actors.rollout.messages import (
+    BatchLedger,
+    Dispatch,
+    GroupOut,
+    Groups,
+    RequestLedger,
+    SampleOut,
+    Serving,
+    Weights,
+    Work,
+)
+from actors.training.controller import StepFinished
+from actors.weights.messages import Published
+from chaos.invariants.catalogue import CHECKS, Jury, explanation, jury_of
+from chaos.invariants.check import Found
+from chaos.invariants.facts import (
+    Committed,
+    Ending,
+    Fact,
+    Failed,
+    FramesAcknowledged,
+    LateWait,
+    Measured,
+    Said,
+    ServedImage,
+)
+from rlctl.audit import Evidence
+from supervisor import Message
+
+MANAGER = "rollout/manager"
+ENGINE = "spot-1/engine"
+R = "step-1/0/0"
+SEED = 40
+ROOT = b"r0"
+ENDED = Ending(ended=True, virtual_s=50.0, deadline_s=900.0)
+
+
+def response_of(seed: int, root: bytes, count: int) -> bytes:
+    return array("I", [seed + len(root) - 2 + at for at in range(count)]).tobytes()
+
+
+def commit(*messages: Message, stream: str = MANAGER, incarnation: int = 1) -> Committed:
+    return Committed(1.0, "head", stream, incarnation, messages)
+
+
+def frame(
+    seq: int, tokens: Sequence[int], *, ticket: int = 1, incarnation: int = 5, last: bool = False
+) -> FrameLogged:
+    """One row a token; with `last` the request ends."""
+    flags = [0] * len(tokens)
+    if last:
+        flags[-1] = 2
+    return FrameLogged(
+        instance=ENGINE,
+        incarnation=incarnation,
+        seq=seq,
+        tickets=array("I", [ticket] * len(tokens)).tobytes(),
+        tokens=array("I", tokens).tobytes(),
+        logprobs=array("f", [-1.0] * len(tokens)).tobytes(),
+        flags=bytes(flags),
+    )
+
+
+def opened(version: int = 0, root: bytes = ROOT) -> list[Message]:
+    prompt = Prompt(split="train", index=0, tokens=(1,), seeds=(SEED,))
+    return [
+        BatchSubmitted(batch="step-1", version=version, prompts=(prompt,), max_new_tokens=8),
+        BatchWeights(batch="step-1", weights=Weights(version=version, root=root, sources=("a",))),
+        InstanceJoined(instance=ENGINE, incarnation=5),
+        dispatched(1),
+    ]
+
+
+def dispatched(ticket: int, *, incarnation: int = 5, version: int = 0) -> Dispatched:
+    return Dispatched(
+        instance=ENGINE, incarnation=incarnation, version=version, tickets=(ticket,), requests=(R,)
+    )
+
+
+def sent(prefix: bytes, ticket: int = 1) -> Said:
+    work = Work(ticket=ticket, prompt=b"", prefix=prefix, seed=SEED, max_new_tokens=8, temperature=1.0)
+    return Said(
+        1.0, "head/rollout", "out", "ask", MANAGER, ENGINE, Dispatch(epoch="1.1", version=0, work=[work])
+    )
+
+
+def handed_out(tokens: bytes, score: float = 1.0) -> Said:
+    sample = SampleOut(request=R, tokens=tokens, logprobs=tokens, score=score, spans=())
+    groups = Groups(groups=[GroupOut(group=0, prompt=b"", samples=(sample,))], remaining=0, remote_serving=1)
+    return Said(2.0, "head/rollout", "out", "reply", MANAGER, "training/trainer", groups)
+
+
+def trained(
+    step: int = 1, *, root: bytes = b"r1", count: int = 3, batches: Iterable[Sequence[int]] = ((0,),)
+) -> StepTrained:
+    whole = response_of(SEED, ROOT, 3)
+    sample = TrainedSample(request=f"step-{step}/0/0", count=count, crc=zlib.crc32(whole[: 4 * count]))
+    return StepTrained(step=step, samples=(sample,), root=root, micro_batches=tuple(map(tuple, batches)))
+
+
+def ledger(*, score: float = 1.0, crc: int | None = None) -> BatchLedger:
+    whole = response_of(SEED, ROOT, 3)
+    row = RequestLedger(
+        request=R, count=3, crc=zlib.crc32(whole) if crc is None else crc, spans=(), score=score, status="ok"
+    )
+    return BatchLedger(batch="step-1", version=0, requests=(row,))
+
+
+def whole_story() -> list[Fact]:
+    """A request that moves between two lives of an instance, is scored, trained and released."""
+    whole = response_of(SEED, ROOT, 3)
+    return [
+        commit(*opened()),
+        sent(b""),
+        commit(frame(1, [SEED]), frame(2, [SEED + 1])),
+        FramesAcknowledged(1.1, ENGINE, 5, 2),
+        commit(InstanceGone(instance=ENGINE, incarnation=5, cause="killed")),
+        commit(InstanceJoined(instance=ENGINE, incarnation=6), dispatched(1, incarnation=6)),
+        sent(whole[:8]),
+        commit(frame(1, [SEED + 2], incarnation=6, last=True), incarnation=2),
+        commit(Scored(request=R, score=1.0), incarnation=2),
+        handed_out(whole),
+        commit(trained(), stream="training/state"),
+        commit(StepFinished(step=1), stream="training/controller"),
+        commit(ledger(), stream="rollout/manager/ledger"),
+        commit(BatchReleased(batch="step-1"), incarnation=2),
+        Said(3.0, "a/transfer", "in", "ask", "t", "t", Published(version=1, root=b"r1")),
+        Said(
+            3.0,
+            "head/rollout",
+            "in",
+            "ask",
+            ENGINE,
+            MANAGER,
+            Serving(instance=ENGINE, incarnation=6, version=1, root=b"r1"),
+        ),
+        ServedImage(3.0, "spot-1", 1, b"r1", b"same", b"same"),
+        Measured(3.0, "head/rollout", "mailbox of rollout/manager", 10, 1024),
+    ]
+
+
+def judged(facts: Iterable[Fact]) -> list[Found]:
+    jury = jury_of(response_of)
+    for fact in facts:
+        jury.see(fact)
+    return jury.found
+
+
+def test_a_whole_story_breaks_nothing() -> None:
+    assert judged(whole_story()) == []
+
+
+EARLY = whole_story()[:5]
+BROKEN: list[tuple[str, str, list[Fact]]] = [
+    ("I1", "of another place or weights", [commit(*opened(root=b"another")), *whole_story()[1:10]]),
+    (
+        "I1",
+        "of another place or weights",
+        [
+            commit(*opened()),
+            commit(frame(1, [SEED, 9, SEED + 2], last=True)),
+            commit(Scored(request=R, score=1.0)),
+            handed_out(array("I", [SEED, 9, SEED + 2]).tobytes()),
+        ],
+    ),
+    ("I1", "while spot-1/engine has it", [commit(*opened()), commit(dispatched(2))]),
+    (
+        "I1",
+        "and is finished",
+        [commit(*opened()), commit(frame(1, [SEED], last=True)), commit(dispatched(2))],
+    ),
+    ("I1", "before its end was journaled", [commit(*opened()), handed_out(b"")]),
+    ("I1", "and they differ", [*whole_story()[:9], handed_out(response_of(SEED, ROOT, 2))]),
+    (
+        "I1",
+        "was trained with 2 tokens",
+        [*whole_story()[:9], commit(trained(count=2), stream="training/state")],
+    ),
+    (
+        "I1",
+        "was released with 3 tokens",
+        [*whole_story()[:9], commit(ledger(crc=1), stream="rollout/manager/ledger")],
+    ),
+    ("I2", "the journal ends at 2", [*whole_story()[:3], FramesAcknowledged(1.1, ENGINE, 5, 3)]),
+    ("I2", "the rest is generated again", [*whole_story()[:6], sent(response_of(SEED, ROOT, 1))]),
+    ("I2", "other tokens than were collected", [*whole_story()[:6], sent(response_of(SEED + 1, ROOT, 2))]),
+    ("I2", "journaled after frame 1", [commit(*opened()), commit(frame(1, [SEED]), frame(3, [SEED + 1]))]),
+    (
+        "I3",
+        "rolled out under version 3",
+        [commit(*opened(version=3)), commit(trained(), stream="training/state")],
+    ),
+    ("I3", "was dispatched under 7", [commit(*opened()[:3]), commit(dispatched(1, version=7))]),
+    ("I4", "after that incarnation was given up", [*EARLY, commit(frame(3, [SEED + 2]))]),
+    (
+        "I4",
+        "given twice",
+        [
+            commit(*opened()),
+            commit(TicketsRevoked(instance=ENGINE, incarnation=5, tickets=(1,))),
+            commit(dispatched(1)),
+        ],
+    ),
+    (
+        "I4",
+        "wrote to training/state on head after incarnation 2",
+        [commit(stream="training/state", incarnation=2), commit(stream="training/state")],
+    ),
+    ("I5", "was trained after step 0", [commit(trained(2), stream="training/state")]),
+    (
+        "I5",
+        "done again from other samples",
+        [
+            commit(trained(), stream="s"),
+            commit(Rewound(step=0), stream="s"),
+            commit(trained(count=2), stream="s"),
+        ],
+    ),
+    (
+        "I5",
+        "gave other weights",
+        [commit(trained(), trained(2), Rewound(step=1), trained(2, root=b"other"), stream="s")],
+    ),
+    ("I5", "was recorded after step 0", [commit(StepFinished(step=2), stream="training/controller")]),
+    (
+        "I6",
+        "never published",
+        [
+            Said(
+                1.0,
+                "p",
+                "in",
+                "ask",
+                "x",
+                "y",
+                Serving(instance=ENGINE, incarnation=6, version=1, root=b"r9"),
+            )
+        ],
+    ),
+    ("I6", "published were", [ServedImage(3.0, "spot-1", 1, b"r1", b"damaged", b"whole")]),
+    ("I6", "nobody published that", [ServedImage(3.0, "spot-1", 1, b"r1", b"bytes", None)]),
+    ("I7", "handed out with 0.5", [*whole_story()[:9], handed_out(response_of(SEED, ROOT, 3), score=0.5)]),
+    ("I7", "before its score was journaled", [*whole_story()[:8], handed_out(response_of(SEED, ROOT, 3))]),
+    (
+        "I7",
+        "released with 0.25",
+        [*whole_story()[:9], commit(ledger(score=0.25), stream="rollout/manager/ledger")],
+    ),
+    ("I7", "was scored nan", [commit(Scored(request=R, score=float("nan")))]),
+    ("I9", "the limit is 1024", [Measured(3.0, "head/rollout", "mailbox of x", 1025, 1024)]),
+    (
+        "no silent wait",
+        "its deadline passed 3.00 s ago",
+        [LateWait(9.0, "head/rollout", "x", "an answer", "y", 3.0)],
+    ),
+    ("no stray failure", "KeyError", [Failed(9.0, "head/rollout", "KeyError: 5")]),
+]
+
+
+@pytest.mark.parametrize(("check", "says", "facts"), BROKEN, ids=[f"{it[0]} {it[1]}" for it in BROKEN])
+def test_a_broken_promise_is_named_by_its_check(check: str, says: str, facts: list[Fact]) -> None:
+    found = judged(facts)
+    assert [it.check for it in found if says in it.text] == [check], found
+
+
+def test_a_job_that_stands_still_is_told_with_its_oldest_waits() -> None:
+    jury = jury_of(None)
+    jury.see(commit(StepFinished(step=1), stream="training/controller"))
+    late = Ending(
+        ended=False,
+        virtual_s=900.0,
+        deadline_s=900.0,
+        quiet_s=700.0,
+        waits=("trainer waits for complete groups",),
+    )
+    found = jury.close(Evidence(steps=3, requests_per_step=1, complete=False, finished=[1]), late)
+    stands = next(it for it in found if it.check == "I8")
+    assert "step 1 of 3" in stands.text
+    assert "trainer waits for complete groups" in stands.text
+    assert "700 s after the last fault" in stands.text
+
+
+def test_the_end_of_a_run_brings_the_audit_under_its_own_names() -> None:
+    jury = jury_of(None)
+    evidence = Evidence(steps=2, requests_per_step=1, complete=True, finished=[1], fences={"a": [5, 4]})
+    found = jury.close(evidence, ENDED)
+    assert {it.check for it in found} == {"I4", "I5"}
+
+
+def test_a_run_that_breaks_everything_tells_no_more_than_a_bounded_number() -> None:
+    jury = jury_of(None)
+    for number in range(500):
+        jury.see(Failed(float(number), "p", f"problem {number}"))
+    assert len(jury.found) == 50
+    assert jury.found[0].at_s == 0.0
+
+
+def test_every_check_says_what_it_promises_and_what_a_failure_means() -> None:
+    for check in CHECKS:
+        assert check.name
+        assert check.promise
+        assert check.meaning.startswith("If this fails, ")
+        assert explanation(check.name).startswith(f"{check.name}: {check.promise}. ")
+    assert len({check.name for check in CHECKS}) == len(CHECKS)
+    jury: Jury = jury_of(None)
+    assert jury.found == []

@@ -1,0 +1,77 @@
+"""Recoveries are counted from what really happened, and a process that dies takes no count with it."""
+
+from actors.cluster.messages import NodeSeen
+from actors.cluster.state_manager import Rewound
+from actors.rollout.messages import Dispatch, TakeGroups, Work
+from chaos.coverage import PATHS
+from chaos.invariants.facts import Committed, Said
+from chaos.recoveries import DISKS, FIGURES, RECOVERIES, Recoveries
+from supervisor import Message
+from supervisor.system_messages import ActorState, LinkFigures, ProcessVitals, SystemState
+
+
+def state(
+    *, resent: int = 0, again: int = 0, restarts: int = 0, twice: int = 0, incarnation: int = 1
+) -> SystemState:
+    actor = ActorState(
+        name="rollout/manager", incarnation=incarnation, state="running", mailbox=0, handled=0, dropped=0,
+        restarts=restarts, last_failure="", strategy="rest_for_one",
+        figures={"frames_twice": twice, "tokens": 9},
+    )  # fmt: skip
+    vitals = ProcessVitals(
+        now_s=1.0, lag_s=0.0, waits=0, oldest_wait_s=0.0, ask_counts=[], ask_sum_s=0.0,
+        recoveries={"ask sent again": again},
+    )  # fmt: skip
+    links = LinkFigures(states={}, unacked=0, waiting=0, totals={"resent": resent, "sent": 100})
+    return SystemState(
+        node="head", process="rollout", pid=1, endpoint="", actors=[actor], refused={}, dead_letters={},
+        vitals=vitals, links=links,
+    )  # fmt: skip
+
+
+def said(message: Message, direction: str = "in") -> Said:
+    return Said(1.0, "head/rollout", direction, "ask", "a", "b", message)
+
+
+def test_the_last_reading_of_each_life_stands_and_lives_add_up() -> None:
+    found = Recoveries()
+    found.shown("head/rollout#1", state(resent=2, again=1, restarts=1, twice=3))
+    found.shown("head/rollout#1", state(resent=5, again=1, restarts=1, twice=4))
+    found.shown("head/rollout#1", state(resent=5, restarts=2, twice=1, incarnation=2))  # the actor began anew
+    found.shown("head/rollout#2", state(resent=1))
+    found.lost("head/rollout#1", 7)
+    assert found.counts() == {
+        "asks.resent": 1,
+        "links.lost": 7,
+        "links.resent": 6,
+        "restarts.rest_for_one": 2,
+        "streams.duplicates": 5,
+    }
+
+
+def test_messages_and_commits_tell_of_moves_resumes_and_rewinds() -> None:
+    found = Recoveries()
+    work = [
+        Work(ticket=n, prompt=b"", prefix=b"x" * n, seed=1, max_new_tokens=1, temperature=1.0) for n in (0, 4)
+    ]
+    found.said(said(Dispatch(epoch="", version=1, work=work), "out"))
+    found.said(said(Dispatch(epoch="", version=1, work=work), "in"))
+    for taker in (1, 1, 2, 2):
+        found.said(said(TakeGroups(batch="step-3", taker=taker, have=[], min_groups=1, wait_s=1.0)))
+    found.said(said(NodeSeen(node="spot-1", role="preemptible", event="drained"), "out"))
+    found.committed(Committed(1.0, "reserved-1", "training/state", 1, (Rewound(step=2),)))
+    found.gave_up()
+    found.disks({"tail repaired": 2, "something else": 9})
+    assert found.counts() == {
+        "hosts.drained": 1,
+        "journals.repaired": 2,
+        "requests.migrated_tokens": 1,
+        "restarts.gave_up": 1,
+        "steps.resumed": 1,
+        "steps.rewound": 1,
+    }
+
+
+def test_every_count_that_is_read_shows_some_path() -> None:
+    shown = {name for path in PATHS for name in path.counts}
+    assert set(FIGURES.values()) | set(RECOVERIES.values()) | set(DISKS.values()) <= shown

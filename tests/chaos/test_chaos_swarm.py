@@ -1,0 +1,164 @@
+"""Drawing: one seed one schedule, all kinds in the long run, and nothing that a job could not bear."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import actors.cluster.messages
+import actors.reward.messages
+import actors.rollout.load_balancer
+import actors.rollout.messages
+import actors.training.messages
+import actors.weights.messages  # noqa: F401 (all of them for the table of kinds)
+from chaos.availability import as_trace, stays
+from chaos.bounds import Bounds, bearable, bounds_of
+from chaos.drawing import MOMENTS, Terrain
+from chaos.faults import KINDS, KillHost, KillOnMessage, KillProcess, RestartStorm, Stay, kind_of
+from chaos.schedule import dump
+from chaos.swarm import Options, draw
+from configs.schema import Config, Fleet
+from configs.trace import Event, Trace, parse
+from supervisor.message import known_kinds
+
+SEEDS = st.integers(0, 2**40)
+TRACE = parse(
+    "t_seconds,event,instance_id\n0,add,n1\n0,add,n2\n600,notice,n1\n700,remove,n1\n900,add,n1\n1500,remove,n2\n",
+    "two.csv",
+)
+
+
+@given(SEEDS)
+@settings(max_examples=60)
+def test_a_seed_draws_the_same_schedule_each_time(seed: int) -> None:
+    once = draw(seed, Terrain(), Options(), Bounds(), {"two": TRACE})
+    assert dump(once) == dump(draw(seed, Terrain(), Options(), Bounds(), {"two": TRACE}))
+    assert once.seed == seed
+
+
+@given(SEEDS, st.integers(0, 4), st.booleans())
+@settings(max_examples=150)
+def test_everything_is_over_by_the_horizon_and_the_host_that_stays_comes_back(
+    seed: int, preemptible: int, head_returns: bool
+) -> None:
+    options = Options(calm=0.0, share_on=0.6, gap_s=(0.5, 4.0))
+    terrain = Terrain(preemptible=preemptible, head_returns=head_returns)
+    schedule = draw(seed, terrain, options, Bounds())
+    assert len(schedule.faults) <= options.max_faults
+    for fault in schedule.faults:
+        assert options.begin_s <= fault.at_s
+        assert fault.over_s <= options.horizon_s
+        if isinstance(fault, KillHost) and not fault.host.startswith("@preemptible"):
+            assert fault.back_s > 0
+            assert head_returns or fault.host != "@head"
+        if not preemptible:
+            assert "preemptible" not in dump(schedule)
+
+
+def test_every_kind_is_drawn_by_some_seed_and_the_options_differ_from_seed_to_seed() -> None:
+    drawn = [draw(seed, Terrain(), Options(), Bounds(), {"two": TRACE}) for seed in range(200)]
+    seen = {kind_of(fault) for schedule in drawn for fault in schedule.faults}
+    assert seen == set(KINDS)
+    mixes = {frozenset(kind_of(fault) for fault in schedule.faults) for schedule in drawn}
+    assert len(mixes) > 100
+    assert any(not schedule.faults for schedule in drawn)
+
+
+def test_only_the_kinds_that_are_asked_for_are_drawn() -> None:
+    options = Options(kinds=("reset", "disk_full"), calm=0.0)
+    drawn = [draw(seed, Terrain(), options, Bounds()) for seed in range(30)]
+    assert {kind_of(fault) for schedule in drawn for fault in schedule.faults} == {"reset", "disk_full"}
+
+
+def test_options_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(ValueError, match="there is no meteor"):
+        Options(kinds=("meteor",))
+    with pytest.raises(ValueError, match="horizon_s"):
+        Options(begin_s=5.0, horizon_s=5.0)
+
+
+@given(
+    st.lists(st.floats(0, 200), max_size=30),
+    st.lists(st.floats(0, 200), max_size=3),
+    st.lists(st.tuples(st.floats(0, 200), st.integers(2, 6)), max_size=3),
+)
+def test_a_host_that_stays_never_loses_more_processes_than_its_supervisors_take(
+    kills: list[float], lurking: list[float], storms: list[tuple[float, int]]
+) -> None:
+    bounds = Bounds(kills=4, within_s=60.0)
+    kept = bearable(
+        [
+            *(KillProcess(at_s=at_s, host="@reserved", process="trainer") for at_s in kills),
+            *(KillOnMessage(at_s=at_s, host="@reserved", process="trainer", message="X") for at_s in lurking),
+            *(
+                RestartStorm(at_s=at_s, host="@reserved", process="trainer", kills=n, every_s=1.0)
+                for at_s, n in storms
+            ),
+            *(KillProcess(at_s=at_s, host="@preemptible/1", process="engine") for at_s in kills),
+        ],
+        bounds,
+    )
+    reserved = [fault for fault in kept if fault.host == "@reserved"]  # type: ignore[union-attr]
+    waiting = sum(isinstance(fault, KillOnMessage) for fault in reserved)
+    times = sorted(
+        fault.at_s + n * getattr(fault, "every_s", 0.0)
+        for fault in reserved
+        if not isinstance(fault, KillOnMessage)
+        for n in range(getattr(fault, "kills", 1))
+    )
+    for start in times:
+        assert sum(start <= at_s < start + 60.0 for at_s in times) + waiting <= 4
+    assert len(kept) - len(reserved) == len(kills)
+
+
+def test_the_bounds_of_a_job_leave_one_restart_to_spare() -> None:
+    config = Config(fleet=Fleet(restarts=7, restarts_within_s=30.0))
+    assert bounds_of(config) == Bounds(kills=6, within_s=30.0)
+
+
+def test_the_messages_at_which_processes_are_killed_exist() -> None:
+    unknown = {message for messages in MOMENTS.values() for message in messages} - set(known_kinds())
+    assert not unknown
+
+
+def test_a_trace_becomes_stays_and_comes_back_as_the_same_trace() -> None:
+    found = stays(TRACE, from_s=0.0, for_s=2000.0, speed=10.0, hosts=2)
+    assert found[0] == Stay(host="n1", at_s=0.0, for_s=70.0, notice_s=10.0)
+    back = as_trace(found, "back")
+    assert back is not None
+    events = [(round(event.t_s, 6), event.event, event.instance) for event in back.events]
+    assert (60.0, Event.NOTICE, "n1") in events
+    assert (150.0, Event.REMOVE, "n2") in events
+    assert events.count((90.0, Event.ADD, "n1")) == 1
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.floats(0, 100), st.floats(0.1, 50), st.floats(0, 60)),
+        max_size=12,
+    )
+)
+def test_stays_always_make_a_trace_that_production_takes(
+    found: list[tuple[str, float, float, float]],
+) -> None:
+    made = as_trace([Stay(host=h, at_s=at, for_s=n, notice_s=told) for h, at, n, told in found], "made")
+    if made is None:
+        assert not found
+        return
+    rows = "".join(f"{event.t_s!r},{event.event.value},{event.instance}\n" for event in made.events)
+    assert len(parse(f"t_seconds,event,instance_id\n{rows}", "made.csv").events) == len(made.events)
+
+
+def test_real_traces_become_schedules_in_which_hosts_come_and_go() -> None:
+    folder = Path(__file__).parents[2] / "configs" / "traces"
+    for path in sorted(folder.glob("*.csv")):
+        trace = Trace(path.stem, parse(path.read_text(), path.name).events)
+        found = stays(trace, from_s=0.0, for_s=trace.end_s + 1.0, speed=1.0, hosts=100)
+        assert len(found) == sum(event.event is Event.ADD for event in trace.events)
+
+
+def test_a_schedule_survives_msgpack_as_workers_get_it() -> None:
+    schedule = draw(7, Terrain(), Options(calm=0.0), Bounds(), {"two": TRACE})
+    assert msgspec.json.decode(msgspec.json.encode(schedule), type=type(schedule)) == schedule
