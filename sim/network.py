@@ -1,17 +1,17 @@
 """The network of a simulated cluster: hosts with addresses, what lies between them, what goes wrong there.
 
-Owns hosts, the paths between them, who listens where, and the faults: partitions (each direction for itself),
-resets, jams, the death of processes and hosts. `wire` and `carrier` give a process the ports that production
-has. Delays are drawn from one generator for each path: the same seed gives the same network.
+Owns the processes on it and the faults: partitions (each direction for itself), resets, jams, the death of
+processes and hosts. `wire` and `carrier` give a process the ports that production has. Delays are drawn from
+one generator for each path: the same seed gives the same network.
 
-The rooms: `network_path` (times), `network_pipe` (a direction of a connection), `network_stream` (ZeroMQ's
-sockets), `network_tcp` (bulk), `network_wire` and `network_carrier` (the ports of `transport`).
+The rooms: `network_map` (addresses, ports), `network_path` (times), `network_pipe` (one direction of a
+connection), `network_stream` (ZeroMQ's sockets), `network_tcp` (bulk), `network_wire` and `network_carrier`
+(the ports of `transport`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
 import math
 import random
 from collections import Counter
@@ -21,18 +21,16 @@ from typing import TypeVar
 
 from sim.loop import SimLoop
 from sim.network_carrier import SimCarrier
-from sim.network_path import WITHIN_HOST, End, Host, Listener, Path, Profile, Station
+from sim.network_map import NetMap
+from sim.network_path import End, Path, Profile, Station
 from sim.network_pipe import Notes, Pipe, Silence
 from sim.network_wire import SimWire
 from sim.process_loop import ProcessLoop
-from transport.endpoint import endpoint as checked_endpoint
 from transport.keys import NodeKeys
-from transport.sockets import CannotListen
 from transport.wire import CONNECT_DEADLINE_S, GRACE_S
 
 T = TypeVar("T")
 
-FIRST_PORT = 30_000  # of those given away when no port is asked for
 ABRUPT = 0.5  # share of killed processes whose kernel resets a connection instead of closing it in order
 
 Files = Callable[[FilePath | str], bytes | memoryview]
@@ -63,12 +61,8 @@ class SimNet:
         """What happened how often: "lost in flight", "no credit", "silence", "partition", ..."""
         self._seed = rng.getrandbits(64)
         self._rng = random.Random(f"{self._seed}/deaths")
-        self._profile = profile or Profile()
-        self._hosts: dict[str, Host] = {}
-        self._by_address: dict[str, Host] = {}
-        self._paths: dict[tuple[str, str], Path] = {}
+        self.map = NetMap(self._seed, profile or Profile())
         self._stations: dict[tuple[asyncio.AbstractEventLoop, str], Station] = {}
-        self._targets: dict[str, tuple[str, int]] = {}  # endpoints as they were read
         self._pipes = 0
         self._numbers = 0
 
@@ -78,12 +72,7 @@ class SimNet:
         self, name: str, *, egress_bytes_s: float = math.inf, ingress_bytes_s: float = math.inf
     ) -> str:
         """A new host, which is up: its address. `egress_bytes_s`, `ingress_bytes_s`: of its network card."""
-        number = len(self._hosts) + 1
-        address = f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
-        self._hosts[name] = self._by_address[address] = Host(
-            name, address, FIRST_PORT, egress_bytes_s, ingress_bytes_s
-        )
-        return address
+        return self.map.add_host(name, egress_bytes_s, ingress_bytes_s)
 
     def wire(
         self,
@@ -102,7 +91,7 @@ class SimNet:
             self,
             self.station(process, host, name),
             name,
-            bind or f"tcp://{self._hosts[host].address}:0",
+            bind or f"tcp://{self.map.hosts[host].address}:0",
             keys,
             grace_s=grace_s,
             connect_deadline_s=connect_deadline_s,
@@ -121,7 +110,7 @@ class SimNet:
         """The place of a process on the network."""
         station = self._stations.get((process, host))
         if station is None:
-            station = self._stations[process, host] = Station(process, self._hosts[host], name)
+            station = self._stations[process, host] = Station(process, self.map.hosts[host], name)
             if isinstance(process, ProcessLoop):
                 process.at_death(lambda: self.process_died(process))
                 process.at_freeze(lambda frozen: self._freeze(process, frozen))
@@ -146,12 +135,12 @@ class SimNet:
 
     def host_died(self, name: str) -> None:
         """The power is off: it is silent from now on, and nobody is told."""
-        host = self._hosts[name]
+        host = self.map.hosts[name]
         if not host.up:
             return
         self._note("host died", name)
         host.up = False
-        for path in self._of_host(host):
+        for path in self.map.of_host(host):
             self._refresh(path)
         for (process, _), station in list(self._stations.items()):
             if station.host is host:
@@ -159,12 +148,12 @@ class SimNet:
 
     def host_back(self, name: str) -> None:
         """It is up again, at its address, and knows nothing of its connections."""
-        host = self._hosts[name]
+        host = self.map.hosts[name]
         if host.up:
             return
         self._note("host back", name)
         host.up = True
-        for path in self._of_host(host):
+        for path in self.map.of_host(host):
             self._refresh(path)
 
     # -- what lies between hosts --
@@ -172,38 +161,38 @@ class SimNet:
     def set_link(self, source: str, target: str, profile: Profile) -> None:
         """Treat what `source` sends to `target` like this from now on; the other direction stays."""
         self._note("link", source, target, repr(profile))
-        self.path(source, target).shape(profile)
+        self.map.path(source, target).shape(profile)
 
     def partition(self, source: str, target: str) -> None:
         """Let nothing of `source` reach `target`; the other direction stays. Nobody is told."""
         self._note("partition", source, target)
-        path = self.path(source, target)
+        path = self.map.path(source, target)
         path.cut = True
         self._refresh(path)
 
     def heal(self, source: str, target: str) -> None:
         """End a partition of that direction, and a jam between the two."""
         self._note("heal", source, target)
-        path, back = self.path(source, target), self.path(target, source)
+        path, back = self.map.path(source, target), self.map.path(target, source)
         path.cut = path.jammed = back.jammed = False
         self._refresh(path)
 
     def heal_all(self) -> None:
         """End every partition and jam."""
-        for source, target in list(self._paths):
+        for source, target in list(self.map.paths):
             self.heal(source, target)
 
     def reset(self, one: str, other: str) -> None:
         """Break every connection between two hosts; what is on its way is lost, new ones can be made."""
         self._note("reset", one, other)
-        for path in (self.path(one, other), self.path(other, one)):
+        for path in (self.map.path(one, other), self.map.path(other, one)):
             for flow in list(path.flows):
                 flow.end(End.RESET)
 
     def jam(self, one: str, other: str) -> None:
         """Break every connection between two hosts, and each new one as soon as it is made, until `heal`: a
         middlebox that lost its mind. Those who dial are answered, so nobody looks dead."""
-        self.path(one, other).jammed = self.path(other, one).jammed = True
+        self.map.path(one, other).jammed = self.map.path(other, one).jammed = True
         self.reset(one, other)
 
     # -- for the sockets --
@@ -212,38 +201,6 @@ class SimNet:
         """Differs at each call."""
         self._numbers += 1
         return self._numbers
-
-    def path(self, source: str, target: str) -> Path:
-        """The direction from one host to another."""
-        path = self._paths.get((source, target))
-        if path is None:
-            profile = WITHIN_HOST if source == target else self._profile
-            rng = random.Random(f"{self._seed}/{source}/{target}")
-            path = Path(self._hosts[source], self._hosts[target], profile, rng)
-            self._paths[source, target] = path
-        return path
-
-    def paths_to(self, station: Station, endpoint: str) -> tuple[Path, Path] | None:
-        """There and back; None when no host has that address."""
-        address, _ = self._target(endpoint)
-        host = station.host if address.startswith("127.") else self._by_address.get(address)
-        if host is None:
-            return None
-        return self.path(station.host.name, host.name), self.path(host.name, station.host.name)
-
-    def listener(self, host: Host, endpoint: str) -> Listener | None:
-        """Who listens there."""
-        return host.listeners.get(self._target(endpoint)[1])
-
-    def bind(self, station: Station, bind: str, listener: Listener) -> tuple[str, int]:
-        """Give a port away: the endpoint under which it is reached, and the port. Raises `CannotListen`."""
-        address, wanted = self._target(bind)
-        if address != station.host.address and not address.startswith("127."):
-            raise CannotListen(errno.EADDRNOTAVAIL, f"{bind}: host {station.host.name} has another address")
-        port = station.host.take_port(wanted, listener)
-        if port is None:
-            raise CannotListen(errno.EADDRINUSE, f"{bind}: another simulated process listens there")
-        return f"tcp://{address}:{port}", port
 
     def pipe(
         self, path: Path, source: Station, target: Station, bound: int, silence: Silence | None
@@ -276,9 +233,6 @@ class SimNet:
     def _of_process(self, process: asyncio.AbstractEventLoop) -> list[Station]:
         return [station for (loop, _), station in self._stations.items() if loop is process]
 
-    def _of_host(self, host: Host) -> list[Path]:
-        return [path for path in self._paths.values() if host in (path.source, path.target)]
-
     def _refresh(self, path: Path) -> None:
         blocked = path.cut or not (path.source.up and path.target.up)
         if blocked is path.blocked:
@@ -292,13 +246,6 @@ class SimNet:
                 flow.hold_up()
             else:
                 flow.go_on(now_s - path.blocked_since_s)
-
-    def _target(self, endpoint: str) -> tuple[str, int]:
-        target = self._targets.get(endpoint)
-        if target is None:
-            address, _, port = checked_endpoint(endpoint).removeprefix("tcp://").rpartition(":")
-            target = self._targets[endpoint] = (address, int(port))
-        return target
 
     def _note(self, what: str, *facts: str | int | float) -> None:
         self.counts[what] += 1

@@ -12,7 +12,7 @@ import random
 from dataclasses import dataclass
 from typing import Protocol
 
-RESEND_CAP = 6  # doublings of `resend_s`; TCP gives up later than anybody here waits
+RESEND_CAP = 4  # in a row: three seconds, after which heartbeats would break the connection
 
 
 @dataclass(frozen=True, slots=True)

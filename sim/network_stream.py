@@ -86,7 +86,7 @@ class SimRouter:
 
     def bind(self, bind: str) -> Peer:
         """Listen. Raises `CannotListen`."""
-        endpoint, self._port = self._net.bind(self.station, bind, self)
+        endpoint, self._port = self._net.map.bind(self.station, bind, self)
         return Peer(endpoint, self._keys.public if self._keys is not None else "")
 
     def listen(self, on_frames: Callable[[Route, Frames], None]) -> None:
@@ -217,7 +217,7 @@ class SimDealer:
 
     def _dial(self) -> None:
         """Begin an attempt; what comes of it is seen when its answer would be here."""
-        paths = self._net.paths_to(self._station, self._peer.endpoint)
+        paths = self._net.map.paths_to(self._station, self._peer.endpoint)
         if paths is None:
             self._again(SILENT_AGAIN_S)
             return
@@ -232,7 +232,7 @@ class SimDealer:
         if there.blocked or back.blocked:
             self._again(SILENT_AGAIN_S)
             return
-        router = self._net.listener(there.target, self._peer.endpoint)
+        router = self._net.map.listener(there.target, self._peer.endpoint)
         if there.jammed or back.jammed or router is None:
             self._again(self._pause_s)
             self._pause_s = min(2 * self._pause_s, AGAIN_MAX_S)

@@ -161,7 +161,7 @@ class SimBulkListener:
         return self._endpoint
 
     def open(self) -> None:
-        self._endpoint, self._port = self._net.bind(self.station, self._bind, self)
+        self._endpoint, self._port = self._net.map.bind(self.station, self._bind, self)
         self.station.sockets[self] = None
 
     async def accept(self) -> tuple[SimConnection, str]:
@@ -201,13 +201,13 @@ async def connect(net: SimNet, station: Station, endpoint: str, scale: float) ->
     loop = station.process
     began_s, again_s = loop.time(), SYN_AGAIN_S
     while loop.time() - began_s < SYN_LIMIT_S:
-        paths = net.paths_to(station, endpoint)
+        paths = net.map.paths_to(station, endpoint)
         if paths is not None:
             there, back = paths
             now_s = loop.time()
             await asyncio.sleep(back.message_s(there.message_s(now_s, 0), 0) - now_s)
             if not there.blocked and not back.blocked:
-                listener = net.listener(there.target, endpoint)
+                listener = net.map.listener(there.target, endpoint)
                 if listener is None:
                     raise ConnectionRefusedError(f"connection refused: nobody listens at {endpoint}")
                 if there.jammed or back.jammed:

@@ -14,6 +14,7 @@ from sim.loop import ProcessLoop, SimLoop
 from sim.network import SimNet
 from sim.network_path import Profile
 from tests.sim.simulated_network import now_s, until
+from transport.keys import NodeKeys
 from transport.wire import Link, Peer, Route, Sent
 
 PROFILES = st.builds(
@@ -300,6 +301,39 @@ def test_what_vanishes_and_what_comes_twice_is_said_by_the_profile(two: Two) -> 
         assert len(heard) - len(set(heard)) == two.net.counts["doubled"] > 50
 
     two.run(two.a, scenario)
+
+
+def test_a_key_that_is_revoked_is_heard_no_more_and_not_dialled() -> None:
+    loop = SimLoop()
+    net = SimNet(loop, random.Random(1), loop.trace)
+    keys = [NodeKeys.generate() for _ in range(2)]
+    ours, theirs = (NodeKeys(k.public, k.secret, frozenset(o.public for o in keys)) for k in keys)
+    heard = [Heard(), Heard()]
+    processes, wires = [], []
+    for host, own, ear in zip("ab", (ours, theirs), heard, strict=True):
+        net.add_host(host)
+        processes.append(loop.spawn(host, host))
+        wires.append(net.wire(processes[-1], host, host, keys=own))
+        wires[-1].listen(ear.on_frames, ear.on_link)
+    peer = wires[1].local
+
+    async def scenario() -> None:
+        wires[0].send(peer, [b"1"])
+        await until(lambda: heard[1].all == [1])
+        theirs.allowed.replace(frozenset({theirs.public}))
+        wires[0].send(peer, [b"2"])
+        await until(lambda: heard[0].links[-1] is Link.REJECTED)
+        assert heard[1].all == [1]
+        assert wires[1].refused["unknown-key"] == 1
+        theirs.allowed.replace(frozenset({theirs.public, ours.public}))
+        wires[0].send(peer, [b"3"])
+        await until(lambda: heard[1].all == [1, 3])
+        ours.allowed.replace(frozenset({ours.public}))
+        assert heard[0].links[-1] is Link.REJECTED
+        assert wires[0].send(peer, [b"4"]) is Sent.NO_ROUTE
+
+    loop.complete(processes[0], scenario(), 30.0)
+    loop.close()
 
 
 def test_the_same_seed_gives_the_same_network_and_another_one_another() -> None:
