@@ -351,7 +351,7 @@ class RolloutManager(Actor):
         instance.heard_s = self.ctx.now()  # its silence counts from here
         self._owed.moved()
         if instance.kind == "preemptible":
-            for batch in {log.batch for log in logs}:
+            for batch in dict.fromkeys(log.batch for log in logs):
                 self._clocks[batch].dispatched(self.ctx.now())
 
     async def _scored(self, event: Scored) -> None:

@@ -179,7 +179,7 @@ class TransferAgent(Actor):
         self._store.note(version, note)
         self._server.publish(version, self._store.content(version))
         self._have[version] = (manifest, model_config)
-        for old in set(self._have) - set(self._store.versions()):
+        for old in sorted(self._have.keys() - self._store.versions()):
             del self._have[old]
             self._server.retire(old)
 

@@ -1,0 +1,46 @@
+"""One seed gives one history: in every process, whatever its hash seed, whatever ran before in it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from small_system import SmallSystem, histories
+
+HERE = Path(__file__).parent
+SEEDS = ["3", "4"]
+
+
+def in_another_interpreter(hash_seed: str) -> list[str]:
+    env = {
+        **os.environ,
+        "PYTHONHASHSEED": hash_seed,
+        "PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")]),
+    }
+    done = subprocess.run(
+        [sys.executable, str(HERE / "small_system.py"), *SEEDS],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return done.stdout.splitlines()
+
+
+def test_two_interpreters_with_different_hash_seeds_live_the_same_history() -> None:
+    first, second = in_another_interpreter("1"), in_another_interpreter("4242")
+    assert len(first) == len(SEEDS)
+    assert first == second
+    here = histories([9, 5, *map(int, SEEDS)])  # other seeds before it leave nothing behind
+    assert [str(history) for history in here[2:]] == first
+    assert here[2].hash != here[3].hash
+
+
+def test_the_small_system_really_counts_dies_and_recovers() -> None:
+    history = SmallSystem(1).run()
+    assert history.faults >= 5
+    assert history.counted > 100
+    assert history.findings == 0
+    # What a client remembers was counted; of each client one may be counted and not remembered yet.
+    assert history.counted - 2 <= history.remembered <= history.counted

@@ -1,0 +1,164 @@
+"""What runs in the simulator cannot look past it: no clock, no randomness, no file, no thread but what it
+is given. Read from the source, so that a module is caught before any seed finds it."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+ADAPTERS = {
+    "actors/cluster/checkpoint_store.py": "checkpoints in files",
+    "actors/cluster/sealed.py": "writes whole folders or none",
+    "actors/engine/checkpoint.py": "reads model files",
+    "actors/engine/host.py": "maps images of weights into an engine",
+    "actors/engine/qwen3_config.py": "reads a model's config file",
+    "actors/reward/task.py": "reads the files of a tokenizer",
+    "actors/reward/worker.py": "the main of a scorer's process",
+    "actors/reward/worker_process.py": "starts a scorer's process and talks to it",
+    "actors/training/history.py": "the history file of a run",
+    "actors/training/new_model.py": "makes model files; a command, no actor",
+    "actors/training/trainer_files.py": "a trainer on torch and files",
+    "actors/weights/image_store.py": "images of weights in shared memory",
+    "supervisor/group_commit.py": "the thread of a journal",
+    "supervisor/journal_file.py": "reads journals of others",
+    "supervisor/machine.py": "the machine that this process runs on",
+    "supervisor/process.py": "child processes",
+    "supervisor/sqlite_journal.py": "journals in files",
+    "supervisor/sqlite_layout.py": "the tables of a journal's file",
+    "supervisor/standalone.py": "the edge of a process without a node agent",
+}
+"""Modules that stand at the edge to something real, and what that is. The simulator has another in its
+place, or never runs it."""
+
+BANNED_MODULES = {
+    "concurrent", "ctypes", "datetime", "fcntl", "mmap", "multiprocessing", "os", "psutil", "secrets",
+    "select", "shutil", "signal", "socket", "subprocess", "tempfile", "threading", "time", "uuid",
+}  # fmt: skip
+BANNED_CALLS = {"open", "input", "hash", "breakpoint"}
+"""`hash`: of a str it differs from process to process."""
+BANNED_ATTRIBUTES = {
+    "environ": "reads the environment",
+    "getenv": "reads the environment",
+    "read_text": "opens a file",
+    "read_bytes": "opens a file",
+    "write_text": "opens a file",
+    "write_bytes": "opens a file",
+    "mkdir": "touches files",
+    "rmdir": "touches files",
+    "iterdir": "looks at files",
+    "rglob": "looks at files",
+    "is_file": "looks at files",
+    "is_dir": "looks at files",
+    "to_thread": "starts a thread",
+    "run_in_executor": "starts a thread",
+    "call_soon_threadsafe": "is called by threads",
+    "create_subprocess_exec": "starts a process",
+    "create_subprocess_shell": "starts a process",
+    "open_connection": "opens a socket",
+    "start_server": "opens a socket",
+    "all_tasks": "has no order",
+    "as_completed": "has no order",
+    "TaskGroup": "cancels in no order",
+    "urandom": "draws without a seed",
+}
+
+
+def modules(*floors: str) -> list[Path]:
+    return [path for floor in floors for path in sorted((ROOT / floor).rglob("*.py"))]
+
+
+def ways_out(tree: ast.Module) -> Iterator[str]:
+    """Everything in a module that would make a run differ from its repetition."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for name in node.names:
+                if name.name.partition(".")[0] in BANNED_MODULES:
+                    yield f"line {node.lineno}: imports {name.name}"
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            if node.module.partition(".")[0] in BANNED_MODULES:
+                yield f"line {node.lineno}: imports from {node.module}"
+            if node.module == "random" and any(name.name != "Random" for name in node.names):
+                yield f"line {node.lineno}: draws from the global generator"
+        elif isinstance(node, ast.Attribute):
+            if node.attr in BANNED_ATTRIBUTES:
+                yield f"line {node.lineno}: .{node.attr} {BANNED_ATTRIBUTES[node.attr]}"
+            elif isinstance(node.value, ast.Name) and node.value.id == "random" and node.attr != "Random":
+                yield f"line {node.lineno}: random.{node.attr} draws from the global generator"
+        elif isinstance(node, ast.Call):
+            if isinstance(node.func, ast.Name) and node.func.id in BANNED_CALLS:
+                yield f"line {node.lineno}: calls {node.func.id}()"
+            if isinstance(node.func, ast.Attribute) and node.func.attr == "unlink" and not node.args:
+                yield f"line {node.lineno}: .unlink() touches files"  # with an argument it unties two actors
+        elif isinstance(node, ast.For | ast.AsyncFor | ast.comprehension) and _unordered(node.iter):
+            yield f"line {node.iter.lineno}: goes over a set, which has no order"
+    for node in tree.body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            for call in ast.walk(node.value):
+                if isinstance(call, ast.Call) and ast.unparse(call.func) in {"itertools.count", "count"}:
+                    yield f"line {node.lineno}: a count of the whole process goes on from run to run"
+
+
+def _unordered(source: ast.expr) -> bool:
+    if isinstance(source, ast.Set | ast.SetComp):
+        return True
+    if isinstance(source, ast.BinOp) and isinstance(source.op, ast.BitOr | ast.BitAnd | ast.Sub | ast.BitXor):
+        return _unordered(source.left) or _unordered(source.right) or _keys(source.left)
+    return isinstance(source, ast.Call) and ast.unparse(source.func) in {"set", "frozenset"}
+
+
+def _keys(source: ast.expr) -> bool:
+    return (
+        isinstance(source, ast.Call) and isinstance(source.func, ast.Attribute) and source.func.attr == "keys"
+    )
+
+
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), filename=str(path))
+
+
+PURE = [path for path in modules("actors", "supervisor") if str(path.relative_to(ROOT)) not in ADAPTERS]
+
+
+@pytest.mark.parametrize("path", PURE, ids=lambda path: str(path.relative_to(ROOT)))
+def test_an_actor_a_policy_and_their_runtime_touch_the_world_through_their_context_only(path: Path) -> None:
+    assert not list(ways_out(parsed(path)))
+
+
+@pytest.mark.parametrize("name", sorted(ADAPTERS))
+def test_every_adapter_is_one_and_holds_no_actor(name: str) -> None:
+    """The list does not outgrow its reasons, and nobody hides an actor behind it."""
+    tree = parsed(ROOT / name)
+    assert list(ways_out(tree)), f"{name} touches nothing: take it off the list"
+    bases = [
+        ast.unparse(base) for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for base in node.bases
+    ]
+    assert "Actor" not in bases, f"{name} holds an actor: move what it touches elsewhere"
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("import time", "imports time"),
+        ("from os import path", "imports from os"),
+        ("import random\nrandom.random()", "global generator"),
+        ("from random import choice", "global generator"),
+        ("open('x')", "calls open()"),
+        ("path.read_text()", "opens a file"),
+        ("hash('a')", "calls hash()"),
+        ("for x in {1, 2}: pass", "no order"),
+        ("[x for x in set(y) - set(z)]", "no order"),
+        ("for x in a.keys() & b: pass", "no order"),
+        ("import itertools\nNUMBERS = itertools.count(1)", "from run to run"),
+        ("import asyncio\nasyncio.TaskGroup()", "no order"),
+    ],
+)
+def test_each_way_out_is_seen(source: str, why: str) -> None:
+    assert any(why in found for found in ways_out(ast.parse(source)))
+
+
+def test_a_seeded_generator_and_a_sorted_set_are_fine() -> None:
+    fine = "import random\nrng = random.Random('1/x')\nfor x in sorted(set(y)): rng.random()"
+    assert not list(ways_out(ast.parse(fine)))
