@@ -39,6 +39,12 @@ class Profile:
     vanish: float = 0.0
     double: float = 0.0
 
+    def __post_init__(self) -> None:
+        if min(self.latency_s, self.jitter_s, self.resend_s) < 0 or self.rate_bytes_s <= 0:
+            raise ValueError(f"{self}: times are 0 and more, a rate is more than 0")
+        if not all(0 <= share <= 1 for share in (self.loss, self.vanish, self.double)):
+            raise ValueError(f"{self}: a share is between 0 and 1")
+
 
 WITHIN_HOST = Profile(latency_s=0.00003, jitter_s=0.00002)
 """Between processes of one host: measured round trips of loopback TCP are 60 to 120 us."""

@@ -336,6 +336,12 @@ def test_a_key_that_is_revoked_is_heard_no_more_and_not_dialled() -> None:
     loop.close()
 
 
+@pytest.mark.parametrize("wrong", [{"latency_s": -1}, {"rate_bytes_s": 0}, {"loss": 1.5}, {"double": -0.1}])
+def test_a_profile_that_means_nothing_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="Profile"):
+        Profile(**wrong)
+
+
 def test_the_same_seed_gives_the_same_network_and_another_one_another() -> None:
     def history(seed: int) -> str:
         two = Two(seed, Profile(loss=0.05, jitter_s=0.01))
