@@ -105,6 +105,8 @@ class Upkeep:
         owing, self._owing = self._owing, []
         for end in owing:
             end.owing = False
+            if self._table.ends.get(end.to) is not end:
+                continue  # it has ended: to say this would dial its peer anew, or speak on the next link
             if end.owes and end.acknowledge() is Sent.NO_CREDIT:
                 self.owe(end)
 

@@ -126,7 +126,8 @@ class SmallSystem:
         self.loop.run(until_s=SECONDS)
         facts = [self.count(host) for host in HOSTS]
         self.loop.trace.note("end", self.loop.turns, *facts)
-        history = History(
+        self.loop.close()
+        return History(
             self.loop.trace.hash,
             self.loop.turns,
             facts[0],
@@ -134,8 +135,6 @@ class SmallSystem:
             self.faults,
             len(self.loop.findings),
         )
-        self.loop.close()
-        return history
 
     def start(self, host: str) -> None:
         process = self.lives[host] = self.loop.spawn(f"{host}/main", host)
@@ -169,9 +168,11 @@ class SmallSystem:
     def fault(self) -> None:
         host = self.rng.choice(HOSTS)
         process = self.lives[host]
-        self.faults += 1
+        self.faults += process.alive
         if process.frozen:
             process.thaw()
+        elif not process.alive:
+            pass  # it starts again already
         elif self.rng.random() < 0.5:
             process.freeze()
             self.loop.call_later(self.rng.uniform(0.1, 3.0), process.thaw)

@@ -226,7 +226,7 @@ def test_a_flipped_bit_is_refused_with_the_name_of_the_journal() -> None:
 Step = tuple[str, str, int, int]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     steps=st.lists(
         st.tuples(

@@ -354,6 +354,26 @@ async def test_forgetting_a_peer_drops_what_waits_and_the_next_send_dials_anew(c
     assert a.events == [Link.UP, Link.UP]
 
 
+async def test_an_ended_link_says_nothing_more_and_dials_nobody(eventually) -> None:
+    """What it owed when it ended must not go out on the next link, nor open one."""
+    carrier = Loopback()
+    limits = LinkLimits(ack_delay_s=0.2)
+    a, b = Process(carrier, "a", 1, limits), Process(carrier, "b", 2, limits)
+    b.answers = True
+    a.links.send(b.local, numbered(0, Mode.ASK))
+    await eventually(lambda: a.got == [0])  # the reply is here: `a` owes its acknowledgement
+    heard: list[bytes] = []
+    deliver = b.wire.deliver
+    b.wire.deliver = lambda route, parts: heard.extend(parts) or deliver(route, parts)  # type: ignore[method-assign]
+    a.links.forget(b.local)
+    await asyncio.sleep(0.3)
+    assert not heard
+    a.links.send(b.local, numbered(1, Mode.ASK))
+    await eventually(lambda: a.got == [0, 1])
+    assert not b.links.refused
+    await carrier.close()
+
+
 async def test_nothing_is_timed_while_all_is_quiet(eventually) -> None:
     carrier = Loopback()
     a = Process(carrier, "a", 1)
