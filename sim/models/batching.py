@@ -1,0 +1,270 @@
+"""Continuous batching on a modelled engine: who executes, who waits, what a turn yields, how long it takes.
+
+Owns admission, retraction and the rows of a frame. Pure: numpy and arithmetic, no clock, no messages.
+
+- Requests wait first come, first served, and enter while a slot and room in the cache are free. Entering
+  costs the prefill of what is not cached: samples of a group share their prompt while one of them executes.
+- A turn decodes `frame_rows` rows for each request (fewer for one that ends), and is one frame. With
+  `token_scale` s a row stands for s tokens of the modelled model: lengths, cache and time count s times as
+  much as what is sent.
+- When the cache cannot take the rows of the next turn, requests are retracted, those with the shortest
+  response first, as SGLang does: they wait again, in front, keep their tokens, and pay a prefill later.
+
+What `frame_rows` and `token_scale` above 1 change, against one frame a decode step:
+- tokens become visible at the end of a turn, up to `frame_rows * token_scale` decode steps later, and as many
+  are lost with the instance if it dies in the turn; orders (aborts, new requests, weights) wait as long;
+- slots and cache that become free within a turn stay unused until it ends;
+- with `token_scale` s, lengths are whole multiples of s tokens.
+The time of a turn is exact: steps are summed with the rows and the context of each of them.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actors.engine.engine import StepOutput
+from sim.models.engine_cost import EngineCost
+from sim.models.tokens import tokens_at
+from transport.token_frame import MAX_ROWS, Flag
+
+_HELD = np.dtype(
+    [
+        ("ticket", np.uint32),
+        ("key", np.uint64),
+        ("prompt_id", np.uint64),
+        ("prompt", np.int64),
+        ("made", np.int64),
+        ("end", np.int64),
+        ("age", np.int64),
+        ("fresh", np.bool_),
+    ]
+)
+_ENDED = int(Flag.ABORTED | Flag.NO_TOKEN)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of one instance. slots: requests decoded together. cache_tokens: of the modelled model, over all copies
+    of it. reserve_tokens: kept free for each running request when another enters."""
+
+    slots: int
+    cache_tokens: int
+    reserve_tokens: int = 0
+    frame_rows: int = 1
+    token_scale: int = 1
+    replicas: int = 1
+
+    def __post_init__(self) -> None:
+        if min(self.slots, self.cache_tokens, self.frame_rows, self.token_scale, self.replicas) < 1:
+            raise ValueError(f"{self}: everything but the reserve must be at least 1")
+        if self.slots > MAX_ROWS // 2:
+            raise ValueError(f"{self.slots} slots are too many, at most {MAX_ROWS // 2} fit a token frame")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A request to decode; lengths in rows. `key` makes its tokens; of its `end` rows it has `made`."""
+
+    ticket: int
+    key: int
+    prompt_id: int
+    prompt: int
+    made: int
+    end: int
+
+
+@dataclass(slots=True)
+class BatchCounts:
+    """Sums since the engine was made; tokens are of the modelled model."""
+
+    turns: int = 0
+    decode_steps: int = 0
+    tokens_generated: int = 0
+    tokens_prefilled: int = 0
+    retractions: int = 0
+
+
+class ContinuousBatch:
+    """See the module."""
+
+    def __init__(self, cost: EngineCost, limits: Limits, *, vocabulary: int) -> None:
+        self.cost, self.limits = cost, limits
+        self.counts = BatchCounts()
+        self._vocabulary = vocabulary
+        self._held: NDArray[np.void] = np.zeros(0, _HELD)
+        self._waiting: dict[int, Entry] = {}  # in order
+        self._aborted: dict[int, None] = {}
+        self._admitted = 0
+
+    @property
+    def executing(self) -> int:
+        return len(self._held)
+
+    @property
+    def pending(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def idle(self) -> bool:
+        return not (len(self._held) or self._waiting or self._aborted)
+
+    @property
+    def context_tokens(self) -> int:
+        """Tokens in the cache now, of the modelled model."""
+        return int((self._held["prompt"] + self._held["made"]).sum()) * self.limits.token_scale
+
+    def knows(self, ticket: int) -> bool:
+        """This ticket waits or executes."""
+        return ticket in self._waiting or bool((self._held["ticket"] == ticket).any())
+
+    def add(self, entries: Iterable[Entry]) -> None:
+        """Queue them, in order."""
+        for entry in entries:
+            self._waiting[entry.ticket] = entry
+
+    def abort(self, tickets: Sequence[int]) -> None:
+        """End these tickets, waiting, executing or unknown; the next turn has a row for each."""
+        if not tickets:
+            return
+        for ticket in tickets:
+            self._waiting.pop(ticket, None)
+            self._aborted[ticket] = None
+        self._held = self._held[~np.isin(self._held["ticket"], np.array(tickets, np.uint32))]
+
+    def drain(self) -> None:
+        """Abort everything."""
+        self.abort([*self._held["ticket"].tolist(), *self._waiting])
+
+    def turn(self) -> tuple[StepOutput, float]:
+        """One frame, and the seconds that it takes."""
+        seconds = self._admit()
+        ends = list(self._aborted)[: MAX_ROWS - len(self._held)]
+        for ticket in ends:
+            del self._aborted[ticket]
+        steps = self._steps(MAX_ROWS - len(ends))
+        seconds += self._decode_s(steps)
+        output = self._rows(ends, steps)
+        held = self._held
+        held["made"] += steps
+        held["fresh"] = False
+        self._held = held[held["made"] < held["end"]]
+        counts, scale = self.counts, self.limits.token_scale
+        counts.turns += 1
+        counts.decode_steps += int(steps.max(initial=0)) * scale
+        counts.tokens_generated += int(steps.sum()) * scale
+        return output, seconds
+
+    def _admit(self) -> float:
+        """Let waiting requests in; the seconds of their prefill."""
+        limits, held = self.limits, self._held
+        entering: list[Entry] = []
+        if not self._waiting or len(held) >= limits.slots:
+            return 0.0
+        room = limits.cache_tokens - self.context_tokens - limits.reserve_tokens * len(held)
+        cached = set(held["prompt_id"].tolist())
+        tokens = pairs = 0.0
+        for entry in self._waiting.values():
+            context = (entry.prompt + entry.made) * limits.token_scale
+            if len(held) + len(entering) >= limits.slots:
+                break
+            if context + limits.reserve_tokens > room and (entering or len(held)):
+                break
+            room -= context + limits.reserve_tokens
+            known = entry.prompt * limits.token_scale if entry.prompt_id in cached else 0
+            cached.add(entry.prompt_id)
+            tokens += context - known
+            pairs += (context * context - known * known) / 2
+            entering.append(entry)
+        for entry in entering:
+            del self._waiting[entry.ticket]
+        self._hold(entering)
+        self.counts.tokens_prefilled += int(tokens)
+        return self.cost.prefill(tokens / limits.replicas, pairs / limits.replicas)
+
+    def _hold(self, entries: list[Entry]) -> None:
+        new = np.zeros(len(entries), _HELD)
+        for row, entry in enumerate(entries):
+            self._admitted += 1
+            new[row] = (
+                entry.ticket,
+                entry.key,
+                entry.prompt_id,
+                entry.prompt,
+                entry.made,
+                entry.end,
+                self._admitted,
+                True,
+            )
+        self._held = np.concatenate((self._held, new))
+
+    def _steps(self, most_rows: int) -> NDArray[np.int64]:
+        """Rows of each request in this turn; those for whom the cache has no room are retracted."""
+        held, limits = self._held, self.limits
+        if not len(held):
+            return np.zeros(0, np.int64)
+        each = max(1, min(limits.frame_rows, most_rows // len(held)))
+        steps: NDArray[np.int64] = np.minimum(held["end"] - held["made"], each)
+        sizes = (held["prompt"] + held["made"] + steps) * limits.token_scale
+        excess = int(sizes.sum()) - limits.cache_tokens
+        if excess <= 0 or len(held) == 1:
+            return steps
+        order = np.lexsort((-held["age"], held["made"]))  # shortest response first, the youngest of equals
+        freed = np.cumsum(sizes[order])
+        count = min(int(np.searchsorted(freed, excess)) + 1, len(held) - 1)
+        self._retract(held[order[:count]])
+        kept = np.ones(len(held), np.bool_)
+        kept[order[:count]] = False
+        self._held = held[kept]
+        return steps[kept]
+
+    def _retract(self, gone: NDArray[np.void]) -> None:
+        again = {
+            int(one["ticket"]): Entry(
+                ticket=int(one["ticket"]),
+                key=int(one["key"]),
+                prompt_id=int(one["prompt_id"]),
+                prompt=int(one["prompt"]),
+                made=int(one["made"]),
+                end=int(one["end"]),
+            )
+            for one in gone[np.argsort(gone["age"])]
+        }
+        self._waiting = again | self._waiting
+        self.counts.retractions += len(again)
+
+    def _decode_s(self, steps: NDArray[np.int64]) -> float:
+        """Seconds of the turn's decode steps: stretches of equal rows, each linear in its context."""
+        if not len(steps):
+            return 0.0
+        scale, copies = self.limits.token_scale, self.limits.replicas
+        context = (self._held["prompt"] + self._held["made"]) * scale
+        seconds, done = 0.0, 0
+        for until in np.unique(steps).tolist():
+            active = steps >= until
+            rows, count = int(active.sum()), (until - done) * scale
+            middle = int(context[active].sum()) + rows * (done * scale + (count - 1) / 2)
+            seconds += count * self.cost.decode(rows / copies, middle / copies)
+            done = until
+        return seconds
+
+    def _rows(self, ends: list[int], steps: NDArray[np.int64]) -> StepOutput:
+        """The last rows of aborted tickets, then those of each request together, in the order of slots."""
+        held, total, first = self._held, int(steps.sum()), len(ends)
+        which = np.repeat(np.arange(len(held)), steps)
+        after = np.cumsum(steps)
+        offsets = np.arange(total) - np.repeat(after - steps, steps)
+        drawn = tokens_at(held["key"][which], held["made"][which] + offsets, self._vocabulary)
+        flags = np.zeros(total, np.uint8)
+        flags[(after - steps)[held["fresh"]]] |= np.uint8(Flag.FIRST)
+        flags[(after - 1)[held["made"] + steps == held["end"]]] |= np.uint8(Flag.FINISHED)
+        if not ends:
+            return StepOutput(held["ticket"][which], *drawn, flags)
+        none = np.zeros(first, np.uint8)
+        return StepOutput(
+            tickets=np.concatenate((np.array(ends, np.uint32), held["ticket"][which])),
+            tokens=np.concatenate((none.astype(np.uint32), drawn[0])),
+            logprobs=np.concatenate((none.astype(np.float32), drawn[1])),
+            flags=np.concatenate((none + np.uint8(_ENDED), flags)),
+        )

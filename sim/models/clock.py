@@ -1,0 +1,33 @@
+"""The clock that models spend time on: the port of a simulated process's meter.
+
+Owns the words. A model computes at once and says what it would have taken; whoever runs it lets that much
+virtual time pass before the result, and its effects, are seen.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Of the work that runs now."""
+
+    def spend(self, seconds: float) -> None:
+        """The work takes this much longer."""
+
+    def then(self, effect: Callable[[], None]) -> None:
+        """Do this when the time of the work is over; never, if its process dies before."""
+
+
+class Immediate:
+    """A clock for tests and tools: effects happen at once, `spent_s` is the sum."""
+
+    def __init__(self) -> None:
+        self.spent_s = 0.0
+
+    def spend(self, seconds: float) -> None:
+        """See `Clock`."""
+        self.spent_s += seconds
+
+    def then(self, effect: Callable[[], None]) -> None:
+        """See `Clock`."""
+        effect()

@@ -1,0 +1,122 @@
+"""A modelled engine: `actors.engine.turn.EngineHost` that decodes by arithmetic.
+
+Owns what a worker's orders do to the batch, and the checks that a real engine makes. Which tokens come, how
+many, and when is `tokens`, `lengths` and `batching`. An image is read and compared before it is served: an
+engine never serves bytes that nobody published.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from actors.engine.turn import Orders, Refusal, Turn
+from actors.rollout.messages import Work
+from actors.weights.messages import Fetched
+from sim.models.batching import ContinuousBatch, Entry, Limits
+from sim.models.clock import Clock
+from sim.models.engine_cost import EngineCost
+from sim.models.lengths import LengthLaw
+from sim.models.tokens import request_key
+from sim.models.weight_bytes import BrokenImage, weights_of
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """What is modelled. load_s: of one load of weights. max_tokens: of prompt and response together, in rows,
+    as the settings have it; tokens_follow_weights: other weights give other tokens, as with a real model."""
+
+    cost: EngineCost
+    limits: Limits
+    law: LengthLaw
+    vocabulary: int
+    load_s: float
+    max_tokens: int
+    max_pending: int = 4096
+    tokens_follow_weights: bool = False
+
+
+class SimEngineHost:
+    """See the module.
+
+    Args:
+        engine: what is modelled.
+        memory: the host's, where images lie.
+        clock: of this process.
+    """
+
+    def __init__(self, engine: Engine, memory: Mapping[Path, bytes], clock: Clock) -> None:
+        self._engine, self._memory, self._clock = engine, memory, clock
+        self.batch = ContinuousBatch(engine.cost, engine.limits, vocabulary=engine.vocabulary)
+        self._version: int | None = None
+        self._root = b""
+        self._weights = b""
+
+    def turn(self, orders: Orders) -> Turn:
+        """See `EngineHost`. Raises `BrokenImage` for an image that nobody can have published."""
+        if orders.load is not None:
+            self._load(orders.load)
+        if self._version is None:
+            refusals = [Refusal(_tickets(work), "it has no weights yet") for _, work in orders.adds]
+            return Turn(None, refusals, None, b"", idle=True)
+        self.batch.abort(orders.aborts)
+        refusals = [
+            Refusal(_tickets(work), why)
+            for version, work in orders.adds
+            if (why := self._add(version, work)) is not None
+        ]
+        output = None
+        if not self.batch.idle:
+            output, seconds = self.batch.turn()
+            self._clock.spend(seconds)
+        return Turn(output, refusals, self._version, self._root, self.batch.idle)
+
+    def _load(self, fetched: Fetched) -> None:
+        self._clock.spend(self._engine.load_s)
+        image = self._memory.get(Path(fetched.path))
+        if image is None:
+            raise BrokenImage(f"{fetched.path} is gone: it was evicted while it was to be loaded")
+        self.batch.drain()
+        self._weights = weights_of(image)
+        self._version, self._root = fetched.version, fetched.root
+
+    def _add(self, version: int, work: list[Work]) -> str | None:
+        """Take the work, or say why none of it is taken."""
+        if version != self._version:
+            return f"it serves version {self._version}, not {version}"
+        batch, engine = self.batch, self._engine
+        if batch.pending + len(work) > engine.max_pending:
+            return f"{batch.pending} requests wait and {len(work)} more came, {engine.max_pending} fit"
+        entries = [self._entry(one) for one in work]
+        for one, entry in zip(work, entries, strict=True):
+            if batch.knows(entry.ticket):
+                return f"ticket {entry.ticket}: this ticket is being served already"
+            if not entry.prompt:
+                return f"ticket {entry.ticket}: the prompt is empty: there is nothing to continue"
+            if entry.made >= one.max_new_tokens:
+                return f"ticket {entry.ticket}: its prefix has all of its {one.max_new_tokens} tokens already"
+            longest = entry.prompt + one.max_new_tokens
+            if (
+                longest > engine.max_tokens
+                or longest * engine.limits.token_scale > engine.limits.cache_tokens
+            ):
+                return f"ticket {entry.ticket}: {longest} tokens are more than the engine holds"
+        batch.add(entries)
+        return None
+
+    def _entry(self, work: Work) -> Entry:
+        prompt = int.from_bytes(hashlib.blake2b(work.prompt, digest_size=8).digest(), "little")
+        made = len(work.prefix) // 4
+        weights = self._weights if self._engine.tokens_follow_weights else b""
+        return Entry(
+            ticket=work.ticket,
+            key=request_key(work.seed, weights),
+            prompt_id=prompt,
+            prompt=len(work.prompt) // 4,
+            made=made,
+            end=max(made + 1, self._engine.law.length(work.seed, prompt, work.max_new_tokens)),
+        )
+
+
+def _tickets(work: list[Work]) -> list[int]:
+    return [one.ticket for one in work]

@@ -1,0 +1,159 @@
+"""Finds the constants of the models in what a run measured, and says how well they fit.
+
+Owns the regression and the readers of logs. Pure but for reading a history.
+
+A decode step is linear in its rows and their context, a prefill in its tokens, a training step in its
+micro-batches and tokens; so each fit is a least-squares problem with coefficients that cannot be negative,
+solved for relative errors (a short step counts as much as a long one). Errors are of steps that were held
+back: every fourth one is predicted and not fitted.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actors.training.records import AnyRecord, Sample, Step
+from sim.models.engine_cost import EngineCost
+from sim.models.training_cost import TrainingCost
+
+HELD_BACK = 4  # every fourth measurement is kept for the error
+LEAST_MEASUREMENTS = 8
+
+
+class TooLittle(ValueError):
+    """Not enough measurements to fit anything; the text says how many there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStep:
+    """One measured step of an engine: requests decoded (a mean, where it is of several steps), their context
+    in tokens, tokens prefilled before."""
+
+    seconds: float
+    rows: float
+    context: float = 0.0
+    prefilled: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingStep:
+    """One measured step of a trainer: time of forward, backward and optimizer; what went in."""
+
+    seconds: float
+    tokens: int
+    micro_batches: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class FitError:
+    """How far predictions of held-back measurements are off, as shares of what was measured.
+
+    median, p90: of the absolute errors. bias: of all seconds together, above 0 where too long is predicted.
+    """
+
+    median: float
+    p90: float
+    bias: float
+    fitted: int
+    held_back: int
+
+    def __str__(self) -> str:
+        return (
+            f"median error {self.median:.1%}, 90th percentile {self.p90:.1%}, bias {self.bias:+.1%} over "
+            f"{self.held_back} steps held back from {self.fitted} fitted"
+        )
+
+
+def fit_engine(steps: Sequence[EngineStep]) -> tuple[EngineCost, FitError]:
+    """The engine that explains the steps. What is read once a step, weights or not, is one constant. A
+    coefficient that the steps cannot tell from none is 0. Raises `TooLittle`."""
+    columns = [
+        [float(step.rows > 0), step.rows, step.context, float(step.prefilled > 0), step.prefilled]
+        for step in steps
+    ]
+    found, error = _fit(columns, [step.seconds for step in steps])
+    return (
+        EngineCost(
+            step_s=found[0],
+            row_s=found[1],
+            context_read_s=found[2],
+            prefill_s=found[3],
+            prefill_token_s=found[4],
+        ),
+        error,
+    )
+
+
+def fit_training(steps: Sequence[TrainingStep], start: TrainingCost) -> tuple[TrainingCost, FitError]:
+    """`start` with the constants that explain the steps: of a token, of a micro-batch, of a step. What
+    micro-batches and steps cost can be told apart only where their number varies. Raises `TooLittle`."""
+    varies = len({step.micro_batches for step in steps}) > 1
+    columns = [[1.0, step.tokens, step.micro_batches if varies else 0.0] for step in steps]
+    found, error = _fit(columns, [step.seconds for step in steps])
+    cost = replace(start, step_s=found[0], token_s=found[1], pair_s=0.0, micro_batch_s=found[2])
+    return cost, error
+
+
+def engine_steps(records: Iterable[AnyRecord]) -> list[EngineStep]:
+    """Mean decode steps of an instance, from a history's looks at the fleet: with n requests on each of k
+    serving instances a step took n / (tokens per second of one instance). Looks at which nothing was decoded,
+    or requests waited for a slot that just became free, say nothing and are left out."""
+    looks = [record for record in records if isinstance(record, Sample)]
+    steps = []
+    for before, look in pairwise(looks):
+        steady = before.serving == look.serving > 0 and before.executing > 0 and look.executing > 0
+        if steady and look.tokens_per_s > 0:
+            rows = (before.executing + look.executing) / 2 / look.serving
+            if rows >= 1:
+                steps.append(EngineStep(rows * look.serving / look.tokens_per_s, rows))
+    return steps
+
+
+def training_steps(records: Iterable[AnyRecord], micro_batches: int = 1) -> list[TrainingStep]:
+    """The training part of each step of a history; it does not tell how many micro-batches there were."""
+    return [
+        TrainingStep(record.training_s, record.tokens, micro_batches)
+        for record in records
+        if isinstance(record, Step) and record.training_s > 0
+    ]
+
+
+def _fit(columns: Sequence[Sequence[float]], seconds: Sequence[float]) -> tuple[list[float], FitError]:
+    if len(seconds) < LEAST_MEASUREMENTS:
+        raise TooLittle(
+            f"{len(seconds)} measurements are too few to fit, {LEAST_MEASUREMENTS} are needed: run longer"
+        )
+    table, times = np.array(columns, float), np.array(seconds, float)
+    held = np.arange(len(times)) % HELD_BACK == HELD_BACK - 1
+    found = _not_negative(table[~held] / times[~held, None], np.ones(int((~held).sum())))
+    off = table[held] @ found / times[held] - 1.0
+    total = float((table[held] @ found).sum() / times[held].sum()) - 1.0
+    error = FitError(
+        median=float(np.median(np.abs(off))),
+        p90=float(np.quantile(np.abs(off), 0.9)),
+        bias=total,
+        fitted=int((~held).sum()),
+        held_back=int(held.sum()),
+    )
+    return [float(value) for value in found], error
+
+
+def _not_negative(table: NDArray[np.float64], goal: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Least squares without negative coefficients: the most negative one is left out, until none is.
+
+    Not always the best such solution, as Lawson and Hanson's is, but the same for the handful of columns here
+    that do not oppose each other, and no more than a page.
+    """
+    scale = np.abs(table).max(axis=0)
+    used = [column for column in range(table.shape[1]) if scale[column] > 0]
+    found = np.zeros(table.shape[1])
+    while used:
+        part = np.linalg.lstsq(table[:, used] / scale[used], goal, rcond=None)[0]
+        if part.min() >= 0:
+            found[used] = part / scale[used]
+            return found
+        del used[int(part.argmin())]
+    return found

@@ -1,0 +1,135 @@
+"""What the actors of a simulated host are fitted with: `nodeagent.fittings.Fittings` on models.
+
+Owns the making, as the real side does for files, devices and processes. What is kept outlives the process
+that made it: in the host's memory, or in what survives the host.
+"""
+
+import random
+from collections.abc import MutableMapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from actors.cluster.messages import Inventory
+from actors.reward.scoring import WorkerSpec
+from actors.training.records import AnyRecord
+from configs import trace
+from configs.schema import Config
+from configs.trace import Trace
+from sim.models.clock import Clock
+from sim.models.engine_host import SimEngineHost
+from sim.models.history_memory import SimHistory
+from sim.models.image_memory import SimImages
+from sim.models.plant import Plant
+from sim.models.rig import Rig
+from sim.models.saved_memory import SimCheckpoints, SimCopies
+from sim.models.scorer import ScorerFaults, SimScorer
+from sim.models.trainer_work import SimTrainerWork, first_weights
+
+HOST_CORES = 16
+HOST_MEMORY_BYTES = 256 * 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Where things lie. memory: of the host (images, host copies), gone with it. durable: what survives the
+    host (checkpoints). histories: of runs, by their path."""
+
+    memory: MutableMapping[Path, bytes] = field(default_factory=dict)
+    durable: MutableMapping[Path, bytes] = field(default_factory=dict)
+    histories: MutableMapping[Path, list[AnyRecord]] = field(default_factory=dict)
+
+
+class SimFittings:
+    """See the module.
+
+    Args:
+        plant: what the run is modelled on.
+        rig: of this host.
+        kept: of this host.
+        clock: of this process; what is spent on it is the time of the offloaded work that runs.
+        name: of this host.
+        purpose: names the draws of this process; never the same for two of them.
+        faults: of verifiers on this host, ordered and counted.
+    """
+
+    def __init__(
+        self,
+        plant: Plant,
+        rig: Rig,
+        kept: Kept,
+        clock: Clock,
+        *,
+        name: str,
+        purpose: str,
+        faults: ScorerFaults | None = None,
+    ) -> None:
+        self.plant, self.rig, self.kept = plant, rig, kept
+        self.faults = faults or ScorerFaults()
+        self._clock, self._name, self._purpose = clock, name, purpose
+        self._scorers = 0
+
+    def prepare(self, kind: str) -> None:
+        """See `Fittings`: models need no loading."""
+
+    def inventory(self) -> Inventory:
+        """See `Fittings`."""
+        return Inventory(
+            hostname=self._name,
+            cores=HOST_CORES,
+            memory_bytes=HOST_MEMORY_BYTES,
+            gpus=(self.rig.device.title,) * self.rig.devices,
+        )
+
+    def trace(self, name: str) -> Trace:
+        """See `Fittings`."""
+        return trace.read(name)
+
+    def engine_host(self, config: Config) -> SimEngineHost:
+        """See `Fittings`."""
+        return SimEngineHost(self.plant.engine(config, self.rig), self.kept.memory, self._clock)
+
+    def trainer_work(
+        self, config: Config, model_dir: Path, store_dir: Path, state_dir: Path
+    ) -> SimTrainerWork:
+        """See `Fittings`. The initial weights follow from the job's seed, whatever `model_dir` holds."""
+        return SimTrainerWork(
+            self.plant.trainer(self.rig),
+            first=first_weights(config.job.seed),
+            images=self.image_store(store_dir),
+            copies=self.host_copies(state_dir),
+            places=(self.kept.memory, self.kept.durable),
+            model_config=self.plant.model_config,
+            image_bytes=self.plant.image_bytes,
+            token_scale=self.plant.token_scale,
+            clock=self._clock,
+        )
+
+    def image_store(self, store_dir: Path) -> SimImages:
+        """See `Fittings`."""
+        return SimImages(self.kept.memory, store_dir, self.plant.pool)
+
+    def host_copies(self, state_dir: Path) -> SimCopies:
+        """See `Fittings`."""
+        return SimCopies(self.kept.memory, state_dir, self._clock)
+
+    def checkpoints(self, directory: Path, keep: int) -> SimCheckpoints:
+        """See `Fittings`."""
+        return SimCheckpoints(
+            self.kept.durable,
+            self.kept.memory,
+            directory,
+            keep,
+            self._clock,
+            self.plant.checkpoint_s(self.rig),
+        )
+
+    def history(self, path: Path) -> SimHistory:
+        """See `Fittings`."""
+        return SimHistory(self.kept.histories.setdefault(path, []))
+
+    async def start_scorer(self, spec: WorkerSpec) -> SimScorer:
+        """See `Fittings`. Raises `WorkerHung`."""
+        self._scorers += 1
+        rng = random.Random(f"{self._purpose}/scorer/{self._scorers}")
+        problems = self.plant.problems(spec)
+        return await SimScorer.start(spec, problems, self.plant.scorer, rng, self.faults)

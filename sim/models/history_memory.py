@@ -1,0 +1,56 @@
+"""The history of a simulated run: `actors.training.records.History` as a list.
+
+Owns the writer. The list is the run's: it outlives the process that writes, as the file does of which every
+record was handed to the operating system.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from actors.training.history import HistoryError, HistoryFull
+from actors.training.records import AnyRecord, Step
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(AnyRecord)
+
+
+class SimHistory:
+    """See the module.
+
+    Args:
+        records: of the run so far; what is written is appended.
+        refuses: whether the disk is full now.
+    """
+
+    def __init__(self, records: list[AnyRecord], refuses: Callable[[], bool] = lambda: False) -> None:
+        self._records, self._refuses = records, refuses
+        self._last_t_s, self._last_step = 0.0, 0
+        for record in records:
+            self._follow(record)
+
+    @property
+    def last_t_s(self) -> float:
+        """See `History`."""
+        return self._last_t_s
+
+    @property
+    def last_step(self) -> int:
+        """See `History`."""
+        return self._last_step
+
+    def write(self, record: AnyRecord) -> None:
+        """See `History`. Raises `HistoryError` for a record that could not be read back, `HistoryFull`."""
+        try:
+            kept = _decoder.decode(_encoder.encode(record))
+        except msgspec.ValidationError as error:
+            raise HistoryError(f"a record that nobody could read: {error}: {record}") from error
+        if self._refuses():
+            raise HistoryFull("the history of the run: No space left on device: free space there")
+        self._records.append(kept)
+        self._follow(kept)
+
+    def _follow(self, record: AnyRecord) -> None:
+        self._last_t_s = max(self._last_t_s, record.t_s)
+        if isinstance(record, Step):
+            self._last_step = max(self._last_step, record.step)

@@ -1,0 +1,32 @@
+"""How long weights and state take from place to place: a pull, a load into an engine, a durable write.
+
+Owns the arithmetic of bytes over bandwidth. Pure. What a pull takes in a simulated run follows from the
+simulated network, with the declared size of an image (`declared_scale`); `pull_s` is what that should come
+to on an idle link.
+"""
+
+from sim.models.rig import Rig
+from sim.models.shapes import ModelShape
+
+
+def pull_s(shape: ModelShape, rig: Rig, network_bytes_per_s: float) -> float:
+    """Seconds to pull one version of the weights over an idle network link of this rate."""
+    return shape.weight_bytes / (network_bytes_per_s * rig.assumptions.network_efficiency)
+
+
+def load_s(shape: ModelShape, rig: Rig) -> float:
+    """Seconds to load weights from host memory into an engine. Each device takes its share over its own link;
+    copies of the model load side by side."""
+    assumed = rig.assumptions
+    link = rig.device.host_link_bytes_per_s * assumed.host_link_efficiency
+    return assumed.load_overhead_s + shape.weight_bytes / rig.tp / link
+
+
+def durable_write_s(size_bytes: float, rig: Rig) -> float:
+    """Seconds to bring `size_bytes` to the host's disk."""
+    return size_bytes / rig.assumptions.disk_bytes_per_s
+
+
+def declared_scale(shape: ModelShape, image_bytes: int) -> float:
+    """How many bytes of the modelled weights one byte of a simulated image stands for."""
+    return shape.weight_bytes / image_bytes

@@ -1,0 +1,101 @@
+"""What a simulated job runs on: the model that is trained, its responses, its verifiers, its images.
+
+Owns the choice, in one value, and makes the parts of a host from it and from the host's rig. How much a token
+of a message stands for (`token_scale`) and how many decode steps are one frame (`frame_rows`) are explained
+in `batching`.
+"""
+
+from dataclasses import dataclass, field
+
+import msgspec
+
+from actors.reward.scoring import WorkerSpec
+from configs.schema import Config
+from sim.models.batching import Limits
+from sim.models.engine_cost import engine_cost, kv_capacity_tokens
+from sim.models.engine_host import Engine
+from sim.models.image_memory import ImagePool
+from sim.models.lengths import LengthLaw
+from sim.models.movement import declared_scale, durable_write_s, load_s
+from sim.models.rig import Rig
+from sim.models.scorer import Problems, ScorerLaw
+from sim.models.shapes import ModelShape, model_shape
+from sim.models.training_cost import STATE_BYTES_PER_PARAMETER, Passes, TrainingCost, training_cost
+
+
+@dataclass(frozen=True)
+class Plant:
+    """The same for every host of a run.
+
+    Args:
+        shape: the model.
+        law: lengths of responses, in tokens of the model.
+        scorer: latency, prompts and faults of verifiers.
+        passes: what the trainer computes for a sample.
+        offload: the optimizer's moments live in host memory.
+        token_scale: tokens of the model that one token of a message stands for. The lengths in a job's
+            settings are of messages.
+        frame_rows: rows of one request in one frame.
+        image_bytes: of a simulated image; its time on the wire is that of the model's weights.
+        tokens_follow_weights: other weights give other tokens, so that a wrong version is seen in them.
+    """
+
+    shape: ModelShape
+    law: LengthLaw
+    scorer: ScorerLaw = field(default_factory=ScorerLaw)
+    passes: Passes = field(default_factory=Passes)
+    offload: bool = False
+    token_scale: int = 1
+    frame_rows: int = 1
+    image_bytes: int = 256 * 2**10
+    tokens_follow_weights: bool = False
+    pool: ImagePool = field(default_factory=ImagePool, compare=False)
+
+    @staticmethod
+    def named(model: str, law: LengthLaw, *, token_scale: int = 1, frame_rows: int = 1) -> "Plant":
+        """A plant for one of the models of `shapes.toml`. Raises `UnknownModel`."""
+        return Plant(model_shape(model), law, token_scale=token_scale, frame_rows=frame_rows)
+
+    @property
+    def wire_scale(self) -> float:
+        """Bytes of weights that one byte of an image on the wire stands for."""
+        return declared_scale(self.shape, self.image_bytes)
+
+    @property
+    def model_config(self) -> bytes:
+        """What engines are told of the model."""
+        return msgspec.json.encode(self.shape)
+
+    def engine(self, config: Config, rig: Rig) -> Engine:
+        """The engine of an instance on this rig. Raises `DoesNotFit`."""
+        assumed = rig.assumptions
+        limits = Limits(
+            slots=config.engine.slots,
+            cache_tokens=kv_capacity_tokens(self.shape, rig) * rig.replicas,
+            reserve_tokens=assumed.admission_reserve_tokens,
+            frame_rows=self.frame_rows,
+            token_scale=self.token_scale,
+            replicas=rig.replicas,
+        )
+        return Engine(
+            cost=engine_cost(self.shape, rig),
+            limits=limits,
+            law=self.law.scaled(1.0 / self.token_scale),
+            vocabulary=self.shape.vocabulary,
+            load_s=load_s(self.shape, rig),
+            max_tokens=config.engine.max_prompt_tokens + config.rollout.max_new_tokens,
+            tokens_follow_weights=self.tokens_follow_weights,
+        )
+
+    def trainer(self, rig: Rig) -> TrainingCost:
+        """The trainer of a job on this rig."""
+        return training_cost(self.shape, rig, self.passes, offload=self.offload)
+
+    def checkpoint_s(self, rig: Rig) -> float:
+        """Seconds of one durable checkpoint."""
+        return durable_write_s(STATE_BYTES_PER_PARAMETER * self.shape.parameters, rig)
+
+    def problems(self, spec: WorkerSpec) -> Problems:
+        """The problems of a job whose proxy starts such workers. Its engines must take the law's prompts."""
+        seed = (spec.config or {}).get("seed", 0)
+        return Problems(seed if isinstance(seed, int) else 0, self.shape.vocabulary, self.scorer.prompt_rows)

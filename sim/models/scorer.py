@@ -1,0 +1,162 @@
+"""Modelled verifier processes: problems and scores that follow from their names, with a stated latency, and
+faults.
+
+Owns the port `actors.reward.scoring.ScoringWorker` without a process. A problem's prompt is a function of
+(split, index), a score of the problem and the response's tokens: whoever scores again finds the same. Each
+problem has its own chance of a right answer, so groups differ in their rewards.
+
+Faults, drawn for each item or ordered from outside: a worker that hangs (no answer until the deadline), one
+that crashes, one that lies (an answer that is no frame, or of the wrong kind, or the wrong score).
+"""
+
+import asyncio
+import hashlib
+import math
+import random
+from array import array
+from collections import deque
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from actors.reward import pipe
+from actors.reward.scoring import WorkerDied, WorkerHung, WorkerSpec
+from sim.models.tokens import response
+
+
+class Fault(StrEnum):
+    """What a worker does instead of answering."""
+
+    HANG = "hang"
+    CRASH = "crash"
+    GARBAGE = "garbage"
+    WRONG_KIND = "wrong_kind"
+    WRONG_SCORE = "wrong_score"
+
+
+@dataclass(frozen=True, slots=True)
+class ScorerLaw:
+    """Seconds to start and to score (median and sigma of a log-normal), and chances of faults per item.
+
+    The default latency is that of rule-based verifiers; a compiler takes a minute. prompt_rows: shortest and
+    longest prompt, in tokens of a message.
+    """
+
+    start_s: float = 1.0
+    median_s: float = 0.002
+    sigma: float = 0.5
+    prompt_rows: tuple[int, int] = (16, 64)
+    chances: tuple[tuple[Fault, float], ...] = ()
+
+
+@dataclass(slots=True)
+class ScorerFaults:
+    """Faults that somebody ordered, on top of the law's chances: the next items of a host take one each.
+    `done`: how many of each kind came, ordered or drawn."""
+
+    ordered: deque[Fault] = field(default_factory=deque)
+    done: dict[Fault, int] = field(default_factory=dict)
+
+    def take(self) -> Fault | None:
+        """The next ordered one."""
+        return self.ordered.popleft() if self.ordered else None
+
+    def note(self, fault: Fault) -> None:
+        """It came."""
+        self.done[fault] = self.done.get(fault, 0) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Problems:
+    """Prompts and scores, by hash. `seed`: of the job; `vocabulary`: of the prompt's tokens."""
+
+    seed: int
+    vocabulary: int
+    prompt_rows: tuple[int, int]
+
+    def prompt(self, split: str, index: int) -> list[int]:
+        """The prompt of a problem."""
+        shortest, longest = self.prompt_rows
+        name = _number(f"{self.seed}/{split}/{index}".encode())
+        count = shortest + name % (longest - shortest + 1)
+        return [int(token) for token in response(name, count, self.vocabulary)]
+
+    def score(self, split: str, index: int, tokens: list[int]) -> float:
+        """1.0 with the problem's own chance, else 0.0; the same for the same tokens."""
+        name = f"{self.seed}/{split}/{index}".encode()
+        chance = _number(name + b"/chance") / 2**64
+        return float(_number(name + array("I", tokens).tobytes()) / 2**64 < chance)
+
+
+class SimScorer:
+    """See the module. Times are of the running loop.
+
+    Args:
+        problems: what is scored.
+        law: latency and chances of faults.
+        rng: draws of this worker.
+        faults: ordered faults, and the count of all.
+    """
+
+    def __init__(self, problems: Problems, law: ScorerLaw, rng: random.Random, faults: ScorerFaults) -> None:
+        self._problems, self._law, self._rng, self._faults = problems, law, rng, faults
+        self._dead = False
+
+    @staticmethod
+    async def start(
+        spec: WorkerSpec, problems: Problems, law: ScorerLaw, rng: random.Random, faults: ScorerFaults
+    ) -> "SimScorer":
+        """A worker that loaded its scorer. Raises `WorkerHung`."""
+        if law.start_s > spec.start_s:
+            await asyncio.sleep(spec.start_s)
+            raise WorkerHung(f"no answer within {spec.start_s:g} s")
+        await asyncio.sleep(law.start_s)
+        return SimScorer(problems, law, rng, faults)
+
+    @property
+    def dead(self) -> bool:
+        """See `ScoringWorker`."""
+        return self._dead
+
+    async def ask(self, frame: bytes, deadline_s: float) -> pipe.Answer:
+        """See `ScoringWorker`. Raises `WorkerHung` or `WorkerDied`."""
+        if self._dead:
+            raise WorkerDied("signal 9 (SIGKILL)")
+        item = pipe.item(frame[pipe.PREFIX.size :])
+        fault = self._fault()
+        takes_s = self._law.median_s * math.exp(self._law.sigma * self._rng.gauss(0.0, 1.0))
+        if fault is Fault.HANG or takes_s > deadline_s:
+            await asyncio.sleep(deadline_s)
+            raise WorkerHung(f"no answer within {deadline_s:g} s")
+        await asyncio.sleep(takes_s)
+        if fault is Fault.CRASH:
+            self._dead = True
+            raise WorkerDied("signal 11 (SIGSEGV)")
+        if fault is Fault.GARBAGE:
+            raise WorkerDied("it wrote garbage into its pipe: a frame of 1852139639 bytes is announced")
+        if isinstance(item, pipe.ProblemItem):
+            prompt = self._problems.prompt(item.split, item.index)
+            if fault is Fault.WRONG_KIND:
+                return pipe.ScoreOut(1.0)
+            return pipe.ProblemOut(f"problem {item.index} of {item.split}", prompt)
+        if fault is Fault.WRONG_KIND:
+            return pipe.ProblemOut("", [])
+        score = self._problems.score(item.split, item.index, item.tokens)
+        return pipe.ScoreOut(1.0 - score if fault is Fault.WRONG_SCORE else score)
+
+    async def kill(self) -> None:
+        """See `ScoringWorker`."""
+        self._dead = True
+
+    def _fault(self) -> Fault | None:
+        fault = self._faults.take()
+        for kind, chance in self._law.chances:
+            drawn = self._rng.random() < chance
+            fault = fault or (kind if drawn else None)
+        if fault is not None:
+            self._faults.note(fault)
+        return fault
+
+
+def _number(name: bytes) -> int:
+    """A 64-bit number that belongs to a name."""
+    return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "little")

@@ -1,0 +1,54 @@
+"""The tokens of simulated responses: a function of the request's seed and the position, and of nothing else.
+
+Owns that function. A response that moved between instances can therefore be compared with what it must be,
+token for token. Pure, and vectorised: a frame of rows is one call.
+
+The generator is SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), counter-based as in `actors.engine.sampling`.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+_MASK = 2**64 - 1
+
+LEAST_LOGPROB = -4.0
+"""Log-probs lie between this and 0; their values mean nothing but must survive every copy."""
+
+
+def _mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    z = (z ^ (z >> np.uint64(30))) * _MIX_1
+    z = (z ^ (z >> np.uint64(27))) * _MIX_2
+    return z ^ (z >> np.uint64(31))
+
+
+def mix(value: int) -> int:
+    """A 64-bit number from another one; neighbours come out far apart."""
+    z = (value + 0x9E3779B97F4A7C15) & _MASK
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+    return z ^ (z >> 31)
+
+
+def request_key(seed: int, weights: bytes = b"") -> int:
+    """The start of a request's stream. `weights`: a digest of the version that decodes, where tokens shall
+    depend on it; empty where they shall not."""
+    return mix((seed ^ int.from_bytes(weights[:8], "little")) & _MASK)
+
+
+def tokens_at(
+    keys: NDArray[np.uint64], positions: NDArray[np.int64], vocabulary: int
+) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:
+    """The token and log-prob at each (key, position in the response); tokens are 1 to vocabulary - 1."""
+    z = _mix(keys + (positions.astype(np.uint64) + np.uint64(1)) * _GAMMA)
+    tokens = ((z >> np.uint64(32)) % np.uint64(vocabulary - 1) + np.uint64(1)).astype(np.uint32)
+    low = (z & np.uint64(0xFFFFFF)).astype(np.float32)
+    return tokens, low * np.float32(LEAST_LOGPROB / 2**24)
+
+
+def response(seed: int, count: int, vocabulary: int, weights: bytes = b"") -> NDArray[np.uint32]:
+    """The first `count` tokens that a request must have, whoever decoded them."""
+    keys = np.full(count, request_key(seed, weights), np.uint64)
+    return tokens_at(keys, np.arange(count, dtype=np.int64), vocabulary)[0]

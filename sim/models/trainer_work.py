@@ -1,0 +1,171 @@
+"""A modelled trainer: `actors.training.work.TrainerWork` whose weights are a digest.
+
+Owns what a step makes of the weights, and the time that it takes. The new digest follows from the old one
+and from the set of samples, each with its prompt, tokens, log-probs and advantage. As with exact arithmetic,
+neither the order of the samples nor how they were cut into micro-batches matters, and each of them counts: a
+sample that is missing, doubled or changed by one bit gives other weights.
+"""
+
+import hashlib
+import struct
+from array import array
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from actors.training.sample import Sample
+from actors.training.work import Commit, MicroBatchStats, StepStats
+from actors.weights.messages import Publish
+from sim.models.clock import Clock
+from sim.models.image_memory import SimImages
+from sim.models.saved_memory import Files, SimCopies
+from sim.models.training_cost import TrainingCost
+from sim.models.weight_bytes import image_layout, image_of
+
+STATE_FILE, COMMIT_FILE = "trainer.msgpack", "commit.msgpack"
+_SAMPLE_BYTES = 16
+
+
+class OutOfOrder(RuntimeError):
+    """A call that the step's order forbids: load, begin_step, add_micro_batch once or more, finish_step."""
+
+
+class LostState(ValueError):
+    """The state to go on from is not where it was said to be."""
+
+
+class _State(msgspec.Struct, frozen=True):
+    digest: bytes
+    steps: int
+
+
+def first_weights(seed: int) -> bytes:
+    """The digest of the weights that a job of this seed begins with."""
+    return hashlib.blake2b(f"{seed}/weights".encode(), digest_size=32).digest()
+
+
+def sample_digest(sample: Sample) -> bytes:
+    """What a sample contributes to a step, 16 bytes."""
+    digest = hashlib.blake2b(digest_size=_SAMPLE_BYTES)
+    for part in (array("I", sample.prompt), array("I", sample.response), array("f", sample.logprobs)):
+        digest.update(struct.pack("<I", len(part)))
+        digest.update(part.tobytes())
+    digest.update(struct.pack("<d", sample.advantage))
+    return digest.digest()
+
+
+def next_weights(digest: bytes, step: int, samples: Iterable[bytes]) -> bytes:
+    """The weights after `step`, from those before it and the digests of its samples, in any order."""
+    chain = hashlib.blake2b(digest + struct.pack("<Q", step), digest_size=32)
+    for sample in sorted(samples):
+        chain.update(sample)
+    return chain.digest()
+
+
+class SimTrainerWork:
+    """See the module.
+
+    Args:
+        cost: of the modelled trainer.
+        first: digest of the initial weights.
+        images: of this host.
+        copies: of this host.
+        places: where the state lies that `load` may be told of: host copies, durable files.
+        model_config: what engines are told of the model.
+        image_bytes: of one image.
+        token_scale: tokens of the modelled model that one token of a message stands for.
+        clock: of this process.
+    """
+
+    def __init__(
+        self,
+        cost: TrainingCost,
+        *,
+        first: bytes,
+        images: SimImages,
+        copies: SimCopies,
+        places: Sequence[Files],
+        model_config: bytes,
+        image_bytes: int,
+        token_scale: int,
+        clock: Clock,
+    ) -> None:
+        self._cost, self._clock = cost, clock
+        self._images, self._copies, self._places = images, copies, places
+        self._model_config, self._image_bytes, self._scale = model_config, image_bytes, token_scale
+        self._digest, self._steps = first, 0
+        self._samples: list[bytes] | None = None
+        self._tokens = 0
+
+    @property
+    def weights(self) -> bytes:
+        """The digest of the weights now."""
+        return self._digest
+
+    def load(self, path: str) -> Commit | None:
+        """See `TrainerWork`. Raises `LostState`."""
+        self._clock.spend(self._cost.publish_s + (self._cost.copy_s if path else 0.0))
+        if not path:
+            return None
+        directory = Path(path)
+        for files in self._places:
+            if directory / STATE_FILE in files:
+                state = msgspec.msgpack.decode(files[directory / STATE_FILE], type=_State)
+                self._digest, self._steps = state.digest, state.steps
+                return msgspec.msgpack.decode(files[directory / COMMIT_FILE], type=Commit)
+        raise LostState(f"{directory} holds no {STATE_FILE}: neither a host copy nor a checkpoint is there")
+
+    def begin_step(self) -> None:
+        """See `TrainerWork`."""
+        self._samples, self._tokens = [], 0
+
+    def add_micro_batch(self, samples: Sequence[Sample]) -> MicroBatchStats:
+        """See `TrainerWork`. Raises `OutOfOrder`."""
+        if self._samples is None:
+            raise OutOfOrder("add_micro_batch before begin_step")
+        self._samples += [sample_digest(sample) for sample in samples]
+        tokens = sum(len(sample.response) for sample in samples)
+        self._tokens += tokens
+        self._clock.spend(self._cost.micro_batch(len(sample) * self._scale for sample in samples))
+        return MicroBatchStats(len(samples), tokens, 0.0)
+
+    def finish_step(self) -> StepStats:
+        """See `TrainerWork`. Loss and norm are made up from the digest, so that they differ from step to
+        step. Raises `OutOfOrder`."""
+        samples = self._samples
+        if not samples:
+            raise OutOfOrder("finish_step without a sample: call begin_step and add_micro_batch first")
+        self._samples = None
+        self._steps += 1
+        self._digest = next_weights(self._digest, self._steps, samples)
+        self._clock.spend(self._cost.step_s)
+        noise = int.from_bytes(self._digest[:4], "little") / 2**32
+        return StepStats(
+            step=self._steps,
+            samples=len(samples),
+            tokens=self._tokens,
+            loss=0.1 * (noise - 0.5),
+            grad_norm=0.5 + noise,
+            clipped=0.0,
+            drift=0.0,
+        )
+
+    def seal(self, commit: Commit) -> None:
+        """See `TrainerWork`."""
+        self._clock.spend(self._cost.copy_s)
+        contents = {
+            STATE_FILE: msgspec.msgpack.encode(_State(self._digest, self._steps)),
+            COMMIT_FILE: msgspec.msgpack.encode(commit),
+        }
+        self._copies.write(commit.result.step, contents)
+
+    def write_image(self, version: int) -> Publish:
+        """See `TrainerWork`. Reading the image once, to describe it, is part of the time."""
+        self._clock.spend(self._cost.publish_s)
+        with self._images.create(version, self._image_bytes) as draft:
+            draft.view[:] = image_of(self._digest, self._image_bytes)
+            draft.seal_after(self._clock)
+        return Publish(
+            version=version, tensors=image_layout(self._image_bytes), model_config=self._model_config
+        )

@@ -1,0 +1,42 @@
+"""What the bytes of a simulated image are: a digest, and as many bytes after it as follow from it.
+
+Owns the two directions, digest to bytes and back. Pure. Two images are equal exactly if their weights are,
+and one that was damaged or mixed on its way is known by itself, whoever else failed to notice.
+"""
+
+import hashlib
+
+from actors.engine.tensor_spec import TensorSpec
+
+DIGEST_BYTES = 32
+LEAST_BYTES = 4096
+_TENSORS = 4  # an image is described as so many equal parts
+
+
+class BrokenImage(ValueError):
+    """The bytes are no image of any weights: something on their way changed them."""
+
+
+def image_of(digest: bytes, size: int) -> bytes:
+    """The image of the weights with this digest (32 bytes), `size` bytes long."""
+    if len(digest) != DIGEST_BYTES or size < LEAST_BYTES:
+        raise ValueError(f"a digest of {len(digest)} bytes and an image of {size} cannot be")
+    return digest + hashlib.shake_256(digest).digest(size - DIGEST_BYTES)
+
+
+def weights_of(image: bytes | memoryview) -> bytes:
+    """The digest of the weights in an image. Raises `BrokenImage`."""
+    digest = bytes(image[:DIGEST_BYTES])
+    if len(image) < LEAST_BYTES or image != image_of(digest, len(image)):
+        raise BrokenImage(f"{len(image)} bytes that begin with {digest[:8].hex()} are no image of weights")
+    return digest
+
+
+def image_layout(size: int) -> tuple[TensorSpec, ...]:
+    """How an image is described in its manifest: equal parts, the last one takes the rest."""
+    starts = [size // _TENSORS * index for index in range(_TENSORS)]
+    ends = [*starts[1:], size]
+    return tuple(
+        TensorSpec(f"part.{index}", "uint8", (end - start,), start, end - start)
+        for index, (start, end) in enumerate(zip(starts, ends, strict=True))
+    )

@@ -1,0 +1,25 @@
+"""The models against public measurements: near what they were fitted to, and not far from the rest."""
+
+from sim.models.checks import Check, latencies, other_engines
+
+
+def named(checks: list[Check], text: str) -> Check:
+    (found,) = [check for check in checks if text in check.what]
+    return found
+
+
+def test_fitted_latencies_are_met() -> None:
+    checks = list(latencies())
+    assert len(checks) == 14
+    assert all(abs(check.off) < 0.1 for check in checks), [c for c in checks if abs(c.off) >= 0.1]
+    assert sum(abs(check.off) for check in checks) / len(checks) < 0.05
+
+
+def test_engines_that_nothing_was_fitted_to_are_within_a_third() -> None:
+    checks = [check for check in other_engines() if "newer engine" not in check.what]
+    assert all(abs(check.off) < 0.34 for check in checks), checks
+    assert abs(named(checks, "cache").off) < 0.05
+
+
+def test_a_newer_engine_is_known_to_be_faster_than_the_one_that_was_fitted() -> None:
+    assert 0 < named(list(other_engines()), "newer engine").off < 1

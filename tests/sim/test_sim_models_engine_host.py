@@ -1,0 +1,179 @@
+"""The modelled engine behind its port: it takes and refuses what the builtin one does, and takes its time."""
+
+from array import array
+from pathlib import Path
+
+import pytest
+
+from actors.engine.turn import EngineHost, Orders, Turn
+from actors.rollout.messages import Work
+from actors.weights.messages import Fetched
+from sim.models.batching import Limits
+from sim.models.clock import Immediate
+from sim.models.engine_cost import EngineCost
+from sim.models.engine_host import Engine, SimEngineHost
+from sim.models.lengths import LengthLaw
+from sim.models.tokens import response
+from sim.models.weight_bytes import BrokenImage, image_of
+from transport.token_frame import Flag
+
+WEIGHTS = b"\x11" * 32
+COST = EngineCost(weights_s=0.01, step_s=0.001, prefill_token_s=1e-4)
+
+
+class World:
+    """One host with an engine."""
+
+    def __init__(self, *, follow: bool = False, max_pending: int = 4) -> None:
+        self.memory = {
+            Path(f"/images/{version}"): image_of(bytes([version]) * 32, 8192) for version in (1, 2)
+        }
+        self.clock = Immediate()
+        engine = Engine(
+            cost=COST,
+            limits=Limits(slots=2, cache_tokens=1000),
+            law=LengthLaw(median=20, sigma=0.5),
+            vocabulary=500,
+            load_s=3.0,
+            max_tokens=100,
+            max_pending=max_pending,
+            tokens_follow_weights=follow,
+        )
+        self.host: EngineHost = SimEngineHost(engine, self.memory, self.clock)
+
+    def load(self, version: int) -> Turn:
+        return self.host.turn(Orders(load=fetched(version)))
+
+    def finish(self, *adds: tuple[int, list[Work]]) -> dict[int, list[int]]:
+        tokens: dict[int, list[int]] = {}
+        turn = self.host.turn(Orders(adds=list(adds)))
+        while True:
+            if turn.output is not None:
+                rows = zip(turn.output.tickets.tolist(), turn.output.tokens.tolist(), strict=True)
+                for ticket, token in rows:
+                    tokens.setdefault(ticket, []).append(token)
+            if turn.idle:
+                return tokens
+            turn = self.host.turn(Orders())
+
+
+def fetched(version: int) -> Fetched:
+    return Fetched(
+        version=version,
+        root=bytes([version]),
+        path=f"/images/{version}",
+        tensors=(),
+        model_config=b"",
+        pulled_bytes=0,
+        seconds=0.0,
+    )
+
+
+def work(ticket: int, *, prefix: list[int] | None = None, prompt: int = 5, limit: int = 50) -> Work:
+    return Work(
+        ticket=ticket,
+        prompt=array("I", range(1, prompt + 1)).tobytes(),
+        prefix=array("I", prefix or []).tobytes(),
+        seed=1000 + ticket,
+        max_new_tokens=limit,
+        temperature=1.0,
+    )
+
+
+def test_without_weights_everything_is_refused() -> None:
+    turn = World().host.turn(Orders(adds=[(1, [work(1), work(2)])]))
+    assert [refusal.tickets for refusal in turn.refusals] == [[1, 2]]
+    assert (turn.version, turn.root, turn.idle) == (None, b"", True)
+
+
+def test_it_serves_what_it_loaded_and_the_load_takes_its_time() -> None:
+    world = World()
+    turn = world.load(1)
+    assert (turn.version, turn.root) == (1, b"\x01")
+    assert world.clock.spent_s == 3.0
+    refused = world.host.turn(Orders(adds=[(2, [work(1)])]))
+    assert "serves version 1, not 2" in refused.refusals[0].why
+
+
+def test_an_image_that_was_damaged_is_not_served() -> None:
+    world = World()
+    damaged = bytearray(world.memory[Path("/images/1")])
+    damaged[5000] ^= 1
+    world.memory[Path("/images/1")] = bytes(damaged)
+    with pytest.raises(BrokenImage):
+        world.load(1)
+    with pytest.raises(BrokenImage, match="evicted"):
+        world.load(3)
+
+
+def test_a_response_goes_on_from_its_prefix_on_another_host() -> None:
+    whole, first, second = World(), World(), World()
+    for world in (whole, first, second):
+        world.load(1)
+    expected = whole.finish((1, [work(1)]))[1]
+    assert expected == response(1001, len(expected), 500).tolist()
+    first.host.turn(Orders(adds=[(1, [work(1)])]))
+    begun = expected[:7]
+    rest = second.finish((1, [work(1, prefix=begun)]))[1]
+    assert begun + rest == expected
+
+
+def test_loading_ends_what_the_older_version_had_left() -> None:
+    world = World()
+    world.load(1)
+    world.host.turn(Orders(adds=[(1, [work(1), work(2), work(3)])]))
+    turn = world.host.turn(Orders(load=fetched(2)))
+    assert turn.version == 2
+    assert turn.output is not None
+    assert sorted(turn.output.tickets.tolist()) == [1, 2, 3]
+    assert all(flags & Flag.ABORTED for flags in turn.output.flags.tolist())
+    assert turn.idle
+
+
+def test_other_weights_give_other_tokens_only_where_that_is_wanted() -> None:
+    def tokens(version: int, follow: bool) -> list[int]:
+        world = World(follow=follow)
+        world.load(version)
+        return world.finish((version, [work(1)]))[1]
+
+    assert tokens(1, follow=False) == tokens(2, follow=False)
+    assert tokens(1, follow=True) != tokens(2, follow=True)
+    assert tokens(1, follow=True) == tokens(1, follow=True)
+
+
+@pytest.mark.parametrize(
+    ("item", "why"),
+    [
+        (work(1, prompt=0), "prompt is empty"),
+        (work(1, prefix=[7] * 10, limit=10), "all of its 10 tokens"),
+        (work(1, prompt=60, limit=50), "more than the engine holds"),
+    ],
+)
+def test_what_can_never_be_served_is_refused_with_its_ticket(item: Work, why: str) -> None:
+    world = World()
+    world.load(1)
+    turn = world.host.turn(Orders(adds=[(1, [item])]))
+    assert turn.refusals[0].tickets == [1]
+    assert why in turn.refusals[0].why
+
+
+def test_a_ticket_is_served_once_and_the_queue_has_a_limit() -> None:
+    world = World()
+    world.load(1)
+    world.host.turn(Orders(adds=[(1, [work(1)])]))
+    assert "served already" in world.host.turn(Orders(adds=[(1, [work(1)])])).refusals[0].why
+    many = [work(ticket) for ticket in range(10, 20)]
+    turn = world.host.turn(Orders(adds=[(1, many)]))
+    assert turn.refusals[0].tickets == list(range(10, 20))
+
+
+def test_samples_of_one_prompt_resemble_each_other_in_length() -> None:
+    world = World(max_pending=1000)
+    world.load(1)
+    lengths = []
+    for prompt in (1, 2, 3, 4, 5, 6, 7, 8):
+        group = [work(100 * prompt + n, prompt=prompt) for n in range(16)]
+        lengths.append([len(tokens) for tokens in world.finish((1, group)).values()])
+    spread_within = sum(max(group) - min(group) for group in lengths) / len(lengths)
+    everything = [length for group in lengths for length in group]
+    assert spread_within < max(everything) - min(everything)

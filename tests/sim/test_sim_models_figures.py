@@ -1,0 +1,120 @@
+"""Devices and models: figures are complete, shapes are the published ones, capacity follows from them."""
+
+from itertools import pairwise
+
+import pytest
+
+from configs.schema import Config
+from sim.models.engine_cost import DoesNotFit, engine_cost, kv_capacity_tokens
+from sim.models.hardware import UnknownHardware, assumptions, device, device_names
+from sim.models.movement import declared_scale, load_s, pull_s
+from sim.models.rig import Rig
+from sim.models.shapes import ModelShape, UnknownModel, model_names, model_shape
+from sim.models.training_cost import Passes, training_cost
+
+
+def test_every_device_names_its_source_and_has_assumptions_that_are_shares() -> None:
+    assert {"h100", "h200", "a100", "l40s", "t4", "cpu"} <= set(device_names())
+    for name in device_names():
+        assert len(device(name).source) > 40
+        assumed = assumptions(name)
+        for share in ("decode_bandwidth", "decode_flops", "prefill_flops", "training_mfu", "memory_fraction"):
+            assert 0 < getattr(assumed, share) <= 1
+
+
+def test_a_device_s_own_assumption_replaces_the_default() -> None:
+    assert assumptions("t4").training_mfu != assumptions("h100").training_mfu
+    assert assumptions("t4").link_efficiency == assumptions("h100").link_efficiency
+
+
+def test_unknown_names_are_refused_with_the_known_ones() -> None:
+    with pytest.raises(UnknownHardware, match="h100"):
+        device("h1000")
+    with pytest.raises(UnknownModel, match="qwen3-8b"):
+        model_shape("qwen4")
+    with pytest.raises(ValueError, match="groups of 3"):
+        Rig("h100", 8, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [
+        ("qwen3-0_6b", 0.596),
+        ("qwen3-1_7b", 1.72),
+        ("qwen3-4b", 4.02),
+        ("qwen3-8b", 8.19),
+        ("qwen3-14b", 14.77),
+        ("qwen3-32b", 32.76),
+    ],
+)
+def test_shapes_add_up_to_the_published_parameters(name: str, billions: float) -> None:
+    assert model_shape(name).parameters / 1e9 == pytest.approx(billions, rel=2e-3)
+
+
+def test_a_shape_is_made_of_a_job_s_settings() -> None:
+    shape = ModelShape.of(Config().model, vocabulary=128)
+    assert shape == model_shape("quickstart")
+    assert shape.weight_bytes == 4 * shape.parameters
+
+
+def test_cache_bytes_of_a_token_are_split_over_devices_until_heads_are_copied() -> None:
+    shape = model_shape("qwen3-8b")
+    assert shape.kv_bytes_per_token == 147_456
+    assert shape.kv_bytes_per_token_and_device(8) * 8 == shape.kv_bytes_per_token
+    assert shape.kv_bytes_per_token_and_device(16) == shape.kv_bytes_per_token_and_device(8)
+
+
+def test_more_devices_hold_more_tokens_than_their_number_tells() -> None:
+    shape = model_shape("qwen3-14b")
+    held = [kv_capacity_tokens(shape, Rig("h100", tp, tp)) for tp in (1, 2, 4, 8)]
+    for fewer, more in pairwise(held):
+        assert more > 2 * fewer  # the weights are shared out too
+
+
+def test_weights_that_leave_no_room_are_refused() -> None:
+    with pytest.raises(DoesNotFit, match="lacks"):
+        kv_capacity_tokens(model_shape("qwen3-14b"), Rig("t4"))
+    assert kv_capacity_tokens(model_shape("qwen3-14b"), Rig("t4", 8, 8)) > 0
+
+
+def test_every_named_model_gets_a_cost_on_every_device() -> None:
+    for name in device_names():
+        for model in model_names():
+            cost = engine_cost(model_shape(model), Rig(name))
+            assert cost.decode(1, 100) > 0
+            assert cost.decode(64, 64_000) > cost.decode(1, 100)
+
+
+def test_a_faster_memory_and_more_devices_shorten_a_step() -> None:
+    shape = model_shape("qwen3-14b")
+    steps = [
+        engine_cost(shape, rig).decode(64, 64 * 4000)
+        for rig in (Rig("h200", 2, 2), Rig("h200"), Rig("h100"), Rig("a100"), Rig("l40s"))
+    ]
+    assert steps == sorted(steps)
+
+
+def test_tensor_parallelism_pays_less_the_wider_it_is() -> None:
+    shape = model_shape("qwen3-8b")
+    steps = [engine_cost(shape, Rig("h100", tp, tp)).decode(32, 32 * 2000) for tp in (1, 2, 4, 8)]
+    gains = [before / after for before, after in pairwise(steps)]
+    assert all(1 < gain < 2 for gain in gains)
+    assert gains == sorted(gains, reverse=True)
+
+
+def test_training_grows_with_what_is_computed_and_shrinks_with_devices() -> None:
+    shape, lengths = model_shape("qwen3-8b"), [4000.0] * 64
+    plain = training_cost(shape, Rig("h100", 8)).micro_batch(lengths)
+    all_of_it = Passes(recompute=True, old_logprobs=True, reference=True)
+    much = training_cost(shape, Rig("h100", 8), all_of_it).micro_batch(lengths)
+    few = training_cost(shape, Rig("h100", 4)).micro_batch(lengths)
+    overhead = assumptions("h100").micro_batch_overhead_s
+    assert (much - overhead) / (plain - overhead) == pytest.approx(2.0)
+    assert (few - overhead) / (plain - overhead) == pytest.approx(2.0)
+
+
+def test_a_pull_takes_as_long_as_the_link_needs_for_the_weights() -> None:
+    shape, rig = model_shape("qwen3-8b"), Rig("h100")
+    assert pull_s(shape, rig, 50e9 / 8) == pytest.approx(16.38e9 / (6.25e9 * 0.85), rel=1e-2)
+    assert declared_scale(shape, 2**18) * 2**18 == pytest.approx(shape.weight_bytes)
+    assert load_s(shape, Rig("h100", 2, 2)) < load_s(shape, rig)

@@ -1,0 +1,102 @@
+"""Modelled verifiers in production's pool, on virtual time: verdicts are the same for the same tokens, and
+every fault is met by a verdict."""
+
+import random
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from actors.reward.pool import Verdict, WorkerPool
+from actors.reward.scoring import ScoringWorker, WorkerSpec
+from sim.models.scorer import Fault, Problems, ScorerFaults, ScorerLaw, SimScorer
+from supervisor.virtual_time import VirtualLoop
+
+T = TypeVar("T")
+PROBLEMS = Problems(seed=1, vocabulary=500, prompt_rows=(16, 64))
+
+
+def run(law: ScorerLaw, use: Callable[[WorkerPool, ScorerFaults], Awaitable[T]]) -> T:
+    """`use` a started pool on virtual time."""
+    loop, faults, started = VirtualLoop(), ScorerFaults(), iter(range(1000))
+
+    async def start(spec: WorkerSpec) -> ScoringWorker:
+        rng = random.Random(f"test/{next(started)}")
+        return await SimScorer.start(spec, PROBLEMS, law, rng, faults)
+
+    async def main() -> T:
+        pool = WorkerPool(WorkerSpec(), start, workers=2, deadline_s=5.0, attempts=2)
+        pool.start()
+        try:
+            return await use(pool, faults)
+        finally:
+            await pool.close()
+
+    try:
+        return loop.run_until_complete(main())
+    finally:
+        loop.close()
+
+
+def test_problems_and_scores_follow_from_their_names() -> None:
+    async def use(pool: WorkerPool, faults: ScorerFaults) -> tuple[list[list[int]], list[Verdict]]:
+        prompts = [(await pool.problem("train", index)).prompt_tokens for index in range(8)]
+        return prompts, [await pool.score("train", index, [1, 2, 3]) for index in range(8)]
+
+    prompts, verdicts = run(ScorerLaw(), use)
+    assert (prompts, verdicts) == run(ScorerLaw(median_s=1.0), use)
+    assert all(16 <= len(prompt) <= 64 for prompt in prompts)
+    assert len({tuple(prompt) for prompt in prompts}) == 8
+    assert {verdict.status for verdict in verdicts} == {"ok"}
+
+
+def test_problems_differ_in_how_often_they_are_solved() -> None:
+    rates = [sum(PROBLEMS.score("train", index, [n]) for n in range(200)) / 200 for index in range(40)]
+    assert min(rates) < 0.3
+    assert max(rates) > 0.7
+
+
+def test_each_ordered_fault_costs_a_worker_and_not_the_item() -> None:
+    async def use(pool: WorkerPool, faults: ScorerFaults) -> list[Verdict]:
+        verdicts = []
+        for fault in (Fault.HANG, Fault.CRASH, Fault.GARBAGE):
+            faults.ordered.append(fault)
+            verdicts.append(await pool.score("train", 1, [5]))
+        assert pool.deaths == {"timeout": 1, "crashed": 2}
+        assert faults.done == {Fault.HANG: 1, Fault.CRASH: 1, Fault.GARBAGE: 1}
+        return verdicts
+
+    verdicts = run(ScorerLaw(), use)
+    assert verdicts == [Verdict(PROBLEMS.score("train", 1, [5]), "ok")] * 3
+
+
+def test_a_lying_worker_is_an_error_or_another_score() -> None:
+    async def use(pool: WorkerPool, faults: ScorerFaults) -> list[Verdict]:
+        faults.ordered += [Fault.WRONG_KIND, Fault.WRONG_SCORE]
+        return [await pool.score("train", 1, [5]) for _ in range(3)]
+
+    wrong_kind, wrong, right = run(ScorerLaw(), use)
+    assert (wrong_kind.status, wrong_kind.score) == ("error", 0.0)
+    assert wrong.score == 1.0 - right.score
+
+
+def test_faults_come_with_their_chance() -> None:
+    law = ScorerLaw(chances=((Fault.CRASH, 0.2), (Fault.HANG, 0.1)))
+
+    async def use(pool: WorkerPool, faults: ScorerFaults) -> dict[Fault, int]:
+        for index in range(300):
+            await pool.score("train", index, [1])
+        return faults.done
+
+    done = run(law, use)
+    assert 40 <= done[Fault.CRASH] <= 110
+    assert 15 <= done[Fault.HANG] <= 65
+
+
+def test_a_scorer_that_takes_too_long_to_start_is_reported() -> None:
+    async def use(pool: WorkerPool, faults: ScorerFaults) -> str:
+        try:
+            await pool.score("train", 1, [1])
+        except RuntimeError as problem:
+            return str(problem)
+        return ""
+
+    assert "no worker could be started" in run(ScorerLaw(start_s=100.0), use)

@@ -1,0 +1,156 @@
+"""The modelled trainer: weights follow from the set of samples alone, and its state survives it."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actors.training.messages import StepResult
+from actors.training.sample import Sample
+from actors.training.work import Commit, TrainerWork
+from sim.models.clock import Immediate
+from sim.models.image_memory import SimImages
+from sim.models.saved_memory import SimCheckpoints, SimCopies
+from sim.models.trainer_work import LostState, OutOfOrder, SimTrainerWork, first_weights
+from sim.models.training_cost import TrainingCost
+from sim.models.weight_bytes import weights_of
+
+COST = TrainingCost(token_s=0.001, pair_s=0.0, micro_batch_s=0.5, step_s=2.0, copy_s=3.0, publish_s=1.0)
+
+
+class World:
+    """A host with a trainer."""
+
+    def __init__(self) -> None:
+        self.memory: dict[Path, bytes] = {}
+        self.durable: dict[Path, bytes] = {}
+        self.start()
+
+    def start(self) -> None:
+        """The trainer's process, again and again."""
+        self.clock = Immediate()
+        self.images = SimImages(self.memory, Path("/images"))
+        self.copies = SimCopies(self.memory, Path("/state"), self.clock)
+        self.checkpoints = SimCheckpoints(self.durable, self.memory, Path("/ckpt"), 2, self.clock, 10.0)
+        self.work = SimTrainerWork(
+            COST,
+            first=first_weights(7),
+            images=self.images,
+            copies=self.copies,
+            places=(self.memory, self.durable),
+            model_config=b"{}",
+            image_bytes=8192,
+            token_scale=1,
+            clock=self.clock,
+        )
+
+    def step(self, batches: list[list[Sample]]) -> bytes:
+        self.work.begin_step()
+        for batch in batches:
+            self.work.add_micro_batch(batch)
+        self.work.finish_step()
+        return self.work.weights
+
+
+def sample(number: int, *, advantage: float = 0.5) -> Sample:
+    return Sample([1, 2, number], [3, 4, number], [-0.1, -0.2, -0.3], advantage)
+
+
+def commit(step: int) -> Commit:
+    result = StepResult(
+        step=step,
+        root=b"",
+        reward=0.0,
+        samples=1,
+        tokens=1,
+        loss=0.0,
+        grad_norm=0.0,
+        seeding_s=0.0,
+        waiting_s=0.0,
+        training_s=0.0,
+        weights_s=0.0,
+    )
+    return Commit(result=result, samples=())
+
+
+@given(st.permutations(range(12)), st.lists(st.integers(0, 12), max_size=4))
+def test_neither_order_nor_cut_of_micro_batches_changes_the_weights(
+    order: list[int], cuts: list[int]
+) -> None:
+    samples = [sample(number) for number in order]
+    edges = [0, *sorted(cuts), 12]
+    batches = [samples[start:end] for start, end in pairwise(edges)]
+    assert World().step(batches) == World().step([[sample(number) for number in range(12)]])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        [sample(1), sample(2)],
+        [sample(1), sample(2), sample(3), sample(3)],
+        [sample(1), sample(2), sample(4)],
+        [sample(1), sample(2), sample(3, advantage=0.25)],
+    ],
+    ids=["missing", "doubled", "exchanged", "another advantage"],
+)
+def test_every_sample_counts_exactly_once(other: list[Sample]) -> None:
+    assert World().step([other]) != World().step([[sample(1), sample(2), sample(3)]])
+
+
+def test_a_step_begun_anew_forgets_what_it_had() -> None:
+    world = World()
+    world.work.begin_step()
+    world.work.add_micro_batch([sample(9)])
+    assert world.step([[sample(1)]]) == World().step([[sample(1)]])
+
+
+def test_the_order_of_calls_is_held() -> None:
+    world = World()
+    with pytest.raises(OutOfOrder):
+        world.work.add_micro_batch([sample(1)])
+    world.work.begin_step()
+    with pytest.raises(OutOfOrder):
+        world.work.finish_step()
+
+
+def test_time_is_that_of_tokens_micro_batches_and_steps() -> None:
+    world = World()
+    world.step([[sample(1), sample(2)], [sample(3)]])
+    assert world.clock.spent_s == pytest.approx(3 * 6 * 0.001 + 2 * 0.5 + 2.0)
+
+
+def test_a_trainer_goes_on_from_its_host_copy_and_from_a_checkpoint() -> None:
+    calm = World()
+    calm.step([[sample(1)]])
+    expected = calm.step([[sample(2)]])
+    world = World()
+    work: TrainerWork = world.work
+    assert work.load("") is None
+    world.step([[sample(1)]])
+    world.work.seal(commit(1))
+    copy = world.copies.newest()
+    assert copy is not None
+    world.start()
+    assert world.work.load(str(copy.path)) == commit(1)
+    assert world.step([[sample(2)]]) == expected
+    world.checkpoints.adopt(copy)
+    world.memory.clear()  # the host is gone
+    world.start()
+    assert world.copies.newest() is None
+    latest = world.checkpoints.latest().checkpoint
+    assert latest is not None
+    world.work.load(str(latest.path))
+    assert world.step([[sample(2)]]) == expected
+    with pytest.raises(LostState):
+        world.work.load("/nowhere")
+
+
+def test_an_image_holds_the_weights_and_repeating_it_is_harmless() -> None:
+    world = World()
+    world.step([[sample(1)]])
+    first = world.work.write_image(1)
+    assert world.work.write_image(1) == first
+    assert weights_of(world.images.content(1)) == world.work.weights
+    assert sum(tensor.nbytes for tensor in first.tensors) == len(world.images.content(1)) == 8192
