@@ -192,6 +192,7 @@ class SimNet:
     def jam(self, one: str, other: str) -> None:
         """Break every connection between two hosts, and each new one as soon as it is made, until `heal`: a
         middlebox that lost its mind. Those who dial are answered, so nobody looks dead."""
+        self._note("jam", one, other)
         self.map.path(one, other).jammed = self.map.path(other, one).jammed = True
         self.reset(one, other)
 
