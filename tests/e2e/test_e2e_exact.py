@@ -5,13 +5,22 @@ from conftest import MakeRun
 from real_runs import RealRun
 
 from actors.cluster.messages import StepTrained
+from actors.rollout.events import GroupsTaken
 from chaos.procs import AGENT, Proc
-from rlctl.evidence import gather
+from configs.schema import Training
+from rlctl.evidence import MANAGER, gather
+from supervisor.journal_file import read_streams
 
 pytestmark = [pytest.mark.realprocess, pytest.mark.timeout(300)]
 
-STEPS = 4
-SETTINGS = ["job.exact=true", "job.seed=7", f"job.steps={STEPS}", "rollout.max_new_tokens=128"]
+STEPS, PROMPTS = 4, 16
+SETTINGS = [
+    "job.exact=true",
+    "job.seed=7",
+    f"job.steps={STEPS}",
+    f"rollout.prompts={PROMPTS}",
+    "rollout.max_new_tokens=128",
+]
 FLOWING = 200  # tokens collected before a kill, so that work is in flight
 FILES = ("model.safetensors", "trainer.safetensors")  # the weights; these with both moments of the optimizer
 
@@ -40,9 +49,22 @@ def final(run: RealRun) -> dict[str, bytes]:
     return {name: (checkpoint / name).read_bytes() for name in FILES}
 
 
-def kill_in_mid_decode(run: RealRun, kind: str, node: str = "") -> Proc:
-    """SIGKILL while requests are being decoded; its supervisor starts it again."""
-    run.until_tokens_flow(FLOWING)
+def handed_out(run: RealRun) -> set[int]:
+    """The groups that the trainer has of the newest batch that it takes groups of."""
+    journal = run.run.head / "journal" / run.run.id / "rollout.sqlite"
+    told = [one for one in read_streams(journal, [MANAGER])[MANAGER].messages if isinstance(one, GroupsTaken)]
+    newest = [one for one in told if (one.batch, one.taker) == (told[-1].batch, told[-1].taker)]
+    return {group for one in newest for group in one.groups}
+
+
+def in_mid_step(run: RealRun) -> bool:
+    """The trainer has the first micro-batch of a step, and not all of them."""
+    groups = handed_out(run)
+    return groups.issuperset(range(Training().micro_batch_groups)) and len(groups) < PROMPTS
+
+
+def kill(run: RealRun, kind: str, node: str = "") -> Proc:
+    """SIGKILL; its supervisor starts it again."""
     victim = run.one(kind, node)
     child = f"{victim.node}/{kind}"
     told = run.restarts(child)
@@ -50,6 +72,20 @@ def kill_in_mid_decode(run: RealRun, kind: str, node: str = "") -> Proc:
     run.replaced(victim)
     run.wait(lambda: run.restarts(child) == told + 1, f"word of the restart of {victim}")
     return victim
+
+
+def kill_in_mid_decode(run: RealRun, kind: str) -> Proc:
+    """While requests are being decoded."""
+    run.until_tokens_flow(FLOWING)
+    return kill(run, kind)
+
+
+def kill_trainer_in_mid_step(run: RealRun) -> None:
+    """While it has the gradient of a part of the step, which dies with it."""
+    run.wait(lambda: in_mid_step(run), "a step that has begun")
+    done = run.steps()
+    kill(run, "trainer")
+    run.wait(lambda: in_mid_step(run) or run.steps() != done, "the step begun again")
 
 
 def test_weights_after_kills_of_every_kind_are_those_of_a_calm_run_bit_for_bit(make_run: MakeRun) -> None:
@@ -60,9 +96,9 @@ def test_weights_after_kills_of_every_kind_are_those_of_a_calm_run_bit_for_bit(m
     harried.start()
     harried.wait(lambda: harried.events("joined") >= 3, "all hosts")
     host = kill_in_mid_decode(harried, "engine").node
-    kill_in_mid_decode(harried, "trainer")
+    kill_trainer_in_mid_step(harried)
     kill_in_mid_decode(harried, "rollout")
-    kill_in_mid_decode(harried, "trainer")
+    kill_trainer_in_mid_step(harried)
     harried.until_tokens_flow(FLOWING)
     harried.one(AGENT, host).kill()
     harried.ends_whole()
