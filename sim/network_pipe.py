@@ -39,7 +39,7 @@ class Pipe(Generic[T]):
 
     __slots__ = (
         "_due", "_last_s", "_on_item", "_over", "_path", "_process", "_queue", "_silence", "_source",
-        "_timer", "bound", "counts", "number", "on_end", "shut_off", "target", "trace",
+        "_timer", "bound", "counts", "number", "on_end", "on_free", "shut_off", "target", "trace",
     )  # fmt: skip
 
     def __init__(
@@ -60,6 +60,7 @@ class Pipe(Generic[T]):
         self.counts = counts
         self.target = target
         self.on_end: Callable[[End], None] = _ignore
+        self.on_free: Callable[[], None] = _nothing  # the path was blocked, and is free again
         self.shut_off = False  # the receiver reads no more
         self._path = path
         self._source = source
@@ -72,6 +73,11 @@ class Pipe(Generic[T]):
         self._over = False  # the sender sends no more
         self._timer: asyncio.TimerHandle | None = None
         path.flows[self] = None
+
+    @property
+    def blocked(self) -> bool:
+        """Whether nothing comes through now."""
+        return self._path.blocked
 
     @property
     def waiting(self) -> int:
@@ -182,6 +188,7 @@ class Pipe(Generic[T]):
                 self._queue.append((arrives_s, size_bytes, item))
         self._schedule()
         self.watch()
+        self.on_free()
 
     def _ends(self) -> bool:
         return bool(self._queue) and isinstance(self._queue[-1][2], End)
@@ -243,4 +250,8 @@ class Pipe(Generic[T]):
 
 
 def _ignore(_how: End) -> None:
+    return None
+
+
+def _nothing() -> None:
     return None

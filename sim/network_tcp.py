@@ -41,7 +41,8 @@ class SimConnection:
         self._scale = scale
         rate_bytes = path.bulk_rate_bytes_s * PIECE_S
         self._piece_bytes = min(rate_bytes, 1 << 60) if scale > 1 else min(rate_bytes, PIECE_BYTES)
-        self._unread_bytes = 0.0  # sent, and not read by the peer
+        self._unread_bytes = 0.0  # sent, and not read by the peer as far as we know
+        self._unheard_bytes = 0.0  # read by the peer, while nothing comes through from there
         self._arrived: deque[bytes] = deque()
         self._arrived_bytes = 0
         self._offset = 0  # of the oldest piece, already read
@@ -51,6 +52,7 @@ class SimConnection:
         self._reader: asyncio.Future[None] | None = None
         self._writer: asyncio.Future[None] | None = None
         into.on_end = self._on_end
+        into.on_free = self._heard
         into.read_into(self._on_piece)
         station.sockets[self] = None
 
@@ -124,8 +126,15 @@ class SimConnection:
             self._out.send_bulk(piece, len(piece) * scale, crc32(piece))
 
     def _was_read(self, count: int) -> None:
-        """The peer read so much of what we sent. (Real windows open a little later.)"""
-        self._unread_bytes -= count
+        """The peer read so much of what we sent: its window opens, if we hear of it. (In reality a little
+        later.)"""
+        self._unheard_bytes += count
+        if not self._into.blocked:
+            self._heard()
+
+    def _heard(self) -> None:
+        self._unread_bytes -= self._unheard_bytes
+        self._unheard_bytes = 0.0
         _wake(self._writer)
 
     def _on_piece(self, piece: bytes) -> None:

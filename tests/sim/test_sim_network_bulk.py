@@ -108,6 +108,35 @@ def test_a_source_that_is_killed_is_gone_at_once_and_one_that_is_frozen_later() 
         assert 0.3 <= hosts.took_s[0] < at_most_s
 
 
+def test_a_sender_that_hears_no_acknowledgement_sends_a_window_and_no_more() -> None:
+    hosts = Hosts(egress=1e6)
+    process, carrier = hosts.pullers[0]
+    listener = hosts.net.carrier(hosts.source, "source").bulk_listener("10.0.0.1", 0, None, "clear")
+    listener.open()
+    got: list[int] = [0]
+
+    async def serve() -> None:
+        connection, _ = await listener.accept()
+        await connection.send(bytes(4_000_000))
+
+    async def read() -> None:
+        connection = await carrier.connect(listener.endpoint)
+        while count := await connection.receive(memoryview(bytearray(1 << 16))):
+            got[0] += count
+
+    serving = hosts.source.create_task(serve())
+    process.create_task(read())
+    hosts.loop.run(1.0)
+    hosts.net.partition("p0", "source")
+    before = got[0]
+    hosts.loop.run(10.0)
+    assert 0 < got[0] - before <= 5 * 50_000  # pieces of 50 ms
+    assert not serving.done()
+    hosts.net.heal("p0", "source")
+    hosts.loop.run(20.0)
+    assert got[0] == 4_000_000
+
+
 def test_nobody_listening_is_refused_and_a_silent_host_is_waited_for() -> None:
     hosts = Hosts()
     process, carrier = hosts.pullers[0]
