@@ -149,7 +149,9 @@ class ContinuousBatch:
         held = self._held
         held["made"] += steps
         held["fresh"] = False
-        self._held = held[held["made"] < held["end"]]
+        goes_on = held["made"] < held["end"]
+        if not goes_on.all():
+            self._held = held[goes_on]
         counts, scale = self.counts, self.limits.token_scale
         counts.turns += 1
         counts.decode_steps += int(steps.max(initial=0)) * scale
@@ -240,6 +242,11 @@ class ContinuousBatch:
             return 0.0
         scale, copies = self.limits.token_scale, self.limits.replicas
         context = (self._held["prompt"] + self._held["made"]) * scale
+        most = int(steps.max())
+        if int(steps.min()) == most:  # the usual case: nobody ends within the turn
+            count = most * scale
+            middle = int(context.sum()) + len(steps) * (count - 1) / 2
+            return count * self.cost.decode(len(steps) / copies, middle / copies)
         seconds, done = 0.0, 0
         for until in np.unique(steps).tolist():
             active = steps >= until
@@ -252,18 +259,26 @@ class ContinuousBatch:
     def _rows(self, ends: list[int], steps: NDArray[np.int64]) -> StepOutput:
         """The last rows of aborted tickets, then those of each request together, in the order of slots."""
         held, total, first = self._held, int(steps.sum()), len(ends)
-        which = np.repeat(np.arange(len(held)), steps)
         after = np.cumsum(steps)
-        offsets = np.arange(total) - np.repeat(after - steps, steps)
-        drawn = tokens_at(held["key"][which], held["made"][which] + offsets, self._vocabulary)
+        if total == len(held):  # one row each
+            tickets, keys, positions = held["ticket"].copy(), held["key"], held["made"]
+        else:
+            which = np.repeat(np.arange(len(held)), steps)
+            offsets = np.arange(total) - np.repeat(after - steps, steps)
+            tickets, keys, positions = (
+                held["ticket"][which],
+                held["key"][which],
+                held["made"][which] + offsets,
+            )
+        drawn = tokens_at(keys, positions, self._vocabulary)
         flags = np.zeros(total, np.uint8)
         flags[(after - steps)[held["fresh"]]] |= np.uint8(Flag.FIRST)
         flags[(after - 1)[held["made"] + steps == held["end"]]] |= np.uint8(Flag.FINISHED)
         if not ends:
-            return StepOutput(held["ticket"][which], *drawn, flags)
+            return StepOutput(tickets, *drawn, flags)
         none = np.zeros(first, np.uint8)
         return StepOutput(
-            tickets=np.concatenate((np.array(ends, np.uint32), held["ticket"][which])),
+            tickets=np.concatenate((np.array(ends, np.uint32), tickets)),
             tokens=np.concatenate((none.astype(np.uint32), drawn[0])),
             logprobs=np.concatenate((none.astype(np.float32), drawn[1])),
             flags=np.concatenate((none + np.uint8(_ENDED), flags)),

@@ -3,9 +3,10 @@
 Owns the regression and the readers of logs. Pure but for reading a history.
 
 A decode step is linear in its rows and their context, a prefill in its tokens, a training step in its
-micro-batches and tokens; so each fit is a least-squares problem with coefficients that cannot be negative,
-solved for relative errors (a short step counts as much as a long one). Errors are of steps that were held
-back: every fourth one is predicted and not fitted.
+micro-batches and tokens; so each fit is linear, without negative coefficients. It makes the ratios
+between predicted and measured small, on a logarithmic scale: a short step counts as much as a long one, twice
+too long as much as twice too short, and a step that something else held up for seconds pulls little. Errors
+are of steps that were held back: every fourth one is predicted and not fitted.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,6 +22,8 @@ from sim.models.training_cost import TrainingCost
 
 HELD_BACK = 4  # every fourth measurement is kept for the error
 LEAST_MEASUREMENTS = 8
+ROUNDS = 30  # of reweighing; it settles within ten
+LEAST_RATIO = 0.02  # of an error that still counts less than others: below it all are equal
 
 
 class TooLittle(ValueError):
@@ -128,7 +131,7 @@ def _fit(columns: Sequence[Sequence[float]], seconds: Sequence[float]) -> tuple[
         )
     table, times = np.array(columns, float), np.array(seconds, float)
     held = np.arange(len(times)) % HELD_BACK == HELD_BACK - 1
-    found = _not_negative(table[~held] / times[~held, None], np.ones(int((~held).sum())))
+    found = _least_ratios(table[~held], times[~held])
     off = table[held] @ found / times[held] - 1.0
     total = float((table[held] @ found).sum() / times[held].sum()) - 1.0
     error = FitError(
@@ -139,6 +142,19 @@ def _fit(columns: Sequence[Sequence[float]], seconds: Sequence[float]) -> tuple[
         held_back=int(held.sum()),
     )
     return [float(value) for value in found], error
+
+
+def _least_ratios(table: NDArray[np.float64], times: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Coefficients that make the sum of |log(predicted / measured)| small: least squares, again and again,
+    each time weighed by what the last one left."""
+    weights = 1.0 / times
+    found = np.zeros(table.shape[1])
+    for _ in range(ROUNDS):
+        found = _not_negative(table * weights[:, None], times * weights)
+        predicted = np.maximum(table @ found, 1e-9 * times)
+        ratios = np.maximum(np.abs(np.log(predicted / times)), LEAST_RATIO)
+        weights = 1.0 / np.sqrt(predicted * times * ratios)
+    return found
 
 
 def _not_negative(table: NDArray[np.float64], goal: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -19,6 +19,7 @@ from transport.token_frame import Flag
 
 TOKEN_SCALE = 32  # of these estimates: a turn is so many decode steps
 WINDOWS = 12  # seeding windows that are tried
+_FINISHED = int(Flag.FINISHED)
 MICRO_BATCHES = 64  # a step's samples are trained in so many
 
 
@@ -105,7 +106,7 @@ def rollout_s(fleet: Fleet, engines: list[ContinuousBatch], leaving: int = 0, le
             progress[ticket] = Entry(
                 ticket, entry.key, entry.prompt_id, entry.prompt, entry.made + 1, entry.end
             )
-            if flags & Flag.FINISHED:
+            if flags & _FINISHED:
                 held[number].pop(ticket)
                 end_s = max(end_s, now_s + seconds)
         heapq.heappush(heap, (now_s + seconds, number))

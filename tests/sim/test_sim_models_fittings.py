@@ -1,0 +1,100 @@
+"""The fittings of a simulated host: all that production's actors ask for, over the lives of a host."""
+
+from array import array
+from pathlib import Path
+
+import pytest
+
+from actors.engine.turn import Orders
+from actors.rollout.messages import Work
+from actors.training.records import Eval
+from actors.training.sample import Sample
+from actors.weights.manifest import Manifest
+from actors.weights.messages import Fetched
+from configs.schema import Config, Engine, Rollout
+from nodeagent.fittings import Fittings
+from sim.meter import Meter
+from sim.models.fittings import Kept, SimFittings
+from sim.models.lengths import LengthLaw
+from sim.models.plant import Plant
+from sim.models.rig import Rig
+from sim.models.tokens import response
+from sim.models.weight_bytes import weights_of
+
+STORE, STATE, CHECKPOINTS = Path("/shm/images"), Path("/shm/state"), Path("/disk/checkpoints")
+CONFIG = Config(rollout=Rollout(max_new_tokens=448), engine=Engine(slots=256, max_prompt_tokens=64))
+PLANT = Plant.named("qwen3-14b", LengthLaw(median=5400, sigma=0.8), token_scale=32, frame_rows=2)
+
+
+def fittings(kept: Kept, meter: Meter, rig: Rig | None = None) -> Fittings:
+    return SimFittings(PLANT, rig or Rig("h100", 2, 2), kept, meter, name="host-1", purpose="test")
+
+
+def test_what_a_trainer_writes_an_engine_of_the_same_host_serves() -> None:
+    kept, meter = Kept(), Meter()
+    host = fittings(kept, meter)
+    work = host.trainer_work(CONFIG, Path("/none"), STORE, STATE)
+    work.load("")
+    work.begin_step()
+    work.add_micro_batch([Sample([1, 2], [3, 4], [-1.0, -1.0], 1.0)])
+    work.finish_step()
+    published = work.write_image(1)
+    store = host.image_store(STORE)
+    manifest = Manifest.build(1, store.content(1), published.tensors, chunk_bytes=65_536)
+    assert len(manifest.chunks) == 4
+    fetched = Fetched(
+        version=1,
+        root=manifest.root,
+        path=store.place(1),
+        tensors=published.tensors,
+        model_config=published.model_config,
+        pulled_bytes=0,
+        seconds=0.0,
+    )
+    engine = fittings(kept, meter).engine_host(CONFIG)
+    turn = engine.turn(Orders(load=fetched))
+    assert (turn.version, turn.root) == (1, manifest.root)
+    one = Work(
+        ticket=1,
+        prompt=array("I", [5] * 8).tobytes(),
+        prefix=b"",
+        seed=77,
+        max_new_tokens=448,
+        temperature=1.0,
+    )
+    output = engine.turn(Orders(adds=[(1, [one])])).output
+    assert output is not None
+    assert output.tokens.tolist() == response(77, 2, PLANT.shape.vocabulary).tolist()
+
+
+def test_a_turn_of_a_large_model_takes_as_long_as_its_decode_steps() -> None:
+    engine = PLANT.engine(CONFIG, Rig("h100", 2, 2))
+    assert engine.limits.cache_tokens > 600_000
+    assert engine.max_tokens == 512
+    per_token_s = engine.cost.decode(1, 8 * 32)
+    assert 0.008 < per_token_s < 0.02
+    assert PLANT.wire_scale * PLANT.image_bytes == pytest.approx(PLANT.shape.weight_bytes)
+
+
+def test_histories_and_checkpoints_outlive_the_host_and_images_do_not() -> None:
+    kept, meter = Kept(), Meter()
+    first = fittings(kept, meter)
+    work = first.trainer_work(CONFIG, Path("/none"), STORE, STATE)
+    work.write_image(0)
+    first.history(Path("/run/h")).write(Eval(t_s=3.0, step=0, when="first", reward=0.0, problems=1))
+    kept.memory.clear()
+    again = fittings(Kept({}, kept.durable, kept.histories), Meter())
+    assert again.history(Path("/run/h")).last_t_s == 3.0
+    assert again.image_store(STORE).versions() == []
+    assert again.host_copies(STATE).newest() is None
+    assert again.checkpoints(CHECKPOINTS, 2).latest().checkpoint is None
+
+
+def test_the_first_weights_follow_from_the_seed_and_the_inventory_from_the_rig() -> None:
+    kept = Kept()
+    host = fittings(kept, Meter(), Rig("h200", 8, 4))
+    host.trainer_work(CONFIG, Path("/a"), STORE, STATE).write_image(0)
+    other = Kept()
+    fittings(other, Meter()).trainer_work(CONFIG, Path("/b"), STORE, STATE).write_image(0)
+    assert weights_of(host.image_store(STORE).content(0)) == weights_of(next(iter(other.memory.values())))
+    assert host.inventory().gpus == ("NVIDIA H200 SXM 141 GB",) * 8
