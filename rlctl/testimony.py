@@ -1,0 +1,104 @@
+"""Evidence from streams of messages: what journals say, whatever kept them.
+
+Owns which stream tells what of a run. Reads nothing (`rlctl.evidence` reads files and databases, a simulated
+run hands its disks over) and judges nothing (`rlctl.audit` does). A stream that is not there becomes an entry
+of `Evidence.missing`, under the invariant that it was needed for.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from actors.cluster.messages import StepTrained
+from actors.cluster.state_manager import Rewound
+from actors.rollout.books import BatchWeights, ManagerSnapshot, ledger_of
+from actors.rollout.messages import BatchLedger
+from actors.rollout.state import RolloutState
+from actors.training.controller import StepFinished
+from configs.schema import Config
+from rlctl.audit import CheckpointSeen, Evidence
+from supervisor.journal_file import StreamContent
+from supervisor.message import Message
+from supervisor.registry import Fences, NameFenced
+
+MANAGER = "rollout/manager"
+LEDGER = "rollout/manager/ledger"
+STATE = "training/state"
+CONTROLLER = "training/controller"
+REGISTRY = "registry"
+NEEDED_FOR = {MANAGER: "I2", LEDGER: "I1", STATE: "I5", CONTROLLER: "I5", REGISTRY: "I4"}
+"""The streams that are looked at, each with the invariant that cannot be checked without it."""
+
+
+@dataclass(slots=True)
+class Testimony:
+    """Streams by name; a name that two journals hold gives two contents. missing: (invariant, text) for what
+    could not be read."""
+
+    streams: dict[str, list[StreamContent]] = field(default_factory=dict)
+    missing: list[tuple[str, str]] = field(default_factory=list)
+
+    def add(self, name: str, content: StreamContent) -> None:
+        """What one journal holds of a stream."""
+        self.streams.setdefault(name, []).append(content)
+
+    def messages(self, name: str) -> list[Message]:
+        """Of all journals that hold the stream."""
+        return [message for content in self.streams.get(name, []) for message in content.messages]
+
+    def miss(self, where: str, advice: str = "") -> None:
+        """Note each stream that nobody holds, or that more than one journal does."""
+        for name, invariant in NEEDED_FOR.items():
+            contents = self.streams.get(name, [])
+            if not contents:
+                self.missing.append((invariant, f"no journal {where} holds the stream {name}{advice}"))
+            elif len(contents) > 1 and name != LEDGER:
+                self.missing.append((invariant, f"{len(contents)} journals hold the stream {name}"))
+
+
+def evidence_of(
+    told: Testimony, config: Config, *, complete: bool, checkpoints: Sequence[CheckpointSeen]
+) -> Evidence:
+    """What `told` and the checkpoints amount to.
+
+    complete: whether the job said that it is done, so that every step is due.
+    """
+    state = _replayed(told.messages(MANAGER))
+    ledgers = [message for message in told.messages(LEDGER) if isinstance(message, BatchLedger)]
+    open_batches = [ledger_of(batch) for batch in state.log.batches.values()]
+    trained = [message for message in told.messages(STATE) if isinstance(message, StepTrained | Rewound)]
+    finished = [event.step for event in told.messages(CONTROLLER) if isinstance(event, StepFinished)]
+    return Evidence(
+        steps=config.job.steps,
+        requests_per_step=config.rollout.prompts * config.rollout.samples,
+        complete=complete,
+        ledgers=[*ledgers, *open_batches],
+        trained=trained,
+        finished=finished,
+        counters=state.counters if MANAGER in told.streams else None,
+        tokens_lost=state.tokens_lost,
+        state_faults=state.check(),
+        fences=_fences(told.messages(REGISTRY)),
+        checkpoints=checkpoints,
+        missing=told.missing,
+    )
+
+
+def _replayed(messages: Sequence[Message]) -> RolloutState:
+    """The manager's state, as the manager itself would rebuild it."""
+    state = RolloutState()
+    for message in messages:
+        if isinstance(message, ManagerSnapshot):
+            state.apply(message.rollout)
+        elif not isinstance(message, BatchWeights):
+            state.apply(message)
+    return state
+
+
+def _fences(messages: Sequence[Message]) -> dict[str, list[int]]:
+    held: dict[str, list[int]] = {}
+    for message in messages:
+        if isinstance(message, Fences):
+            held = {name: [incarnation] for name, incarnation in message.highest.items()}
+        elif isinstance(message, NameFenced):
+            held.setdefault(message.name, []).append(message.incarnation)
+    return held
