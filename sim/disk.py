@@ -12,7 +12,7 @@ from __future__ import annotations
 import errno
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from sim.files import SimFiles, SimMemory
 from sim.journal import SimJournal
@@ -58,6 +58,7 @@ class SimDisk:
         self._full = False
         self._low = False
         self._journals: dict[str, KeptStreams] = {}
+        self._ambushes: dict[ProcessLoop, tuple[Callable[[], None], str]] = {}
 
     # -- for production code --
 
@@ -126,6 +127,11 @@ class SimDisk:
         self.loop.trace.note("disk damages", self.host, place, stream)
         return stream
 
+    def at_next_commit(self, process: ProcessLoop, call: Callable[[], None], fate: str = "") -> None:
+        """Call this in the middle of the next commit of a process. Where the process dies of it, the write
+        has this fate (`FATES`), or one that is drawn."""
+        self._ambushes[process] = call, fate
+
     def wipe(self) -> None:
         """Another disk, an empty one."""
         self.loop.trace.note("disk wiped", self.host)
@@ -141,6 +147,12 @@ class SimDisk:
         if self._rng.random() < STALL_PROBABILITY:
             seconds += self._rng.uniform(*STALL_S)
         return seconds * self.slowness
+
+    def begins(self, process: ProcessLoop, takes_s: float) -> None:
+        """A commit of that process begins, and takes so long."""
+        ambush = self._ambushes.get(process)
+        if ambush is not None:
+            self.loop.call_later(takes_s / 2, ambush[0])
 
     def look_s(self) -> float:
         """How long a claim or a read takes."""
@@ -163,9 +175,10 @@ class SimDisk:
                 self._count("refused: fenced", f"{kept.place} {write.stream}")
         return results
 
-    def cut_off(self, kept: KeptStreams, writes: Sequence[Write]) -> None:
+    def cut_off(self, kept: KeptStreams, process: ProcessLoop, writes: Sequence[Write]) -> None:
         """The process that writes them has died meanwhile."""
-        fate = self._rng.choice(FATES)
+        _, fate = self._ambushes.pop(process, (None, ""))
+        fate = fate or self._rng.choice(FATES)
         self._count(f"cut off: {fate}", kept.place)
         if fate == "kept" and not self._full:
             self.commit(kept, writes)

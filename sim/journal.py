@@ -174,7 +174,9 @@ class SimJournal:
             queued = self._queue.popleft()
             assert isinstance(queued, _Queued)
             group.queued.append(queued)
-        timer = self._disk.loop.call_later(self._disk.sync_s(), self._written, group)
+        takes_s = self._disk.sync_s()
+        self._disk.begins(self._process, takes_s)
+        timer = self._disk.loop.call_later(takes_s, self._written, group)
         self._in_flight = group, timer
 
     def _looked(self, call: _Call[object]) -> None:
@@ -215,7 +217,7 @@ class SimJournal:
             group, timer = self._in_flight
             self._in_flight = None
             timer.cancel()
-            self._disk.cut_off(self._kept, group.writes)
+            self._disk.cut_off(self._kept, self._process, group.writes)
 
 
 def _row(message: Message) -> NewRow:

@@ -213,13 +213,15 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self._at_freeze.append(call)
 
     def close(self) -> None:
-        """After the run: let go of its coroutines. Their `finally` blocks run, and nobody hears them."""
+        """After the run: let go of its coroutines. Their `finally` blocks run, and nobody hears them; tasks
+        that those begin are let go of too."""
         self._die()
-        tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            coroutine = task.get_coro()
-            if not task.done() and coroutine is not None:
-                _close(coroutine)
+        for _ in range(CLOSES_TRIED):
+            tasks, self._tasks = self._tasks, []
+            for task in tasks:
+                coroutine = task.get_coro()
+                if not task.done() and coroutine is not None:
+                    _close(coroutine)
 
     def unseen(self) -> list[asyncio.Task[object]]:
         """Tasks that failed, and nobody has looked."""

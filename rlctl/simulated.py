@@ -1,0 +1,22 @@
+"""Evidence of a simulated run: what the audit of every run is given, from the disks of a simulated cluster.
+
+Owns the translation from `sim.outcome.Outcome`. Judges nothing (`rlctl.audit` does).
+"""
+
+from rlctl.audit import CheckpointSeen, Evidence
+from rlctl.testimony import NEEDED_FOR, Testimony, evidence_of
+from sim.outcome import Outcome
+
+
+def evidence(outcome: Outcome) -> Evidence:
+    """What a simulated run left behind, for `rlctl.audit.audit`."""
+    told = Testimony(missing=[("I2", text) for text in outcome.unreadable])
+    for stream in outcome.streams:
+        if stream.name in NEEDED_FOR:
+            told.add(stream.name, stream.content)
+    told.miss("of the simulated hosts")
+    checkpoints = [
+        CheckpointSeen(name=one.name, step=one.step, samples=one.samples, damage=one.damage)
+        for one in outcome.checkpoints
+    ]
+    return evidence_of(told, outcome.config, complete=outcome.complete, checkpoints=checkpoints)

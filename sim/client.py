@@ -1,0 +1,73 @@
+"""Whoever gives the cluster its job: submits it, asks how it stands, gives hosts their notice.
+
+Owns a client of the simulated cluster: an actor system without actors, as `rlctl` has one. It is as patient
+as a person: while the scheduler does not answer it asks again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from actors.cluster.messages import JobIs, JobSpec, JobStatus, SubmitJob
+from nodeagent.site import Sockets
+from sim.hosts import SimProcess
+from supervisor import ActorSystem, AskFailed, Incarnations, Message
+from supervisor.machine import Machine
+from supervisor.memory_journal import MemoryJournal
+from transport.wire import Peer
+
+SCHEDULER = "cluster/scheduler"
+SUBMIT_S = 60.0  # the scheduler starts the fleet before it answers
+STATUS_S = 5.0
+STATUS_PERIOD_S = 0.5
+AGAIN_S = 1.0
+
+
+@asynccontextmanager
+async def open_client(
+    process: SimProcess, sockets: Sockets, head: Peer, machine: Machine
+) -> AsyncIterator[ActorSystem]:
+    """The client's actor system, receiving. Nothing is sent before the first question."""
+    loop, host = process.host.loop, process.host.name
+    system = ActorSystem(
+        node=process.host.name,
+        process="rlctl",
+        wire=sockets.wire,
+        journals=MemoryJournal(),
+        network=sockets.network,
+        incarnations=Incarnations(lambda: loop.wall_ms(host)),
+        registry=head,
+        machine=machine,
+    )
+    system.start()
+    try:
+        yield system
+    finally:
+        await system.close()
+
+
+async def job_done(system: ActorSystem, job: JobSpec) -> JobIs:
+    """Submit the job, until it is taken, and wait for its end, as long as that takes."""
+    state = JobIs(state="none")
+    while state.run_id != job.run_id:
+        try:
+            state = await system.ask(SCHEDULER, SubmitJob(job=job), deadline_s=SUBMIT_S, expect=JobIs)
+        except AskFailed:
+            await asyncio.sleep(AGAIN_S)
+    while state.state == "running":
+        await asyncio.sleep(STATUS_PERIOD_S)
+        try:
+            state = await system.ask(SCHEDULER, JobStatus(), deadline_s=STATUS_S, expect=JobIs)
+        except AskFailed:
+            continue
+    return state
+
+
+async def say(system: ActorSystem, to: str, message: Message, within_s: float) -> None:
+    """Tell an actor something once, as well as that goes: who does not answer in time has not heard it."""
+    try:
+        await system.ask(to, message, deadline_s=within_s, expect=Message)
+    except AskFailed:
+        return

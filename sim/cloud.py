@@ -1,0 +1,186 @@
+"""Who provides the hosts of a simulated cluster: powers them on, keeps their node agents, takes them away.
+
+Owns the init system of each host (as the shipped systemd unit has it: again after a failure, never after an
+end that would be the same) and the preemptible hosts that are rented. To the production Provider it is a
+`provider.Hosts`, made anew in each life of the head: the hosts themselves outlive it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from actors.cluster.job import host_dir
+from actors.cluster.local_hosts import ORDER_S, STOP_S
+from actors.cluster.messages import JobSpec, StopNode
+from nodeagent.exit_codes import CUT_SHORT, DAMAGED, IN_USE, OK, USAGE
+from sim.hosts import KILLED, Host, Main, SimProcess
+from sim.setting import Paces
+from supervisor import ActorSystem, AskFailed, Done, ProcessExit
+
+LOOK_S = 0.2
+NOT_AGAIN = frozenset({OK, USAGE, IN_USE, DAMAGED, CUT_SHORT})
+"""Exit codes after which the unit is left alone."""
+
+
+class Init:
+    """The init system of one host: its node agent is started with the host and after each failure.
+
+    Args:
+        main: what the node agent runs. on_done: called with its end where it is left alone after that.
+    """
+
+    def __init__(
+        self, host: Host, main: Main, paces: Paces, on_done: Callable[[ProcessExit], None] | None = None
+    ) -> None:
+        self._host, self._main, self._paces, self._on_done = host, main, paces, on_done
+        self._life = 0
+
+    def boot(self) -> None:
+        """The host is to come up."""
+        self._life += 1
+        self._host.loop.call_later(self._paces.boot_s, self._up, self._life)
+
+    def halt(self) -> None:
+        """It is not to come up, nor to start anything, any more."""
+        self._life += 1
+
+    def _up(self, life: int) -> None:
+        if life == self._life:
+            self._host.power_on()
+            self._start(life)
+
+    def _start(self, life: int) -> None:
+        if life == self._life and self._host.up:
+            process = self._host.start(f"{self._host.name}/agent", self._main, self._paces.start_s)
+            process.loop.at_death(lambda: self._ended(process, life))
+
+    def _ended(self, process: SimProcess, life: int) -> None:
+        if life != self._life or not self._host.up:
+            return
+        exit_ = process.ended or KILLED
+        if exit_.code not in NOT_AGAIN:
+            self._host.loop.call_later(self._paces.restart_s, self._start, life)
+        elif self._on_done is not None:
+            self._on_done(exit_)
+
+
+class Cloud:
+    """Preemptible hosts that can be had, by name.
+
+    Args:
+        hosts: every host that there may ever be. agent: what the node agent of a host runs for a job.
+    """
+
+    def __init__(self, hosts: Mapping[str, Host], agent: Callable[[str, Path], Main], paces: Paces) -> None:
+        self._hosts = hosts
+        self._agent = agent
+        self._paces = paces
+        self._rented: dict[str, Init] = {}
+        self._told: list[Callable[[str, ProcessExit], None]] = []
+
+    def rented(self) -> list[str]:
+        """Hosts that are up, or about to be."""
+        return list(self._rented)
+
+    def rent(self, name: str, state_dir: Path) -> None:
+        """Bring a host up. Raises OSError where there is none of this name."""
+        if name not in self._hosts:
+            raise OSError(f"no host {name} can be had: there are {', '.join(self._hosts)}")
+        host = self._hosts[name]
+        init = Init(
+            host,
+            self._agent(name, state_dir),
+            self._paces,
+            lambda exit_: void(self.take_away(name, how=exit_)),
+        )
+        self._rented[name] = init
+        init.boot()
+
+    def lease(self, name: str) -> object:
+        """Stands for the present stay of a host, to be compared with; None where it is not rented."""
+        return self._rented.get(name)
+
+    def take_away(self, name: str, *, how: ProcessExit = KILLED, lease: object = None) -> bool:
+        """Power off, and tell whoever rents hosts how it ended; whether there was anything to take. `lease`:
+        only if that stay still lasts."""
+        init = self._rented.get(name)
+        if init is None or (lease is not None and lease is not init):
+            return False
+        del self._rented[name]
+        init.halt()
+        self._hosts[name].power_off()
+        for tell in self._told:
+            tell(name, how)
+        return True
+
+    async def gone(self, name: str) -> None:
+        """Until the present stay of a host is over. It has no deadline: whoever waits has one."""
+        lease = self.lease(name)
+        while lease is not None and self.lease(name) is lease:  # noqa: ASYNC110 (a cloud is asked)
+            await asyncio.sleep(LOOK_S)
+
+    def tell(self, told: Callable[[str, ProcessExit], None]) -> None:
+        """Call this, from now on, when a host has ended."""
+        self._told.append(told)
+
+
+class CloudHosts:
+    """`nodeagent.site.FleetHosts` of one life of the head. The reserved host is there by itself."""
+
+    def __init__(self, cloud: Cloud, head: SimProcess, system: ActorSystem) -> None:
+        self._cloud, self._head, self._system = cloud, head, system
+        self._ended: list[tuple[str, ProcessExit]] = []
+        self._used: dict[str, JobSpec] = {}
+        cloud.tell(self._host_ended)
+
+    def running(self) -> list[str]:
+        """See `provider.Hosts`."""
+        return self._cloud.rented()
+
+    async def keep_reserved(self, job: JobSpec, on_give_up: Callable[[str], None]) -> None:
+        """See `provider.Hosts`: its init system does."""
+
+    def take_ended(self) -> list[tuple[str, ProcessExit]]:
+        """See `provider.Hosts`."""
+        ended, self._ended = self._ended, []
+        return ended
+
+    def start(self, name: str, job: JobSpec) -> None:
+        """See `provider.Hosts`."""
+        self._used[name] = job
+        self._cloud.rent(name, host_dir(job, name))
+
+    def kill(self, name: str) -> None:
+        """See `provider.Hosts`."""
+        self._cloud.take_away(name)
+
+    async def stop(self) -> None:
+        """See `provider.Hosts`: in order where they take the order, else without."""
+        await asyncio.gather(*[self._let_go(name) for name in self._cloud.rented()])
+
+    async def _let_go(self, name: str) -> None:
+        lease = self._cloud.lease(name)
+        with contextlib.suppress(AskFailed, TimeoutError):
+            await self._system.ask(f"{name}/agent", StopNode(), deadline_s=ORDER_S, expect=Done)
+            async with asyncio.timeout(STOP_S):
+                await self._cloud.gone(name)
+        if lease is not None:
+            self._cloud.take_away(name, lease=lease)
+
+    def forget_memory(self) -> None:
+        """Nothing to do: a host's memory goes with its power."""
+
+    def state_dirs(self) -> list[Path]:
+        """Of every host that was started here."""
+        return [host_dir(job, name) for name, job in self._used.items()]
+
+    def _host_ended(self, name: str, how: ProcessExit) -> None:
+        if self._head.alive:
+            self._head.loop.call_soon(self._ended.append, (name, how))
+
+
+def void(_: object) -> None:
+    """For calls whose result nobody wants."""

@@ -1,0 +1,241 @@
+"""A whole simulated cluster: hosts, network and disks under the production node agents, and one job on it.
+
+Owns the putting together and the order of a run: power on, submit as `rlctl` does, run to the end, stop in
+order, take what is left. What a fault may do to a cluster is `breaking.Breaking`'s; when which is done, and
+to whom, is chaos's to say. The same settings and seed give the same history.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from actors.cluster.fleet import RESERVED
+from actors.cluster.local_hosts import Join
+from actors.cluster.messages import JobIs
+from actors.training.records import AnyRecord
+from nodeagent.host import Seat
+from nodeagent.site import FleetHosts
+from sim.client import job_done, open_client
+from sim.cloud import Cloud, CloudHosts, Init, void
+from sim.commands import command_of
+from sim.fittings import HostFittings
+from sim.hosts import SIGTERM, Host, Main, OnExit, SimProcess
+from sim.loop import SimLoop
+from sim.machine import SimMachine
+from sim.models.scorer import ScorerFaults
+from sim.network import SimNet
+from sim.outcome import Ended, Outcome, disk_counts, kept_streams, saved_steps
+from sim.setting import CLIENT, HEAD, Setting
+from sim.site import Around, SimSite, sockets
+from sim.watching import Hook, Watcher
+from supervisor import ActorSystem
+from supervisor.machine import Child
+from supervisor.process import ProcessSpec
+from transport.wire import Peer
+
+HEAD_PORT = 7700
+STATE = Path("/var/lib/gleaner")
+SETTLE_S = 60.0
+"""For an ordered end of all hosts; a node agent takes 30 s at most."""
+LOOK_S = 1.0
+
+
+class SimCluster:
+    """See the module. Make it, `run` it; or run it piece by piece: `begin`, `advance`, `finish`.
+
+    Args:
+        setting: what it is made of.
+        sink: gets the trace as text, line by line.
+    """
+
+    def __init__(self, setting: Setting, sink: Callable[[str], None] | None = None) -> None:
+        self.setting = setting
+        self.job = setting.job()
+        self.loop = SimLoop(sink)
+        self.net = SimNet(
+            self.loop, random.Random(f"{setting.seed}/net"), self.loop.trace, profile=setting.link
+        )
+        names = [HEAD, RESERVED, CLIENT, *setting.preemptible_hosts()]
+        self.hosts = {name: self._host(name) for name in names}
+        """All that there may ever be, by name."""
+        self.systems: dict[SimProcess, ActorSystem] = {}
+        """The actor system of each process that lives."""
+        self.client: ActorSystem | None = None
+        """That of whoever submitted the job."""
+        self.ended: JobIs | None = None
+        """What the scheduler said of the job when it was over."""
+        self.scorer_faults = ScorerFaults()
+        """Faults that the verifiers are to have."""
+        self._said: list[tuple[float, str, str]] = []
+        self._histories: dict[Path, list[AnyRecord]] = {}
+        self._hooks: list[Hook] = []
+        self._ended_s = 0.0
+        self._began_wall_s = time.perf_counter()
+        self._around = Around(
+            net=self.net,
+            machine=self._machine,
+            fittings=lambda process: HostFittings(process, setting, self.scorer_faults, self._histories),
+            fleet=self._fleet,
+            opened=self._opened,
+            said=lambda process, text: self._said.append((self.loop.now_s, process.name, text)),
+            wire_scale=setting.plant.wire_scale,
+        )
+        self.cloud = Cloud(self.hosts, self._preemptible, setting.paces)
+        """Where preemptible hosts are rented."""
+        head = ["--role", "head", "--fleet", "local"]
+        self.inits = {
+            HEAD: Init(self.hosts[HEAD], self._agent(HEAD, STATE, HEAD_PORT, head), setting.paces),
+            RESERVED: Init(
+                self.hosts[RESERVED],
+                self._agent(RESERVED, STATE, 0, ["--role", "reserved", "--join", self.head.endpoint]),
+                setting.paces,
+            ),
+        }
+        """Of the hosts that are there from the beginning."""
+
+    @property
+    def head(self) -> Peer:
+        """Where the head is reached."""
+        return Peer(f"tcp://{self.hosts[HEAD].address}:{HEAD_PORT}")
+
+    @property
+    def history(self) -> list[AnyRecord]:
+        """What the controller has recorded so far."""
+        return self._histories.get(Path(self.job.run_dir) / "history.jsonl", [])
+
+    # -- a run --
+
+    def run(self) -> Outcome:
+        """The job from its submission to its end, or to the virtual deadline; then an ordered end."""
+        self.begin()
+        self.advance(self.setting.deadline_s)
+        return self.finish()
+
+    def begin(self) -> None:
+        """Power on, and submit."""
+        for init in self.inits.values():
+            init.boot()
+        self.hosts[CLIENT].power_on()
+        self.hosts[CLIENT].start(f"{CLIENT}/rlctl", self._submit, self.setting.paces.start_s)
+
+    def advance(self, until_s: float) -> bool:
+        """Go on until `until_s` or the end of the job, whichever is first; whether the job is over."""
+        if self.ended is None:
+            self.loop.run(until_s)
+        return self.ended is not None
+
+    def finish(self, *, stopped: bool = False) -> Outcome:
+        """Stop every host in order, then take what is left; nothing can be done with the cluster after that.
+        `stopped`: somebody stops the simulation itself, so nothing more is run."""
+        over: Ended = "stopped" if stopped else "late"
+        if self.ended is not None:
+            over = "done" if self.ended.state == "done" else "failed"
+        else:
+            self._ended_s = self.loop.now_s
+        trace_hash = self.loop.trace.hash
+        if not stopped:
+            self._stop_in_order()
+        hosts = [host for name, host in self.hosts.items() if name != CLIENT]
+        streams, unreadable = kept_streams(hosts)
+        self.loop.close()
+        return Outcome(
+            seed=self.setting.seed,
+            config=self.setting.config,
+            job=self.job,
+            ended=over,
+            reason=self.ended.reason if self.ended is not None else f"not over after {self._ended_s:.0f} s",
+            virtual_s=self._ended_s,
+            wall_s=time.perf_counter() - self._began_wall_s,
+            trace_hash=trace_hash if stopped else self.loop.trace.hash,
+            turns=self.loop.turns,
+            notes=self.loop.trace.notes,
+            history=list(self.history),
+            streams=streams,
+            unreadable=unreadable,
+            checkpoints=list(saved_steps(hosts, self.job)),
+            findings=list(self.loop.findings),
+            said=self._said,
+            counts={**disk_counts(hosts), **{f"net: {what}": n for what, n in self.net.counts.items()}},
+        )
+
+    def _stop_in_order(self) -> None:
+        """As an operator does: the head, which lets its hosts go, and the reserved host."""
+        names = (HEAD, RESERVED)
+        for name in names:
+            self.inits[name].halt()
+            for process in self.hosts[name].processes:
+                if process.parent is None:
+                    process.send_signal(SIGTERM)
+        until_s = self.loop.now_s + SETTLE_S
+        while self.loop.now_s < until_s and any(self.hosts[name].processes for name in names):
+            self.loop.run(self.loop.now_s + LOOK_S)
+
+    # -- looking --
+
+    def watch(self, hook: Hook) -> None:
+        """Have `hook` see every message that passes any process, from now on, until `unwatch`."""
+        self._hooks.append(hook)
+        for process, system in self.systems.items():
+            system.tap = system.tap or Watcher(process, self._hooks)
+
+    def unwatch(self, hook: Hook) -> None:
+        """It sees no more."""
+        if hook in self._hooks:
+            self._hooks.remove(hook)
+
+    # -- putting together --
+
+    def _host(self, name: str) -> Host:
+        setting = self.setting
+        return Host(
+            self.loop,
+            self.net,
+            name,
+            zone=setting.zone(name),
+            seed=setting.seed,
+            egress_bytes_s=setting.egress_bytes_s,
+        )
+
+    def _agent(self, name: str, state_dir: Path, port: int, words: list[str]) -> Main:
+        listen = f"tcp://{self.hosts[name].address}:{port}"
+        argv = ["python", "-m", "nodeagent", "start", "--name", name, "--state-dir", str(state_dir)]
+        argv += ["--listen", listen, "--bulk", "clear", *words]
+        return command_of(argv, {}, self._site).main
+
+    def _preemptible(self, name: str, state_dir: Path) -> Main:
+        return self._agent(name, state_dir, 0, ["--role", "preemptible", "--join", self.head.endpoint])
+
+    def _site(self, process: SimProcess) -> SimSite:
+        return SimSite(process, self._around)
+
+    def _machine(self, process: SimProcess) -> SimMachine:
+        def start(spec: ProcessSpec, on_exit: OnExit) -> Child:
+            command = command_of(spec.argv, spec.env, self._site)
+            start_s = self.setting.paces.of(command.kind)
+            return self.hosts[command.node].start(command.name, command.main, start_s, process, on_exit)
+
+        return SimMachine(process.loop, start, process.meter)
+
+    def _fleet(self, process: SimProcess, system: ActorSystem, join: Join) -> FleetHosts:
+        return CloudHosts(self.cloud, process, system)
+
+    def _opened(self, process: SimProcess, system: ActorSystem) -> None:
+        self.systems[process] = system
+        process.loop.at_death(lambda: void(self.systems.pop(process)))
+        if self._hooks:
+            system.tap = Watcher(process, self._hooks)
+
+    async def _submit(self, process: SimProcess) -> int:
+        seat = Seat(CLIENT, "rlctl", STATE, f"tcp://{process.host.address}:0")
+        machine = self._machine(process)
+        async with open_client(process, sockets(self._around, process, seat), self.head, machine) as system:
+            self.client = system
+            self.ended = await job_done(system, self.job)
+            self._ended_s = self.loop.now_s
+            self.loop.trace.note("job over", self.ended.state, self.ended.reason)
+            self.loop.stop()
+            await process.stop_order.wait()
+        return 0

@@ -1,0 +1,67 @@
+"""The commands that simulated hosts run: production command lines, parsed by the production parsers.
+
+Owns the table from a command line to what the process of it runs, and on which host. A command that nobody
+here knows cannot be started, as on a machine without it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from nodeagent import __main__ as agent_command
+from nodeagent import process, process_arguments
+from nodeagent.exit_codes import CannotRun
+from nodeagent.node import run_node
+from nodeagent.site import Site
+from sim.hosts import Main, SimProcess
+
+MakeSite = Callable[[SimProcess], Site]
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What a command line means: the process's name (`node/kind`), the node that it is for, what it runs."""
+
+    name: str
+    node: str
+    main: Main
+
+    @property
+    def kind(self) -> str:
+        """What it is: `agent`, `rollout`, `trainer`, ..."""
+        return self.name.partition("/")[2]
+
+
+def command_of(argv: Sequence[str], env: Mapping[str, str], make_site: MakeSite) -> Command:
+    """What `argv` starts. Raises OSError for what is none of ours or means nothing."""
+    words = list(argv[argv.index("-m") + 1 :]) if "-m" in argv else []
+    try:
+        if words[:2] == ["nodeagent", "start"]:
+            return _agent(words[1:], make_site)
+        if words[:1] == [process_arguments.MODULE]:
+            return _child(words[1:], env, make_site)
+    except (CannotRun, SystemExit) as problem:
+        raise OSError(errno.EINVAL, f"{' '.join(argv)}: {problem}") from problem
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), " ".join(argv))
+
+
+def _agent(words: Sequence[str], make_site: MakeSite) -> Command:
+    options = agent_command.start_options(agent_command.parse(words))
+    node = options.seat.node
+
+    async def main(process: SimProcess) -> int:
+        return await run_node(options, process.stop_order, make_site(process))
+
+    return Command(f"{node}/agent", node, main)
+
+
+def _child(words: Sequence[str], env: Mapping[str, str], make_site: MakeSite) -> Command:
+    order = process_arguments.parse(words, env)
+
+    async def main(running: SimProcess) -> int:
+        return await process.serve(order, running.stop_order, make_site(running))
+
+    return Command(f"{order.seat.node}/{order.kind}", order.seat.node, main)

@@ -1,0 +1,64 @@
+"""What the actors of a simulated process are fitted with, out of what its host has.
+
+Owns the choice of files: images and host copies in the host's memory, checkpoints on its disk, the history
+with the run. What the models do with them is `sim.models.fittings`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from pathlib import Path
+
+from actors.cluster import job as places
+from actors.training.records import AnyRecord
+from configs.trace import Trace, TraceError
+from sim.file_mapping import FileMapping
+from sim.hosts import SimProcess
+from sim.models.fittings import Kept, SimFittings
+from sim.models.history_memory import SimHistory
+from sim.models.scorer import ScorerFaults
+from sim.setting import Setting
+
+EVERYWHERE = Path("/")
+
+
+class HostFittings(SimFittings):
+    """See `nodeagent.fittings.Fittings`.
+
+    Args:
+        scorer_faults: ordered faults of the cluster's verifiers, counted.
+        histories: records of each run, by its file.
+    """
+
+    def __init__(
+        self,
+        process: SimProcess,
+        setting: Setting,
+        scorer_faults: ScorerFaults,
+        histories: MutableMapping[Path, list[AnyRecord]],
+    ) -> None:
+        host = process.host
+        super().__init__(
+            setting.plant,
+            setting.rig(host.name),
+            Kept(
+                memory=FileMapping(host.memory, places.SHARED_MEMORY),
+                durable=FileMapping(host.disk.files, EVERYWHERE),
+                histories=histories,
+            ),
+            process.meter,
+            name=host.name,
+            purpose=f"{setting.seed}/{process.pid}",
+            faults=scorer_faults,
+        )
+        self._host, self._trace = host, setting.trace
+
+    def trace(self, name: str) -> Trace:
+        """See `Fittings`: the one that the simulation was given."""
+        if self._trace is None:
+            raise TraceError(f"{name}: this simulation was given no trace")
+        return self._trace
+
+    def history(self, path: Path) -> SimHistory:
+        """See `Fittings`: it lies on this host's disk."""
+        return SimHistory(self.kept.histories.setdefault(path, []), lambda: self._host.disk.full)

@@ -1,0 +1,272 @@
+"""The machines of a simulated cluster: hosts with an address, a disk, memory, and processes that run on them.
+
+Owns which processes live where, how they are signalled, and how their parents hear of their end. What a
+process runs is production code, given as its `main`; whether it can still be reached is the network's, what
+it leaves on disk is the disk's. A process dies with its parent; a host that loses its power loses every
+process and its memory, says nothing to anybody, and keeps its disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Coroutine
+
+from nodeagent.exit_codes import CUT_SHORT, FAILED, as_cannot_run
+from nodeagent.shutdown import Shutdown
+from sim.disk import SimDisk
+from sim.files import SimMemory
+from sim.loop import SimLoop
+from sim.meter import Meter
+from sim.network import SimNet
+from supervisor.process import ProcessExit
+
+SIGKILL, SIGTERM, SIGCONT, SIGSTOP = 9, 15, 18, 19
+ENDS = {1: "SIGHUP", 2: "SIGINT", SIGTERM: "SIGTERM"}
+"""Signals that ask for an end, as `nodeagent.shutdown.SIGNALS`."""
+REAP_S = 0.001
+"""From the end of a process until its parent's loop knows it: a pidfd that becomes readable."""
+KILLED = ProcessExit(None, SIGKILL)
+
+log = logging.getLogger("sim")
+
+Main = Callable[["SimProcess"], Coroutine[object, object, int]]
+"""What a process runs: its exit code comes back, or what ended it is raised."""
+OnExit = Callable[[ProcessExit], None]
+
+
+class SimShutdown(Shutdown):
+    """The order to end of a simulated process; its signals come from `SimProcess.send_signal`."""
+
+    def __init__(self, process: SimProcess) -> None:
+        super().__init__(process.name)
+        self._process = process
+
+    def listen(self) -> None:
+        """Nothing to do: nobody else takes its signals."""
+
+    def asked(self, name: str) -> None:
+        """A signal that asks for an end: in order the first time, at once the second."""
+        if self.signal:
+            self.clean_up()
+            self._process.end(ProcessExit(CUT_SHORT, None, f"{name} again: ended at once, without order"))
+            return
+        self.signal = name
+        self.set()
+
+    def clean_up(self) -> None:
+        """See `Shutdown`: the same for simulated processes."""
+        self._process.kill_children()
+        for undo in reversed(self._undo):
+            try:
+                undo()
+            except OSError as problem:
+                log.warning("not cleaned up: %s", problem)
+
+
+class SimProcess:
+    """One process, from its start to its end; made by `Host.start`. To its parent it is a
+    `supervisor.machine.Child`.
+
+    Args:
+        host: where it runs. name: `node/kind`. parent: it dies with that one.
+        on_exit: called once, in the parent's loop.
+    """
+
+    def __init__(self, host: Host, name: str, parent: SimProcess | None, on_exit: OnExit | None) -> None:
+        self.host = host
+        self.name = name
+        self.parent = parent
+        self.loop = host.loop.spawn(name, host.name)
+        self.meter = Meter()
+        self.children: list[SimProcess] = []
+        self.stop_order = SimShutdown(self)
+        self.ended: ProcessExit | None = None
+        """How it ended, at the moment it did; its parent knows it a little later."""
+        self.exit: ProcessExit | None = None
+        self._on_exit = on_exit
+        self._ordered = False
+        self._reaped = asyncio.Event()
+        if parent is not None:
+            parent.children.append(self)
+        self.loop.at_death(self._died)
+
+    @property
+    def pid(self) -> int:
+        """Its number; no other process of the run ever has the same."""
+        return self.loop.number
+
+    @property
+    def kind(self) -> str:
+        """What it is: `agent`, `rollout`, `trainer`, ..."""
+        return self.name.partition("/")[2]
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has not ended; it may be frozen."""
+        return self.loop.alive
+
+    def __repr__(self) -> str:
+        return f"<{self.name} (pid {self.pid}) on {self.host.name}>"
+
+    # -- for its parent --
+
+    def send_signal(self, number: int) -> None:
+        """See `Child`: SIGKILL, SIGSTOP, SIGCONT, or one that asks for an end."""
+        if not self.alive:
+            return
+        if number == SIGSTOP:
+            self.loop.freeze()
+            self.host.net.process_froze(self.loop)
+        elif number == SIGCONT:
+            self.host.net.process_thawed(self.loop)
+            self.loop.thaw()
+        elif number in ENDS:
+            self.loop.call_soon(self.stop_order.asked, ENDS[number])
+        else:
+            hint = "it did not stop within its time" if number == SIGKILL and self._ordered else ""
+            self.end(ProcessExit(None, number, "", hint))
+
+    async def wait(self) -> ProcessExit:
+        """See `Child`."""
+        await self._reaped.wait()
+        assert self.exit is not None
+        return self.exit
+
+    async def stop(self, timeout_s: float) -> ProcessExit:
+        """See `Child`."""
+        if timeout_s > 0:
+            self.send_signal(SIGTERM)
+            try:
+                async with asyncio.timeout(timeout_s):
+                    return await self.wait()
+            except TimeoutError:
+                self._ordered = True
+        self.kill()
+        return await self.wait()
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.send_signal(SIGKILL)
+
+    # -- its life --
+
+    def run(self, main: Main, start_s: float) -> None:
+        """Begin, `start_s` from now: before that it loads its programs. What `main` raises ends it as
+        `nodeagent.host.run_process` would."""
+        self.loop.create_task(self._run(main, start_s), name=f"main of {self.name}")
+
+    async def _run(self, main: Main, start_s: float) -> None:
+        await asyncio.sleep(start_s)
+        try:
+            ended = ProcessExit(await main(self), None)
+        except (Exception, asyncio.CancelledError) as problem:  # noqa: BLE001 (the edge of a process)
+            known = as_cannot_run(problem)
+            if known is None:
+                what = f"a defect ended {self.name}"
+                self.loop.call_exception_handler({"message": what, "exception": problem})
+            reason = f"{type(problem).__name__}: {problem}" if known is None else str(known)
+            ended = ProcessExit(
+                FAILED if known is None else known.code, None, f"{self.name}: error: {reason}"
+            )
+        self.end(ended)
+
+    def end(self, exit_: ProcessExit) -> None:
+        """It is over, this way."""
+        if self.alive:
+            self.ended = exit_
+            self.host.loop.trace.note("exit", self.name, self.pid, exit_.cause)
+            self.loop.kill()
+
+    def kill_children(self) -> None:
+        """SIGKILL to every process that it started; theirs die with them."""
+        for child in list(self.children):
+            child.kill()
+
+    def _died(self) -> None:
+        """Its loop runs no more."""
+        self.ended = self.ended or KILLED
+        self.host.process_died(self)
+        for child in list(self.children):  # PR_SET_PDEATHSIG
+            child.end(KILLED)
+        if self.parent is not None:
+            self.parent.children.remove(self)
+            self.parent.loop.call_later(REAP_S, self._reap)
+
+    def _reap(self) -> None:
+        """In the parent's loop."""
+        self.exit = self.ended
+        assert self.exit is not None
+        self._reaped.set()
+        if self._on_exit is not None:
+            self._on_exit(self.exit)
+
+
+class Host:
+    """A machine of the cluster; it has no power yet.
+
+    Args:
+        name: its name, and that of the node on it. zone: hosts of a zone may fail together.
+        egress_bytes_s: of its network card.
+    """
+
+    def __init__(
+        self, loop: SimLoop, net: SimNet, name: str, *, zone: str, seed: int, egress_bytes_s: float
+    ) -> None:
+        self.loop, self.net = loop, net
+        self.name, self.zone = name, zone
+        self.address = net.add_host(name, egress_bytes_s=egress_bytes_s)
+        self.disk = SimDisk(loop, random.Random(f"{seed}/disk/{name}"), name)
+        self.memory = SimMemory()
+        self.locks: dict[str, SimProcess] = {}
+        """State directories, and the process that holds each."""
+        self.processes: list[SimProcess] = []
+        """Those that live, in the order of their start."""
+        self.up = False
+
+    def power_on(self) -> None:
+        """It is up, with what its disk holds and nothing in memory; no process runs yet."""
+        if not self.up:
+            self.loop.trace.note("host up", self.name)
+            self.up = True
+            self.net.host_back(self.name)
+
+    def power_off(self) -> None:
+        """Gone, without a word to anybody."""
+        if not self.up:
+            return
+        self.loop.trace.note("host down", self.name)
+        self.net.host_died(self.name)  # first: no connection that anybody sees breaks by what dies in it
+        self.up = False
+        for process in list(self.processes):
+            process.end(KILLED)
+        self.memory.forget()
+
+    def start(
+        self,
+        name: str,
+        main: Main,
+        start_s: float,
+        parent: SimProcess | None = None,
+        on_exit: OnExit | None = None,
+    ) -> SimProcess:
+        """Start a process. Raises OSError where the host is not up."""
+        if not self.up:
+            raise OSError(f"host {self.name} is not up")
+        process = SimProcess(self, name, parent, on_exit)
+        self.processes.append(process)
+        process.run(main, start_s)
+        return process
+
+    def find(self, kind: str) -> SimProcess | None:
+        """The living process of a kind (`agent`, `rollout`, `trainer`, ...); the newest, if there are two."""
+        name = f"{self.name}/{kind}"
+        return next((process for process in reversed(self.processes) if process.name == name), None)
+
+    def process_died(self, process: SimProcess) -> None:
+        """For `SimProcess`."""
+        self.processes.remove(process)
+        for place in [place for place, holder in self.locks.items() if holder is process]:
+            del self.locks[place]
+        self.net.process_died(process.loop)

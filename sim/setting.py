@@ -1,0 +1,100 @@
+"""What a simulated run is made of: the job's settings, the seed, the machines and what lies between them.
+
+Owns the value and the names that follow from it. Nothing here is random and nothing runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from actors.cluster.fleet import RESERVED
+from actors.cluster.messages import JobSpec
+from configs.load import dump
+from configs.schema import Config
+from configs.trace import Trace
+from sim.models.lengths import LengthLaw
+from sim.models.plant import Plant
+from sim.models.rig import Rig
+from sim.models.shapes import model_shape
+from sim.network_path import Profile
+
+HEAD = "head"
+CLIENT = "client"
+RUNS = Path("/srv/gleaner/runs")
+"""Where a job keeps its history and its checkpoints; simulated hosts have no folder in common."""
+QUICK_LENGTHS = LengthLaw(median=9.0, sigma=0.5, correlation=0.6)
+"""Of the quickstart's answers: words of 3 to 10 letters, spelt backward, by a model that rambles at times."""
+
+
+@dataclass(frozen=True, slots=True)
+class Paces:
+    """How long machines take (s): boot_s from the wish for one to its init system, start_s from there to the
+    first line of our own, prepare_s for the libraries of a process that computes, restart_s from the failure
+    of a node agent until its init system starts it again (RestartSec of the shipped unit)."""
+
+    boot_s: float = 1.0
+    start_s: float = 0.5
+    prepare_s: float = 2.0
+    restart_s: float = 2.0
+
+    def of(self, kind: str) -> float:
+        """Seconds from the start of a process of this kind to its first line."""
+        return self.start_s + (self.prepare_s if kind in ("trainer", "engine") else 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """See the module.
+
+    Attributes:
+        config: the job's settings. seed: of everything that is drawn around the job; its own seed is
+            `config.job.seed`.
+        plant: the model that is trained, its responses, its verifiers.
+        reserved, preemptible: what stands in the hosts of a role.
+        trace: when preemptible hosts come and go; None: `fleet.n_prem_max` of them, always.
+        deadline_s: virtual seconds by which the job must be over.
+        link: what lies between two hosts, in each direction. egress_bytes_s: of a host's network card.
+        zones: names that preemptible hosts are dealt to in turn; those of a zone may fail together.
+    """
+
+    config: Config
+    seed: int = 0
+    plant: Plant = field(default_factory=lambda: Plant(model_shape("quickstart"), QUICK_LENGTHS))
+    reserved: Rig = field(default_factory=lambda: Rig("cpu_core"))
+    preemptible: Rig = field(default_factory=lambda: Rig("cpu_core"))
+    trace: Trace | None = None
+    deadline_s: float = 3600.0
+    link: Profile = field(default_factory=Profile)
+    egress_bytes_s: float = 1.25e9
+    paces: Paces = field(default_factory=Paces)
+    zones: tuple[str, ...] = ("a", "b", "c")
+
+    def rig(self, host: str) -> Rig:
+        """What stands in a host."""
+        return self.preemptible if role_of(host) == "preemptible" else self.reserved
+
+    def preemptible_hosts(self) -> list[str]:
+        """Every preemptible host that there may be, in the order of their first offer."""
+        if self.trace is None:
+            return [f"spot-{number}" for number in range(1, self.config.fleet.n_prem_max + 1)]
+        return list(dict.fromkeys(event.instance for event in self.trace.events))
+
+    def zone(self, host: str) -> str:
+        """The zone of a preemptible host; "" for the others."""
+        if role_of(host) != "preemptible":
+            return ""
+        return self.zones[self.preemptible_hosts().index(host) % len(self.zones)]
+
+    def job(self) -> JobSpec:
+        """The job, as `rlctl` would submit it. Its trace is the provider's to read, by its name."""
+        run_id = f"{self.config.job.name}-{self.seed}"
+        folder = RUNS / run_id
+        return JobSpec(
+            run_id=run_id, run_dir=str(folder), model_dir=str(folder / "model"), config=dump(self.config)
+        )
+
+
+def role_of(host: str) -> str:
+    """The role of a host, by its name."""
+    return {HEAD: "head", RESERVED: "reserved", CLIENT: "client"}.get(host, "preemptible")

@@ -1,0 +1,186 @@
+"""The site of a simulated process: what a node's processes do to their machine, done to a virtual host.
+
+Owns the simulated side of `nodeagent.site.Site`: sockets of the simulated network, journals on the host's
+disk, small files there, the host's wall clock. Everything above it is production code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from actors.cluster import job as places
+from actors.cluster.local_hosts import Join
+from actors.cluster.messages import JobSpec
+from configs.schema import Traces
+from nodeagent.exit_codes import IN_USE, NO_STATE, USAGE, CannotRun
+from nodeagent.files import AGENT_FILE, PROCESSES, AgentFile, ProcessFile
+from nodeagent.fittings import Fittings
+from nodeagent.host import LOG_BYTES, Seat
+from nodeagent.job_file import job_file
+from nodeagent.site import JOBS_KEPT, ClosingTracer, FleetHosts, Held, Sockets
+from sim.hosts import Host, SimProcess
+from sim.journal import SimJournal
+from sim.network import SimNet
+from supervisor import ActorSystem
+from supervisor.machine import Machine
+from supervisor.network import Network
+from transport.wire import Peer
+
+MakeHosts = Callable[[SimProcess, ActorSystem, Join], FleetHosts]
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What is around the processes of a cluster, the same for all.
+
+    Attributes:
+        net: carries their bytes. machine: makes what starts the child processes and threads of one.
+        fittings: makes what its actors are fitted with. fleet: what a head has of hosts to start.
+        opened: told of each actor system once it receives.
+        said: told what a process says to whoever started it.
+        wire_scale: bytes that one byte of published weights stands for.
+    """
+
+    net: SimNet
+    machine: Callable[[SimProcess], Machine]
+    fittings: Callable[[SimProcess], Fittings]
+    fleet: MakeHosts
+    opened: Callable[[SimProcess, ActorSystem], None]
+    said: Callable[[SimProcess, str], None]
+    wire_scale: float = 1.0
+
+
+class SimSite:
+    """See `nodeagent.site.Site`; every method is documented there."""
+
+    def __init__(self, process: SimProcess, around: Around) -> None:
+        self.machine: Machine = around.machine(process)
+        self.fittings: Fittings = around.fittings(process)
+        self._process = process
+        self._host: Host = process.host
+        self._around = around
+
+    def wall_ms(self) -> int:
+        return self._host.loop.wall_ms(self._host.name)
+
+    def figures(self) -> Mapping[str, float]:
+        return {"cpu_s": 0.0, "rss_bytes": 0.0, "files": 0.0}
+
+    def say(self, text: str) -> None:
+        self._around.said(self._process, text)
+
+    def opened(self, system: ActorSystem) -> None:
+        self._around.opened(self._process, system)
+
+    # -- what a process opens --
+
+    def open_log(self, seat: Seat, log_bytes: int = LOG_BYTES) -> None:
+        pass
+
+    def open_tracer(self, traces: Traces, seat: Seat, log_bytes: int) -> ClosingTracer | None:
+        return None
+
+    def open_sockets(self, seat: Seat, life: int) -> Sockets:
+        return sockets(self._around, self._process, seat)
+
+    def open_journals(self, seat: Seat, commit_s: float) -> SimJournal:
+        return self._host.disk.journal(str(seat.journal_file), self._process.loop, commit_s=commit_s)
+
+    async def open_job_journals(self, seat: Seat, commit_s: float) -> SimJournal:
+        self._forget_jobs(seat)
+        return self.open_journals(seat, commit_s)
+
+    def _forget_jobs(self, seat: Seat) -> None:
+        """Simulated clusters run one job or a few: the oldest by name go, where there are too many."""
+        folder = f"{seat.journal_dir}/"
+        jobs = {place.removeprefix(folder).partition("/")[0] for place in self._host.disk.places(folder)}
+        for job in sorted(jobs)[:-JOBS_KEPT]:
+            for place in self._host.disk.places(f"{folder}{job}/"):
+                self._host.disk.delete_journal(place)
+
+    # -- the state directory --
+
+    def prepare(self, state_dir: Path) -> None:
+        try:
+            self._host.disk.files.write(f"{state_dir}/.probe", b"\0")
+        except OSError as problem:
+            raise CannotRun(NO_STATE, f"state directory {state_dir}: {problem}") from problem
+        self._host.disk.files.delete(f"{state_dir}/.probe")
+
+    def hold(self, state_dir: Path) -> Held:
+        holder = self._host.locks.get(str(state_dir))
+        if holder is not None and holder is not self._process:
+            raise CannotRun(IN_USE, f"a node agent ({holder!r}) runs on {state_dir} already")
+        self._host.locks[str(state_dir)] = self._process
+        return _Lock(self._host, str(state_dir), self._process)
+
+    def publish_agent(self, state_dir: Path, agent: AgentFile) -> None:
+        self._host.disk.files.write(f"{state_dir}/{AGENT_FILE}", msgspec.json.encode(agent))
+
+    def withdraw_agent(self, state_dir: Path) -> None:
+        files = self._host.disk.files
+        for path in [f"{state_dir}/{AGENT_FILE}", *files.under(f"{state_dir}/{PROCESSES}")]:
+            files.delete(path)
+
+    def forget_agent(self, state_dir: Path) -> None:
+        if str(state_dir) not in self._host.locks:
+            self.withdraw_agent(state_dir)
+
+    def publish_process(self, state_dir: Path, kind: str, process: ProcessFile) -> None:
+        self._host.disk.files.write(f"{state_dir}/{PROCESSES}/{kind}.json", msgspec.json.encode(process))
+
+    def find_process(self, state_dir: Path, kind: str, pid: int) -> Peer | None:
+        path = f"{state_dir}/{PROCESSES}/{kind}.json"
+        if not self._host.disk.files.exists(path):
+            return None
+        process = msgspec.json.decode(self._host.disk.files.read(path), type=ProcessFile)
+        return Peer(process.endpoint, process.public_key) if process.pid == pid else None
+
+    # -- a job and the hosts of it --
+
+    def write_job(self, state_dir: Path, job: JobSpec) -> Path:
+        path = job_file(state_dir)
+        self._host.disk.files.write(str(path), msgspec.json.encode(job))
+        return path
+
+    def read_job(self, path: Path) -> JobSpec:
+        try:
+            return msgspec.json.decode(self._host.disk.files.read(str(path)), type=JobSpec)
+        except OSError as problem:
+            raise CannotRun(USAGE, f"{problem}; the node agent writes it") from problem
+
+    def forget_memory(self, job: JobSpec, node: str) -> None:
+        if node == self._host.name:
+            for path in self._host.memory.under(str(places.memory_dir(job, node))):
+                self._host.memory.delete(path)
+
+    def hosts(self, system: ActorSystem, join: Join) -> FleetHosts:
+        return self._around.fleet(self._process, system, join)
+
+
+class _Lock:
+    def __init__(self, host: Host, state_dir: str, process: SimProcess) -> None:
+        self._host, self._state_dir, self._process = host, state_dir, process
+
+    def release(self) -> None:
+        if self._host.locks.get(self._state_dir) is self._process:
+            del self._host.locks[self._state_dir]
+
+
+def sockets(around: Around, process: SimProcess, seat: Seat) -> Sockets:
+    """What a process listens with, at the address of its seat. Raises CannotListen."""
+    net, loop, host = around.net, process.loop, process.host
+    wire = net.wire(loop, host.name, f"{seat.node}/{seat.process}", seat.listen)
+    carrier = net.carrier(
+        loop, host.name, files=lambda path: host.memory.read(str(path)), scale=around.wire_scale
+    )
+    network = Network(seat.interface.removeprefix("tcp://"), None, carrier, bulk=seat.bulk)
+    return Sockets(wire, network, _nothing)
+
+
+def _nothing() -> None:
+    """There is nothing to close."""

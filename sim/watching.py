@@ -1,0 +1,55 @@
+"""Looks at every message that passes in the simulated processes: for faults that wait for one, for a trace
+that is to be read.
+
+Owns the hooks. It stands where `rlctl tap` does in production, so a message is seen decoded, between the
+links and the actors: what comes in before it is handled, what goes out before it is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sim.hosts import SimProcess
+from supervisor.message import Message
+from supervisor.tap import Direction, Tap
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A message that passes a process: `mode` is tell, ask, reply or error; `source` and `to` are actors."""
+
+    process: SimProcess
+    direction: Direction
+    mode: str
+    source: str
+    to: str
+    message: Message
+
+    @property
+    def kind(self) -> str:
+        """Of the message."""
+        return type(self.message).__name__
+
+
+Hook = Callable[[Seen], None]
+"""Called in the turn in which it passes. A process that is killed there neither handles what came in nor
+sends what was to go out."""
+
+
+class Watcher(Tap):
+    """The tap of one process.
+
+    Args:
+        hooks: of the whole cluster; one may be added at any time.
+    """
+
+    def __init__(self, process: SimProcess, hooks: list[Hook]) -> None:
+        super().__init__(lambda _: None)
+        self._process, self._hooks = process, hooks
+
+    def seen(self, direction: Direction, mode: str, source: str, to: str, message: Message) -> None:
+        """See `Tap`."""
+        seen = Seen(self._process, direction, mode, source, to, message)
+        for hook in list(self._hooks):
+            hook(seen)

@@ -1,0 +1,70 @@
+"""Whole jobs on simulated clusters: they end, keep every promise, and are the same each time."""
+
+from actors.rollout.messages import Dispatch
+from configs.load import load
+from configs.schema import Config
+from rlctl.audit import audit
+from rlctl.simulated import evidence
+from sim.breaking import Breaking
+from sim.cluster import SimCluster
+from sim.outcome import Outcome
+from sim.setting import Setting
+from sim.watching import Seen
+
+DECODING_S = 0.006  # after its first request came, an instance has made some of its tokens
+SMALL = [
+    "job.steps=3",
+    "task.heldout_problems=8",
+    "rollout.prompts=8",
+    "rollout.samples=4",
+    "engine.slots=4",
+    "fleet.trace=",
+]
+
+
+def small(*more: str) -> Config:
+    """The quickstart's settings for a job of three small steps, with three preemptible hosts that stay."""
+    return load("quickstart", [*SMALL, *more])
+
+
+def calm(seed: int) -> Outcome:
+    return SimCluster(Setting(small(), seed=seed)).run()
+
+
+def test_a_calm_job_ends_and_keeps_every_promise() -> None:
+    outcome = calm(1)
+    assert (outcome.ended, outcome.reason) == ("done", "")
+    assert outcome.findings == []
+    assert audit(evidence(outcome)) == []
+    assert [one.step for one in outcome.checkpoints][-1] == 3
+
+
+def test_the_same_seed_gives_the_same_history_and_another_one_another() -> None:
+    first, again, other = calm(1), calm(1), calm(2)
+    assert (first.trace_hash, first.turns, first.virtual_s) == (
+        again.trace_hash,
+        again.turns,
+        again.virtual_s,
+    )
+    assert other.trace_hash != first.trace_hash
+
+
+def test_a_host_that_is_killed_while_it_decodes_costs_no_token() -> None:
+    cluster = SimCluster(Setting(small(), seed=1))
+    breaking = Breaking(cluster)
+    hit: list[bool] = []
+
+    def wait_for_work(seen: Seen) -> None:
+        host = seen.process.host.name
+        if isinstance(seen.message, Dispatch) and seen.direction == "in" and host.startswith("spot"):
+            cluster.unwatch(wait_for_work)
+            cluster.loop.call_later(DECODING_S, lambda: hit.append(breaking.kill_host(host)))
+
+    cluster.watch(wait_for_work)
+    outcome = cluster.run()
+    assert hit == [True]
+    assert outcome.ended == "done"
+    left = evidence(outcome)
+    assert audit(left) == []
+    assert left.counters is not None
+    assert left.counters.requests_migrated > 0
