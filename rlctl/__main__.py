@@ -26,6 +26,7 @@ from rlctl.commands import (
     resume,
     revoke,
     run,
+    simulate,
     tap,
     top,
     tree,
@@ -45,6 +46,7 @@ LOOKING = (ps, tree, top, tap, waits, deadletters, describe, logs)
 COMMANDS = (
     run,
     resume,
+    simulate,
     *LOOKING,
     kill,
     preempt,

@@ -106,8 +106,9 @@ def reward_plot(story: Story) -> str:
     return _svg("reward", "Mean reward by step", 3.3, draw)
 
 
-def fleet_plot(story: Story) -> str:
-    """Hosts over time with what befell them, throughput, migrations; one time axis for all."""
+def fleet_plot(story: Story, name: str = "") -> str:
+    """Hosts over time with what befell them, throughput, migrations; one time axis for all. `name`: tells it
+    from another one on the same page."""
     names = sorted({life.node for life in story.lives if life.role == PREEMPTIBLE}, key=_natural)
     rows = names if 0 < len(names) <= MAX_HOSTS else []
     heights = ([0.34 * len(rows) + 0.35] if rows else []) + [1.35, 1.35, 1.15]
@@ -139,23 +140,24 @@ def fleet_plot(story: Story) -> str:
             panel.yaxis.set_major_locator(MaxNLocator(4, integer=True))
         figure.align_ylabels(panels)
 
-    return _svg("fleet", "Hosts, throughput and migrations over time", sum(heights) + 0.6, draw)
+    return _svg(f"fleet{name}", "Hosts, throughput and migrations over time", sum(heights) + 0.6, draw)
 
 
-def step_time_plot(story: Story) -> str:
-    """Seconds of each step by what they went to; a long run is averaged over neighbouring steps."""
+def step_time_plot(story: Story, name: str = "") -> str:
+    """Seconds of each step by what they went to; a long run is averaged over neighbouring steps. `name`: see
+    `fleet_plot`."""
 
     def draw(figure: Any) -> None:
         axes = figure.add_subplot()
         size = -(-len(story.steps) // MAX_BARS) or 1
         at = _thin([float(step.step) for step in story.steps], MAX_BARS)
         base = [0.0] * len(at)
-        for name, seconds in PARTS.items():
+        for part, seconds in PARTS.items():
             heights = _thin([seconds(step) for step in story.steps], MAX_BARS)
-            if name == "other" and not any(height > 0.005 for height in heights):
+            if part == "other" and not any(height > 0.005 for height in heights):
                 continue
             axes.bar(
-                at, heights, bottom=base, width=0.78 * size, color=COLOURS[name], label=name, linewidth=0
+                at, heights, bottom=base, width=0.78 * size, color=COLOURS[part], label=part, linewidth=0
             )
             base = [low + height for low, height in zip(base, heights, strict=True)]
         axes.set_xlabel("step")
@@ -166,7 +168,26 @@ def step_time_plot(story: Story) -> str:
             axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=len(PARTS), borderaxespad=0.3,
                         handlelength=1, handleheight=1)  # fmt: skip
 
-    return _svg("steptime", "Seconds of each step by part", 3.1, draw)
+    return _svg(f"steptime{name}", "Seconds of each step by part", 3.1, draw)
+
+
+def seeding_plot(story: Story, name: str = "") -> str:
+    """Algorithm 1: the seeding window, and the preemptible hosts that it wished for, of each next step."""
+
+    def draw(figure: Any) -> None:
+        window, wished = figure.subplots(2, 1, sharex=True)
+        steps = _thin([float(step.step) for step in story.steps])
+        window.plot(steps, _thin([step.t_seed_s for step in story.steps]), color=COLOURS["seeding"])
+        window.set_ylabel("T_seed (s)")
+        wishes = _thin([float(step.n_prem) for step in story.steps])
+        wished.step(steps, wishes, where="mid", color=COLOURS["preemptible"])
+        wished.set_ylabel("N_prem")
+        wished.set_xlabel("step")
+        for panel in (window, wished):
+            panel.set_ylim(0, max(panel.get_ylim()[1], 1))
+            panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+    return _svg(f"seeding{name}", "Seeding window and wished hosts by step", 3.1, draw)
 
 
 def _hosts(panel: Any, story: Story, names: Sequence[str]) -> None:

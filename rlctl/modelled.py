@@ -1,0 +1,125 @@
+"""What a what-if is to be run on, from the words of a command line: model, machines, lengths, a trace.
+
+Owns the words and their refusals, and how a job's settings become those of a simulated one: with a token
+scale of s a token of a message stands for s tokens of the modelled model, so lengths are divided by it.
+"""
+
+import re
+from dataclasses import dataclass
+
+import msgspec
+
+from configs import trace
+from configs.schema import Config
+from configs.trace import Trace, TraceError
+from rlctl.errors import usage
+from sim.models.engine_cost import DoesNotFit
+from sim.models.hardware import UnknownHardware
+from sim.models.lengths import LengthLaw
+from sim.models.plant import Plant
+from sim.models.rig import Rig
+from sim.models.shapes import ModelShape, UnknownModel, model_shape
+from sim.network_path import Profile
+from sim.setting import Paces, Setting
+
+_RIG = re.compile(r"(?P<name>[a-z0-9_]+?)(?:x(?P<devices>\d+))?(?::tp(?P<tp>\d+))?")
+VOCABULARY = 128
+"""Of a made model: its tokenizer knows letters and few more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What was asked for, as typed; an empty text stands for what follows from the settings.
+
+    Attributes:
+        model: a name of `sim/models/shapes.toml`. reserved, preemptible: `NAME[xDEVICES][:tpN]`.
+        lengths: `MEDIAN,SIGMA,CORRELATION` of responses, in tokens of the model.
+        token_scale, frame_rows: see `sim.models.batching`.
+        gbit_s: of each host's network card. boot_s: of a preemptible machine. hours: virtual, at most.
+    """
+
+    model: str = ""
+    reserved: str = "cpu_core"
+    preemptible: str = "cpu_core"
+    lengths: str = ""
+    token_scale: int = 1
+    frame_rows: int = 1
+    gbit_s: float = 10.0
+    boot_s: float = 1.0
+    hours: float = 24.0
+
+
+def setting_of(config: Config, words: Words) -> Setting:
+    """The setting of a what-if. Raises CommandError for words that mean nothing, or do not go together."""
+    reserved, preemptible = rig_of("--reserved", words.reserved), rig_of("--preemptible", words.preemptible)
+    limit = config.rollout.max_new_tokens
+    try:
+        shape = model_shape(words.model) if words.model else ModelShape.of(config.model, VOCABULARY)
+        plant = Plant(
+            shape,
+            _lengths(words.lengths, limit),
+            token_scale=words.token_scale,
+            frame_rows=words.frame_rows,
+        )
+        scaled = scaled_down(config, words.token_scale)
+        for rig in (reserved, preemptible):
+            plant.engine(scaled, rig)
+    except (UnknownModel, DoesNotFit, ValueError) as problem:
+        raise usage(str(problem)) from problem
+    return Setting(
+        scaled,
+        seed=config.job.seed,
+        plant=plant,
+        reserved=reserved,
+        preemptible=preemptible,
+        trace=_trace(config.fleet.trace),
+        deadline_s=words.hours * 3600,
+        link=Profile(),
+        egress_bytes_s=words.gbit_s * 1e9 / 8,
+        paces=Paces(boot_s=words.boot_s),
+    )
+
+
+def rig_of(option: str, text: str) -> Rig:
+    """What stands in a host: `h100x8:tp2` are eight H100 in groups of two. Raises CommandError."""
+    found = _RIG.fullmatch(text)
+    if found is None:
+        raise usage(f"{option} {text!r}: expected NAME, NAMExDEVICES or NAMExDEVICES:tpN, as in h100x8:tp2")
+    tp = int(found["tp"] or 1)
+    try:
+        return Rig(found["name"], int(found["devices"] or tp), tp)
+    except (UnknownHardware, ValueError) as problem:
+        raise usage(f"{option} {text}: {problem}") from problem
+
+
+def scaled_down(config: Config, scale: int) -> Config:
+    """The same job with lengths in tokens of messages. Raises ValueError for a scale that leaves nothing."""
+    if scale == 1:
+        return config
+    if scale < 1 or scale > config.rollout.max_new_tokens:
+        raise ValueError(
+            f"a token scale of {scale} and responses of at most {config.rollout.max_new_tokens} tokens: "
+            "expected a scale from 1 to a fraction of that"
+        )
+    rollout = msgspec.structs.replace(config.rollout, max_new_tokens=config.rollout.max_new_tokens // scale)
+    engine = msgspec.structs.replace(
+        config.engine, max_prompt_tokens=max(1, config.engine.max_prompt_tokens // scale)
+    )
+    return msgspec.structs.replace(config, rollout=rollout, engine=engine)
+
+
+def _lengths(text: str, limit: int) -> LengthLaw:
+    if not text:
+        return LengthLaw(median=max(1.0, limit * 0.4), sigma=0.8, correlation=0.6)
+    try:
+        median, sigma, correlation = map(float, text.split(","))
+        return LengthLaw(median, sigma, correlation)
+    except ValueError as problem:
+        raise ValueError(f"--lengths {text}: expected MEDIAN,SIGMA,CORRELATION: {problem}") from problem
+
+
+def _trace(path: str) -> Trace | None:
+    try:
+        return trace.read(path) if path else None
+    except TraceError as problem:
+        raise usage(str(problem)) from problem

@@ -1,0 +1,120 @@
+"""Runs a job on modelled machines, beside a baseline without preemptible ones: what would it cost?
+
+Owns the order of the two runs, the progress with the time that is left, and the way a user stops it: what was
+computed until then is kept. The figures are `what_if`'s, the page `simulate_page`'s.
+"""
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from types import FrameType
+
+import msgspec
+
+from actors.training.records import AnyRecord, Step
+from configs.schema import Config
+from rlctl.what_if import Figures, figures_of
+from sim.cluster import SimCluster
+from sim.outcome import Outcome
+from sim.setting import Setting
+
+PIECE_WALL_S = 0.25
+"""Wall seconds of one piece: so long a user waits for his Ctrl-C, and a view for news."""
+FIRST_PIECE_S = 1.0  # virtual; the next ones follow from how fast it goes
+FASTER, SLOWER = 2.0, 0.5
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True, tag="progress", tag_field="kind"):
+    """How far a run is. virtual_s: seconds of the cluster; wall_s: those that it took; left_s: wall seconds
+    to the end of this run, None before its first step ended."""
+
+    run: str
+    step: int
+    steps: int
+    virtual_s: float
+    wall_s: float
+    left_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """One run: what it left behind, and its figures."""
+
+    name: str
+    outcome: Outcome
+    figures: Figures
+
+
+class Stop:
+    """Set by the first Ctrl-C (or SIGTERM); the second one ends the process as usual."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Take the signals inside the block. Call it on the main thread."""
+
+        def ask(_number: int, _frame: FrameType | None) -> None:
+            self.asked = True
+            for number in before:
+                signal.signal(number, before[number])
+
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        for number in before:
+            signal.signal(number, ask)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def baseline_of(setting: Setting) -> Setting:
+    """The same job, seed and reserved host, and nobody else: rollout on the training host alone."""
+    tree = msgspec.to_builtins(setting.config)
+    tree["fleet"] |= {"n_prem_max": 0, "trace": ""}
+    return replace(setting, config=msgspec.convert(tree, Config), trace=None)
+
+
+def simulate(
+    name: str, setting: Setting, stop: Stop, tell: Callable[[Progress], None], *, token_scale: int = 1
+) -> Simulated:
+    """One run, to its end, its virtual deadline, or the user's word."""
+    cluster = SimCluster(setting)
+    began_s = time.perf_counter()
+    cluster.begin()
+    piece_s, over = FIRST_PIECE_S, False
+    while not over and not stop.asked and cluster.loop.now_s < setting.deadline_s:
+        piece_began_s = time.perf_counter()
+        over = cluster.advance(min(cluster.loop.now_s + piece_s, setting.deadline_s))
+        took_s = time.perf_counter() - piece_began_s
+        piece_s *= FASTER if took_s < PIECE_WALL_S / 2 else SLOWER if took_s > PIECE_WALL_S * 2 else 1.0
+        tell(progress_of(name, cluster, time.perf_counter() - began_s))
+    outcome = cluster.finish(stopped=stop.asked and not over)
+    return Simulated(name, outcome, figures_of(outcome.history, setting.config, token_scale=token_scale))
+
+
+def progress_of(name: str, cluster: SimCluster, wall_s: float) -> Progress:
+    """How far it is; the time that is left follows from the time since the first step ended."""
+    ends = [record.t_s for record in cluster.history if isinstance(record, Step)]
+    steps = cluster.setting.config.job.steps
+    left_s = None
+    if ends and cluster.loop.now_s > 0:
+        step_s = ends[-1] / len(ends)
+        left_s = (steps - len(ends)) * step_s * wall_s / cluster.loop.now_s
+    return Progress(
+        run=name,
+        step=len(ends),
+        steps=steps,
+        virtual_s=cluster.loop.now_s,
+        wall_s=wall_s,
+        left_s=left_s,
+    )
+
+
+def records_of(done: Simulated) -> list[AnyRecord]:
+    """What the plots are made from."""
+    return done.outcome.history

@@ -1,0 +1,134 @@
+"""What a simulated job came to: throughput, where the time of a step went, instances, tokens per money.
+
+Pure: records of a history and prices go in, `Figures` come out. Where they are shown is not known here.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from actors.training.records import AnyRecord
+from configs.schema import Config
+from rlctl.report.model import PREEMPTIBLE, Story, story_of
+
+HOUR_S = 3600.0
+
+
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    """Mean seconds of a step by what they went to; see `actors.training.records.Step`."""
+
+    seeding_s: float
+    waiting_s: float
+    training_s: float
+    weights_s: float
+    other_s: float
+    step_s: float
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """One run. None where it did not come far enough to tell.
+
+    Attributes:
+        steps: that ended. training_s: from the first step's begin to the last one's end; the rest of the
+            figures are of this time. tokens: response tokens of trained samples.
+        tokens_per_s: those by that time. t_seed_s: Algorithm 1's last choice.
+        instances: preemptible hosts in use, the mean over time; peak_instances: the most at a time.
+        migrations: dispatches of a request after its first one.
+        cost: of the hosts in that time, at the prices of the settings; tokens_per_unit: trained tokens for
+            one unit of its currency.
+    """
+
+    steps: int
+    steps_planned: int
+    training_s: float
+    tokens: int
+    tokens_per_s: float | None
+    parts: Parts | None
+    t_seed_s: float | None
+    t_seed_steps_s: list[float]
+    instances: float
+    peak_instances: int
+    killed: int
+    noticed: int
+    migrations: int
+    currency: str
+    cost: float
+    tokens_per_unit: float | None
+
+
+def figures_of(records: Sequence[AnyRecord], config: Config, *, token_scale: int = 1) -> Figures:
+    """The figures of a run that went on to wherever it is. token_scale: tokens of the modelled model that one
+    recorded token stands for."""
+    story = story_of(records)
+    steps = story.steps
+    begin_s = steps[0].t_s - steps[0].step_s if steps else 0.0
+    end_s = steps[-1].t_s if steps else 0.0
+    training_s = end_s - begin_s
+    tokens = sum(step.tokens for step in steps) * token_scale
+    hosts_s = _host_seconds(story, begin_s, end_s)
+    prices = config.prices
+    reserved_s = config.fleet.reserved * training_s
+    cost = (reserved_s * prices.reserved_per_hour + hosts_s * prices.preemptible_per_hour) / HOUR_S
+    nodes = [node for node in story.nodes if node.role == PREEMPTIBLE]
+    return Figures(
+        steps=len(steps),
+        steps_planned=config.job.steps,
+        training_s=training_s,
+        tokens=tokens,
+        tokens_per_s=tokens / training_s if training_s > 0 else None,
+        parts=_parts(story),
+        t_seed_s=steps[-1].t_seed_s if steps else None,
+        t_seed_steps_s=[step.t_seed_s for step in steps],
+        instances=hosts_s / training_s if training_s > 0 else 0.0,
+        peak_instances=_peak(story),
+        killed=sum(node.event == "killed" for node in nodes),
+        noticed=sum(node.event == "noticed" for node in nodes),
+        migrations=story.samples[-1].migrations if story.samples else 0,
+        currency=prices.currency,
+        cost=cost,
+        tokens_per_unit=tokens / cost if cost > 0 else None,
+    )
+
+
+def ratio(ours: float | None, theirs: float | None) -> float | None:
+    """How many times as much; None where one of them is not known."""
+    return ours / theirs if ours is not None and theirs else None
+
+
+def _host_seconds(story: Story, begin_s: float, end_s: float) -> float:
+    """Seconds of preemptible hosts within a time, all together."""
+    return sum(
+        max(0.0, min(life.to_s, end_s) - max(life.from_s, begin_s))
+        for life in story.lives
+        if life.role == PREEMPTIBLE
+    )
+
+
+def _peak(story: Story) -> int:
+    changes = [(life.from_s, 1) for life in story.lives if life.role == PREEMPTIBLE]
+    changes += [(life.to_s, -1) for life in story.lives if life.role == PREEMPTIBLE]
+    up = most = 0
+    for _t_s, change in sorted(changes):
+        up += change
+        most = max(most, up)
+    return most
+
+
+def _parts(story: Story) -> Parts | None:
+    steps = story.steps
+    if not steps:
+        return None
+    count = len(steps)
+    seeding_s = sum(step.seeding_s for step in steps) / count
+    waiting_s = sum(step.waiting_s for step in steps) / count
+    training_s = sum(step.training_s for step in steps) / count
+    weights_s = sum(step.weights_s for step in steps) / count
+    step_s = sum(step.step_s for step in steps) / count
+    return Parts(
+        seeding_s=seeding_s,
+        waiting_s=waiting_s,
+        training_s=training_s,
+        weights_s=weights_s,
+        other_s=max(0.0, step_s - seeding_s - waiting_s - training_s - weights_s),
+        step_s=step_s,
+    )
