@@ -7,6 +7,7 @@ setting by name: everything is read off the types in `configs.schema`.
 import difflib
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 
 import msgspec
 from msgspec import inspect as shapes
@@ -83,7 +84,8 @@ def field_type(root: SectionType, parts: Sequence[str]) -> object | None:
     return kind
 
 
-def fields_of(section: SectionType) -> dict[str, object]:
+@cache  # of as many as there are sections
+def fields_of(section: SectionType) -> Mapping[str, object]:
     """Name to type of a section's settings."""
     return {field.name: field.type for field in msgspec.structs.fields(section)}
 

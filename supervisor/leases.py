@@ -118,6 +118,12 @@ class Leases:
                 claimed.taken[name] = incarnation
         return claimed
 
+    def holds(self, endpoint: str, life: int, now: float) -> bool:
+        """Whether that life of the process has a lease; where not, its next claim must be its first."""
+        self._sweep(now)
+        holder = self._holders.get(endpoint)
+        return holder is not None and holder.life == life
+
     def fresh(self, names: Mapping[str, int]) -> dict[str, int]:
         """Those of `names` that a claim would take as new incarnations."""
         highest = self.highest

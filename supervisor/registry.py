@@ -64,7 +64,9 @@ class Registry(Actor):
 
     @handles(ClaimNames, lane=Lane.SYSTEM)
     async def claim(self, message: ClaimNames) -> LeaseGranted:
-        await self._fence(message)
+        now = self.ctx.now()
+        if message.first or self._leases.holds(message.endpoint, message.life, now):
+            await self._fence(message)  # not of a claim that must be made anew: it would be journaled twice
         floor = self._leases.floor
         claimed = self._leases.claim(
             message.endpoint,
@@ -72,7 +74,7 @@ class Registry(Actor):
             message.life,
             message.names,
             message.ended,
-            self.ctx.now(),
+            now,
             first=message.first,
         )
         if claimed.taken:

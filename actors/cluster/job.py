@@ -4,6 +4,7 @@ Owns where a job keeps what on each host. Pure: touches none of it.
 """
 
 import tomllib
+from functools import lru_cache
 from pathlib import Path
 
 from actors.cluster.messages import JobSpec
@@ -16,9 +17,13 @@ SHARED_MEMORY = Path("/dev/shm")  # Linux: files that live in memory, readable b
 
 def config_of(job: JobSpec) -> Config:
     """The resolved settings of a job. Raises ConfigError."""
-    name = f"job {job.run_id}"
+    return _resolved(job.config, f"job {job.run_id}")
+
+
+@lru_cache(maxsize=4)  # most actors of a host ask, and the answer is frozen
+def _resolved(settings: str, name: str) -> Config:
     try:
-        tree = tomllib.loads(job.config)
+        tree = tomllib.loads(settings)
     except (tomllib.TOMLDecodeError, RecursionError) as problem:
         raise ConfigError([f"{name}: its settings are not valid TOML: {problem}"]) from problem
     return load.from_tree(tree, name)

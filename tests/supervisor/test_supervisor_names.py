@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,12 +13,15 @@ from hypothesis import strategies as st
 from supervisor import Actor, AskTimeout, Done, Message, Registry, handles
 from supervisor.address import Incarnations
 from supervisor.leases import Digest, Leases
+from supervisor.memory_journal import MemoryJournal
 from supervisor.message import encode_body
 from supervisor.names import CLAIM_NAMES, REGISTRY
 from supervisor.network import Network
+from supervisor.registry import NameFenced
 from supervisor.sqlite_journal import SqliteJournal
+from supervisor.stage import Stage
 from supervisor.system import ActorSystem
-from supervisor.system_messages import ClaimNames, Found, Lookup, RenewLease
+from supervisor.system_messages import ClaimNames, Found, LeaseGranted, Lookup, RenewLease
 from supervisor.testing import TEST_LIMITS, TestSystem
 from transport.wire import MAX_FRAME_BYTES, Peer
 
@@ -43,6 +47,17 @@ class Named(Actor):
     @handles(SpawnChild)
     async def spawn(self, message: SpawnChild) -> None:
         self.ctx.spawn(message.name, Named, register=message.register)
+
+
+class Reader(Actor):
+    """Has read the registry's journal."""
+
+    async def on_start(self) -> None:
+        self.fences = [
+            (event.name, event.incarnation)
+            async for event in self.ctx.journal.replay()
+            if isinstance(event, NameFenced)
+        ]
 
 
 # -- the policy --
@@ -202,6 +217,23 @@ async def test_a_name_is_free_as_soon_as_its_actor_has_ended(tmp_path: Path) -> 
         async with asyncio.timeout(TEST_LIMITS.lease_s / 2):
             while (await head.ask(REGISTRY, Lookup(name="named"), Found)).address is not None:
                 await asyncio.sleep(0.01)
+
+
+def test_a_claim_that_must_be_made_anew_is_fenced_once() -> None:
+    """A registry that restarted does not know who claims: the fence comes with the claim that counts."""
+    journal = MemoryJournal()
+    with Stage(lambda: Registry(2.0), journal=journal) as stage:
+        later = ClaimNames(endpoint="tcp://10.0.0.1:1", life=7, names={"a": 12}, ended={}, first=False)
+        assert stage.ask(later, LeaseGranted).claim_again
+        first = msgspec.structs.replace(later, names={"a": 12, "b": 9}, first=True)
+        assert not stage.ask(first, LeaseGranted).claim_again
+        assert stage.ask(msgspec.structs.replace(later, names={"a": 13}), LeaseGranted).superseded == {}
+        stage.crash()
+        assert stage.ask(msgspec.structs.replace(later, names={"c": 9}), LeaseGranted).claim_again
+    with Stage(Reader, journal=journal) as stage:
+        reader = stage.actor
+        assert isinstance(reader, Reader)
+        assert reader.fences == [("a", 12), ("b", 9), ("a", 13)]
 
 
 async def test_names_survive_the_death_of_the_registry(tmp_path: Path) -> None:
