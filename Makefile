@@ -1,13 +1,14 @@
 # make run    the quickstart: GRPO on machines that vanish, about five minutes
 # make test   lint, types and every test
 # make fuzz   every decoder under atheris for SECONDS (60); finds go to tests/corpus
+# make chaos  ten minutes of faults on real processes in network namespaces (root), shown as they happen
 # All make .venv first, once; nothing else on the machine is touched.
 
 PYTHON   ?= python3.11
 PIP_ARGS ?=
 BIN      := .venv/bin
 
-.PHONY: run test setup lint bench bench-peers fuzz clean
+.PHONY: run test setup lint bench bench-peers fuzz chaos clean
 
 run: setup
 	$(BIN)/rlctl run configs/quickstart.toml
@@ -49,6 +50,11 @@ SECONDS ?= 60
 fuzz: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[fuzz]'
 	$(BIN)/python -m chaos.fuzz --seconds $(SECONDS)
+
+SEED ?= $(shell date +%s)
+CAMPAIGN ?= real-10min
+chaos: setup
+	$(BIN)/rlctl chaos run $(CAMPAIGN) --seed $(SEED)
 
 clean:
 	rm -rf .venv .bench runs build *.egg-info

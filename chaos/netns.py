@@ -2,7 +2,8 @@
 
 Owns the namespaces that it makes, and nothing else of the machine: the switch is a bridge in a namespace of
 its own, and no namespace has a name. Each lives by one holder process that ends with this one, so the kernel
-takes all of it away, whatever kills us. Needs root and Linux's `ip`, `unshare` and `nsenter`.
+takes all of it away, whatever kills us. What can be done to the wires (cuts, cables, rates, resets) is
+`chaos.wires`'. Needs root and Linux's `ip`, `unshare` and `nsenter`.
 """
 
 import contextlib
@@ -16,13 +17,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
+from chaos.wires import Wires
+
 TOOLS = ("ip", "unshare", "nsenter", "mount")
 SUBNET = "10.77.0"  # exists on the private switch alone, so it collides with nothing
 MAX_HOSTS = 250
 COMMAND_S = 30.0  # of one `ip`; they take milliseconds on a quiet machine
 SHARED_MEMORY = Path("/dev/shm")
 _UP = "up"
-_HOLDER = 'for dir; do mount -t tmpfs tmpfs "$dir" || exit 1; done; ip link set lo up && echo up && exec cat'
+# A reverse path filter would drop what comes from a host that we have no route to: half of a one-way cut.
+_HOLDER = """\
+for dir; do mount -t tmpfs tmpfs "$dir" || exit 1; done
+for filter in /proc/sys/net/ipv4/conf/*/rp_filter; do echo 0 2>/dev/null >"$filter"; done
+ip link set lo up && echo up && exec cat"""
 
 
 class NoNamespaces(Exception):
@@ -44,12 +51,18 @@ def why_not() -> str:
 
 
 class _Namespace:
-    """A network namespace with a mount namespace, kept by a process that waits for the end of its input."""
+    """A network namespace with a mount namespace, kept by a process that waits for the end of its input.
+    `within`: another one, whose mounts it begins with."""
 
-    def __init__(self, private: Sequence[Path] = ()) -> None:
+    def __init__(self, private: Sequence[Path] = (), within: "_Namespace | None" = None) -> None:
         argv = ["unshare", "--net", "--mount", "sh", "-c", _HOLDER, "holder", *map(str, private)]
         self._holder = subprocess.Popen(
-            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            argv if within is None else within.inside(argv),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # Ctrl-C is for us, who take it down in order
         )
         assert self._holder.stdout is not None
         if self._holder.stdout.readline().strip() != _UP:
@@ -65,14 +78,19 @@ class _Namespace:
         """The command line that runs `argv` in here."""
         return ["nsenter", f"--target={self.pid}", "--net", "--mount", f"--wd={Path.cwd()}", *argv]
 
-    def ip(self, *args: str) -> str:
-        """Run `ip` in here. Raises NoNamespaces."""
+    def command(self, *argv: str) -> str:
+        """Run a command in here; what it printed. Raises NoNamespaces."""
         done = subprocess.run(
-            self.inside(["ip", *args]), capture_output=True, text=True, timeout=COMMAND_S, check=False
+            self.inside(argv), capture_output=True, text=True, timeout=COMMAND_S, check=False
         )
         if done.returncode != 0:
-            raise NoNamespaces(f"ip {' '.join(args)}: {done.stderr.strip()}")
+            raise NoNamespaces(f"{' '.join(argv)}: {done.stderr.strip()}")
         return done.stdout
+
+    def path(self, path: Path) -> Path:
+        """Where `path` of in here is seen from outside, for plain reading and writing. SQLite and others that
+        resolve links themselves would end at the outer file."""
+        return Path(f"/proc/{self.pid}/root") / path.absolute().relative_to("/")
 
     def close(self) -> None:
         """Let go. The namespace lives on while other processes are in it, then the kernel removes it."""
@@ -90,14 +108,25 @@ class Host:
     """A namespace with an address on the switch. Processes in it see its `private` folders empty, as a
     machine of its own would."""
 
-    def __init__(self, name: str, address: str, space: _Namespace) -> None:
+    def __init__(self, name: str, address: str, port: str, space: _Namespace) -> None:
         self.name = name
         self.address = address
+        self.port = port
+        """Of the switch, where its cable ends."""
         self._space = space
+
+    @property
+    def keeper(self) -> int:
+        """The pid of the process that keeps it; the one process here that is not of the host."""
+        return self._space.pid
 
     def inside(self, argv: Sequence[str]) -> list[str]:
         """The command line that runs `argv` here."""
         return self._space.inside(argv)
+
+    def path(self, path: Path) -> Path:
+        """Where a file of this host is seen from outside; see `_Namespace.path`."""
+        return self._space.path(path)
 
     def popen(
         self, argv: Sequence[str], *, output: IO[bytes], env: Mapping[str, str] | None = None
@@ -122,58 +151,96 @@ class Host:
 
     def ip(self, *args: str) -> str:
         """Run `ip` here. Raises NoNamespaces."""
-        return self._space.ip(*args)
+        return self._space.command("ip", *args)
+
+    def command(self, *argv: str) -> str:
+        """Run a command here; what it printed. Raises NoNamespaces where it fails."""
+        return self._space.command(*argv)
+
+    def processes(self) -> list[int]:
+        """The pids of this host, its keeper's excepted."""
+        ours = _network_of(self.keeper)
+        found = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+        return sorted(pid for pid in found if pid != self.keeper and ours and _network_of(pid) == ours)
+
+
+def _network_of(pid: int) -> str:
+    """What names the network namespace of a process; "" where it is gone."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/net")
+    except OSError:
+        return ""
 
 
 class Switch:
     """Joins hosts. A context manager: at its end every namespace goes.
 
     Whoever starts processes in a host ends them; those that are left keep their namespace, unconnected.
+
+    Args:
+        disks: file systems of their own, in memory: folder and size, bytes. All hosts that come later see
+            them, and nobody outside does.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, disks: Mapping[Path, int] | None = None) -> None:
         self._numbers = itertools.count(1)
         self._hosts: list[Host] = []
-        self._cuts: set[frozenset[str]] = set()
         self._closing = contextlib.ExitStack()
         self._space = self._closing.enter_context(_Namespace())
+        self.wires = Wires(self._space.command)
+        """What can be done to the connections of its hosts."""
         try:
-            self._space.ip("link", "add", "switch", "type", "bridge")
-            self._space.ip("link", "set", "switch", "up")
+            for folder, size_bytes in (disks or {}).items():
+                self._space.command("mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(folder))
+            self._space.command("ip", "link", "add", "switch", "type", "bridge")
+            self._space.command("ip", "link", "set", "switch", "up")
         except NoNamespaces:
             self.close()
             raise
+
+    @property
+    def hosts(self) -> Sequence[Host]:
+        """All of them, in the order in which they came."""
+        return self._hosts
 
     def host(self, name: str, private: Sequence[Path] = (SHARED_MEMORY,)) -> Host:
         """Bring a host up. `private`: folders that it shares with no other. Raises NoNamespaces."""
         number = next(self._numbers)
         if number > MAX_HOSTS:
             raise NoNamespaces(f"{MAX_HOSTS} hosts are on this switch already")
-        space = self._closing.enter_context(_Namespace(private))
-        host = Host(name, f"{SUBNET}.{number}", space)
-        port = f"port{number}"
-        self._space.ip("link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", str(space.pid))
-        self._space.ip("link", "set", port, "master", "switch", "up")
-        space.ip("address", "add", f"{host.address}/24", "dev", "eth0")
-        space.ip("link", "set", "eth0", "up")
+        space = self._closing.enter_context(_Namespace(private, self._space))
+        host = Host(name, f"{SUBNET}.{number}", f"port{number}", space)
+        peer = ("peer", "name", "eth0", "netns", str(space.pid))
+        self._space.command("ip", "link", "add", host.port, "type", "veth", *peer)
+        self._space.command("ip", "link", "set", host.port, "master", "switch", "up")
+        host.ip("address", "add", f"{host.address}/24", "dev", "eth0")
+        host.ip("link", "set", "eth0", "up")
         self._hosts.append(host)
         return host
 
+    def processes(self) -> dict[str, list[int]]:
+        """The pids on every host, by its name: one look at all of them."""
+        hosts = {_network_of(host.keeper): host for host in self._hosts}
+        hosts.pop("", None)
+        found: dict[str, list[int]] = {host.name: [] for host in self._hosts}
+        for pid in sorted(int(entry) for entry in os.listdir("/proc") if entry.isdigit()):
+            host = hosts.get(_network_of(pid))
+            if host is not None and pid != host.keeper:
+                found[host.name].append(pid)
+        return found
+
+    def path(self, path: Path) -> Path:
+        """Where a file on one of the `disks` is seen from outside; see `_Namespace.path`."""
+        return self._space.path(path)
+
     def cut(self, one: Host, other: Host) -> None:
         """Part two hosts: whatever one sends to the other is dropped without a word."""
-        pair = frozenset((one.address, other.address))
-        if pair not in self._cuts:
-            self._cuts.add(pair)
-            for here, there in ((one, other), (other, one)):
-                here.ip("route", "add", "blackhole", f"{there.address}/32")
+        self.wires.block(one, other)
+        self.wires.block(other, one)
 
     def heal(self) -> None:
         """Undo every cut."""
-        for here in self._hosts:
-            for there in self._hosts:
-                if here is not there and frozenset((here.address, there.address)) in self._cuts:
-                    here.ip("route", "del", "blackhole", f"{there.address}/32")
-        self._cuts.clear()
+        self.wires.unblock_all()
 
     def close(self) -> None:
         """Take it all down."""

@@ -39,6 +39,12 @@ class Proc:
         """Whether it runs; one that ended and was not collected does not."""
         return is_alive(self.process)
 
+    def stopped(self) -> bool:
+        """Whether a SIGSTOP holds it."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return bool(self.process.status() == psutil.STATUS_STOPPED)
+        return False
+
     def kill(self) -> None:
         """SIGKILL."""
         self.signal(signal.SIGKILL)

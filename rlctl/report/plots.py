@@ -103,7 +103,7 @@ def reward_plot(story: Story) -> str:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.legend(loc="lower right")
 
-    return _svg("reward", "Mean reward by step", 3.3, draw)
+    return svg("reward", "Mean reward by step", 3.3, draw)
 
 
 def fleet_plot(story: Story, name: str = "") -> str:
@@ -140,7 +140,7 @@ def fleet_plot(story: Story, name: str = "") -> str:
             panel.yaxis.set_major_locator(MaxNLocator(4, integer=True))
         figure.align_ylabels(panels)
 
-    return _svg(f"fleet{name}", "Hosts, throughput and migrations over time", sum(heights) + 0.6, draw)
+    return svg(f"fleet{name}", "Hosts, throughput and migrations over time", sum(heights) + 0.6, draw)
 
 
 def step_time_plot(story: Story, name: str = "") -> str:
@@ -168,7 +168,7 @@ def step_time_plot(story: Story, name: str = "") -> str:
             axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=len(PARTS), borderaxespad=0.3,
                         handlelength=1, handleheight=1)  # fmt: skip
 
-    return _svg(f"steptime{name}", "Seconds of each step by part", 3.1, draw)
+    return svg(f"steptime{name}", "Seconds of each step by part", 3.1, draw)
 
 
 def seeding_plot(story: Story, name: str = "") -> str:
@@ -187,7 +187,7 @@ def seeding_plot(story: Story, name: str = "") -> str:
             panel.set_ylim(0, max(panel.get_ylim()[1], 1))
             panel.xaxis.set_major_locator(MaxNLocator(integer=True))
 
-    return _svg(f"seeding{name}", "Seeding window and wished hosts by step", 3.1, draw)
+    return svg(f"seeding{name}", "Seeding window and wished hosts by step", 3.1, draw)
 
 
 def _hosts(panel: Any, story: Story, names: Sequence[str]) -> None:
@@ -250,7 +250,9 @@ def _natural(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
-def _svg(name: str, label: str, height_in: float, draw: Callable[[Any], None]) -> str:
+def svg(name: str, label: str, height_in: float, draw: Callable[[Any], None]) -> str:
+    """A picture that `draw` draws into a figure, for a page that has `style.css`. name: unlike the others of
+    its page; label: for who cannot see it."""
     with mpl.rc_context({**STYLE, "svg.hashsalt": name}):  # ids of two pictures on a page must differ
         figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
         FigureCanvasSVG(figure)

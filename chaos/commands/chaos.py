@@ -1,0 +1,210 @@
+"""`rlctl chaos`: break a cluster of real processes on this machine, and see whether it recovers.
+
+Owns the arguments, what is printed and the exit code. Everything that is slow to import is imported when a
+command runs.
+"""
+
+import argparse
+import contextlib
+import os
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from rlctl.commands.terminal import Subparsers, add_command, console, print_errors, print_json
+from rlctl.errors import FAILED, INTERRUPTED, OK, CommandError, failed, usage
+
+if TYPE_CHECKING:
+    from chaos.real.campaign import Campaign
+    from chaos.real.told import CampaignTold
+
+_DESCRIPTION = """\
+Chaos on real processes: a head, a reserved and some preemptible hosts as network namespaces of this
+machine, a job of a tiny model, and one fault after the other: kills, freezes, cuts, bad links, full disks,
+torn journals. The next fault waits until the cluster has recovered from the last one, or its deadline has
+passed."""
+
+_RUN_EXAMPLES = """\
+  rlctl chaos run real-ci --seed 7                 under four minutes; exit code 1 on a violation
+  rlctl chaos run my-campaign.toml --json out.json
+  rlctl chaos run real-10min --plain > chaos.log   lines instead of a live panel"""
+
+_LIST_EXAMPLES = "  rlctl chaos list --json"
+CHAOS_DIR = Path("runs/chaos")
+
+
+def add(commands: Subparsers) -> None:
+    """Declare the command."""
+    parser = commands.add_parser(
+        "chaos",
+        help="break a cluster of real processes, and see it recover",
+        description=_DESCRIPTION,
+        epilog="see `rlctl chaos run --help`; docs/chaos.md tells how to write campaigns and faults",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    below = parser.add_subparsers(dest="chaos_command", required=True, metavar="run|list")
+    run = add_command(
+        below, "run", chaos_run, help="run a campaign", description=_DESCRIPTION, examples=_RUN_EXAMPLES
+    )
+    run.add_argument("campaign", metavar="CAMPAIGN", help="a TOML file, or a name from `rlctl chaos list`")
+    run.add_argument(
+        "--seed", type=int, default=0, metavar="S", help="what the faults are drawn from (default: 0)"
+    )
+    run.add_argument(
+        "--json", type=Path, metavar="FILE", help="write what came of it, for machines; - is stdout"
+    )
+    run.add_argument(
+        "--out", type=Path, metavar="DIR", help=f"a new folder for logs and report (default: in {CHAOS_DIR})"
+    )
+    run.add_argument("--plain", action="store_true", help="lines instead of a live panel")
+    listed = add_command(
+        below, "list", chaos_list, help="campaigns that come with the package",
+        description="Campaigns on real processes, by name.", examples=_LIST_EXAMPLES,
+    )  # fmt: skip
+    listed.add_argument("--json", action="store_true", help="one JSON object for machines")
+
+
+def chaos_list(args: argparse.Namespace) -> int:
+    """Do it."""
+    from chaos.real import campaign as campaigns
+
+    found = {name: campaigns.load(name) for name in campaigns.names()}
+    if args.json:
+        print_json({name: {"about": one.about, "minutes": one.minutes} for name, one in found.items()})
+        return OK
+    for name, one in found.items():
+        console().print(f"{name:14} {one.about}", markup=False)
+    return OK
+
+
+def chaos_run(args: argparse.Namespace) -> int:
+    """Do it."""
+    from chaos.netns import NoNamespaces, why_not
+    from chaos.real import campaign as campaigns
+    from chaos.real.campaigning import run as run_campaign
+    from chaos.real.cluster import ClusterFailed
+    from chaos.real.job import JobsFailed
+    from chaos.real.view import LiveView, PlainView
+    from configs.load import ConfigError
+
+    try:
+        campaign = campaigns.load(args.campaign)
+    except campaigns.BadCampaign as problem:
+        raise usage(str(problem)) from problem
+    if args.seed < 0:
+        raise usage(f"--seed {args.seed}: expected a number ≥ 0")
+    if reason := why_not():
+        raise failed(f"chaos on real processes is not possible here: {reason}")
+    root = _folder(args.out, campaign, args.seed)
+    to_stdout = str(args.json) == "-"
+    out = sys.stderr if to_stdout else sys.stdout
+    live = not args.plain and out.isatty()
+    try:
+        with _stoppable(), LiveView(campaign, args.seed, out) if live else PlainView(out) as view:
+            told = run_campaign(campaign, args.seed, root, view)
+    except KeyboardInterrupt:
+        sys.stderr.write(f"stopped on request; the cluster is gone, what it left to read is in {root}\n")
+        return INTERRUPTED
+    except (NoNamespaces, ClusterFailed, JobsFailed, ConfigError) as problem:
+        raise failed(f"{campaign.name} could not be run: {problem}", f"logs are in {root}") from problem
+    _keep(told, root, args.json)
+    if not to_stdout:
+        _print(told, root)
+    return OK if told.ok else FAILED
+
+
+def _folder(out: Path | None, campaign: "Campaign", seed: int) -> Path:
+    """A new, empty folder. Raises CommandError."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    root = out or CHAOS_DIR / f"{campaign.name}-{seed}-{stamp}-{secrets.token_hex(2)}"
+    try:
+        root.mkdir(parents=True, exist_ok=out is not None)
+    except OSError as problem:
+        raise usage(f"--out {root}: cannot be made: {problem.strerror}") from problem
+    if any(root.iterdir()):
+        raise usage(f"--out {root}: is not empty; name a new folder")
+    return root.absolute()
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Ctrl-C, SIGTERM and a closed terminal end it; nothing does while the cluster is taken down."""
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        for each in numbers:
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    numbers = [each for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+               if signal.getsignal(each) is not signal.SIG_IGN]  # fmt: skip
+    before = {each: signal.signal(each, stop) for each in numbers}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def _keep(told: "CampaignTold", root: Path, json_file: Path | None) -> None:
+    import msgspec
+
+    from chaos.real.page import page_of
+
+    text = msgspec.json.format(msgspec.json.encode(told), indent=2) + b"\n"
+    (root / "chaos.json").write_bytes(text)
+    (root / "chaos.html").write_text(page_of(told), encoding="utf-8")
+    if json_file is None:
+        return
+    if str(json_file) == "-":
+        sys.stdout.write(text.decode())
+    else:
+        with contextlib.suppress(FileExistsError):
+            os.makedirs(json_file.parent)
+        json_file.write_bytes(text)
+
+
+def _print(told: "CampaignTold", root: Path) -> None:
+    """The closing table."""
+    out = console()
+    out.print(
+        f"{'fault':14} {'fired':>5} {'missed':>6} {'recovered':>9} {'p50':>8} {'p95':>8} {'longest':>8}"
+    )
+    for one in told.recovery:
+        times = (one.recovered_p50_s, one.recovered_p95_s, one.recovered_max_s)
+        shown = " ".join(f"{'-' if value is None else f'{value:.1f} s':>8}" for value in times)
+        out.print(f"{one.kind:14} {one.fired:>5} {one.missed:>6} {one.recovered:>9} {shown}", markup=False)
+    taken = ", ".join(f"{name} {count}" for name, count in told.paths.items() if count)
+    out.print(f"recovery paths: {taken or 'none'}", markup=False)
+    for text in told.violations:
+        out.print(f"VIOLATED  {text}", markup=False)
+    for text in told.invalid:
+        out.print(f"INVALID   {text}", markup=False)
+    word = "every invariant held" if told.ok else "FAILED"
+    steps = sum(job.steps for job in told.jobs)
+    out.print(
+        f"{told.campaign}, seed {told.seed}: {word}; {sum(told.fired.values())} faults of {len(told.fired)} "
+        f"kinds, {steps} steps, {told.seconds:.0f} s", markup=False,
+    )  # fmt: skip
+    out.print(f"report: {root / 'chaos.html'}", markup=False)
+
+
+def main() -> int:
+    """`python -m chaos.commands.chaos run|list`: for a checkout whose entry points are not installed."""
+    root = argparse.ArgumentParser(prog="rlctl")
+    add(root.add_subparsers(required=True, metavar="COMMAND"))
+    args = root.parse_args(["chaos", *sys.argv[1:]])
+    try:
+        return int(args.run(args))
+    except CommandError as problem:
+        print_errors(problem)
+        return problem.code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

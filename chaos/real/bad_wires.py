@@ -1,0 +1,81 @@
+"""Bad links between hosts: the processes that carry their packets, and the routes that lead there.
+
+Owns those processes. What they do to packets is `packets`'; cuts and rates are `chaos.wires`'.
+"""
+
+import contextlib
+import itertools
+import json
+import subprocess
+import sys
+
+from chaos.netns import Host
+from chaos.real.forwarder import UP
+from chaos.real.packets import Quality
+
+END_S = 10.0
+QUEUE_PACKETS = 2000
+
+
+class NoBadWire(RuntimeError):
+    """It could not be made; says why."""
+
+
+class BadWire:
+    """Between two hosts, until `mend`."""
+
+    def __init__(self, one: Host, other: Host, device: str, quality: Quality, seed: str) -> None:
+        argv = [sys.executable, "-m", "chaos.real.forwarder"]
+        argv += ["--between", str(one.keeper), str(other.keeper), "--device", device, "--seed", seed]
+        argv += ["--loss", str(quality.loss), "--duplicate", str(quality.duplicate)]
+        argv += ["--delay", str(quality.delay_s), "--jitter", str(quality.jitter_s)]
+        argv += ["--flips", str(quality.flips)]
+        self._process = subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,  # its end is the forwarder's: nothing is left of us, however we end
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        assert self._process.stdout is not None
+        if self._process.stdout.readline().strip() != UP:
+            _, said = self._process.communicate()
+            raise NoBadWire(f"no device between {one.name} and {other.name}: {said.strip()[-300:]}")
+        for here, there in ((one, other), (other, one)):
+            here.ip("link", "set", device, "up", "txqueuelen", str(QUEUE_PACKETS))
+            here.ip("route", "add", f"{there.address}/32", "dev", device, "src", here.address)
+
+    def mend(self) -> dict[str, int]:
+        """Take it away; what happened to packets meanwhile, by what it was. A second call gives nothing."""
+        if self._process.poll() is not None:
+            return {}
+        try:
+            said, _ = self._process.communicate(input="", timeout=END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            said, _ = self._process.communicate()
+        lines = said.strip().splitlines()
+        with contextlib.suppress(ValueError, IndexError):
+            return {str(key): int(count) for key, count in json.loads(lines[-1]).items()}
+        return {}
+
+
+class BadWires:
+    """All of them. A device has the same name on both of its hosts."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+        self._wires: list[BadWire] = []
+
+    def make(self, one: Host, other: Host, quality: Quality, seed: str) -> BadWire:
+        """A bad wire from now on. Raises NoBadWire, NoNamespaces."""
+        wire = BadWire(one, other, f"bad{next(self._numbers)}", quality, seed)
+        self._wires.append(wire)
+        return wire
+
+    def undo(self) -> None:
+        """Mend every one."""
+        for wire in self._wires:
+            wire.mend()
+        self._wires.clear()

@@ -1,0 +1,122 @@
+"""What can be broken in a cluster of real processes, and what can only be broken there.
+
+Owns the list, and the two faults that need a real machine. All others are `chaos.faults`'; their `at_s` is
+the time of the campaign at which they were struck. Hosts are named here, never `@preemptible`: the hosts of
+this cluster are known before it begins.
+"""
+
+import msgspec
+
+from chaos.faults import (
+    BadLink,
+    CorruptChunk,
+    DiskFull,
+    Fault,
+    Freeze,
+    KillHost,
+    KillInCommit,
+    KillProcess,
+    Length,
+    Notice,
+    Partition,
+    Reset,
+    Where,
+    Zombie,
+)
+
+
+class Unplug(Fault, frozen=True, kw_only=True, tag="unplug"):
+    """The cable of a host is pulled, and put back after `for_s`: its link has no carrier meanwhile."""
+
+    host: Where
+    for_s: Length
+
+    @property
+    def over_s(self) -> float:
+        return self.at_s + self.for_s
+
+
+class DamagedImage(Fault, frozen=True, kw_only=True, tag="damaged_image"):
+    """One byte of the newest image of weights in a host's shared memory is changed, and the processes that
+    hold it are killed: whoever starts again must not serve what it finds."""
+
+    host: Where
+
+
+AnyRealFault = (
+    KillProcess | KillHost | KillInCommit | Freeze | Zombie | Partition | Unplug | BadLink | Reset | Notice
+    | DiskFull | CorruptChunk | DamagedImage
+)  # fmt: skip
+
+KINDS: tuple[str, ...] = (
+    "kill_process", "kill_host", "kill_in_commit", "freeze", "zombie", "partition", "unplug", "bad_link",
+    "reset", "notice", "disk_full", "corrupt_chunk", "damaged_image",
+)  # fmt: skip
+"""Their names, in the order in which reports show them."""
+
+
+def broken_s(fault: AnyRealFault) -> float:
+    """How long it lasts from its begin, as far as the fault itself says."""
+    return fault.over_s - fault.at_s
+
+
+def places(fault: AnyRealFault) -> tuple[str, ...]:
+    """The hosts that it touches."""
+    if isinstance(fault, Partition | BadLink | Reset):
+        return (fault.a, fault.b)
+    return (fault.host,)
+
+
+def words(fault: AnyRealFault) -> str:
+    """What is broken, for people, in a few words."""
+    match fault:
+        case KillProcess():
+            return f"kill {fault.host}/{fault.process}"
+        case KillHost():
+            return f"power off {fault.host} for {fault.back_s:.1f} s"
+        case KillInCommit():
+            return f"kill {fault.host}/{fault.process} in a commit" + (", torn" if fault.torn else "")
+        case Freeze():
+            return f"freeze {fault.host}/{fault.process} for {fault.for_s:.1f} s"
+        case Zombie():
+            return f"freeze {fault.host}/{fault.process} for {fault.for_s:.1f} s: a zombie comes back"
+        case Partition():
+            arrow = "<-/->" if fault.both else "-/->"
+            return f"cut {fault.a} {arrow} {fault.b} for {fault.for_s:.1f} s"
+        case Unplug():
+            return f"pull the cable of {fault.host} for {fault.for_s:.1f} s"
+        case BadLink():
+            return f"bad link {fault.a} ~ {fault.b} for {fault.for_s:.1f} s: {_quality(fault)}"
+        case Reset():
+            return f"reset all connections {fault.a} ~ {fault.b}"
+        case Notice():
+            return f"preempt {fault.host} with {fault.notice_s:.0f} s of notice"
+        case DiskFull():
+            return f"fill the disk of {fault.host} for {fault.for_s:.1f} s"
+        case CorruptChunk():
+            return f"flip a bit in {fault.count} large packets to {fault.host}"
+        case DamagedImage():
+            return f"change a byte of the weights in the memory of {fault.host}"
+
+
+def _quality(fault: BadLink) -> str:
+    said = []
+    if fault.delay_s or fault.jitter_s:
+        said.append(f"{1000 * fault.delay_s:.0f} ms ± {1000 * fault.jitter_s:.0f}")
+    if fault.loss:
+        said.append(f"{100 * fault.loss:.0f} % lost")
+    if fault.duplicate:
+        said.append(f"{100 * fault.duplicate:.0f} % twice")
+    if fault.bytes_per_s:
+        said.append(f"{fault.bytes_per_s / 1e6:.2f} MB/s")
+    return ", ".join(said)
+
+
+def kind_of(fault: AnyRealFault) -> str:
+    """The name of its kind."""
+    return str(type(fault).__struct_config__.tag)
+
+
+def struck_at(fault: AnyRealFault, at_s: float) -> AnyRealFault:
+    """The same with the time at which it was struck."""
+    return msgspec.structs.replace(fault, at_s=at_s)

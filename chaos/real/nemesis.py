@@ -1,0 +1,263 @@
+"""The nemesis: strikes one fault after the other, and no next one before the cluster recovered from the last.
+
+Owns the order of things: a sound cluster, a strike, the mending, the recovery or its deadline, a pause. What
+the faults are is `plan`'s, how they are done `breaker`'s, when a cluster is sound `recovery`'s. Time is
+seconds since the campaign began.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import psutil
+
+from chaos.netns import NoNamespaces
+from chaos.real.bad_wires import NoBadWire
+from chaos.real.breaker import Breaker, Evidence, Missed, Strike
+from chaos.real.campaign import Campaign
+from chaos.real.cluster import Cluster
+from chaos.real.faults import AnyRealFault, kind_of, struck_at, words
+from chaos.real.images import strange_images
+from chaos.real.job import Jobs
+from chaos.real.plan import Plan
+from chaos.real.recovery import Seen, Sound, absent, missing
+
+POLL_S = 0.2
+FIRST_SOUND_S = 180.0  # until the first job has its hosts and made a step: a dozen processes load torch
+SOUND_S = 180.0  # the same between jobs
+END_S = 600.0  # for the last job to make its last steps and close its books
+MAX_VIOLATIONS = 20
+"""A campaign with more of them has shown what it can."""
+
+
+class Ended(Exception):
+    """There is no sense in going on; says why."""
+
+
+@dataclass(slots=True)
+class Struck:
+    """What became of a fault. Times are of the campaign.
+
+    missed: why it did not happen. mended_s: when nothing was broken any longer. back_s, recovered_s: seconds
+    from then until every process was there, and until the cluster was well. lacking: what was not well at
+    the deadline.
+    """
+
+    fault: AnyRealFault
+    began_s: float
+    mended_s: float | None = None
+    back_s: float | None = None
+    recovered_s: float | None = None
+    missed: str = ""
+    lacking: tuple[str, ...] = ()
+    evidence: Evidence = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        """Of the fault."""
+        return kind_of(self.fault)
+
+
+@dataclass(slots=True)
+class Account:
+    """What a campaign has come to so far. `doing`: now, for people. `pace`: (time, tokens so far)."""
+
+    struck: list[Struck] = field(default_factory=list)
+    violations: list[str] = field(default_factory=list)
+    doing: str = "starting"
+    lacking: tuple[str, ...] = ()
+    seen: Seen = field(default_factory=Seen)
+    pace: list[tuple[float, int]] = field(default_factory=list)
+    restarts: list[str] = field(default_factory=list)
+
+
+class Nemesis:
+    """See the module.
+
+    Args:
+        tell: called with the account whenever something is to be shown, and at every look (a few a second).
+    """
+
+    def __init__(
+        self, cluster: Cluster, jobs: Jobs, campaign: Campaign, seed: int, tell: Callable[[Account], None]
+    ) -> None:
+        self._cluster = cluster
+        self._jobs = jobs
+        self._campaign = campaign
+        self._plan = Plan(campaign, seed, cluster.spots)
+        self._breaker = Breaker(cluster, lambda: self.account.seen.steps, seed)
+        self._tell = tell
+        self._began = time.monotonic()
+        self._sound = Sound(
+            [f"{node.name}/{kind}" for node in cluster.nodes.values() for kind in node.kinds],
+            preemptible=len(cluster.spots),
+        )
+        self.account = Account()
+
+    def run(self) -> None:
+        """The whole campaign; what came of it is in `account`."""
+        try:
+            self._cluster.start_all()
+            self._until_listening()
+            self._jobs.begin()
+            self._until_sound(FIRST_SOUND_S)
+            for fault in self._due(self._plan.faults()):
+                self._one(fault)
+            self._last_steps()
+        except Ended as end:
+            self._violate(str(end))
+        self._cluster.mend()
+
+    # -- one fault --
+
+    def _due(self, faults: Iterator[AnyRealFault]) -> Iterator[AnyRealFault]:
+        """Faults, as long as more are wanted; each only when the cluster is sound."""
+        until_s = self._campaign.minutes * 60
+        while self._wanted() and self._now() < until_s:
+            pause_s = self._now() + self._plan.pause_s()
+            self._doing("a breath")
+            while self._now() < pause_s:
+                self._look()
+            self._until_sound(SOUND_S, self._campaign.steps_left)
+            if self._now() >= until_s:
+                return
+            yield next(faults)
+
+    def _wanted(self) -> bool:
+        struck = sum(not one.missed for one in self.account.struck)
+        return not self._campaign.faults or struck < self._campaign.faults
+
+    def _one(self, fault: AnyRealFault) -> None:
+        began_s = self._now()
+        one = Struck(struck_at(fault, round(began_s, 2)), began_s)
+        self.account.struck.append(one)
+        self._doing(words(one.fault))
+        try:
+            strike = self._breaker.strike(fault)
+            self._last(strike, one)
+            one.evidence = strike.mend()
+        except Missed as why:
+            one.missed = str(why)
+            self._doing(f"missed: {why}")
+            return
+        except (NoNamespaces, NoBadWire, OSError, psutil.Error) as problem:
+            raise Ended(f"{words(one.fault)}: this machine could not do it: {problem}") from problem
+        self._recover(one, strike)
+
+    def _last(self, strike: Strike, one: Struck) -> None:
+        """Let it last; where there is no sense in going on, what is broken is mended all the same."""
+        until_s = self._now() + strike.lasts_s
+        try:
+            while self._now() < until_s and not strike.over():
+                self._look()
+        except Ended:
+            with contextlib.suppress(Missed):
+                one.evidence = strike.mend()
+            raise
+
+    def _recover(self, one: Struck, strike: Strike) -> None:
+        since = self._look()
+        one.mended_s = since.at_s
+        deadline_s = self._campaign.deadline_s(one.kind)
+        self._doing(f"recovering from: {words(one.fault)}")
+        while True:
+            seen = self._look()
+            spent_s = seen.at_s - one.mended_s
+            if one.back_s is None and not absent(self._sound, seen, strike.gone):
+                one.back_s = spent_s
+            lacking = missing(self._sound, seen, since, strike.gone)
+            self.account.lacking = tuple(lacking)
+            if not lacking:
+                one.recovered_s = spent_s
+                self.account.lacking = ()
+                break
+            if spent_s > deadline_s:
+                one.lacking = tuple(lacking)
+                never = f"no recovery within {deadline_s:.0f} s from: {words(one.fault)}"
+                self._violate(f"I8: {never}: {', '.join(lacking)}")
+                break
+            self._begin_next()
+        for text in strange_images(self._cluster):
+            self._violate(f"I6: after {words(one.fault)}: {text}")
+        self._doing("recovered")
+
+    # -- looking --
+
+    def _until_listening(self) -> None:
+        self._doing("starting hosts")
+        while not all(self._cluster.listening(name) for name in self._cluster.nodes):
+            self._look()
+            if self._now() > FIRST_SOUND_S:
+                raise Ended(f"I8: not every node agent came up within {FIRST_SOUND_S:.0f} s")
+
+    def _until_sound(self, within_s: float, steps_left: int = 1) -> None:
+        """Wait for a cluster that has everything, and a job with so many steps left."""
+        until_s = self._now() + within_s
+        since = Seen()
+        while True:
+            seen = self._look()
+            lacking = missing(self._sound, seen, since)
+            if not lacking and seen.steps_left >= steps_left:
+                self.account.lacking = ()
+                return
+            if not lacking:  # this job is nearly done: the next one is looked at with fresh eyes
+                self._doing("waiting for the next job")
+                since = seen
+            self.account.lacking = tuple(lacking)
+            if self._now() > until_s:
+                raise Ended(f"I8: not sound within {within_s:.0f} s: {', '.join(lacking) or 'no next job'}")
+            self._begin_next()
+
+    def _last_steps(self) -> None:
+        """Let the job that runs come to its own end."""
+        self._doing("letting the last job end")
+        until_s = self._now() + END_S
+        while self._jobs.now is not None:
+            self._look()
+            if self._now() > until_s:
+                raise Ended(f"I8: the last job did not end within {END_S:.0f} s")
+
+    def _begin_next(self) -> None:
+        if self._jobs.now is None:
+            self._jobs.begin()
+
+    def _look(self) -> Seen:
+        """See, tend, tell, and rest a moment. Raises Ended where a job failed, or too much is broken."""
+        time.sleep(POLL_S)
+        self.account.restarts += self._cluster.tend()
+        progress = self._jobs.look()
+        if problems := self._jobs.problems():
+            raise Ended(f"I8: {problems[0]}")
+        procs = self._cluster.processes()
+        seen = Seen(
+            at_s=self._now(),
+            processes={f"{proc.node}/{proc.kind}": proc.pid for proc in procs},
+            stopped=[f"{proc.node}/{proc.kind}" for proc in procs if proc.stopped()],
+            steps=progress.steps,
+            tokens=progress.tokens,
+            looks=progress.looks,
+            serving=progress.serving,
+            reserved=progress.reserved,
+            preemptible=progress.preemptible,
+            steps_left=progress.steps_left,
+            job=self._jobs.now is not None,
+        )
+        self.account.seen = seen
+        if not self.account.pace or progress.tokens != self.account.pace[-1][1]:
+            self.account.pace.append((seen.at_s, progress.tokens))
+        self._tell(self.account)
+        return seen
+
+    def _now(self) -> float:
+        return time.monotonic() - self._began
+
+    def _doing(self, what: str) -> None:
+        self.account.doing = what
+        self._tell(self.account)
+
+    def _violate(self, text: str) -> None:
+        self.account.violations.append(text)
+        self._tell(self.account)
+        if len(self.account.violations) >= MAX_VIOLATIONS:
+            raise Ended("too many violations to go on")

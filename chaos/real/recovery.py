@@ -1,0 +1,73 @@
+"""When a cluster is well again after a fault, and what is still missing. Pure: what was seen goes in.
+
+Owns the rule. Well again is: every process that the job needs is there, not stopped, and not one that was
+killed; the hosts are counted in and the instances serve; tokens were collected and a step ended since
+everything was mended. Who only waits for processes takes a cluster that does nothing for a sound one.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+FRESH_LOOKS = 2
+"""Looks at the fleet since the mending before one is believed: the first may have been taken before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What can be seen of a cluster from outside, at one time.
+
+    at_s: of the campaign. processes: `host/kind` to pid. stopped: those of them that are SIGSTOPped. steps,
+    tokens, looks: of all jobs so far. serving, reserved, preemptible: of the newest look.
+    """
+
+    at_s: float = 0.0
+    processes: Mapping[str, int] = field(default_factory=dict)
+    stopped: Sequence[str] = ()
+    steps: int = 0
+    tokens: int = 0
+    looks: int = 0
+    serving: int = 0
+    reserved: int = 0
+    preemptible: int = 0
+    steps_left: int = 0
+    job: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sound:
+    """What a sound cluster has: these processes (`host/kind`), and so many hosts of each role."""
+
+    processes: Sequence[str]
+    preemptible: int
+    reserved: int = 1
+
+
+def missing(sound: Sound, seen: Seen, since: Seen, gone: Sequence[int] = ()) -> list[str]:
+    """What is not well yet, in words; `since`: what was seen when everything was mended, `gone`: pids that
+    were killed and must be others'."""
+    if not seen.job:
+        return ["no job runs"]
+    return [
+        *absent(sound, seen, gone),
+        *([f"{seen.reserved} of {sound.reserved} reserved hosts"] if seen.reserved < sound.reserved else []),
+        *_instances(sound, seen, since),
+        *(["no token since"] if seen.tokens <= since.tokens else []),
+        *(["no step since"] if seen.steps <= since.steps else []),
+    ]
+
+
+def absent(sound: Sound, seen: Seen, gone: Sequence[int] = ()) -> list[str]:
+    """Processes that are not there, or are of no use, in words."""
+    lacking = [name for name in sound.processes if name not in seen.processes or seen.processes[name] in gone]
+    stopped = [name for name in sound.processes if name in seen.stopped]
+    return [*(f"{name} is not there" for name in lacking), *(f"{name} is stopped" for name in stopped)]
+
+
+def _instances(sound: Sound, seen: Seen, since: Seen) -> list[str]:
+    if seen.looks < since.looks + FRESH_LOOKS:
+        return ["nobody looked at the fleet since"]
+    if seen.preemptible < sound.preemptible:
+        return [f"{seen.preemptible} of {sound.preemptible} preemptible hosts"]
+    if seen.serving < sound.preemptible:
+        return [f"{seen.serving} of {sound.preemptible} instances serve"]
+    return []

@@ -1,0 +1,155 @@
+"""When a cluster counts as recovered, and what a campaign is worth."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actors.training.history import End, Node, Restart
+from chaos.faults import KillProcess, Reset
+from chaos.real.campaign import read
+from chaos.real.nemesis import Account, Struck
+from chaos.real.page import page_of
+from chaos.real.paths import defects, of_history, of_log
+from chaos.real.plots import rates_of
+from chaos.real.recovery import FRESH_LOOKS, Seen, Sound, missing
+from chaos.real.told import MAX_PACE, CampaignTold, JobTold, percentile, thinned
+from chaos.real.verdict import judge
+
+SOUND = Sound(["head/agent", "spot-1/agent", "spot-1/engine"], preemptible=1)
+BEFORE = Seen(10.0, {}, (), steps=4, tokens=100, looks=7, job=True)
+WELL = Seen(
+    20.0,
+    {"head/agent": 1, "spot-1/agent": 2, "spot-1/engine": 30},
+    steps=5,
+    tokens=101,
+    looks=7 + FRESH_LOOKS,
+    serving=1,
+    reserved=1,
+    preemptible=1,
+    job=True,
+)
+CAMPAIGN = read(
+    """
+on = "processes"
+name = "small"
+faults = 2
+paths = ["migration"]
+[weights]
+kill_process = 1
+reset = 1
+""",
+    "small",
+)
+JOB = JobTold(number=1, run_id="chaos-1", exit_code=0, steps=6, tokens=900, migrated=3, violations=())
+KILL = KillProcess(at_s=1.0, host="spot-1", process="engine")
+RESET = Reset(at_s=9.0, a="head", b="spot-1")
+
+
+def test_a_cluster_that_has_everything_and_works_is_well() -> None:
+    assert missing(SOUND, WELL, BEFORE, gone=[3]) == []
+
+
+@pytest.mark.parametrize(
+    ("seen", "lacking"),
+    [
+        (replace(WELL, job=False), "no job runs"),
+        (replace(WELL, processes={"head/agent": 1, "spot-1/agent": 2}), "spot-1/engine is not there"),
+        (replace(WELL, processes={**WELL.processes, "spot-1/engine": 3}), "spot-1/engine is not there"),
+        (replace(WELL, stopped=["head/agent"]), "head/agent is stopped"),
+        (replace(WELL, tokens=100), "no token since"),
+        (replace(WELL, steps=4), "no step since"),
+        (replace(WELL, serving=0), "0 of 1 instances serve"),
+        (replace(WELL, preemptible=0), "0 of 1 preemptible hosts"),
+        (replace(WELL, reserved=0), "0 of 1 reserved hosts"),
+        (replace(WELL, looks=8), "nobody looked at the fleet since"),
+    ],
+)
+def test_whatever_is_missing_is_named(seen: Seen, lacking: str) -> None:
+    assert missing(SOUND, seen, BEFORE, gone=[3]) == [lacking]
+
+
+def account(*struck: Struck) -> Account:
+    return Account(struck=list(struck), pace=[(0.0, 0), (5.0, 500), (10.0, 900)])
+
+
+def well(began_s: float, fault: KillProcess | Reset, seconds: float) -> Struck:
+    return Struck(fault, began_s, mended_s=began_s + 1, back_s=seconds / 2, recovered_s=seconds)
+
+
+def verdict(account: Account, *jobs: JobTold, migrations: int = 3) -> CampaignTold:
+    return judge(CAMPAIGN, 7, account, jobs or [JOB], {"migration": migrations}, 60.0)
+
+
+def test_a_campaign_with_every_fault_and_path_and_no_violation_is_good() -> None:
+    told = verdict(account(well(1.0, KILL, 4.0), well(9.0, RESET, 1.0)))
+    assert (told.ok, told.violations, told.invalid) == (True, (), ())
+    assert told.fired == {"kill_process": 1, "reset": 1}
+    assert [one.recovered_p95_s for one in told.recovery] == [4.0, 1.0]
+    page = page_of(told)
+    assert "Every invariant held" in page
+    assert "kill spot-1/engine" in page
+    assert page.count("<svg") == 2
+
+
+def test_a_fault_that_was_missed_is_not_counted_and_makes_the_campaign_invalid() -> None:
+    told = verdict(account(well(1.0, KILL, 4.0), Struck(RESET, 9.0, missed="no connection")))
+    assert not told.ok
+    assert told.missed == {"reset": 1}
+    assert told.invalid == ("no reset fired", "1 of 2 faults fired")
+    assert "does not count" in page_of(told)
+
+
+def test_a_path_that_was_never_taken_makes_the_campaign_invalid() -> None:
+    told = verdict(account(well(1.0, KILL, 4.0), well(9.0, RESET, 1.0)), migrations=0)
+    assert told.invalid == ("the path 'migration' was never taken",)
+
+
+def test_a_violation_of_a_job_is_one_of_the_campaign_and_is_escaped_on_its_page() -> None:
+    bad = JobTold(
+        number=1, run_id="chaos-1", exit_code=1, steps=1, tokens=1, migrated=0, violations=("I1: <b>",)
+    )
+    told = verdict(account(well(1.0, KILL, 4.0), well(9.0, RESET, 1.0)), bad)
+    assert (told.ok, told.violations) == (False, ("chaos-1: I1: <b>",))
+    assert "I1: &lt;b&gt;" in page_of(told)
+
+
+def test_paths_are_read_from_the_history_and_the_logs() -> None:
+    nodes = [("joined", "spot-1"), ("killed", "spot-1"), ("joined", "spot-1"), ("drained", "spot-1")]
+    records = [
+        *(Node(t_s=1.0, node=node, role="preemptible", event=event) for event, node in nodes),  # type: ignore[arg-type]
+        Restart(t_s=2.0, actor="spot-1/engine", cause="crashed: Fenced: superseded", incarnation=2),
+        End(
+            t_s=3.0, tokens_collected=1, tokens_lost=0, tokens_generated_twice=0, requests_migrated=5, ok=True
+        ),
+    ]
+    assert of_history(records) == {
+        "host returned": 1, "host lost": 1, "drain": 1, "one_for_one": 1, "name fence": 1, "migration": 5,
+    }  # fmt: skip
+    lines = [
+        "2026-01-01 10:00:00,1 WARNING supervisor: tcp://10.77.0.4:7700 is dead: silent for 4.1 s",
+        "2026-01-01 10:00:00,1 INFO actor: ready with 7 steps done",
+        "2026-01-01 10:00:00,1 INFO actor: ready with 0 steps done",
+    ]
+    assert of_log(lines) == {"declared dead": 1, "trainer resume": 1}
+    assert defects([*lines, "2026-01-01 CRITICAL nodeagent: a defect ended nodeagent x"]) != []
+    assert defects(lines) == []
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1), st.floats(1, 100))
+def test_a_percentile_is_a_measured_value_that_this_share_does_not_exceed(
+    values: list[float], share: float
+) -> None:
+    found = percentile(values, share)
+    assert found is not None
+    assert found in values
+    assert sum(value <= found for value in values) >= share / 100 * len(values) - 1e-9
+    assert percentile([], share) is None
+
+
+def test_a_long_campaign_is_thinned_and_keeps_its_end() -> None:
+    pace = [(float(n), n * 10) for n in range(50_000)]
+    assert len(thinned(pace)) <= MAX_PACE + 1
+    assert thinned(pace)[-1] == (49_999.0, 499_990)
+    assert all(rate == pytest.approx(10.0) for rate in rates_of(tuple(thinned(pace)))[1][:-1])

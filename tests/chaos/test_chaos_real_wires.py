@@ -1,0 +1,202 @@
+"""What is done to wires between namespaces is really done, and really undone."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from chaos.netns import Host, Switch, why_not
+from chaos.real.bad_wires import BadWires
+from chaos.real.packets import Quality
+
+pytestmark = [
+    pytest.mark.realprocess,
+    pytest.mark.skipif(bool(why_not()), reason=f"no network namespaces: {why_not()}"),
+]
+
+HEAR = """
+import socket, sys
+heard = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); heard.bind((sys.argv[1], 9))
+print("up", flush=True)
+heard.settimeout(float(sys.argv[2])); count = 0
+try:
+    while True: heard.recv(99); count += 1
+except TimeoutError: print(count, flush=True)
+"""
+SAY = """
+import socket, sys
+said = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); said.bind((sys.argv[1], 0))
+for n in range(int(sys.argv[3])):
+    try: said.sendto(b"%d" % n, (sys.argv[2], 9))
+    except OSError: pass
+"""
+ECHO = """
+import socket, sys
+server = socket.create_server((sys.argv[1], 9)); print("up", flush=True)
+while True:
+    try:
+        with server.accept()[0] as one:
+            while data := one.recv(65536): one.sendall(data)
+    except ConnectionError: pass
+"""
+ASK = """
+import socket, sys, time
+one = socket.create_connection((sys.argv[1], 9), 10); one.settimeout(10)
+one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1); print("up", flush=True)
+for line in sys.stdin:
+    began = time.monotonic(); data = b"x" * int(line); got = b""
+    try:
+        one.sendall(data)
+        while len(got) < len(data): got += one.recv(65536) or sys.exit("closed")
+        print(got == data, time.monotonic() - began, flush=True)
+    except OSError as problem: print(type(problem).__name__, 0, flush=True)
+"""
+
+
+@pytest.fixture
+def switch() -> Iterator[Switch]:
+    with Switch() as switch:
+        yield switch
+
+
+class Script:
+    """A small program on a host; `says` is its next line."""
+
+    def __init__(self, host: Host, text: str, *args: object) -> None:
+        argv = host.inside([sys.executable, "-c", text, *map(str, args)])
+        self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self.says() == "up"
+
+    def says(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    def ask(self, count: int) -> tuple[str, float]:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{count}\n")
+        self._process.stdin.flush()
+        how, seconds = self.says().split()
+        return how, float(seconds)
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+def heard(one: Host, other: Host, count: int) -> int:
+    """How many of so many datagrams from one reach the other."""
+    ear = Script(other, HEAR, other.address, 1.0)
+    one.run([sys.executable, "-c", SAY, one.address, other.address, str(count)], 20.0)
+    got = int(ear.says())
+    ear.end()
+    return got
+
+
+def test_a_one_way_cut_stops_one_way_and_leaves_the_other(switch: Switch) -> None:
+    one, other = switch.host("one"), switch.host("other")
+    switch.wires.block(one, other)
+    assert heard(one, other, 20) == 0
+    assert heard(other, one, 20) == 20
+    switch.wires.unblock(one, other)
+    switch.wires.unblock(one, other)
+    assert heard(one, other, 20) == 20
+
+
+def test_a_pulled_cable_stops_everything_and_connections_outlive_it(switch: Switch) -> None:
+    one, other = switch.host("one"), switch.host("other")
+    echo = Script(other, ECHO, other.address)
+    ask = Script(one, ASK, other.address)
+    assert ask.ask(10)[0] == "True"
+    switch.wires.unplug(other)
+    assert heard(one, other, 20) == 0
+    switch.wires.plug(other)
+    assert ask.ask(10)[0] == "True"
+    ask.end()
+    echo.end()
+
+
+def test_a_reset_breaks_every_connection_at_once_and_new_ones_can_be_made(switch: Switch) -> None:
+    one, other = switch.host("one"), switch.host("other")
+    echo = Script(other, ECHO, other.address)
+    ask = Script(one, ASK, other.address)
+    assert ask.ask(10)[0] == "True"
+    assert switch.wires.reset(one, other) == 1
+    assert ask.ask(10)[0] in ("ConnectionAbortedError", "ConnectionResetError", "BrokenPipeError")
+    ask.end()
+    ask = Script(one, ASK, other.address)
+    assert ask.ask(10)[0] == "True"
+    assert switch.wires.reset(other, switch.host("third")) == 0
+    ask.end()
+    echo.end()
+
+
+def test_a_slow_link_takes_its_time_until_it_is_quick_again(switch: Switch) -> None:
+    one, other = switch.host("one"), switch.host("other")
+    echo = Script(other, ECHO, other.address)
+    ask = Script(one, ASK, other.address)
+    switch.wires.slow(one, 200_000)
+    how, seconds = ask.ask(300_000)
+    assert how == "True"
+    assert seconds > 0.7  # 1.5 s at that rate, less what the bucket holds
+    switch.wires.undo()
+    with pytest.raises(ValueError, match="bytes/s"):
+        switch.wires.slow(one, 10)
+    assert ask.ask(1000)[0] == "True"
+    ask.end()
+    echo.end()
+
+
+def test_a_bad_wire_delays_loses_and_doubles_and_goes_without_a_trace(switch: Switch) -> None:
+    one, other = switch.host("one"), switch.host("other")
+    echo = Script(other, ECHO, other.address)
+    ask = Script(one, ASK, other.address)
+    wires = BadWires()
+    late = wires.make(one, other, Quality(delay_s=0.05), "7")
+    assert ask.ask(10)[1] > 0.1
+    assert late.mend()["late"] > 0
+    assert late.mend() == {}
+    ask.end()  # or its last words would be counted too
+    echo.end()
+    time.sleep(0.3)
+    lossy = wires.make(one, other, Quality(loss=0.5, duplicate=0.5), "7")
+    got = heard(one, other, 200)
+    counts = lossy.mend()
+    assert counts["lost"] > 50
+    assert counts["doubled"] > 20
+    assert got == 200 - counts["lost"] + counts["doubled"]
+    deadline = time.monotonic() + 20.0
+    while "bad" in one.ip("route") + one.ip("link"):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert heard(one, other, 20) == 20
+    wires.undo()
+
+
+def test_a_wire_that_lies_gets_past_tcp(switch: Switch) -> None:
+    one, other = switch.host("one"), switch.host("other")
+    echo = Script(other, ECHO, other.address)
+    ask = Script(one, ASK, other.address)
+    wires = BadWires()
+    wire = wires.make(one, other, Quality(flips=1), "7")
+    assert ask.ask(100_000)[0] == "False"
+    assert ask.ask(100_000)[0] == "True"
+    assert wire.mend()["flipped"] == 1
+    wires.undo()
+    ask.end()
+    echo.end()
+
+
+def test_hosts_see_the_disks_of_their_switch_and_nobody_else_does(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder = tmp_path_factory.mktemp("disk")
+    with Switch({folder: 1 << 20}) as switch:
+        one, other = switch.host("one"), switch.host("other")
+        assert one.run(["sh", "-c", f"echo hello >{folder}/file"], 10.0).returncode == 0
+        assert other.run(["cat", str(folder / "file")], 10.0).stdout == "hello\n"
+        assert not (folder / "file").exists()
+        assert switch.path(folder / "file").read_text() == "hello\n"
+        full = one.run(["sh", "-c", f"head -c 2000000 /dev/zero >{folder}/big"], 10.0)
+        assert "No space" in full.stderr
