@@ -41,6 +41,7 @@ Evidence = dict[str, int]
 COMMAND_S = 60.0
 FLIP_S = 15.0  # until enough large packets came by; every step pulls new weights
 FLIP_STEPS = 2
+RESET_S = 8.0  # until there is a connection to reset
 BALLAST = "ballast"
 GONE_S = 5.0
 POLL_S = 0.01
@@ -86,7 +87,8 @@ class Breaker:
             case KillProcess():
                 return self._kill(self._proc(fault.host, fault.process))
             case KillHost():
-                return self._power_off(self._node(fault.host), fault.back_s)
+                node = self._node(fault.host)
+                return self._power_off(node, fault.back_s) if fault.back_s else self._kill_agent(node)
             case KillInCommit():
                 return self._kill_in_commit(fault)
             case Freeze() | Zombie():
@@ -98,10 +100,7 @@ class Breaker:
             case BadLink():
                 return self._bad_link(fault)
             case Reset():
-                count = self._cluster.switch.wires.reset(self._host(fault.a), self._host(fault.b))
-                if not count:
-                    raise Missed(f"{fault.a} and {fault.b} had no connection")
-                return _done({"connections": count})
+                return self._reset(fault)
             case Notice():
                 return self._notice(self._node(fault.host), fault.notice_s)
             case DiskFull():
@@ -117,6 +116,15 @@ class Breaker:
         gone = (proc.pid, *(child.pid for child in proc.descendants()))
         proc.kill()
         return Strike(0.0, lambda: {"killed": 1}, gone=gone)
+
+    def _kill_agent(self, node: Node) -> Strike:
+        """All of its processes die with it, and its neighbours are told so by the kernel; it is started again
+        as an init system would."""
+        gone = tuple(node.host.processes())
+        if node.process is None:
+            raise Missed(f"{node.name} has no node agent now")
+        node.process.kill()
+        return Strike(0.0, lambda: {"killed": len(gone)}, gone=gone)
 
     def _power_off(self, node: Node, back_s: float) -> Strike:
         wires, name = self._cluster.switch.wires, node.name
@@ -207,6 +215,23 @@ class Breaker:
             return {"cables": 1}
 
         return Strike(fault.for_s, mend)
+
+    def _reset(self, fault: Reset) -> Strike:
+        """Hosts that pull weights from each other are connected only while they do."""
+        wires, one, other = self._cluster.switch.wires, self._host(fault.a), self._host(fault.b)
+        broken = [wires.reset(one, other)]
+
+        def again() -> bool:
+            if not broken[-1]:
+                broken.append(wires.reset(one, other))
+            return broken[-1] > 0
+
+        def mend() -> Evidence:
+            if not broken[-1]:
+                raise Missed(f"{fault.a} and {fault.b} had no connection")
+            return {"connections": broken[-1]}
+
+        return Strike(RESET_S, mend, over=again)
 
     def _bad_link(self, fault: BadLink) -> Strike:
         one, other = self._host(fault.a), self._host(fault.b)
@@ -310,10 +335,6 @@ class Breaker:
             yield
         finally:
             agent.send_signal(signal.SIGCONT)
-
-
-def _done(evidence: Evidence) -> Strike:
-    return Strike(0.0, lambda: evidence)
 
 
 def _kill_now(procs: list[Proc]) -> None:

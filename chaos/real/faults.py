@@ -73,6 +73,8 @@ def words(fault: AnyRealFault) -> str:
         case KillProcess():
             return f"kill {fault.host}/{fault.process}"
         case KillHost():
+            if not fault.back_s:
+                return f"kill the node agent of {fault.host}, and all with it"
             return f"power off {fault.host} for {fault.back_s:.1f} s"
         case KillInCommit():
             return f"kill {fault.host}/{fault.process} in a commit" + (", torn" if fault.torn else "")

@@ -22,6 +22,7 @@ from chaos.real.images import strange_images
 from chaos.real.job import Jobs
 from chaos.real.plan import Plan
 from chaos.real.recovery import Seen, Sound, absent, missing
+from chaos.real.testimony import Witness
 
 POLL_S = 0.2
 FIRST_SOUND_S = 180.0  # until the first job has its hosts and made a step: a dozen processes load torch
@@ -88,6 +89,8 @@ class Nemesis:
         self._plan = Plan(campaign, seed, cluster.spots)
         self._breaker = Breaker(cluster, lambda: self.account.seen.steps, seed)
         self._tell = tell
+        self._witness = Witness(cluster)
+        self._overdue: set[str] = set()
         self._began = time.monotonic()
         self._sound = Sound(
             [f"{node.name}/{kind}" for node in cluster.nodes.values() for kind in node.kinds],
@@ -106,7 +109,9 @@ class Nemesis:
                 self._one(fault)
             self._last_steps()
         except Ended as end:
-            self._violate(str(end))
+            self.account.violations.append(str(end))
+        finally:
+            self._witness.close()
         self._cluster.mend()
 
     # -- one fault --
@@ -229,6 +234,13 @@ class Nemesis:
         progress = self._jobs.look()
         if problems := self._jobs.problems():
             raise Ended(f"I8: {problems[0]}")
+        self._witness.listen()
+        testimony = self._witness.newest
+        for text in testimony.overdue:
+            who = text.rpartition(",")[0]
+            if who not in self._overdue:
+                self._overdue.add(who)
+                self._violate(f"no silent wait: {text}")
         procs = self._cluster.processes()
         seen = Seen(
             at_s=self._now(),
@@ -242,6 +254,10 @@ class Nemesis:
             preemptible=progress.preemptible,
             steps_left=progress.steps_left,
             job=self._jobs.now is not None,
+            testimonies=self._witness.count,
+            answers=testimony.pids,
+            versions=testimony.versions,
+            instances=testimony.instances,
         )
         self.account.seen = seen
         if not self.account.pace or progress.tokens != self.account.pace[-1][1]:

@@ -105,11 +105,15 @@ class Plan:
     # -- kinds --
 
     def _kill_process(self) -> AnyRealFault:
+        """One that its supervisor starts again; who kills a node agent kills the host."""
         host, process = self._place()
+        while process == "agent":
+            host, process = self._place()
         return KillProcess(at_s=0, host=host, process=process)
 
     def _kill_host(self) -> AnyRealFault:
-        return KillHost(at_s=0, host=self._host(), back_s=self._between(0.5, 6.0))
+        back_s = 0.0 if self._rng.random() < 0.3 else self._between(0.5, 6.0)
+        return KillHost(at_s=0, host=self._host(), back_s=back_s)
 
     def _kill_in_commit(self) -> AnyRealFault:
         places: list[tuple[str, Process]] = [(HEAD, "rollout"), (HEAD, "agent"), (RESERVED, "agent")]

@@ -1,15 +1,17 @@
 """When a cluster is well again after a fault, and what is still missing. Pure: what was seen goes in.
 
-Owns the rule. Well again is: every process that the job needs is there, not stopped, and not one that was
-killed; the hosts are counted in and the instances serve; tokens were collected and a step ended since
-everything was mended. Who only waits for processes takes a cluster that does nothing for a sound one.
+Owns the rule. Well again is: every process that the job needs is there, not stopped, not one that was killed,
+and answers to a witness; the hosts are counted in; the instances are known to the manager and have weights;
+tokens were collected and a step ended since everything was mended. Who only waits for processes takes a
+cluster that does nothing for a sound one.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 FRESH_LOOKS = 2
-"""Looks at the fleet since the mending before one is believed: the first may have been taken before it."""
+"""Looks at the fleet, and testimonies, since the mending before one is believed: the first may have begun
+before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +19,8 @@ class Seen:
     """What can be seen of a cluster from outside, at one time.
 
     at_s: of the campaign. processes: `host/kind` to pid. stopped: those of them that are SIGSTOPped. steps,
-    tokens, looks: of all jobs so far. serving, reserved, preemptible: of the newest look.
+    tokens, looks: of all jobs so far. serving, reserved, preemptible: of the newest look. answers, versions,
+    instances: of the newest testimony (`chaos.real.witness`), and how many testimonies there were.
     """
 
     at_s: float = 0.0
@@ -30,6 +33,10 @@ class Seen:
     reserved: int = 0
     preemptible: int = 0
     steps_left: int = 0
+    testimonies: int = 0
+    answers: Mapping[str, int] = field(default_factory=dict)
+    versions: Mapping[str, int] = field(default_factory=dict)
+    instances: int = -1
     job: bool = False
 
 
@@ -50,6 +57,7 @@ def missing(sound: Sound, seen: Seen, since: Seen, gone: Sequence[int] = ()) -> 
     return [
         *absent(sound, seen, gone),
         *([f"{seen.reserved} of {sound.reserved} reserved hosts"] if seen.reserved < sound.reserved else []),
+        *_silent(sound, seen, since),
         *_instances(sound, seen, since),
         *(["no token since"] if seen.tokens <= since.tokens else []),
         *(["no step since"] if seen.steps <= since.steps else []),
@@ -61,6 +69,20 @@ def absent(sound: Sound, seen: Seen, gone: Sequence[int] = ()) -> list[str]:
     lacking = [name for name in sound.processes if name not in seen.processes or seen.processes[name] in gone]
     stopped = [name for name in sound.processes if name in seen.stopped]
     return [*(f"{name} is not there" for name in lacking), *(f"{name} is stopped" for name in stopped)]
+
+
+def _silent(sound: Sound, seen: Seen, since: Seen) -> list[str]:
+    if seen.testimonies < since.testimonies + FRESH_LOOKS:
+        return ["nobody was asked since"]
+    found = [
+        f"{name} does not answer"
+        for name in sound.processes
+        if name in seen.processes and seen.answers.get(name) != seen.processes[name]
+    ]
+    found += [f"{name} serves nothing" for name in sound.processes if seen.versions.get(name, 0) < 0]
+    if seen.instances < sound.preemptible:
+        found.append(f"the manager knows {max(seen.instances, 0)} of {sound.preemptible} instances")
+    return found
 
 
 def _instances(sound: Sound, seen: Seen, since: Seen) -> list[str]:

@@ -18,7 +18,7 @@ from chaos.real.told import MAX_PACE, CampaignTold, JobTold, percentile, thinned
 from chaos.real.verdict import judge
 
 SOUND = Sound(["head/agent", "spot-1/agent", "spot-1/engine"], preemptible=1)
-BEFORE = Seen(10.0, {}, (), steps=4, tokens=100, looks=7, job=True)
+BEFORE = Seen(10.0, {}, (), steps=4, tokens=100, looks=7, job=True, testimonies=5)
 WELL = Seen(
     20.0,
     {"head/agent": 1, "spot-1/agent": 2, "spot-1/engine": 30},
@@ -29,6 +29,10 @@ WELL = Seen(
     reserved=1,
     preemptible=1,
     job=True,
+    testimonies=5 + FRESH_LOOKS,
+    answers={"head/agent": 1, "spot-1/agent": 2, "spot-1/engine": 30},
+    versions={"spot-1/engine": 4},
+    instances=1,
 )
 CAMPAIGN = read(
     """
@@ -56,7 +60,14 @@ def test_a_cluster_that_has_everything_and_works_is_well() -> None:
     [
         (replace(WELL, job=False), "no job runs"),
         (replace(WELL, processes={"head/agent": 1, "spot-1/agent": 2}), "spot-1/engine is not there"),
-        (replace(WELL, processes={**WELL.processes, "spot-1/engine": 3}), "spot-1/engine is not there"),
+        (
+            replace(
+                WELL,
+                processes={**WELL.processes, "spot-1/engine": 3},
+                answers={**WELL.answers, "spot-1/engine": 3},
+            ),
+            "spot-1/engine is not there",
+        ),
         (replace(WELL, stopped=["head/agent"]), "head/agent is stopped"),
         (replace(WELL, tokens=100), "no token since"),
         (replace(WELL, steps=4), "no step since"),
@@ -64,6 +75,10 @@ def test_a_cluster_that_has_everything_and_works_is_well() -> None:
         (replace(WELL, preemptible=0), "0 of 1 preemptible hosts"),
         (replace(WELL, reserved=0), "0 of 1 reserved hosts"),
         (replace(WELL, looks=8), "nobody looked at the fleet since"),
+        (replace(WELL, testimonies=6), "nobody was asked since"),
+        (replace(WELL, answers={**WELL.answers, "head/agent": 7}), "head/agent does not answer"),
+        (replace(WELL, versions={"spot-1/engine": -1}), "spot-1/engine serves nothing"),
+        (replace(WELL, instances=-1), "the manager knows 0 of 1 instances"),
     ],
 )
 def test_whatever_is_missing_is_named(seen: Seen, lacking: str) -> None:

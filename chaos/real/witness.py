@@ -1,0 +1,99 @@
+"""A witness inside the cluster: asks every process how it is, again and again, and writes it down.
+
+Owns the asking, from the host from which jobs are driven, as `rlctl ps` would:
+`python -m chaos.real.witness`, a line of JSON each time. Whether a process runs can be seen from outside;
+whether it works, can be reached and waits for nothing that should have come long ago cannot. Ends when its
+input does.
+"""
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from rlctl.client import Cluster, connect
+from supervisor import AskFailed
+from supervisor.process import die_with_parent
+from supervisor.system_messages import ListWaits, SystemState, WaitsOf
+
+EVERY_S = 0.4
+ANSWER_S = 1.5  # a process that answers later is not one that works
+OVERDUE_S = 5.0
+"""A wait that has passed its deadline by so much was forgotten: deadlines are met within a turn of the loop,
+and a busy machine makes that a second or two."""
+MANAGER = "rollout/manager"
+
+
+class Testimony(msgspec.Struct, frozen=True, kw_only=True):
+    """What one round of questions told. pids: of every process that answered (`host/kind`). versions: of the
+    weights that each engine serves, -1: none. instances: that the manager knows; -1: it did not answer.
+    overdue: waits that passed their deadline and were not ended, in words. trouble: why nobody was asked.
+    """
+
+    pids: dict[str, int] = {}
+    versions: dict[str, int] = {}
+    instances: int = -1
+    overdue: list[str] = []
+    trouble: str = ""
+
+
+async def testify(cluster: Cluster) -> Testimony:
+    """One round."""
+    try:
+        seen = await cluster.processes(ANSWER_S)
+        waits = await cluster.ask_everywhere(ListWaits(limit=50), expect=WaitsOf, deadline_s=ANSWER_S)
+    except AskFailed as problem:
+        return Testimony(trouble=str(problem))
+    return told(seen.states, waits.answers)
+
+
+def told(states: Sequence[SystemState], waits: Sequence[WaitsOf]) -> Testimony:
+    """What these answers tell."""
+    actors = {actor.name: actor for state in states for actor in state.actors}
+    manager = actors.get(MANAGER)
+    return Testimony(
+        pids={f"{state.node}/{state.process}": state.pid for state in states},
+        versions={
+            name: int(actor.figures["version"])
+            for name, actor in actors.items()
+            if name.endswith("/engine") and "version" in actor.figures
+        },
+        instances=int(manager.figures.get("instances", -1)) if manager is not None else -1,
+        overdue=[
+            f"{wait.who} waits for {wait.what} on {wait.on or 'nobody'}, {-wait.left_s:.0f} s too long"
+            for answer in waits
+            for wait in answer.waits
+            if wait.left_s < -OVERDUE_S
+        ],
+    )
+
+
+async def watch(head: str, head_key: str, keys: Path) -> None:
+    """Until the input ends."""
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_reader(sys.stdin.fileno(), ended.set)
+    async with connect(head, keys, head_key=head_key) as cluster:
+        while not ended.is_set():
+            line = msgspec.json.encode(await testify(cluster))
+            sys.stdout.buffer.write(line + b"\n")
+            sys.stdout.buffer.flush()
+            await asyncio.sleep(EVERY_S)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point."""
+    parser = argparse.ArgumentParser(prog="chaos.real.witness", description="Asks every process how it is.")
+    parser.add_argument("--head", required=True)
+    parser.add_argument("--head-key", required=True, type=Path)
+    parser.add_argument("--keys", required=True, type=Path)
+    args = parser.parse_args(argv)
+    asyncio.run(watch(args.head, args.head_key.read_text().strip(), args.keys))
+    return 0
+
+
+if __name__ == "__main__":
+    die_with_parent()
+    sys.exit(main())
