@@ -25,7 +25,7 @@ name = "short"
 faults = 3
 minutes = 4
 pause_s = [0.0, 0.2]
-steps_left = 2
+steps_left = 4
 recover_within_s = 100
 paths = ["one_for_one"]
 [weights]
@@ -35,7 +35,7 @@ bad_link = 1
 [fleet]
 preemptible = 1
 [job]
-job = { name = "chaos", steps = 12 }
+job = { name = "chaos", steps = 14 }
 model = { warm_start = { steps = 0 } }
 task = { train_problems = 64, heldout_problems = 4 }
 rollout = { prompts = 4, samples = 4, max_new_tokens = 96 }
@@ -87,7 +87,7 @@ def test_a_campaign_breaks_real_processes_sees_them_recover_and_leaves_nothing(
         one["recovered_s"] is not None and one["evidence"] for one in told["faults"] if not one["missed"]
     )
     assert told["paths"]["one_for_one"] >= 1
-    assert all(job["exit_code"] == 0 and job["steps"] == 12 for job in told["jobs"])
+    assert all(job["exit_code"] == 0 and job["steps"] == 14 for job in told["jobs"])
     assert {one["kind"] for one in told["recovery"]} == {"kill_process", "bad_link", "reset"}
     assert "every invariant held" in done.stdout
     assert "<svg" in (root / "chaos.html").read_text()
