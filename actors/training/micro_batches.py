@@ -16,19 +16,28 @@ class MicroBatches(Protocol):
     def have(self) -> list[int]:
         """Groups that came, trained or not: what need not be sent again."""
 
+    @property
+    def least(self) -> int:
+        """How many more are worth an answer: with fewer there is too little to train, or nothing."""
+
     def add(self, groups: list[GroupOut]) -> list[list[GroupOut]]:
         """These came too; answers the micro-batches to train now, in this order."""
 
 
 class AsTheyCome:
-    """However many came together make a micro-batch: the trainer never waits while it has a group."""
+    """However many came together make a micro-batch: the trainer never waits while it has `size` of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: int) -> None:
+        self._size = size
         self._have: list[int] = []
 
     @property
     def have(self) -> list[int]:
         return self._have
+
+    @property
+    def least(self) -> int:
+        return self._size
 
     def add(self, groups: list[GroupOut]) -> list[list[GroupOut]]:
         self._have += [group.group for group in groups]
@@ -51,13 +60,20 @@ class InOrder:
     def have(self) -> list[int]:
         return [*range(self._next), *sorted(self._held)]
 
+    @property
+    def least(self) -> int:
+        return sum(group not in self._held for group in self._following())
+
     def add(self, groups: list[GroupOut]) -> list[list[GroupOut]]:
         self._held |= {group.group: group for group in groups}
         due = []
         while self._next < self._total:
-            micro_batch = range(self._next, min(self._next + self._size, self._total))
+            micro_batch = self._following()
             if any(group not in self._held for group in micro_batch):
                 break
             due.append([self._held.pop(group) for group in micro_batch])
             self._next = micro_batch.stop
         return due
+
+    def _following(self) -> range:
+        return range(self._next, min(self._next + self._size, self._total))

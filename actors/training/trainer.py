@@ -134,7 +134,7 @@ class Trainer(Actor):
             times.lap("seeding", self.ctx.now())
             await self._train_due(coming.add(groups), done, times)
         while len(done.groups) < order.groups:
-            groups = await self._more(order, coming.have, times)
+            groups = await self._more(order, coming, times)
             await self._train_due(coming.add(groups), done, times)
         stats = await self.ctx.offload(self._work.finish_step)
         times.lap("training", self.ctx.now())
@@ -163,9 +163,8 @@ class Trainer(Actor):
         await self.ctx.tell(CONTROLLER, StepDone(step=order.step))
 
     def _micro_batches(self, order: TrainStep) -> MicroBatches:
-        if self._config.job.exact:
-            return InOrder(self._config.training.micro_batch_groups, order.groups)
-        return AsTheyCome()
+        size = self._config.training.micro_batch_groups
+        return InOrder(size, order.groups) if self._config.job.exact else AsTheyCome(size)
 
     async def _train_due(self, due: list[list[GroupOut]], done: _Done, times: _StepTimes) -> None:
         for groups in due:
@@ -193,9 +192,9 @@ class Trainer(Actor):
         self.ctx.log.info("step %d was lost: done again from the same samples", order.step)
         return [[there[group] for group in batch] for batch in record.micro_batches]
 
-    async def _more(self, order: TrainStep, have: list[int], times: _StepTimes) -> list[GroupOut]:
+    async def _more(self, order: TrainStep, coming: MicroBatches, times: _StepTimes) -> list[GroupOut]:
         """The next groups that are complete; while no preemptible instance serves, this host helps."""
-        least = self._config.training.micro_batch_groups
+        have, least = coming.have, coming.least
         async with self.ctx.wait("complete groups", on=MANAGER, deadline_s=GROUPS_LATE_S, go_on=True):
             while True:
                 reply = await self._take(order, have, least, WAIT_S)

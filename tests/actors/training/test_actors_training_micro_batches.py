@@ -87,10 +87,11 @@ def test_what_came_is_never_asked_for_again_and_nothing_waits_that_could_be_trai
         assert sorted(policy.have) == sorted(came)
         following = range(len(trained), min(len(trained) + size, len(order)))
         assert not following or not came.issuperset(following)
+        assert policy.least == len(set(following) - came)
 
 
 def test_as_they_come_nothing_waits() -> None:
-    assert fed(AsTheyCome(), arrivals([4, 1, 0, 3, 2], {0, 2, 3})) == [[4, 1], [0], [3, 2]]
+    assert fed(AsTheyCome(4), arrivals([4, 1, 0, 3, 2], {0, 2, 3})) == [[4, 1], [0], [3, 2]]
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +132,6 @@ def test_a_step_gives_the_same_weights_bit_for_bit_whatever_order_its_groups_cam
         order = rng.sample(range(10), 10)
         parts = arrivals(order, {rng.randrange(10) for _ in range(4)})
         in_order.add(b"".join(weights_after(model_dir, fed(InOrder(4, 10), parts))))
-        as_they_came.add(b"".join(weights_after(model_dir, fed(AsTheyCome(), parts))))
+        as_they_came.add(b"".join(weights_after(model_dir, fed(AsTheyCome(4), parts))))
     assert len(in_order) == 1
     assert len(as_they_came) > 1, "the order made no difference: this shows nothing"

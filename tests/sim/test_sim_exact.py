@@ -1,0 +1,68 @@
+"""Exact jobs on simulated clusters: whatever is broken, each step has the weights of the calm run."""
+
+import random
+
+from actors.cluster.fleet import RESERVED
+from actors.cluster.messages import StepTrained
+from actors.rollout.messages import Dispatch
+from configs.load import load
+from rlctl.audit import audit
+from rlctl.simulated import evidence
+from sim.breaking import Breaking
+from sim.cluster import SimCluster
+from sim.outcome import Outcome
+from sim.setting import Setting
+from sim.watching import Seen
+
+SETTINGS = [
+    "job.exact=true",
+    "job.steps=3",
+    "task.heldout_problems=8",
+    "rollout.prompts=10",
+    "rollout.samples=4",
+    "engine.slots=4",
+    "fleet.trace=",
+]
+MICRO_BATCHES = ((0, 1, 2, 3), (4, 5, 6, 7), (8, 9))
+SEEDS = 8
+KILLS = 3
+
+
+def steps_of(outcome: Outcome) -> dict[int, StepTrained]:
+    """What is on record of each step; of one that was done again, the last."""
+    return {one.step: one for one in evidence(outcome).trained if isinstance(one, StepTrained)}
+
+
+def harried(seed: int) -> tuple[Outcome, int]:
+    """A run in which processes are killed when requests reach an instance; how many were."""
+    cluster = SimCluster(Setting(load("quickstart", SETTINGS), seed=seed))
+    breaking, rng, hit = Breaking(cluster), random.Random(f"{seed}/kills"), list[bool]()
+
+    def strike(host: str) -> None:
+        where, kind = rng.choice([(host, "engine"), (RESERVED, "trainer"), ("head", "rollout")])
+        hit.append(breaking.kill_process(where, kind))
+
+    def look(seen: Seen) -> None:
+        host = seen.process.host.name
+        if not isinstance(seen.message, Dispatch) or seen.direction != "in" or host == RESERVED:
+            return
+        if rng.random() < 0.2 and len(hit) < KILLS:
+            cluster.loop.call_later(rng.uniform(0.0, 0.1), lambda: strike(host))
+
+    cluster.watch(look)
+    return cluster.run(), sum(hit)
+
+
+def test_every_step_has_the_weights_of_the_calm_run_whoever_is_killed() -> None:
+    calm = steps_of(SimCluster(Setting(load("quickstart", SETTINGS), seed=0)).run())
+    assert sorted(calm) == [1, 2, 3]
+    kills = 0
+    for seed in range(SEEDS):
+        outcome, hit = harried(seed)
+        kills += hit
+        assert (outcome.ended, outcome.findings) == ("done", []), f"seed {seed}: {outcome.reason}"
+        assert audit(evidence(outcome)) == [], f"seed {seed}"
+        for number, step in steps_of(outcome).items():
+            assert step.root == calm[number].root, f"seed {seed}: other weights after step {number}"
+            assert step.micro_batches == MICRO_BATCHES, f"seed {seed}"
+    assert kills >= SEEDS, "too little was broken: this shows nothing"
