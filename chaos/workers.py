@@ -59,6 +59,8 @@ class Worker:
         """Kill the process, if there is one."""
         process, self._process = self._process, None
         if process is not None:
+            if process.stdin is not None:
+                process.stdin.close()
             if process.returncode is None:
                 process.kill()
             await process.wait()

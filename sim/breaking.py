@@ -195,6 +195,13 @@ class Breaking:
 
     # -- what lies in wait --
 
+    def corrupt_chunks(self, host: str, count: int, done: Callable[[], None]) -> bool:
+        """The next `count` pieces of weights that reach a host have a flipped bit: `done` for each."""
+        if self._up(host) is None:
+            return False
+        self._cluster.net.spoil(host, count, done)
+        return True
+
     def bad_scorer(self, how: str, count: int, done: Callable[[], None]) -> bool:
         """The next `count` answers of verifiers: `hang`, `crash` or `lie`. `done` is called for each."""
         kinds = {"hang": Fault.HANG, "crash": Fault.CRASH, "lie": Fault.WRONG_KIND}

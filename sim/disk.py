@@ -49,9 +49,11 @@ class SimDisk:
         self.host = host
         self.counts: Counter[str] = Counter()
         """What happened to it: "cut off: kept", "cut off: torn", "cut off: lost", "tail repaired", "refused:
-        full"."""
+        full", "replayed"."""
         self.files = SimFiles(self._check_space)
         """Checkpoints and the like; a full disk refuses them with ENOSPC."""
+        self.on_commit: Callable[[Write], None] | None = None
+        """Told of each write at the moment from which it is there, whatever becomes of its writer."""
         self.slowness = 1.0
         """How many times longer than usual everything takes."""
         self._rng = rng
@@ -171,6 +173,8 @@ class SimDisk:
                 self.loop.trace.note(
                     kinds, self.host, kept.place, write.stream, result.seq, *(row.body for row in write.rows)
                 )
+                if self.on_commit is not None:
+                    self.on_commit(write)
             else:
                 self._count("refused: fenced", f"{kept.place} {write.stream}")
         return results
@@ -184,6 +188,10 @@ class SimDisk:
             self.commit(kept, writes)
         elif fate == "torn":
             kept.torn = True
+
+    def replayed(self, kept: KeptStreams, stream: str) -> None:
+        """An actor reads what an earlier one had written."""
+        self._count("replayed", f"{kept.place} {stream}")
 
     def _count(self, what: str, where: str) -> None:
         self.counts[what] += 1

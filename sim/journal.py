@@ -102,7 +102,13 @@ class SimJournal:
 
     def read(self, stream: str) -> asyncio.Future[Replayed]:
         """See `JournalStore.read`."""
-        return self._call(lambda: self._kept.read(stream).replay(self._kept.place))
+        return self._call(lambda: self._read(stream))
+
+    def _read(self, stream: str) -> Replayed:
+        rows = self._kept.read(stream)
+        if rows.snapshot is not None or rows.events:
+            self._disk.replayed(self._kept, stream)
+        return rows.replay(self._kept.place)
 
     def newest_incarnation(self) -> asyncio.Future[int]:
         """Of all that ever wrote here."""

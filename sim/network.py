@@ -196,6 +196,12 @@ class SimNet:
         self.map.path(one, other).jammed = self.map.path(other, one).jammed = True
         self.reset(one, other)
 
+    def spoil(self, host: str, count: int, done: Callable[[], None]) -> None:
+        """Flip a bit in each of the next `count` pieces of content that reach a host; `done` is called for
+        each."""
+        self._note("spoil", host, count)
+        self.map.hosts[host].spoil(count, done)
+
     # -- for the sockets --
 
     def next_number(self) -> int:

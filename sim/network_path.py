@@ -9,9 +9,12 @@ import asyncio
 import enum
 import math
 import random
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+CONTENT_BYTES = 1024  # a piece of a connection that is at least so long is content, not a request
 RESEND_CAP = 4  # in a row: three seconds, after which heartbeats would break the connection
 
 
@@ -109,6 +112,7 @@ class Host:
         self.egress = Lane(egress)
         self.ingress = Lane(ingress)
         self._next_port = first_port
+        self._spoils: deque[Callable[[], None]] = deque()
 
     def take_port(self, wanted: int, listener: Listener) -> int | None:
         """Give a port away, any free one for 0: its number, None when it is taken."""
@@ -121,6 +125,17 @@ class Host:
             return None
         self.listeners[wanted] = listener
         return wanted
+
+    def spoil(self, count: int, done: Callable[[], None]) -> None:
+        """Flip a bit in each of the next `count` pieces of content that arrive; `done` is called for each."""
+        self._spoils.extend([done] * count)
+
+    def arrives(self, piece: bytes) -> bytes:
+        """The piece as it is handed over."""
+        if not self._spoils or len(piece) < CONTENT_BYTES:
+            return piece
+        self._spoils.popleft()()
+        return bytes((piece[0] ^ 1,)) + piece[1:]
 
 
 class Socket(Protocol):

@@ -138,7 +138,7 @@ class SimConnection:
         _wake(self._writer)
 
     def _on_piece(self, piece: bytes) -> None:
-        self._arrived.append(piece)
+        self._arrived.append(self._station.host.arrives(piece))
         self._arrived_bytes += len(piece)
         if self._arrived_bytes >= self._enough:
             _wake(self._reader)

@@ -60,6 +60,10 @@ class NoProblem(LookupError):
     """The scorer gave no problem for a split and index; the text says why."""
 
 
+class ProblemLost(NoProblem):
+    """Its workers hung, died or answered nonsense: asked for again, the problem may come."""
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What became of a response. All but `ok` score 0, and `detail` says why."""
@@ -162,12 +166,14 @@ class WorkerPool:
         return Verdict(0.0, "error", f"the worker answered {type(answer).__name__}")
 
     async def problem(self, split: str, index: int, *, deadline_s: float | None = None) -> pipe.ProblemOut:
-        """A problem's question and prompt tokens. Raises `NoProblem`, `Overloaded` or `PoolFailed`."""
+        """A problem's question and prompt tokens. Raises `NoProblem` (`ProblemLost` where it may come yet),
+        `Overloaded` or `PoolFailed`."""
         answer = await self._submit(pipe.ProblemItem(split, index), deadline_s)
         if isinstance(answer, pipe.ProblemOut):
             return answer
         detail = answer.detail if isinstance(answer, Verdict | pipe.Failed) else type(answer).__name__
-        raise NoProblem(f"problem {index} of {split!r}: {detail}")
+        final = isinstance(answer, pipe.Failed) or (isinstance(answer, Verdict) and answer.status == "error")
+        raise (NoProblem if final else ProblemLost)(f"problem {index} of {split!r}: {detail}")
 
     async def _submit(self, item: pipe.Item, deadline_s: float | None) -> pipe.Answer | Verdict:
         if self._failure:

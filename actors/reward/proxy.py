@@ -10,10 +10,10 @@ from array import array
 from collections import Counter
 
 from actors.reward.messages import GetProblems, Problems, Score, Verdict
-from actors.reward.pool import NoProblem, PoolFailed, WorkerPool
+from actors.reward.pool import NoProblem, PoolFailed, ProblemLost, WorkerPool
 from actors.reward.scoring import StartWorker, WorkerSpec
 from configs.schema import Config
-from supervisor import Actor, Crashed, Deferred, Overloaded, Refused, handles
+from supervisor import Actor, Crashed, Deferred, Overloaded, Refused, Suspended, handles
 
 WORKERS = "the reward workers"
 
@@ -67,7 +67,10 @@ class RewardProxy(Actor):
                 posed = await asyncio.gather(
                     *[self._pool.problem(message.split, index) for index in message.indices]
                 )
-        except (NoProblem, Overloaded) as problem:
+        except (ProblemLost, Overloaded) as problem:  # a job waits for it, and does not fail
+            deferred.answer(Suspended(str(problem)))
+            return
+        except NoProblem as problem:
             deferred.answer(Refused(str(problem)))
             return
         except PoolFailed as problem:

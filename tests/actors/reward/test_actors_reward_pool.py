@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from actors.reward import pipe
-from actors.reward.pool import NoProblem, PoolFailed, Restarts, Verdict, WorkerPool
+from actors.reward.pool import NoProblem, PoolFailed, ProblemLost, Restarts, Verdict, WorkerPool
 from actors.reward.scoring import WorkerSpec
 from actors.reward.worker_process import WorkerProcess, how_it_ended
 from supervisor import Intensity, Overloaded
@@ -56,6 +56,21 @@ async def test_answers_are_scored_and_problems_given(pool: WorkerPool) -> None:
     assert await pool.problem("train", 3) == pipe.ProblemOut("train 3?", [3, 4])
     with pytest.raises(NoProblem, match="problem -1 of 'train': LookupError: no problem -1"):
         await pool.problem("train", -1)
+
+
+async def test_a_problem_whose_workers_die_may_still_come_and_one_that_there_is_not_may_not(
+    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(NoProblem) as refused:
+        await pool.problem("train", -1)
+    assert not isinstance(refused.value, ProblemLost)
+
+    async def lost(*_: object) -> Verdict:
+        return Verdict(0.0, "timeout", "no answer within 5 s")
+
+    monkeypatch.setattr(pool, "_submit", lost)
+    with pytest.raises(ProblemLost, match="problem 3 of 'train': no answer within 5 s"):
+        await pool.problem("train", 3)
 
 
 DEEDS = {

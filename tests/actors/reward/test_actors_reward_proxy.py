@@ -9,6 +9,8 @@ import hostile_scorer as hostile
 import pytest
 
 from actors.reward.messages import GetProblems, Problems, Score, Verdict
+from actors.reward.pipe import ProblemOut
+from actors.reward.pool import ProblemLost, WorkerPool
 from actors.reward.proxy import RewardProxy
 from actors.reward.scoring import WorkerSpec
 from actors.reward.worker_process import WorkerProcess
@@ -54,6 +56,27 @@ async def test_problems_come_in_the_order_of_their_indices_or_say_why_not(system
     assert problems.prompts == [[7, 8], [2, 3], [5, 6]]
     with pytest.raises(Refused, match="no problem -1"):
         await system.ask("reward/proxy", GetProblems(split="train", indices=[1, -1]), Problems, deadline_s=60)
+
+
+async def test_a_problem_that_was_lost_with_its_worker_is_asked_for_again(
+    system: TestSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job waits for it; it must not fail for want of it."""
+    asked = 0
+    whole = WorkerPool.problem
+
+    async def problem(pool: WorkerPool, split: str, index: int) -> ProblemOut:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            raise ProblemLost("problem 7 of 'train': signal 9")
+        return await whole(pool, split, index)
+
+    monkeypatch.setattr(WorkerPool, "problem", problem)
+    wanted = GetProblems(split="train", indices=[7])
+    problems = await system.ask("reward/proxy", wanted, Problems, deadline_s=60)
+    assert problems.prompts == [[7, 8]]
+    assert asked == 2
 
 
 async def test_bytes_that_are_no_tokens_are_refused(system: TestSystem) -> None:

@@ -1,0 +1,222 @@
+"""`rlctl sim run|replay|list`: campaigns of faults against the simulated cluster.
+
+Owns the arguments, what is printed and the exit code. Everything that is slow to import is imported when a
+command runs.
+"""
+
+import argparse
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlctl.commands.terminal import Subparsers, add_command, console
+from rlctl.errors import FAILED, INTERRUPTED, MEANINGS, OK, failed, usage
+
+if TYPE_CHECKING:
+    from chaos.campaign import Minimal
+    from chaos.plan import Loaded
+    from chaos.tally import CampaignTold, RunTold
+
+_DESCRIPTION = """\
+Break a simulated cluster, thousands of times, and see whether it keeps its promises.
+
+The cluster is the product itself: its actors, its messages, its supervision; simulated are time, network,
+disks, engines and trainers. A seed decides everything that happens, so what failed once fails again."""
+
+_EXAMPLES = """\
+  rlctl sim run                                    the ci campaign: 300 seeds
+  rlctl sim run --campaign nightly --seeds 0:2000 --json nightly.json
+  rlctl sim replay 17                              seed 17 again, up to the first violation
+  rlctl sim replay 17 --schedule minimal.toml --trace trace.txt
+  rlctl sim list                                   campaigns, faults, checks and recovery paths"""
+
+_RUN = """\
+Run a campaign: one simulated job for each seed, each with its own faults.
+
+Every run is watched by every check while it goes on, and judged at its end. A seed that fails is run again
+with ever fewer faults until no fault can be dropped: that schedule is shown. A campaign in which a wanted
+fault never fired, or a named recovery path was never taken, is invalid and fails too: it proved nothing
+there.
+
+Ctrl-C ends it early; what was run is told, and written with --json."""
+
+_REPLAY = """\
+Run one seed again and write down every message, commit and fault, up to the first violation.
+
+The trace goes to --trace, or its last --tail lines to standard output. With --schedule the faults of that
+file are used, such as the minimal ones that `rlctl sim run` wrote."""
+
+_LIST = "What there is: campaigns, kinds of faults, checks with what they mean, recovery paths."
+
+
+def add(commands: Subparsers) -> None:
+    """Declare the command."""
+    parser = add_command(
+        commands, "sim", _sim, help="break a simulated cluster", description=_DESCRIPTION, examples=_EXAMPLES
+    )
+    actions = parser.add_subparsers(dest="action", required=True, metavar="run|replay|list")
+    run = _action(actions, "run", "run a campaign", _RUN, "  rlctl sim run --seeds 0:50 --json ci.json")
+    run.add_argument("--campaign", default="ci", metavar="NAME", help="name or TOML file (default: ci)")
+    run.add_argument(
+        "--seeds", default="", metavar="A:B", help="from A to before B (default: the campaign's)"
+    )
+    run.add_argument("--json", type=Path, metavar="FILE", help="write the whole result there")
+    run.add_argument(
+        "--jobs", type=int, default=0, metavar="N", help="processes side by side (default: one a core)"
+    )
+    run.add_argument("--no-shrink", action="store_true", help="do not search for the fewest faults that fail")
+    run.add_argument(
+        "--minimal",
+        type=Path,
+        default=Path(),
+        metavar="DIR",
+        help="folder for minimal schedules (default: here)",
+    )
+    run.set_defaults(run=_run)
+    replay = _action(
+        actions,
+        "replay",
+        "run one seed again, with its trace",
+        _REPLAY,
+        "  rlctl sim replay 17 --trace trace.txt",
+    )
+    replay.add_argument("seed", type=int, metavar="SEED")
+    replay.add_argument("--campaign", default="ci", metavar="NAME", help="name or TOML file (default: ci)")
+    replay.add_argument("--schedule", type=Path, metavar="FILE", help="faults of this TOML file")
+    replay.add_argument("--trace", type=Path, metavar="FILE", help="write the whole trace there")
+    replay.add_argument(
+        "--tail", type=int, default=60, metavar="N", help="lines shown without --trace (default: 60)"
+    )
+    replay.add_argument("--on", action="store_true", help="go on behind the first violation, to the end")
+    replay.set_defaults(run=_replay)
+    show = _action(actions, "list", "what there is", _LIST, "  rlctl sim list")
+    show.set_defaults(run=_list)
+
+
+def _action(
+    actions: "argparse._SubParsersAction[argparse.ArgumentParser]",
+    name: str,
+    help: str,
+    description: str,
+    examples: str,
+) -> argparse.ArgumentParser:
+    return actions.add_parser(
+        name,
+        help=help,
+        description=description,
+        epilog=f"examples:\n{examples}\n\n{MEANINGS}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def _sim(args: argparse.Namespace) -> int:
+    raise usage("say what: run, replay or list (see rlctl sim --help)")
+
+
+def _loaded(name: str) -> "Loaded":
+    from chaos.plan import BadCampaign, load
+
+    try:
+        return load(name)
+    except BadCampaign as problem:
+        raise usage(str(problem)) from problem
+
+
+# -- run --
+
+
+def _run(args: argparse.Namespace) -> int:
+    """`rlctl sim run`."""
+    from chaos.campaign import campaign, first_broken, minimal, span
+    from chaos.commands.sim_text import Progress, told_lines
+    from chaos.plan import BadCampaign, parse_seeds
+    from chaos.tally import tally
+
+    loaded = _loaded(args.campaign)
+    try:
+        seeds = parse_seeds(args.seeds or loaded.campaign.seeds)
+    except BadCampaign as problem:
+        raise usage(str(problem)) from problem
+    if args.jobs < 0:
+        raise usage(f"--jobs {args.jobs}: expected a number of processes ≥ 1")
+    workers = args.jobs or os.cpu_count() or 1
+    runs: list[RunTold] = []
+    progress = Progress(sys.stderr)
+    code, whole = OK, True
+    try:
+        told = asyncio.run(
+            campaign(loaded, args.campaign, seeds, workers=workers, on_run=progress.run, runs=runs)
+        )
+    except KeyboardInterrupt:
+        told = tally(loaded, span(seeds), runs, progress.passed_s, whole=False)
+        code, whole = INTERRUPTED, False
+    except (OSError, ValueError) as problem:
+        raise failed(f"the campaign could not be run: {problem}") from problem
+    progress.end()
+    shrunk = []
+    if whole and not args.no_shrink:
+        for broken in first_broken(runs):
+            sys.stderr.write(
+                f"seed {broken.seed} breaks {broken.broken[0].check}: searching for fewest faults\n"
+            )
+            try:
+                shrunk.append(minimal(loaded, args.campaign, broken))
+            except ValueError as problem:
+                sys.stderr.write(f"seed {broken.seed}: {problem}\n")
+    _write(args, told, shrunk)
+    out = console()
+    for line in told_lines(told, shrunk, args.campaign, args.minimal):
+        out.print(line, markup=False)
+    if told.violations or not told.valid:
+        return FAILED
+    return code
+
+
+def _write(args: argparse.Namespace, told: "CampaignTold", shrunk: "list[Minimal]") -> None:
+    from chaos.campaign import as_json
+    from chaos.schedule import dump
+
+    if args.json is not None:
+        args.json.write_bytes(as_json(told, shrunk) + b"\n")
+    for found in shrunk:
+        (args.minimal / f"seed-{found.seed}.toml").write_text(dump(found.schedule))
+
+
+# -- replay --
+
+
+def _replay(args: argparse.Namespace) -> int:
+    """`rlctl sim replay`."""
+    from chaos import schedule as schedules
+    from chaos.commands.sim_text import replay_lines
+    from chaos.replay import replay
+
+    loaded = _loaded(args.campaign)
+    if args.seed < 0:
+        raise usage(f"SEED {args.seed}: expected a number ≥ 0")
+    schedule = None
+    if args.schedule is not None:
+        try:
+            schedule = schedules.load(args.schedule.read_text(), str(args.schedule))
+        except (OSError, UnicodeDecodeError, schedules.BadSchedule) as problem:
+            raise usage(str(problem)) from problem
+    told = replay(loaded, args.seed, schedule, trace=args.trace, tail=args.tail, go_on=args.on)
+    out = console()
+    for line in replay_lines(told, args.trace):
+        out.print(line, markup=False)
+    return FAILED if told.run.broken else OK
+
+
+# -- list --
+
+
+def _list(args: argparse.Namespace) -> int:
+    """`rlctl sim list`."""
+    from chaos.commands.sim_text import list_lines
+
+    out = console()
+    for line in list_lines():
+        out.print(line, markup=False)
+    return OK

@@ -1,0 +1,150 @@
+"""What `rlctl sim` prints: progress with the time left, the tally, a violation with what it means, the lists.
+
+Owns the words. Pure but for the progress line, which has a stream and a clock.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TextIO
+
+from chaos import faults
+from chaos.campaign import Minimal
+from chaos.coverage import PATHS
+from chaos.invariants.catalogue import CHECKS, explanation
+from chaos.plan import load, names
+from chaos.replay import Replayed
+from chaos.tally import CampaignTold, RunTold
+from rlctl.wording import duration
+
+SHOWN = 5
+"""Failing seeds told in full; the others are counted, and stand in the JSON."""
+EVERY_S = 0.5
+"""Between two changes of the progress line."""
+
+
+class Progress:
+    """One line on a terminal, a line now and then elsewhere."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._began_s = self._told_s = time.monotonic()
+        self._every_s = EVERY_S if out.isatty() else 20 * EVERY_S
+        self._broken = 0
+        self._virtual_s = 0.0
+
+    @property
+    def passed_s(self) -> float:
+        """Wall seconds since the beginning."""
+        return time.monotonic() - self._began_s
+
+    def run(self, told: RunTold, done: int, total: int) -> None:
+        """See `campaign.OnRun`."""
+        self._broken += not told.ok
+        self._virtual_s += told.virtual_s
+        now_s = time.monotonic()
+        if now_s - self._told_s < self._every_s and done < total:
+            return
+        self._told_s = now_s
+        left_s = self.passed_s / done * (total - done)
+        speed = self._virtual_s / max(self.passed_s, 1e-9)
+        text = (
+            f"{done} of {total} runs, {self._broken} broken, {speed:,.0f} simulated seconds a second, "
+            f"{duration(left_s)} left"
+        )
+        self._out.write(f"\r{text:<100}" if self._out.isatty() else f"{text}\n")
+        self._out.flush()
+
+    def end(self) -> None:
+        """The line is done with."""
+        if self._out.isatty():
+            self._out.write("\r" + " " * 100 + "\r")
+            self._out.flush()
+
+
+def told_lines(told: CampaignTold, shrunk: Sequence[Minimal], source: str, folder: Path) -> Iterator[str]:
+    """A campaign's end."""
+    yield (
+        f"{told.campaign}: {told.runs} runs of seeds {told.seeds}, {told.virtual_s / 3600:.1f} simulated "
+        f"hours in "
+        f"{duration(told.wall_s)}; trace {told.trace_hash}"
+    )
+    fired = ", ".join(f"{kind} {count}" for kind, count in told.fired.items()) or "none"
+    yield f"  faults fired     {fired}"
+    if told.missed:
+        missed = ", ".join(f"{kind} {count}" for kind, count in told.missed.items())
+        yield f"  missed           {missed} (their target was not there)"
+    taken = ", ".join(f"{name} {count}" for name, count in told.paths.items() if count) or "none"
+    yield f"  recovery paths   {taken}"
+    if told.never_fired:
+        yield f"  INVALID          never fired: {', '.join(told.never_fired)}"
+    if told.never_taken:
+        yield f"  INVALID          never taken: {', '.join(told.never_taken)}"
+    yield f"  violations       {'none' if not told.violations else f'in {told.violations} runs'}"
+    broken = [run for run in told.results if run.broken]
+    explained: set[str] = set()
+    for run in broken[:SHOWN]:
+        yield from _violation(run, explained)
+        yield f"      again: rlctl sim replay {run.seed} --campaign {source}"
+    if len(broken) > SHOWN:
+        others = ", ".join(str(run.seed) for run in broken[SHOWN:][:20])
+        yield f"  and {len(broken) - SHOWN} more: seeds {others}"
+    for found in shrunk:
+        yield from _minimal(found, source, folder)
+
+
+def replay_lines(replayed: Replayed, trace: Path | None) -> Iterator[str]:
+    """A replay's end."""
+    yield from replayed.tail
+    if trace is not None:
+        yield f"{replayed.lines} lines of trace in {trace}"
+    run = replayed.run
+    yield f"seed {run.seed}: {run.ended} after {run.virtual_s:.2f} simulated seconds, trace {run.trace_hash}"
+    if run.broken:
+        yield from _violation(run, set())
+    else:
+        yield "  every check held"
+
+
+def list_lines() -> Iterator[str]:
+    """What there is."""
+    yield "campaigns (rlctl sim run --campaign NAME)"
+    for name in names():
+        campaign = load(name).campaign
+        yield f"  {name:<16} {campaign.about} Seeds {campaign.seeds}."
+    yield "faults"
+    for kind, cls in faults.KINDS.items():
+        yield f"  {kind:<16} {_first_line(cls)}"
+    yield "checks"
+    for check in CHECKS:
+        yield f"  {check.name:<16} {check.promise}"
+    yield "recovery paths"
+    for path in PATHS:
+        yield f"  {path.name:<16} {path.meaning}"
+
+
+def _violation(run: RunTold, explained: set[str]) -> Iterator[str]:
+    first = run.broken[0]
+    yield f"  seed {run.seed}: {first.check} at {first.at_s:.3f} s: {first.text}"
+    if len(run.broken) > 1:
+        more, second = len(run.broken) - 1, run.broken[1]
+        yield f"      and {more} more in this run, next {second.check}: {second.text}"
+    if first.check not in explained:
+        explained.add(first.check)
+        yield f"      {explanation(first.check)}"
+
+
+def _minimal(found: Minimal, source: str, folder: Path) -> Iterator[str]:
+    what = "no fault of these can be dropped" if found.minimal else "the search ran out of runs"
+    count = len(found.schedule.faults)
+    head = f"  seed {found.seed}, fewest faults that still break {found.check}"
+    yield f"{head}: {count} ({what}; {found.runs} runs)"
+    for fault in found.schedule.faults:
+        yield f"      {faults.told(fault)}"
+    file = folder / f"seed-{found.seed}.toml"
+    yield f"      again: rlctl sim replay {found.seed} --campaign {source} --schedule {file}"
+
+
+def _first_line(cls: type[faults.Fault]) -> str:
+    text = " ".join((cls.__doc__ or "").split())
+    return text.split(". ")[0].split(": ")[0].rstrip(".")

@@ -1,0 +1,237 @@
+"""Stands beside a simulated cluster and turns what it sees into facts: messages, commits, acknowledgements,
+waits, sizes, served bytes.
+
+Owns the hooks into the simulation and the period of the looks. Judges nothing; it feeds the jury and the
+count of recoveries. What it does is the same in every run, so it does not disturb that one seed is one
+history.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from actors.cluster import job as places
+from actors.rollout.messages import Serving
+from actors.weights.messages import Published
+from chaos.invariants.catalogue import Jury
+from chaos.invariants.facts import (
+    Committed,
+    Failed,
+    FramesAcknowledged,
+    LateWait,
+    Measured,
+    Said,
+    ServedImage,
+)
+from chaos.recoveries import Recoveries
+from chaos.responses_sim import Responses
+from nodeagent.exit_codes import GAVE_UP
+from sim.cluster import SimCluster
+from sim.hosts import Host, SimProcess
+from sim.watching import Seen
+from supervisor import ActorSystem
+from supervisor.group_commit import Write
+from supervisor.mailbox import SYSTEM_LIMIT
+from supervisor.message import decode_body
+from supervisor.system_messages import WaitState
+from transport.stream_receiver import StreamReceiver
+
+LOOK_S = 0.5
+"""Between two looks at waits and sizes."""
+WAITS = 8
+"""Oldest waits told of a job that stands still."""
+LATE_S = 3.0
+"""A wait may pass its deadline by so much before it is silent: its owner sweeps once a beat, and a loop that
+is held up sweeps later."""
+TOLD_OF = ("rollout/manager", "rollout/manager/ledger", "training/state", "training/controller", "registry")
+"""Streams whose messages the checks read; of the others they want to know who wrote."""
+
+
+class Observer:
+    """See the module."""
+
+    def __init__(self, cluster: SimCluster, jury: Jury, responses: Responses) -> None:
+        self.recoveries = Recoveries()
+        self.waits: list[str] = []
+        """The oldest waits at the end."""
+        self._cluster = cluster
+        self._jury = jury
+        self._responses = responses
+        self._late: dict[tuple[str, str, str, str, float], float] = {}  # since when a wait is late
+        self._told: set[tuple[str, str, str, str, float]] = set()
+        self._frozen_s: dict[SimProcess, float] = {}
+        self._known: set[SimProcess] = set()
+        self._published: dict[tuple[int, bytes], bytes] = {}
+        self._findings = 0
+
+    def begin(self) -> None:
+        """From now on."""
+        self._cluster.watch(self._seen)
+        for host in self._cluster.hosts.values():
+            host.disk.on_commit = partial(self._commit, host)
+        self._cluster.loop.call_later(LOOK_S, self._look_again)
+
+    def end(self) -> None:
+        """The run is over, and everything still there."""
+        asyncio._set_running_loop(self._cluster.loop.world)
+        try:
+            self._look()
+            self.waits = self._oldest_waits(WAITS)
+        finally:
+            asyncio._set_running_loop(None)
+        for host in self._cluster.hosts.values():
+            self.recoveries.disks(host.disk.counts)
+
+    def _oldest_waits(self, count: int) -> list[str]:
+        """Of all living processes, as a person would read them."""
+        found: list[tuple[float, str]] = []
+        for process, system in self._cluster.systems.items():
+            for wait in system.waits.snapshot(count):
+                text = f"{wait.who} in {process.name} waits {wait.since_s:.0f} s for {wait.what} on {wait.on}"
+                found.append((-wait.since_s, text))
+        return [text for _, text in sorted(found)[:count]]
+
+    # -- what is told --
+
+    def _seen(self, seen: Seen) -> None:
+        process = seen.process
+        self._meet(process)
+        fact = Said(self._now_s, process.name, seen.direction, seen.mode, seen.source, seen.to, seen.message)
+        self.recoveries.said(fact)
+        self._jury.see(fact)
+        message = seen.message
+        if isinstance(message, Published) and seen.direction != "in":
+            self._note_published(process.host, message)
+        elif isinstance(message, Serving) and seen.direction == "out":
+            self._look_at_image(process.host, message)
+
+    def _commit(self, host: Host, write: Write) -> None:
+        told = write.stream in TOLD_OF
+        messages = tuple(decode_body(row.kind, row.body) for row in write.rows) if told else ()
+        fact = Committed(self._now_s, host.name, write.stream, write.incarnation, messages, write.is_snapshot)
+        self.recoveries.committed(fact)
+        self._jury.see(fact)
+
+    def acknowledged(self, stream: str, incarnation: int, seq: int) -> None:
+        """See `acknowledgements`."""
+        self._jury.see(FramesAcknowledged(self._now_s, stream, incarnation, seq))
+
+    # -- looks --
+
+    def _look_again(self) -> None:
+        self._look()
+        self._cluster.loop.call_later(LOOK_S, self._look_again)
+
+    def _look(self) -> None:
+        for process, system in list(self._cluster.systems.items()):
+            self._meet(process)
+            self._look_at(process, system)
+        for finding in self._cluster.loop.findings[self._findings :]:
+            self._jury.see(Failed(finding.at_s, finding.process, f"{finding.what}: {finding.problem!r}"))
+        self._findings = len(self._cluster.loop.findings)
+
+    def _meet(self, process: SimProcess) -> None:
+        if process not in self._known:
+            self._known.add(process)
+            process.loop.at_death(partial(self._died, process))
+
+    def _died(self, process: SimProcess) -> None:
+        system = self._cluster.systems.get(process)
+        if system is not None:
+            self._read(process, system)
+        if process.ended is not None and process.ended.code == GAVE_UP:
+            self.recoveries.gave_up()
+
+    def _look_at(self, process: SimProcess, system: ActorSystem) -> None:
+        self._read(process, system)
+        if process.loop.frozen:
+            self._frozen_s[process] = self._now_s
+        elif self._now_s - self._frozen_s.get(process, -LATE_S) >= LATE_S:
+            for wait in system.waits.snapshot():
+                self._look_at_wait(process, wait)
+        limits = system.limits
+        for link in system.links.states():
+            self._measure(
+                process, "a link's unacknowledged messages", link.unacked, system.links.limits.max_unacked
+            )
+            self._measure(process, "a link's held messages", link.held, 2 * system.links.limits.window)
+        for cell in system.cells():
+            what = f"mailbox of {cell.address.name}"
+            self._measure(process, what, len(cell.mailbox), limits.mailbox + SYSTEM_LIMIT)
+
+    def _read(self, process: SimProcess, system: ActorSystem) -> None:
+        name = f"{process.name}#{process.pid}"
+        state = system.state()
+        self.recoveries.shown(name, state)
+        self.recoveries.lost(name, system.links.lost.total())
+        ring = self._cluster.setting.config.limits.ring_frames
+        for actor in state.actors:
+            frames = actor.figures.get("unacknowledged")
+            if isinstance(frames, int):
+                self._measure(process, f"the ring of {actor.name}", frames, ring)
+
+    def _look_at_wait(self, process: SimProcess, wait: WaitState) -> None:
+        key = (process.name, wait.who, wait.what, wait.on, round(self._now_s - wait.since_s, 3))
+        if wait.left_s > 0 or wait.expired:
+            self._late.pop(key, None)
+            return
+        late_s = self._now_s - self._late.setdefault(key, self._now_s)
+        if late_s >= LATE_S and key not in self._told:
+            self._told.add(key)
+            self._jury.see(LateWait(self._now_s, process.name, wait.who, wait.what, wait.on, late_s))
+
+    def _measure(self, process: SimProcess, what: str, value: float, limit: float) -> None:
+        if value > limit:
+            self._jury.see(Measured(self._now_s, process.name, what, value, limit))
+
+    # -- weights --
+
+    def _note_published(self, host: Host, message: Published) -> None:
+        image = self._image(host, message.version)
+        if image is not None:
+            self._responses.published(message.root, image)
+            self._published[message.version, message.root] = digest_of(image)
+
+    def _look_at_image(self, host: Host, message: Serving) -> None:
+        image = self._image(host, message.version)
+        if image is not None:
+            published = self._published.get((message.version, message.root))
+            self._jury.see(
+                ServedImage(
+                    self._now_s, host.name, message.version, message.root, digest_of(image), published
+                )
+            )
+
+    def _image(self, host: Host, version: int) -> bytes | None:
+        """The bytes that lie in a host's store; None where they are gone again."""
+        path = str(places.store_dir(self._cluster.job, host.name) / f"v{version:09d}.image")
+        if not host.memory.exists(path):
+            return None
+        return host.memory.read(path)
+
+    @property
+    def _now_s(self) -> float:
+        return self._cluster.loop.now_s
+
+
+def digest_of(image: bytes) -> bytes:
+    """To tell two images apart."""
+    return hashlib.blake2b(image, digest_size=16).digest()
+
+
+@contextmanager
+def acknowledgements(told: Callable[[str, int, int], None]) -> Iterator[None]:
+    """Within this, `told` hears of every acknowledgement of frames before the instance does."""
+    plain = StreamReceiver.acknowledge
+
+    def acknowledge(receiver: StreamReceiver, stream: str, incarnation: int, seq: int) -> None:
+        told(stream, incarnation, seq)
+        plain(receiver, stream, incarnation, seq)
+
+    StreamReceiver.acknowledge = acknowledge  # type: ignore[assignment, method-assign]
+    try:
+        yield
+    finally:
+        StreamReceiver.acknowledge = plain  # type: ignore[method-assign]

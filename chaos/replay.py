@@ -1,0 +1,50 @@
+"""Runs one seed again with its whole trace, up to the first violation.
+
+Owns where the trace goes: a file, or the last lines of it in memory.
+"""
+
+from collections import deque
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from chaos.plan import Loaded
+from chaos.schedule import Schedule
+from chaos.sim_run import run
+from chaos.tally import RunTold
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """A replay: the run, the last lines of its trace (none of them with a file), and how many there were."""
+
+    run: RunTold
+    tail: tuple[str, ...]
+    lines: int
+
+
+def replay(
+    loaded: Loaded,
+    seed: int,
+    schedule: Schedule | None = None,
+    *,
+    trace: Path | None = None,
+    tail: int = 60,
+    go_on: bool = False,
+) -> Replayed:
+    """Run it. go_on: to the end, whatever is found. Raises OSError where the trace cannot be written."""
+    kept: deque[str] = deque(maxlen=max(tail, 0))
+    lines = 0
+    with ExitStack() as stack:
+        file = stack.enter_context(trace.open("w", encoding="utf-8")) if trace is not None else None
+
+        def sink(line: str) -> None:
+            nonlocal lines
+            lines += 1
+            if file is not None:
+                file.write(line if line.endswith("\n") else f"{line}\n")
+            else:
+                kept.append(line.rstrip("\n"))
+
+        told = run(loaded, seed, schedule, sink=sink, stop_at_first=not go_on)
+    return Replayed(told, tuple(kept), lines)

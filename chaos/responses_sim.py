@@ -1,0 +1,35 @@
+"""What the modelled engines must have generated: from a request's seed and the weights that it was made with.
+
+Owns the weights that were published in a run, by their root, as far as somebody looked at the images.
+"""
+
+import logging
+
+from sim.models.plant import Plant
+from sim.models.tokens import response
+from sim.models.weight_bytes import BrokenImage, weights_of
+
+log = logging.getLogger("chaos")
+
+
+class Responses:
+    """See the module. `of` is a `samples.ResponseOf`."""
+
+    def __init__(self, plant: Plant) -> None:
+        self._vocabulary = plant.shape.vocabulary
+        self._follow = plant.tokens_follow_weights
+        self._weights: dict[bytes, bytes] = {}
+
+    def published(self, root: bytes, image: bytes) -> None:
+        """This image was published under this root."""
+        try:
+            self._weights.setdefault(root, weights_of(image))
+        except BrokenImage as problem:
+            log.warning("published under %s: %s", root.hex()[:12], problem)
+
+    def of(self, seed: int, root: bytes, count: int) -> bytes | None:
+        """The first `count` tokens of a response, u32; None for weights that nobody saw published."""
+        weights = self._weights.get(root) if self._follow else b""
+        if weights is None:
+            return None
+        return response(seed, count, self._vocabulary, weights).tobytes()

@@ -1,0 +1,144 @@
+"""One simulated run under faults: a cluster, a schedule, a jury, and what they tell at the end.
+
+Owns the putting together and the period at which the jury is asked whether to go on. One seed and one
+schedule give one history.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from actors.training.records import Step
+from chaos.apply_sim import Faults
+from chaos.availability import as_trace
+from chaos.faults import Stay
+from chaos.invariants.catalogue import jury_of
+from chaos.invariants.facts import Ending
+from chaos.observe_sim import Observer, acknowledgements
+from chaos.plan import Loaded
+from chaos.responses_sim import Responses
+from chaos.schedule import Schedule
+from chaos.tally import Broken, RunTold
+from configs.schema import Config
+from rlctl.simulated import evidence
+from sim.breaking import Breaking
+from sim.cluster import SimCluster
+from sim.loop import SpinsForever
+from sim.models.lengths import LengthLaw
+from sim.models.plant import Plant
+from sim.models.rig import Rig
+from sim.models.shapes import model_shape
+from sim.outcome import Outcome
+from sim.setting import Setting
+
+STRIDE_S = 1.0
+"""Virtual seconds between two questions whether the first violation was found."""
+TRACE_NAME = "drawn"
+RESERVED_RIG, PREEMPTIBLE_RIG = Rig("t4"), Rig("cpu")
+LENGTHS = LengthLaw(median=60.0, sigma=0.6, correlation=0.5)
+"""Long enough that most requests meet a fault, with a tail up to the job's limit."""
+
+
+def run(
+    loaded: Loaded,
+    seed: int,
+    schedule: Schedule | None = None,
+    *,
+    sink: Callable[[str], None] | None = None,
+    stop_at_first: bool = False,
+) -> RunTold:
+    """Run a job under the faults of its seed, or under `schedule`. sink: gets the trace, line by line.
+    stop_at_first: end at the first violation (up to `STRIDE_S` behind it)."""
+    drawn = schedule if schedule is not None else loaded.schedule(seed)
+    setting = setting_of(loaded, seed, drawn)
+    cluster = SimCluster(setting, sink)
+    responses = Responses(setting.plant)
+    jury = jury_of(responses.of)
+    observer = Observer(cluster, jury, responses)
+    faults = Faults(Breaking(cluster), drawn.faults)
+    spins = ""
+    with acknowledgements(observer.acknowledged):
+        observer.begin()
+        faults.arm()
+        cluster.begin()
+        try:
+            over = False
+            while not over and cluster.loop.now_s < setting.deadline_s:
+                over = cluster.advance(min(cluster.loop.now_s + STRIDE_S, setting.deadline_s))
+                if stop_at_first and jury.found:
+                    break
+        except SpinsForever as problem:
+            spins = str(problem)
+        observer.end()
+        stopped = bool(spins) or (stop_at_first and bool(jury.found))
+        outcome = cluster.finish(stopped=stopped)
+    if not stopped:
+        quiet_s = max(outcome.virtual_s - drawn.over_s, 0.0)
+        jury.close(
+            evidence(outcome),
+            Ending(
+                ended=outcome.complete,
+                virtual_s=outcome.virtual_s,
+                deadline_s=setting.deadline_s,
+                reason=outcome.reason,
+                quiet_s=quiet_s,
+                waits=observer.waits,
+            ),
+        )
+    broken = [Broken(check=found.check, at_s=found.at_s, text=found.text) for found in jury.found]
+    if spins:
+        broken.insert(0, Broken(check="I8", at_s=cluster.loop.now_s, text=spins))
+    _count_stays(faults, drawn, outcome)
+    return RunTold(
+        seed=seed,
+        trace_hash=outcome.trace_hash,
+        ended=outcome.ended,
+        virtual_s=outcome.virtual_s,
+        wall_s=outcome.wall_s,
+        steps=sum(isinstance(record, Step) for record in outcome.history),
+        fired=dict(sorted(faults.fired.items())),
+        missed=dict(sorted(faults.missed.items())),
+        counts=observer.recoveries.counts(),
+        broken=tuple(broken),
+    )
+
+
+def setting_of(loaded: Loaded, seed: int, schedule: Schedule) -> Setting:
+    """What a run of this seed is made of."""
+    campaign = loaded.campaign
+    trace = as_trace(schedule.faults, TRACE_NAME)
+    config: Config = loaded.config
+    fleet = msgspec.structs.replace(
+        config.fleet,
+        trace=TRACE_NAME if trace is not None else "",
+        n_prem_max=campaign.terrain.preemptible,
+    )
+    return Setting(
+        plant=plant(),
+        reserved=RESERVED_RIG,
+        preemptible=PREEMPTIBLE_RIG,
+        config=msgspec.structs.replace(config, fleet=fleet),
+        seed=seed,
+        trace=trace,
+        deadline_s=campaign.deadline_s,
+        zones=campaign.terrain.zones or ("a",),
+    )
+
+
+def plant() -> Plant:
+    """A small model on slow machines: a step takes several virtual seconds and few events, so faults meet it
+    in the middle of its work. Its tokens depend on its weights, so that a wrong version is seen in them."""
+    return Plant(model_shape("qwen3-0_6b"), LENGTHS, tokens_follow_weights=True)
+
+
+def _count_stays(faults: Faults, schedule: Schedule, outcome: Outcome) -> None:
+    """A stay has fired when its host had joined and was gone again."""
+    planned = {fault.host for fault in schedule.faults if isinstance(fault, Stay)}
+    joined: set[str] = set()
+    for record in outcome.history:
+        name, event = getattr(record, "node", ""), getattr(record, "event", "")
+        if name in planned and event == "joined":
+            joined.add(name)
+        elif name in joined and event in ("killed", "left"):
+            joined.discard(name)
+            faults.fired["stay"] += 1

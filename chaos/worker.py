@@ -1,0 +1,49 @@
+"""`python -m chaos.worker [--mutation NAME]`: runs simulated jobs, one for each order on standard input.
+
+Owns a process of its own, so that a run cannot touch another one, a planted bug stays in it, and a run that
+never comes back can be killed. An order is a line of JSON (`orders.Order`), so is each answer. Nothing of the
+product is imported before the bug is planted.
+"""
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+from chaos.mutate import plant
+from chaos.mutations import BY_NAME
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Until standard input ends."""
+    parser = argparse.ArgumentParser(prog="python -m chaos.worker")
+    parser.add_argument("--mutation", default="", choices=("", *BY_NAME), help="the bug to plant first")
+    args = parser.parse_args(argv)
+    if args.mutation:
+        plant(BY_NAME[args.mutation].edits)
+    return _serve()
+
+
+def _serve() -> int:
+    import msgspec
+
+    from chaos.orders import Order
+    from chaos.plan import load
+    from chaos.sim_run import run
+
+    logging.disable(logging.CRITICAL)  # a thousand runs say the same things; a replay shows them
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever prints must not stand among the answers
+    loaded = {}
+    for line in sys.stdin.buffer:
+        order = msgspec.json.decode(line, type=Order)
+        if order.campaign not in loaded:
+            loaded[order.campaign] = load(order.campaign)
+        told = run(loaded[order.campaign], order.seed, order.schedule)
+        answers.write(msgspec.json.encode(told) + b"\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,101 @@
+"""Whole simulated runs under faults: one seed one history, a trace to read, commands and their exit codes."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from chaos.faults import BadScorer, CorruptChunk, KillProcess
+from chaos.plan import Loaded, load
+from chaos.replay import replay
+from chaos.schedule import Schedule, dump
+from chaos.sim_run import run
+from rlctl import __main__ as command_line
+
+TINY = str(Path(__file__).with_name("tiny.toml"))
+KILLS = Schedule(
+    seed=3,
+    faults=(
+        KillProcess(at_s=7.0, host="head", process="rollout"),
+        CorruptChunk(at_s=7.5, host="@preemptible/0", count=2),
+        KillProcess(at_s=8.0, host="@preemptible/1", process="engine"),
+        KillProcess(at_s=9.0, host="reserved-1", process="trainer"),
+        BadScorer(at_s=10.0, how="crash", count=2),
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Loaded:
+    return load(TINY)
+
+
+@pytest.fixture(autouse=True)
+def _with_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As entry points make it, wherever the tests run."""
+    from chaos.commands import sim
+
+    monkeypatch.setattr(command_line, "announced", lambda: [sim])
+
+
+def test_one_seed_and_schedule_is_one_history_whoever_watches(tiny: Loaded) -> None:
+    once, again = run(tiny, 3, KILLS), run(tiny, 3, KILLS)
+    assert once.broken == ()
+    assert (once.ended, once.steps) == ("done", tiny.config.job.steps)
+    assert once.fired == {"bad_scorer": 2, "corrupt_chunk": 2, "kill_process": 3}
+    assert once.trace_hash == again.trace_hash
+    assert once.counts == again.counts
+    assert once.counts["journals.replayed"] > 0
+    assert once.counts["weights.bad_chunks"] + once.counts.get("weights.resumed_pulls", 0) > 0
+    assert run(tiny, 4, KILLS).trace_hash != once.trace_hash
+
+
+def test_a_replay_writes_every_message_down_and_ends_as_the_run_did(tiny: Loaded, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.txt"
+    told = replay(tiny, 3, KILLS, trace=trace)
+    assert told.run.trace_hash == run(tiny, 3, KILLS).trace_hash
+    lines = trace.read_text().splitlines()
+    assert len(lines) == told.lines > 1000
+    assert told.tail == ()
+
+
+def test_the_command_replays_a_schedule_and_shows_the_end_of_its_trace(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "kills.toml"
+    file.write_text(dump(KILLS))
+    assert (
+        command_line.main(["sim", "replay", "3", "--campaign", TINY, "--schedule", str(file), "--tail", "5"])
+        == 0
+    )
+    out = capsys.readouterr().out
+    assert "every check held" in out
+    assert len(out.splitlines()) == 7
+
+
+def test_the_command_runs_a_campaign_and_writes_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "told.json"
+    code = command_line.main(
+        ["sim", "run", "--seeds", "0:2", "--json", str(file), "--jobs", "1", "--minimal", str(tmp_path)]
+    )
+    told = json.loads(file.read_bytes())
+    assert [it["seed"] for it in told["results"]] == [0, 1]
+    assert told["violations"] == 0
+    assert code == (0 if told["valid"] else 1)
+    assert ("INVALID" in capsys.readouterr().out) is not told["valid"]
+    assert len(told["trace_hash"]) == 32
+
+
+def test_the_command_lists_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command_line.main(["sim", "list"]) == 0
+    out = capsys.readouterr().out
+    for word in ("nightly", "kill_on_message", "no silent wait", "partial re-pull"):
+        assert word in out
+
+
+def test_a_seed_or_campaign_that_makes_no_sense_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command_line.main(["sim", "run", "--seeds", "5:2"]) == 2
+    assert command_line.main(["sim", "run", "--campaign", "nope"]) == 2
+    assert "there are ci, hunt, nightly, soak" in capsys.readouterr().err
