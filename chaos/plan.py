@@ -24,6 +24,8 @@ from configs.trace import Trace, TraceError
 
 CAMPAIGNS = PRESETS / "campaigns"
 """Folder of the campaigns that come with the package."""
+REAL = "real-"
+"""Begins the names of those for real processes, which `rlctl chaos` runs."""
 
 
 class BadCampaign(ValueError):
@@ -107,8 +109,8 @@ def load(name: str) -> Loaded:
 
 
 def names() -> list[str]:
-    """Campaigns that come with the package."""
-    return sorted(path.stem for path in CAMPAIGNS.glob("*.toml"))
+    """Simulated campaigns that come with the package."""
+    return sorted(path.stem for path in CAMPAIGNS.glob("*.toml") if not path.stem.startswith(REAL))
 
 
 def parse_seeds(text: str, where: str = "--seeds") -> range:
