@@ -21,6 +21,7 @@ T = TypeVar("T")
 Start = Callable[[ProcessSpec, OnExit], Child]
 """Starts a simulated child process of a simulated process; `on_exit` is called on the parent's loop. Raises
 OSError, as a machine that lacks the command, or the memory."""
+ROUNDING_S = 1e-9  # of sums of times; no work is so short
 
 
 class SimMachine:
@@ -36,6 +37,7 @@ class SimMachine:
         self.meter = meter
         self._process = process
         self._start = start
+        self._progress = _Progress(process)
 
     @property
     def pid(self) -> int:
@@ -48,7 +50,27 @@ class SimMachine:
 
     def thread(self, name: str) -> Worker:
         """See `Machine`."""
-        return SimWorker(self._process, self.meter, name)
+        return SimWorker(self._process, self.meter, self._progress, name)
+
+
+class _Progress:
+    """The time that a process had for work: virtual time less that in which it was frozen."""
+
+    def __init__(self, process: ProcessLoop) -> None:
+        self._process = process
+        self._frozen_s = 0.0
+        self._since_s = 0.0
+        process.at_freeze(self._changed)
+
+    def now_s(self) -> float:
+        """While it runs."""
+        return self._process.time() - self._frozen_s
+
+    def _changed(self, frozen: bool) -> None:
+        if frozen:
+            self._since_s = self._process.time()
+        else:
+            self._frozen_s += self._process.time() - self._since_s
 
 
 class SimWorker:
@@ -56,11 +78,11 @@ class SimWorker:
 
     A piece of work is done the moment it begins; what it gives or raises, and its effects (`Meter.then`),
     come when its seconds have passed, `slowness` times as many in a slow process. A process that is killed
-    before that has no result and no effects; one that is frozen has them when it goes on.
+    before that has no result and no effects; in one that is frozen the work stands still meanwhile.
     """
 
-    def __init__(self, process: ProcessLoop, meter: Meter, name: str) -> None:
-        self._process, self._meter, self._name = process, meter, name
+    def __init__(self, process: ProcessLoop, meter: Meter, progress: _Progress, name: str) -> None:
+        self._process, self._meter, self._progress, self._name = process, meter, progress, name
         self._waiting: deque[_Piece] = deque()
         self._busy = False
         self._closed = False
@@ -92,11 +114,17 @@ class SimWorker:
             piece.do()
             bill = self._meter.end()
             if bill.seconds > 0:
-                self._process.call_later(bill.seconds * self._process.slowness, self._over, piece, bill)
+                seconds = bill.seconds * self._process.slowness
+                until_s = self._progress.now_s() + seconds
+                self._process.call_later(seconds, self._over, piece, bill, until_s)
             else:
-                self._process.call_soon(self._over, piece, bill)
+                self._process.call_soon(self._over, piece, bill, 0.0)
 
-    def _over(self, piece: _Piece, bill: Bill) -> None:
+    def _over(self, piece: _Piece, bill: Bill, until_s: float) -> None:
+        left_s = until_s - self._progress.now_s()
+        if left_s > ROUNDING_S:  # it was frozen meanwhile
+            self._process.call_later(left_s, self._over, piece, bill, until_s)
+            return
         piece.finish(bill)
         self._next()
 

@@ -89,12 +89,13 @@ def test_a_killed_process_has_neither_result_nor_effect(rig: Rig) -> None:
     assert rig.done == []
 
 
-def test_a_frozen_process_has_them_when_it_goes_on(rig: Rig) -> None:
+def test_while_a_process_is_frozen_its_work_stands_still(rig: Rig) -> None:
     rig.process.create_task(rig.run(thread(rig), "a", 2.0))
-    rig.loop.call_at(1.0, rig.process.freeze)
-    rig.loop.call_at(7.0, rig.process.thaw)
+    for freeze_s, thaw_s in ((1.0, 1.5), (2.25, 7.0)):
+        rig.loop.call_at(freeze_s, rig.process.freeze)
+        rig.loop.call_at(thaw_s, rig.process.thaw)
     rig.loop.run(10.0)
-    assert rig.done == [(7.0, "a"), (7.0, "a told")]
+    assert rig.done == [(7.25, "a"), (7.25, "a told")]
 
 
 def test_work_of_a_slow_process_takes_as_many_times_longer(rig: Rig) -> None:
