@@ -22,6 +22,12 @@ from sim.models.scorer import Problems, ScorerLaw
 from sim.models.shapes import ModelShape, model_shape
 from sim.models.training_cost import STATE_BYTES_PER_PARAMETER, Passes, TrainingCost, training_cost
 
+CHUNK_BYTES = 64 * 2**10
+"""The smallest that the settings allow."""
+CHUNK_STANDS_FOR_BYTES = 2**29
+"""At most: a chunk on the wire must come within the patience of who serves it, among several who pull."""
+LEAST_CHUNKS, MOST_CHUNKS = 4, 128
+
 
 @dataclass(frozen=True)
 class Plant:
@@ -36,7 +42,8 @@ class Plant:
         token_scale: tokens of the model that one token of a message stands for. The lengths in a job's
             settings are of messages.
         frame_rows: rows of one request in one frame.
-        image_bytes: of a simulated image; its time on the wire is that of the model's weights.
+        image_bytes: of a simulated image; its time on the wire is that of the model's weights. 0: as many as
+            keep a chunk of the smallest size below `CHUNK_STANDS_FOR_BYTES` (see `settings`).
         tokens_follow_weights: other weights give other tokens, so that a wrong version is seen in them.
     """
 
@@ -47,9 +54,15 @@ class Plant:
     offload: bool = False
     token_scale: int = 1
     frame_rows: int = 1
-    image_bytes: int = 256 * 2**10
+    image_bytes: int = 0
     tokens_follow_weights: bool = False
     pool: ImagePool = field(default_factory=ImagePool, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.image_bytes:
+            chunks = -(-self.shape.weight_bytes // CHUNK_STANDS_FOR_BYTES)
+            size = CHUNK_BYTES * min(max(chunks, LEAST_CHUNKS), MOST_CHUNKS)
+            object.__setattr__(self, "image_bytes", size)
 
     @staticmethod
     def named(model: str, law: LengthLaw, *, token_scale: int = 1, frame_rows: int = 1) -> "Plant":
@@ -65,6 +78,11 @@ class Plant:
     def model_config(self) -> bytes:
         """What engines are told of the model."""
         return msgspec.json.encode(self.shape)
+
+    def settings(self, config: Config) -> Config:
+        """The job's settings with the smallest chunks of weights that there may be: an image holds few."""
+        weights = msgspec.structs.replace(config.weights, chunk_bytes=CHUNK_BYTES)
+        return msgspec.structs.replace(config, weights=weights)
 
     def engine(self, config: Config, rig: Rig) -> Engine:
         """The engine of an instance on this rig. Raises `DoesNotFit`."""
