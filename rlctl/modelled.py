@@ -61,7 +61,7 @@ def setting_of(config: Config, words: Words) -> Setting:
             token_scale=words.token_scale,
             frame_rows=words.frame_rows,
         )
-        scaled = scaled_down(config, words.token_scale)
+        scaled = plant.settings(scaled_down(config, words.token_scale))
         for rig in (reserved, preemptible):
             plant.engine(scaled, rig)
     except (UnknownModel, DoesNotFit, ValueError) as problem:

@@ -7,7 +7,9 @@ import pytest
 from configs.schema import Config
 from sim.models.engine_cost import DoesNotFit, engine_cost, kv_capacity_tokens
 from sim.models.hardware import UnknownHardware, assumptions, device, device_names
+from sim.models.lengths import LengthLaw
 from sim.models.movement import declared_scale, load_s, pull_s
+from sim.models.plant import Plant
 from sim.models.rig import Rig
 from sim.models.shapes import ModelShape, UnknownModel, model_names, model_shape
 from sim.models.training_cost import Passes, training_cost
@@ -118,3 +120,12 @@ def test_a_pull_takes_as_long_as_the_link_needs_for_the_weights() -> None:
     assert pull_s(shape, rig, 50e9 / 8) == pytest.approx(16.38e9 / (6.25e9 * 0.85), rel=1e-2)
     assert declared_scale(shape, 2**18) * 2**18 == pytest.approx(shape.weight_bytes)
     assert load_s(shape, Rig("h100", 2, 2)) < load_s(shape, rig)
+
+
+@pytest.mark.parametrize("model", model_names())
+def test_an_image_has_chunks_enough_for_each_to_come_in_time(model: str) -> None:
+    plant = Plant.named(model, LengthLaw())
+    chunk_bytes = plant.settings(Config()).weights.chunk_bytes
+    assert plant.image_bytes % chunk_bytes == 0
+    assert 4 <= plant.image_bytes // chunk_bytes <= 128
+    assert chunk_bytes * plant.wire_scale <= 2**29
