@@ -11,7 +11,7 @@ from configs.schema import Training
 from rlctl.evidence import MANAGER, gather
 from supervisor.journal_file import read_streams
 
-pytestmark = [pytest.mark.realprocess, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.realprocess, pytest.mark.timeout(420)]
 
 STEPS, PROMPTS = 4, 16
 SETTINGS = [
