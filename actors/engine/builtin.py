@@ -185,8 +185,10 @@ class BuiltinEngine:
         return output
 
     def _draw(self, n: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        rows = self._decoder.rows or n
-        parts = [self._draw_rows(first, first + rows) for first in range(0, n, rows)]
+        parts, end = [], 0
+        while end < n:
+            first, end = end, end + self._decoder.rows_of_pass(n - end)
+            parts.append(self._draw_rows(first, end))
         tokens, logprobs = (np.concatenate(column)[:n] for column in zip(*parts, strict=True))
         if not np.isfinite(logprobs).all():
             raise BrokenWeights(

@@ -41,9 +41,6 @@ class Decoder:
     Memory of the cache: layers * slots * 2 * kv_heads * max_tokens * head_dim * 4 bytes.
     """
 
-    rows: int | None = None
-    """Rows of every pass of `decode`; None: as many as there are sequences."""
-
     def __init__(self, model: Qwen3, slots: int, max_tokens: int) -> None:
         config = self.config = model.config
         kv_heads, head_dim = config.num_key_value_heads, config.head_dim
@@ -70,6 +67,10 @@ class Decoder:
         self._embedding = model.model.embed_tokens.weight.float()
         self._layers = [_pack(layer, self.config) for layer in model.model.layers if isinstance(layer, Layer)]
         self._head = _fold(model.output_matrix, model.model.norm.weight)
+
+    def rows_of_pass(self, left: int) -> int:
+        """Rows that `decode` wants to be given next, where `left` slots have something to feed."""
+        return left
 
     @torch.inference_mode()
     def prefill(self, contexts: Sequence[Sequence[int]], first_slot: int) -> None:

@@ -1,16 +1,17 @@
 """Decoding whose bits depend on a request alone: not on batch, slot or instance, nor on where it was cut.
 
-Owns how rows are brought into passes of one fixed shape, and the proof that this machine's kernels keep the
+Owns how rows are brought into passes of fixed shapes, and the proof that this machine's kernels keep the
 promise. The packed weights and the cache are `decoder`'s; there the bits follow the number of rows, because a
 matrix product of 3 rows is computed by another kernel than one of 30.
 
 What makes it exact:
-- every matrix product of every pass has the same shape: `ROWS` rows, and `columns` of the whole cache;
+- every matrix product of every pass has one shape: `ROWS` rows, and `columns` of the whole cache;
 - a context is filled in by the same passes that decode: a row of a pass is one position of one sequence,
   whether its token was drawn a moment ago or was collected elsewhere;
 - what a row holds, or that it holds nothing, changes no other row: a product's order of sums is given by its
   shape and not by its values. That it is the same for each row of the shape is not a law but a property of
-  the kernels, which is why it is tried at the start (`NotExact`).
+  the kernels, which is why it is tried at the start (`NotExact`). Narrower passes, which are faster where few
+  rows have something to feed, are used where they are found to give the very bits of the widest one.
 
 The bits are those of the processor and the libraries: hosts that are to agree need the same of both.
 """
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -30,8 +32,12 @@ from actors.engine.qwen3 import Qwen3
 from actors.engine.sampling import sample
 
 ROWS = 32
-"""Rows of a pass. A multiple of two vectors of 16, so that no element is left to a loop of another rounding;
-a pass of a tiny model costs nearly the same for 1 as for 32."""
+"""Rows of a pass. A multiple of two vectors of 16: so no element is left to a loop of another rounding."""
+
+NARROWER = (8, 16)
+"""Rows of passes that are tried beside it."""
+
+_ADVICE = "set job.exact = false, or use another build of torch or another processor"
 
 
 class NotExact(RuntimeError):
@@ -40,7 +46,7 @@ class NotExact(RuntimeError):
 
 @dataclass(frozen=True)
 class _Lanes:
-    """Where the rows of a pass write (starts in a flat cache [ROWS, ...]) and read ([layers, ROWS, ...])."""
+    """Where the rows of a pass write (starts in a flat cache [rows, ...]) and read ([layers, rows, ...])."""
 
     key_start: Tensor
     value_start: Tensor
@@ -51,44 +57,51 @@ class _Lanes:
 class ExactDecoder(Decoder):
     """See the module. Takes memory for whole passes: `slots` are rounded up to a multiple of `ROWS`."""
 
-    rows = ROWS
-
     def __init__(self, model: Qwen3, slots: int, max_tokens: int) -> None:
         """Raises `NotExact`."""
         # Each sequence then begins on a border of 64 bytes, as its slot 0 does.
         super().__init__(model, _up(slots, ROWS), _up(max_tokens, COLUMN_STEP))
+        self._sizes: Sequence[int] = (ROWS,)
         self._prove()
+
+    def rows_of_pass(self, left: int) -> int:
+        return next((rows for rows in self._sizes if rows >= left), self._sizes[-1])
 
     @torch.inference_mode()
     def prefill(self, contexts: Sequence[Sequence[int]], first_slot: int) -> None:
-        """As `Decoder.prefill`, `ROWS` positions of a context at a time."""
+        """As `Decoder.prefill`, a pass of one context's positions at a time."""
         filled: dict[tuple[int, ...], int] = {}
         for slot, context in enumerate(map(tuple, contexts), start=first_slot):
-            if (source := filled.setdefault(context, slot)) != slot:
+            if (source := filled.setdefault(context, slot)) == slot:
+                self._fill(slot, context)
+            else:
                 self.move(source, slot, len(context))
-                continue
-            lanes = self._lanes(torch.full((ROWS,), slot), slice(slot, slot + 1))
-            for start in range(0, len(context), ROWS):
-                part = context[start : start + ROWS]
-                tokens = torch.zeros(ROWS, dtype=torch.int64)
-                tokens[: len(part)] = torch.tensor(part)
-                # Rows without a token write behind everything: a context never reaches the last position.
-                positions = torch.full((ROWS,), len(self._columns) - 1)
-                positions[: len(part)] = torch.arange(start, start + len(part))
-                self._pass(tokens, positions, lanes, to_logits=False)
 
     @torch.inference_mode()
     def decode(self, tokens: Tensor, positions: Tensor, longest: int, first: int = 0) -> Tensor:
-        """As `Decoder.decode` for the `ROWS` slots from `first` on, whatever those without a request hold."""
-        slots = slice(first, first + ROWS)
-        x = self._pass(
-            tokens, positions, self._lanes(torch.arange(first, first + ROWS), slots), to_logits=True
-        )
-        return self._logits(x)
+        """As `Decoder.decode`, for as many slots as `rows_of_pass` says, whatever those without a request
+        hold."""
+        slots = slice(first, first + len(tokens))
+        lanes = self._lanes(torch.arange(slots.start, slots.stop), slots)
+        return self._logits(self._pass(tokens, positions, lanes, to_logits=True))
+
+    def _fill(self, slot: int, context: Sequence[int]) -> None:
+        start = 0
+        while start < len(context):
+            rows = self.rows_of_pass(len(context) - start)
+            part = context[start : start + rows]
+            tokens = torch.zeros(rows, dtype=torch.int64)
+            tokens[: len(part)] = torch.tensor(part)
+            # Rows without a token write behind everything: a context never reaches the last position.
+            positions = torch.full((rows,), len(self._columns) - 1)
+            positions[: len(part)] = torch.arange(start, start + len(part))
+            lanes = self._lanes(torch.full((rows,), slot), slice(slot, slot + 1))
+            self._pass(tokens, positions, lanes, to_logits=False)
+            start += rows
 
     def _lanes(self, rows: Tensor, slots: slice) -> _Lanes:
         """`rows`: the slot of each row; `slots`: the same ones, or the one that all rows share."""
-        shape = (-1, ROWS, -1, -1, -1)
+        shape = (-1, len(rows), -1, -1, -1)
         return _Lanes(
             key_start=self._key_start[rows],
             value_start=self._value_start[rows],
@@ -101,63 +114,71 @@ class ExactDecoder(Decoder):
         at = positions.unsqueeze(1)
         key_at = (lanes.key_start + at).view(-1)
         value_at = (lanes.value_start + at).view(-1)
-        mask = torch.zeros(ROWS, len(self._columns)).masked_fill_(self._columns > at, -math.inf).unsqueeze(1)
+        hidden = self._columns > at
+        mask = torch.zeros(hidden.shape).masked_fill_(hidden, -math.inf).unsqueeze(1)
         x = F.embedding(tokens, self._embedding)
         turn = self._turn.index_select(0, positions)
         for index, layer in enumerate(self._layers):
             q, k, v = self._project(x, layer, turn)
             self._flat_keys[index].scatter_(0, key_at, k.reshape(-1))
             self._flat_values[index].index_copy_(0, value_at, v.reshape(-1, self.config.head_dim))
-            if to_logits or index + 1 < len(
-                self._layers
-            ):  # a context needs the last layer's keys and values only
+            # Of the last layer a context needs nothing but the keys and values.
+            if to_logits or index + 1 < len(self._layers):
                 self._finish_layer(x, self._attend(q, lanes.keys[index], lanes.values[index], mask), layer)
         return x
 
     def _attend(self, q: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
         """One product for each head of keys: so the rows of a context can share a cache without copies."""
-        kv_heads, head_dim = self.config.num_key_value_heads, self.config.head_dim
-        q = q.reshape(ROWS, kv_heads, -1, head_dim)
-        scores = torch.empty(kv_heads, ROWS, q.shape[2], len(self._columns))
+        rows, kv_heads, head_dim = len(q), self.config.num_key_value_heads, self.config.head_dim
+        q = q.reshape(rows, kv_heads, -1, head_dim)
+        scores = torch.empty(kv_heads, rows, q.shape[2], len(self._columns))
         for head in range(kv_heads):
             torch.bmm(q[:, head], keys[:, head], out=scores[head])
         shares = torch.softmax(scores.add_(mask), dim=-1)
-        mixed = torch.empty(kv_heads, ROWS, q.shape[2], head_dim)
+        mixed = torch.empty(kv_heads, rows, q.shape[2], head_dim)
         for head in range(kv_heads):
             torch.bmm(shares[head], values[:, head], out=mixed[head])
-        return mixed.transpose(0, 1).reshape(ROWS, -1)
+        return mixed.transpose(0, 1).reshape(rows, -1)
+
+    # -- the proof --
 
     @torch.inference_mode()
     def _prove(self) -> None:
-        """The same text in every row, step by step, must give the bits of its prefill, in each row the same.
-
-        Two passes of text: in each place of the shape there is then a row with something to sum over.
-        """
-        length = min(2 * ROWS, len(self._columns) - 1)
+        """Try passes of each width on a text longer than the widest; keep those that agree with it."""
+        length = min(ROWS + NARROWER[0], len(self._columns) - 1)
         text = [token * token % self.config.vocab_size for token in range(length)]
-        self.prefill([text], 0)
-        keys, values = self._keys[:, :1, ..., :length].clone(), self._values[:, :1, :, :length].clone()
-        half, cool = torch.full((ROWS,), 0.5, dtype=torch.float64), torch.full((ROWS,), 0.7)
-        for position, token in enumerate(text):
-            logits = self.decode(torch.full((ROWS,), token), torch.full((ROWS,), position), length)
-            _, logprobs = sample(logits, cool, half)
-            if not (_alike(logits, logits[:1]) and _alike(logprobs, logprobs[:1])):
-                raise NotExact(f"the logits at position {position} differ between the rows: {_ADVICE}")
-        if not _alike(self._keys[:, :ROWS, ..., :length], keys) or not _alike(
-            self._values[:, :ROWS, :, :length], values
-        ):
-            raise NotExact(
-                f"a decoded token has other keys and values than the same one in a context: {_ADVICE}"
-            )
+        widest = self._try(text, ROWS)
+        agreed = [ROWS]
+        for rows in NARROWER:
+            with suppress(NotExact):
+                if all(map(_alike, self._try(text, rows), widest)):
+                    agreed.append(rows)
+        self._sizes = sorted(agreed)
         for cache in (self._keys, self._values):
             cache.zero_()
 
-
-_ADVICE = "set job.exact = false, or use another build of torch or another processor"
+    def _try(self, text: Sequence[int], rows: int) -> list[Tensor]:
+        """All that comes of a text in passes of so many rows: keys, values, and of each position the logits
+        and the log-probs of a draw. The text stands in every row, and each row must give the same, step by
+        step and from a context. Raises `NotExact`."""
+        self._sizes = (rows,)
+        self.prefill([text], 0)
+        keys, values = self._keys[:, :rows, ..., : len(text)], self._values[:, :rows, :, : len(text)]
+        found = [keys[:, :1].clone(), values[:, :1].clone()]
+        half, cool = torch.full((rows,), 0.5, dtype=torch.float64), torch.full((rows,), 0.7)
+        for position, token in enumerate(text):
+            logits = self.decode(torch.full((rows,), token), torch.full((rows,), position), len(text))
+            _, logprobs = sample(logits, cool, half)
+            found += [logits[:1], logprobs[:1]]
+            if not (_alike(logits, logits[:1]) and _alike(logprobs, logprobs[:1])):
+                raise NotExact(f"the logits at position {position} differ between the rows: {_ADVICE}")
+        if not (_alike(keys, found[0]) and _alike(values, found[1])):
+            raise NotExact(f"decoded tokens have other keys and values than those of a context: {_ADVICE}")
+        return found
 
 
 def _alike(some: Tensor, one: Tensor) -> bool:
-    """Bit for bit; `one` has a single element along the axis that is compared."""
+    """Bit for bit; where `one` has a single element along an axis, it is compared with each of `some`'s."""
     return bool((some.view(torch.int32) == one.view(torch.int32)).all())
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from actors.engine.builtin import BuiltinEngine
 from actors.engine.engine import Assignment
-from actors.engine.exact_decoder import ROWS, ExactDecoder, NotExact
+from actors.engine.exact_decoder import NARROWER, ROWS, ExactDecoder, NotExact
 from actors.engine.qwen3 import Qwen3
 from transport.token_frame import Flag
 
@@ -121,11 +121,21 @@ def test_kernels_that_treat_one_row_differently_are_refused(make_model: MakeMode
     class Crooked(ExactDecoder):
         def _logits(self, x: Tensor) -> Tensor:
             logits = super()._logits(x)
-            logits[ROWS - 1] = logits[ROWS - 1].nextafter(torch.tensor(torch.inf))
+            logits[-1] = logits[-1].nextafter(torch.tensor(torch.inf))
             return logits
 
     with pytest.raises(NotExact, match="differ between the rows"):
         Crooked(make_model(), 4, 64)
+
+
+def test_a_narrower_pass_that_gives_other_bits_is_not_used(make_model: MakeModel) -> None:
+    class Crooked(ExactDecoder):
+        def _logits(self, x: Tensor) -> Tensor:
+            logits = super()._logits(x)
+            return logits.nextafter(torch.tensor(torch.inf)) if len(x) == NARROWER[0] else logits
+
+    assert Crooked(make_model(), 4, 64).rows_of_pass(1) > NARROWER[0]
+    assert ExactDecoder(make_model(), 4, 64).rows_of_pass(2 * ROWS) == ROWS
 
 
 def test_kernels_that_fill_a_context_otherwise_than_they_decode_are_refused(make_model: MakeModel) -> None:
