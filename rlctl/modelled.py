@@ -18,6 +18,7 @@ from sim.models.hardware import UnknownHardware
 from sim.models.lengths import LengthLaw
 from sim.models.plant import Plant
 from sim.models.rig import Rig
+from sim.models.scorer import ScorerLaw
 from sim.models.shapes import ModelShape, UnknownModel, model_shape
 from sim.network_path import Profile
 from sim.setting import Paces, Setting
@@ -55,13 +56,16 @@ def setting_of(config: Config, words: Words) -> Setting:
     limit = config.rollout.max_new_tokens
     try:
         shape = model_shape(words.model) if words.model else ModelShape.of(config.model, VOCABULARY)
+        scaled = scaled_down(config, words.token_scale)
+        longest = scaled.engine.max_prompt_tokens
         plant = Plant(
             shape,
             _lengths(words.lengths, limit),
+            scorer=ScorerLaw(prompt_rows=(-(-longest // 8), -(-longest // 2))),
             token_scale=words.token_scale,
             frame_rows=words.frame_rows,
         )
-        scaled = plant.settings(scaled_down(config, words.token_scale))
+        scaled = plant.settings(scaled)
         for rig in (reserved, preemptible):
             plant.engine(scaled, rig)
     except (UnknownModel, DoesNotFit, ValueError) as problem:

@@ -34,7 +34,7 @@ a device that is gone. A turn of an engine takes milliseconds, a checkpoint of a
 class Context:
     """Given to an actor before `on_start`; valid for one incarnation."""
 
-    __slots__ = ("_cell", "_journal", "_journals", "_log", "_rng", "_system", "_worker")
+    __slots__ = ("_aside", "_cell", "_journal", "_journals", "_log", "_rng", "_system", "_worker")
 
     def __init__(self, system: ActorSystem, cell: Cell, journals: JournalStore) -> None:
         self._system = system
@@ -45,6 +45,7 @@ class Context:
         self._rng: random.Random | None = None
         self._log: logging.LoggerAdapter[logging.Logger] | None = None
         self._worker: Worker | None = None
+        self._aside: Worker | None = None
 
     @property
     def address(self) -> Address:
@@ -216,9 +217,18 @@ class Context:
         """Run blocking `work` on this actor's own single thread, in the order of the calls."""
         if self._worker is None:
             self._worker = self._system.machine.thread(self.name)
-        name = getattr(work, "__qualname__", type(work).__qualname__)
+        return await self._offload(self._worker, lambda: work(*args, **kwargs), _name(work))
+
+    async def offload_aside(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The same on a second thread: for work of minutes, such as a durable write of a large state, behind
+        which what `offload` does for handlers must not wait."""
+        if self._aside is None:
+            self._aside = self._system.machine.thread(f"{self.name}/aside")
+        return await self._offload(self._aside, lambda: work(*args, **kwargs), _name(work))
+
+    async def _offload(self, worker: Worker, work: Callable[[], T], name: str) -> T:
         async with self.wait("work on its own thread", on=name, deadline_s=OFFLOAD_LATE_S, go_on=True):
-            return await self._worker.run(lambda: work(*args, **kwargs))
+            return await worker.run(work)
 
     def stop(self) -> None:
         """End this incarnation in order when the message in hand is handled: its work is done. A transient
@@ -230,6 +240,11 @@ class Context:
         self._cell.crash(problem)
 
     def close(self) -> None:
-        """Release the thread of `offload`."""
-        if self._worker is not None:
-            self._worker.close()
+        """Release the threads of `offload`."""
+        for worker in (self._worker, self._aside):
+            if worker is not None:
+                worker.close()
+
+
+def _name(work: object) -> str:
+    return str(getattr(work, "__qualname__", type(work).__qualname__))

@@ -120,7 +120,7 @@ class StateManager(Actor):
             if copy is None or copy.step <= self._durable:
                 continue
             try:
-                written = await self.ctx.offload(self._store.adopt, copy)
+                written = await self.ctx.offload_aside(self._store.adopt, copy)
             except Damaged as problem:  # the trainer has replaced it meanwhile; it says so when it is done
                 self.ctx.log.info("host copy of step %d: %s", copy.step, problem)
                 async with self.ctx.wait("a whole host copy", on=TRAINER, deadline_s=1.0, go_on=True):

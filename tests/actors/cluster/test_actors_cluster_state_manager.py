@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from actors.cluster.messages import (
     StepTrained,
     TrainedSample,
 )
+from actors.cluster.saved_state import Sealed
 from actors.cluster.state_manager import Rewound, StateManager
 from supervisor import Actor, Done, Refused, handles
 from supervisor.testing import TestSystem
@@ -130,3 +132,29 @@ async def test_a_host_that_lost_its_memory_goes_back_to_the_checkpoint_and_says_
             ("Rewound", 1),
             ("StepTrained", 2),
         ]
+
+
+class SlowDisk(CheckpointStore):
+    """Takes as long as it is told to."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory, keep=KEEP)
+        self.go_on = threading.Event()
+
+    def adopt(self, source: Sealed) -> Sealed:
+        self.go_on.wait(10)
+        return super().adopt(source)
+
+
+async def test_nobody_waits_behind_a_checkpoint_that_takes_minutes_to_write(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as system:
+        system.spawn("training/controller", lambda: Told())
+        disk = SlowDisk(tmp_path / "checkpoints")
+        system.spawn(STATE, lambda: StateManager(HostCopies(tmp_path / "copies"), disk))
+        found = Host(system, tmp_path, Told())
+        await found.save(1)
+        async with asyncio.timeout(5):
+            latest = await found.latest()
+        assert (latest.step, latest.durable_step) == (1, -1)
+        disk.go_on.set()
+        await found.until_durable(1)
