@@ -116,7 +116,7 @@ class StateManager(Actor):
         while True:
             await self.ctx.idle(self._wanted)
             self._wanted.clear()
-            copy = await self.ctx.offload(self._copies.newest)
+            copy = await self.ctx.offload_aside(self._copies.newest)
             if copy is None or copy.step <= self._durable:
                 continue
             try:
