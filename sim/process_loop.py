@@ -84,7 +84,13 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         context: contextvars.Context | None = None,
     ) -> TimerTurn:
         """Run it in `delay` seconds."""
-        return self.call_at(self._master.now_s + delay, callback, *args, context=context)
+        master = self._master  # as `call_at`, whose call would cost as much as its work
+        when = master.now_s + delay
+        turn = TimerTurn(when, callback, args, self, context if context is not None else self._context())
+        if self.alive:
+            master.age += 1
+            heapq.heappush(master.timers, (when, master.age, turn))
+        return turn
 
     def call_at(
         self,

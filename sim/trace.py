@@ -12,6 +12,7 @@ from collections.abc import Callable
 Fact = str | int | float | bytes
 
 DIGEST_BYTES = 16
+LINES_AT_ONCE = 256  # are hashed together: a call for each would cost as much as the line
 
 
 class Trace:
@@ -25,6 +26,7 @@ class Trace:
     def __init__(self, now: Callable[[], float], sink: Callable[[str], None] | None = None) -> None:
         self._now = now
         self._hash = hashlib.blake2b(digest_size=DIGEST_BYTES)
+        self._lines: list[str] = []
         self.sink = sink
         self.notes = 0
         """How many were made."""
@@ -33,11 +35,19 @@ class Trace:
         """It happened now."""
         self.notes += 1
         line = f"{self._now()!r} {what} {facts!r}\n"
-        self._hash.update(line.encode())
+        lines = self._lines
+        lines.append(line)
+        if len(lines) >= LINES_AT_ONCE:
+            self._fold()
         if self.sink is not None:
             self.sink(line)
 
     @property
     def hash(self) -> str:
         """Of everything noted so far, in hexadecimal."""
+        self._fold()
         return self._hash.hexdigest()
+
+    def _fold(self) -> None:
+        self._hash.update("".join(self._lines).encode())
+        self._lines.clear()
