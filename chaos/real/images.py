@@ -1,31 +1,33 @@
-"""I6 from outside: the weights in a host's shared memory are those that the trainer's host published.
+"""I6 from outside: what an instance serves is what the trainer's host published.
 
-Owns the comparing, version by version and byte by byte; a version that the trainer's host has no longer
-cannot be compared, and is none that is served for long.
+Owns the comparing, byte by byte, of the image that an engine says it serves with the image of that version on
+the trainer's host; a version that is there no longer cannot be compared, and is none that is served for long.
+An image on a host that nobody serves yet may be damaged: whoever starts next has to find out.
 """
 
 import contextlib
+from collections.abc import Mapping
 from pathlib import Path
 
 from chaos.real.cluster import RESERVED, Cluster
 
-IMAGES = "gleaner-*/weights/v*.image"
 
-
-def strange_images(cluster: Cluster) -> list[str]:
-    """Images on preemptible hosts that are not what was published, in words."""
-    published = {path.name: path for path in cluster.memory(RESERVED).glob(IMAGES)}
+def strange_images(cluster: Cluster, versions: Mapping[str, int]) -> list[str]:
+    """Instances that serve something else than was published, in words. versions: that of each engine whose
+    life is known to be the present one."""
     found = []
     for spot in cluster.spots:
-        for path in sorted(cluster.memory(spot).glob(IMAGES)):
-            source = published.get(path.name)
-            if source is not None and _differ(path, source):
-                found.append(f"{spot}: {path.name} is not what {RESERVED} published")
+        version = versions.get(f"{spot}/engine", -1)
+        served = _image(cluster.memory(spot), version)
+        published = _image(cluster.memory(RESERVED), version)
+        if served is not None and published is not None and served != published:
+            found.append(f"{spot} serves version {version} with other bytes than {RESERVED} published")
     return found
 
 
-def _differ(one: Path, other: Path) -> bool:
-    """Whether both are there and hold different bytes."""
-    with contextlib.suppress(FileNotFoundError):  # one made way for a newer version just now
-        return one.read_bytes() != other.read_bytes()
-    return False
+def _image(memory: Path, version: int) -> bytes | None:
+    """That of the job that runs; None where it is not there (any more)."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        for path in memory.glob(f"gleaner-*/weights/v{version:09d}.image"):
+            return path.read_bytes()
+    return None

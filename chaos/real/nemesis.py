@@ -7,7 +7,7 @@ seconds since the campaign began.
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import psutil
@@ -23,6 +23,7 @@ from chaos.real.job import Jobs
 from chaos.real.plan import Plan
 from chaos.real.recovery import Seen, Sound, absent, missing
 from chaos.real.testimony import Witness
+from chaos.real.witness import Testimony
 
 POLL_S = 0.2
 FIRST_SOUND_S = 180.0  # until the first job has its hosts and made a step: a dozen processes load torch
@@ -90,7 +91,7 @@ class Nemesis:
         self._breaker = Breaker(cluster, lambda: self.account.seen.steps, seed)
         self._tell = tell
         self._witness = Witness(cluster)
-        self._overdue: set[str] = set()
+        self._told: set[str] = set()
         self._began = time.monotonic()
         self._sound = Sound(
             [f"{node.name}/{kind}" for node in cluster.nodes.values() for kind in node.kinds],
@@ -183,8 +184,6 @@ class Nemesis:
                 self._violate(f"I8: {never}: {', '.join(lacking)}")
                 break
             self._begin_next()
-        for text in strange_images(self._cluster):
-            self._violate(f"I6: after {words(one.fault)}: {text}")
         self._doing("recovered")
 
     # -- looking --
@@ -236,12 +235,8 @@ class Nemesis:
             raise Ended(f"I8: {problems[0]}")
         self._witness.listen()
         testimony = self._witness.newest
-        for text in testimony.overdue:
-            who = text.rpartition(",")[0]
-            if who not in self._overdue:
-                self._overdue.add(who)
-                self._violate(f"no silent wait: {text}")
         procs = self._cluster.processes()
+        self._weigh(testimony, {f"{proc.node}/{proc.kind}": proc.pid for proc in procs})
         seen = Seen(
             at_s=self._now(),
             processes={f"{proc.node}/{proc.kind}": proc.pid for proc in procs},
@@ -264,6 +259,21 @@ class Nemesis:
             self.account.pace.append((seen.at_s, progress.tokens))
         self._tell(self.account)
         return seen
+
+    def _weigh(self, testimony: Testimony, pids: Mapping[str, int]) -> None:
+        """What must hold at any time, by what the witness says of processes that still run; each breach is
+        told once."""
+        present = {
+            name: version
+            for name, version in testimony.versions.items()
+            if name in pids and testimony.pids.get(name) == pids[name]
+        }
+        found = [f"I6: {text}" for text in strange_images(self._cluster, present)]
+        found += [f"no silent wait: {text.rpartition(',')[0]}" for text in testimony.overdue]
+        for text in found:
+            if text not in self._told:
+                self._told.add(text)
+                self._violate(text)
 
     def _now(self) -> float:
         return time.monotonic() - self._began

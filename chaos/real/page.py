@@ -62,7 +62,8 @@ def _header(told: CampaignTold, title: str) -> str:
         word = "It does not count."
     wrong = "".join(f"<li>{escape(text)}</li>" for text in (*told.violations, *told.invalid))
     fired = sum(told.fired.values())
-    lead = f"{fired} faults of {len(told.fired)} kinds in {duration(told.seconds)}, {len(told.jobs)} jobs."
+    jobs = f"{len(told.jobs)} job{'s'[: len(told.jobs) != 1]}"
+    lead = f"{fired} faults of {len(told.fired)} kinds in {duration(told.seconds)}, {jobs}."
     return (
         f'<header><p class="eyebrow">Gleaner · chaos on real processes</p><h1>{escape(title)}</h1>'
         f'<p class="lead"><span class="outcome {state}">{word}</span> {lead}</p>'

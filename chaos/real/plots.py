@@ -33,6 +33,7 @@ def recovery_plot(told: CampaignTold) -> str:
         axes.set_ylim(len(kinds) - 0.4, -0.6)
         axes.set_xscale("log")
         axes.set_xlim(left=MIN_S * 0.9)
+        axes.xaxis.set_major_formatter("{x:g}")
         axes.grid(visible=True, axis="x")
         axes.set_xlabel("seconds from the mending to the recovery")
 
