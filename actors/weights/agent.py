@@ -53,10 +53,27 @@ class TransferAgent(Actor):
         self._server = await self.ctx.network.bulk_server()
         self.ctx.at_end(self._server.close)
         for version in self._store.versions():
-            noted = self._store.noted(version)
-            if noted is not None:
-                note = msgspec.msgpack.decode(noted, type=_Note)
-                self._serve(Manifest.decode(note.manifest), note.model_config)
+            try:
+                await self._find_again(version)
+            except NoSuchImage:  # it made way meanwhile
+                continue
+
+    async def _find_again(self, version: int) -> None:
+        """Serve a version that an earlier life had, if it is what it was: memory outlives its owner, and who
+        ended that may have spoilt it. A damaged image is discarded; whoever wants it pulls it again."""
+        noted = self._store.noted(version)
+        if noted is None:
+            return
+        note = msgspec.msgpack.decode(noted, type=_Note)
+        manifest = Manifest.decode(note.manifest)
+        try:
+            with self._store.open(version) as image:
+                await self.ctx.offload(manifest.verify, image.view)
+        except ManifestError as damage:
+            self.ctx.log.warning("what was left of an earlier life is discarded: %s", damage)
+            self._store.discard(version)
+            return
+        self._serve(manifest, note.model_config)
 
     @handles(Publish)
     async def publish(self, message: Publish) -> Published:

@@ -75,3 +75,6 @@ class Images(Protocol):
 
     def noted(self, version: int) -> bytes | None:
         """What was noted of a version, if anything. Raises NoSuchImage."""
+
+    def discard(self, version: int) -> None:
+        """Remove a version; who has it open keeps the bytes until they close it. Absent is fine."""

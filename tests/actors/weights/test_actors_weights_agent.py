@@ -95,6 +95,23 @@ async def test_an_image_that_rots_at_its_source_is_never_served_by_the_receiver(
         assert ImageStore(tmp_path / "b").versions() == []
 
 
+async def test_an_image_that_rots_while_nobody_looks_is_pulled_again_by_the_agent_s_next_life(
+    tmp_path: Path,
+) -> None:
+    async with pair(tmp_path) as two:
+        data = os.urandom(SIZE)
+        root = await two.publish(1, data)
+        await two.fetch(1, root)
+        two.receiver.kill("b/transfer")
+        with ImageStore(tmp_path / "b").path(1).open("r+b") as image:
+            image.seek(5 * CHUNK)
+            image.write(b"rotten")
+        two.start("b")
+        fetched = await two.fetch(1, root)
+        assert fetched.pulled_bytes == SIZE
+        assert Path(fetched.path).read_bytes() == data
+
+
 async def test_a_version_is_published_once_and_under_one_root(tmp_path: Path) -> None:
     async with pair(tmp_path) as two:
         data = os.urandom(SIZE)
