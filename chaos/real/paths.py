@@ -26,6 +26,7 @@ FROM_LOGS: Mapping[str, re.Pattern[str]] = {
     "step again": re.compile(r" was lost: done again from the same samples"),
     "revoked": re.compile(r" never got \d+ dispatches: they go elsewhere"),
     "pull tried again": re.compile(r" version \d+, attempt \d+: "),
+    "image discarded": re.compile(r" what was left of an earlier life is discarded: "),
     "suspended": re.compile(r" the job waits: "),
 }
 PATHS = (*FROM_HISTORY, *FROM_LOGS)
