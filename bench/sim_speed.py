@@ -27,7 +27,7 @@ QUICK_S = 30.0
 """Virtual seconds of the quickstart's job that are measured; most of that job."""
 WINDOW_S = 240.0
 """Of RLBoost's: rollout of a thousand requests, and some of the training."""
-CURVE_S = 20.0
+CURVE_S = 10.0
 """Of each point of the curve; what a cluster of that size costs hardly changes within a step."""
 BOOTED_S = 20.0  # virtual: all hosts have joined and serve
 BOOT_S = 1.0  # of a host here; a minute of waiting for machines is no speed

@@ -270,6 +270,10 @@ class RolloutManager(Actor):
         if refusal is not None:
             raise Refused(refusal)
         name = message.batch.batch
+        longest = max(len(prompt.tokens) for prompt in message.batch.prompts)
+        if longest > self._config.engine.max_prompt_tokens:  # no engine would take it, again and again
+            most = self._config.engine.max_prompt_tokens
+            raise Refused(f"batch {name}: a prompt has {longest} tokens, engine.max_prompt_tokens is {most}")
         opened = self._books.weights.get(name)
         if opened is not None and opened.root != message.weights.root:  # nobody will ever serve those again
             raise Refused(

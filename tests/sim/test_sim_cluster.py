@@ -68,3 +68,10 @@ def test_a_host_that_is_killed_while_it_decodes_costs_no_token() -> None:
     assert audit(left) == []
     assert left.counters is not None
     assert left.counters.requests_migrated > 0
+
+
+def test_a_prompt_that_no_engine_holds_fails_the_job_at_once_with_the_setting_to_raise() -> None:
+    outcome = SimCluster(Setting(small("engine.max_prompt_tokens=8"), seed=1)).run()
+    assert outcome.ended == "failed"
+    assert "engine.max_prompt_tokens is 8" in outcome.reason
+    assert outcome.virtual_s < 60
