@@ -6,19 +6,20 @@ import sys
 from pathlib import Path
 
 from small_system import SmallSystem, histories
+from whole_system import history
 
 HERE = Path(__file__).parent
 SEEDS = ["3", "4"]
 
 
-def in_another_interpreter(hash_seed: str) -> list[str]:
+def in_another_interpreter(script: str, hash_seed: str) -> list[str]:
     env = {
         **os.environ,
         "PYTHONHASHSEED": hash_seed,
         "PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")]),
     }
     done = subprocess.run(
-        [sys.executable, str(HERE / "small_system.py"), *SEEDS],
+        [sys.executable, str(HERE / script), *SEEDS],
         env=env,
         capture_output=True,
         text=True,
@@ -29,12 +30,20 @@ def in_another_interpreter(hash_seed: str) -> list[str]:
 
 
 def test_two_interpreters_with_different_hash_seeds_live_the_same_history() -> None:
-    first, second = in_another_interpreter("1"), in_another_interpreter("4242")
+    first, second = (in_another_interpreter("small_system.py", seed) for seed in ("1", "4242"))
     assert len(first) == len(SEEDS)
     assert first == second
     here = histories([9, 5, *map(int, SEEDS)])  # other seeds before it leave nothing behind
     assert [str(history) for history in here[2:]] == first
     assert here[2].hash != here[3].hash
+
+
+def test_a_whole_job_under_faults_lives_the_same_history_everywhere() -> None:
+    first, second = (in_another_interpreter("whole_system.py", seed) for seed in ("1", "4242"))
+    assert len(set(first)) == len(SEEDS)
+    assert all(line.startswith("done 5 faults") for line in first), first
+    assert first == second
+    assert history(int(SEEDS[1])) == first[1]
 
 
 def test_the_small_system_really_counts_dies_and_recovers() -> None:

@@ -1,0 +1,45 @@
+"""A whole simulated job under faults. `python whole_system.py SEED` prints how it went, with its hash."""
+
+import logging
+import sys
+from collections.abc import Callable
+
+from configs.load import load
+from sim.breaking import Breaking
+from sim.cluster import SimCluster
+from sim.setting import Setting
+
+SMALL = [
+    "job.steps=6",
+    "task.heldout_problems=4",
+    "rollout.prompts=6",
+    "rollout.samples=4",
+    "engine.slots=4",
+    "fleet.trace=",
+]
+
+
+def history(seed: int) -> str:
+    """A job whose manager is frozen, and whose spot hosts lose their power, their network and an engine."""
+    cluster = SimCluster(Setting(load("quickstart", SMALL), seed=seed, deadline_s=300.0))
+    breaking = Breaking(cluster)
+    fired: list[bool] = []
+
+    def at(when_s: float, fault: Callable[[], bool]) -> None:
+        breaking.at(when_s, lambda: fired.append(fault()))
+
+    at(3.0, lambda: breaking.freeze("head", "rollout"))
+    at(3.7, lambda: breaking.thaw("head", "rollout"))
+    at(4.0, lambda: breaking.kill_host("spot-2"))
+    at(4.2, lambda: breaking.partition("spot-1", "head", both=False))
+    breaking.at(5.2, lambda: breaking.heal("spot-1", "head"))
+    at(4.6, lambda: breaking.kill_process("spot-3", "engine"))
+    outcome = cluster.run()
+    told = outcome.turns, round(outcome.virtual_s, 6), len(outcome.findings)
+    return f"{outcome.ended} {sum(fired)} faults {outcome.trace_hash} {told}"
+
+
+if __name__ == "__main__":
+    logging.disable()
+    for word in sys.argv[1:]:
+        print(history(int(word)))
