@@ -129,6 +129,8 @@ class Children:
         job_file = self._site.write_job(self._seat.state_dir, job)
         seat = replace(self._seat, job=job.run_id)
         self._journal = await self._site.open_job_journals(seat, COMMIT_S)
+        # An earlier life of this process wrote there, perhaps when this host's clock was ahead.
+        self._system.incarnations.at_least(await self._journal.newest_incarnation())
         fleet = config.fleet
         spec = one_for_one(
             *self._actors(job, config),

@@ -1,0 +1,26 @@
+"""Clocks of hosts that jump: incarnations come from them, and nothing else may depend on them."""
+
+import pytest
+from whole_system import SMALL
+
+from configs.load import load
+from rlctl.audit import audit
+from rlctl.simulated import evidence
+from sim.breaking import Breaking
+from sim.cluster import SimCluster
+from sim.setting import Setting
+
+
+@pytest.mark.parametrize("host", ["head", "reserved-1"])
+def test_a_node_agent_that_restarts_after_its_clock_went_back_goes_on_with_the_job(host: str) -> None:
+    """The job's journal has seen newer incarnations than the clock would give."""
+    cluster = SimCluster(Setting(load("quickstart", SMALL), seed=5, deadline_s=120.0))
+    breaking = Breaking(cluster)
+    fired: list[bool] = []
+    breaking.at(3.0, lambda: fired.append(breaking.clock_jump(host, -3600.0)))
+    breaking.at(3.2, lambda: fired.append(breaking.kill_process(host, "agent")))
+    outcome = cluster.run()
+    assert fired == [True, True]
+    assert (outcome.ended, outcome.reason) == ("done", "")
+    assert outcome.findings == []
+    assert audit(evidence(outcome)) == []
