@@ -12,6 +12,7 @@ import asyncio
 import contextvars
 import gc
 import heapq
+import logging
 import math
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -167,14 +168,17 @@ class SimLoop:
                         {"message": "nobody has seen its end", "task": task, "exception": task.exception()}
                     )
         self._closed = True
-        for process in [*self.processes, self.world]:
-            asyncio._set_running_loop(process)
-            self.current = process
-            try:
+        heard = logging.root.manager.disable
+        logging.disable()  # what a `finally` says in here never happened
+        try:
+            for process in [*self.processes, self.world]:
+                self.current = process
+                asyncio._set_running_loop(process)
                 process.close()
-            finally:
-                self.current = None
-                asyncio._set_running_loop(None)
+        finally:
+            self.current = None
+            asyncio._set_running_loop(None)
+            logging.disable(heard)
         self.ready.clear()
         self.timers.clear()
 
