@@ -38,7 +38,7 @@ from supervisor.message import decode_body
 from supervisor.system_messages import WaitState
 from transport.stream_receiver import StreamReceiver
 
-LOOK_S = 0.5
+LOOK_S = 1.0
 """Between two looks at waits and sizes."""
 WAITS = 8
 """Oldest waits told of a job that stands still."""

@@ -35,7 +35,9 @@ STRIDE_S = 1.0
 """Virtual seconds between two questions whether the first violation was found."""
 TRACE_NAME = "drawn"
 RESERVED_RIG, PREEMPTIBLE_RIG = Rig("t4"), Rig("cpu")
-LENGTHS = LengthLaw(median=60.0, sigma=0.6, correlation=0.5)
+TOKEN_SCALE = 8
+"""Tokens of the model that one token of a message stands for: decoding one takes as long as eight."""
+LENGTHS = LengthLaw(median=60.0 * TOKEN_SCALE, sigma=0.6, correlation=0.5)
 """Long enough that most requests meet a fault, with a tail up to the job's limit."""
 
 
@@ -128,7 +130,7 @@ def setting_of(loaded: Loaded, seed: int, schedule: Schedule) -> Setting:
 def plant() -> Plant:
     """A small model on slow machines: a step takes several virtual seconds and few events, so faults meet it
     in the middle of its work. Its tokens depend on its weights, so that a wrong version is seen in them."""
-    return Plant(model_shape("qwen3-0_6b"), LENGTHS, tokens_follow_weights=True)
+    return Plant(model_shape("qwen3-0_6b"), LENGTHS, token_scale=TOKEN_SCALE, tokens_follow_weights=True)
 
 
 def _count_stays(faults: Faults, schedule: Schedule, outcome: Outcome) -> None:

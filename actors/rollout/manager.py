@@ -72,6 +72,7 @@ class RolloutManager(Actor):
         self._instances = Instances()
         self._clocks: dict[str, BatchClock] = {}
         self._registrations = 0
+        self._fenced = 0  # streams that went on after their instance was given up
 
     async def on_start(self) -> None:
         self._books = Books(self.ctx.journal, self.ctx.stream("ledger"), self._config.limits.journal_events)
@@ -242,6 +243,7 @@ class RolloutManager(Actor):
         if self._state.streams.have(frame.stream, frame.incarnation) is None:
             # It was given up since it said hello. Forgotten by the receiver, its next word is refused.
             self._receiver.forget(frame.stream, frame.incarnation)
+            self._fenced += 1
             return
         self._instances.heard(frame.stream, self.ctx.now())
         (changes,), committed = self._books.enter(
@@ -346,7 +348,7 @@ class RolloutManager(Actor):
             "migrated": counters.requests_migrated,
             "frames_twice": self._receiver.duplicates,
             "frames_missing": self._receiver.gaps,
-            "streams_fenced": self._receiver.refused["fenced"],
+            "streams_fenced": self._fenced + self._receiver.refused["fenced"],
         }
 
     # -- what follows from committed events --

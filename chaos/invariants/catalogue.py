@@ -31,6 +31,7 @@ class Jury:
     def __init__(self, checks: Iterable[Check], shadow: Shadow) -> None:
         self.found: list[Found] = []
         self._checks = tuple(checks)
+        self._seeing: dict[type[Fact], list[Check]] = {}
         self._shadow = shadow
 
     def see(self, fact: Fact) -> None:
@@ -54,7 +55,11 @@ class Jury:
         return self.found
 
     def _shown(self, fact: Fact) -> None:
-        for check in self._checks:
+        seeing = self._seeing.get(type(fact))
+        if seeing is None:
+            seeing = [check for check in self._checks if issubclass(type(fact), check.sees)]
+            self._seeing[type(fact)] = seeing
+        for check in seeing:
             for text in check.see(fact):
                 self._add(check.name, fact.at_s, text)
 

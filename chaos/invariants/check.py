@@ -29,6 +29,8 @@ class Check:
     A text names who and what, with the numbers of both sides: whoever reads it has nothing else.
     """
 
+    sees: tuple[type[Fact], ...] = (Fact,)
+    """The kinds of facts that `see` is called with."""
     name = ""
     promise = ""
     meaning = ""

@@ -13,6 +13,7 @@ from supervisor.system_messages import Found
 class OldIncarnationsSilent(Check):
     """See the module."""
 
+    sees = (Committed, Said)
     name = "I4"
     promise = "an older incarnation changes nothing"
     meaning = (

@@ -16,6 +16,7 @@ SHOWN_WAITS = 5
 class EveryStepEnds(Check):
     """I8."""
 
+    sees = (Committed,)
     name = "I8"
     promise = "while the reserved hosts live, every step ends"
     meaning = (
@@ -50,6 +51,7 @@ class EveryStepEnds(Check):
 class NothingGrows(Check):
     """I9."""
 
+    sees = (Measured,)
     name = "I9"
     promise = "mailboxes, rings, links, journals and caches stay within their stated limits"
     meaning = (
@@ -72,6 +74,7 @@ class NothingGrows(Check):
 class NoSilentWait(Check):
     """No wait passes its deadline without an action."""
 
+    sees = (LateWait,)
     name = "no silent wait"
     promise = "whoever waits for something outside itself has a deadline, and acts when it passes"
     meaning = (
@@ -90,6 +93,7 @@ class NoSilentWait(Check):
 class NoStrayFailure(Check):
     """Nothing fails where nobody looks."""
 
+    sees = (Failed,)
     name = "no stray failure"
     promise = "every exception is caught by somebody who knows what to do"
     meaning = "If this fails, a task died and took with it what it was to do; nobody supervises it."

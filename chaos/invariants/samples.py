@@ -28,6 +28,7 @@ def audited(name: str, evidence: Evidence) -> Iterator[str]:
 class EachRequestOnce(Check):
     """I1."""
 
+    sees = (Committed, Said)
     name = "I1"
     promise = "each request reaches the trainer exactly once, its tokens are its spans joined"
     meaning = (
@@ -106,6 +107,7 @@ class EachRequestOnce(Check):
 class NothingLostOrTwice(Check):
     """I2."""
 
+    sees = (FramesAcknowledged, Said)
     name = "I2"
     promise = "a collected token is never lost and never generated again"
     meaning = (
@@ -151,6 +153,7 @@ class NothingLostOrTwice(Check):
 class OnPolicy(Check):
     """I3."""
 
+    sees = (Committed,)
     name = "I3"
     promise = "every token of a trained sample was made under the step's version"
     meaning = (

@@ -21,6 +21,7 @@ Made = tuple[tuple[str, int, int], ...]
 class EachStepOnce(Check):
     """I5."""
 
+    sees = (Committed,)
     name = "I5"
     promise = "no step is skipped or done twice, and one done again gives the same bits"
     meaning = (
@@ -71,6 +72,7 @@ class EachStepOnce(Check):
 class ServedIsPublished(Check):
     """I6."""
 
+    sees = (ServedImage, Said)
     name = "I6"
     promise = "weights served are bit-identical to weights published"
     meaning = (
