@@ -14,6 +14,7 @@ from chaos.faults import (
     BadScorer,
     ClockJump,
     CorruptChunk,
+    CrashActor,
     DiskFull,
     Freeze,
     KillHost,
@@ -47,6 +48,7 @@ class Cluster(Protocol):
         """Hosts of a role that are up, by name."""
 
     def kill_process(self, host: str, kind: str) -> bool: ...
+    def crash_actor(self, host: str, kind: str, actor: str) -> bool: ...
     def kill_host(self, host: str) -> bool: ...
     def kill_zone(self, zone: str) -> bool: ...
     def start_host(self, host: str) -> bool: ...
@@ -138,6 +140,8 @@ class Faults:
                 return False
             case KillProcess():
                 return cluster.kill_process(host, fault.process)
+            case CrashActor():
+                return cluster.crash_actor(host, fault.process, fault.actor)
             case KillHost():
                 return self._kill_host(fault, host)
             case KillOnMessage():

@@ -14,6 +14,7 @@ from msgspec import Meta
 
 from chaos.faults import (
     AnyFault,
+    CrashActor,
     KillHost,
     KillInCommit,
     KillOnMessage,
@@ -64,7 +65,7 @@ def _deaths(fault: AnyFault) -> tuple[str, list[float]]:
     match fault:
         case RestartStorm():
             return fault.host, [fault.at_s + n * fault.every_s for n in range(fault.kills)]
-        case KillProcess() | KillHost():
+        case KillProcess() | KillHost() | CrashActor():
             return fault.host, [fault.at_s]
         case Zombie():
             return fault.host, [fault.over_s]  # it ends itself when it hears that it was replaced

@@ -19,6 +19,7 @@ from chaos.faults import (
     BadScorer,
     ClockJump,
     CorruptChunk,
+    CrashActor,
     DiskFull,
     Freeze,
     KillHost,
@@ -56,6 +57,19 @@ MOMENTS: Mapping[Process, tuple[str, ...]] = {
 """Messages at which something of weight happens in the process that gets them."""
 
 
+ACTORS: Mapping[Process, tuple[str, ...]] = {
+    "rollout": ("balancer", "manager"),
+    "reward": ("proxy",),
+    "trainer": ("trainer", "engine"),
+    "transfer": ("transfer",),
+    "engine": ("engine",),
+}
+"""By the process in which they live; those beside a node agent by its role."""
+AGENT_ACTORS: Mapping[str, tuple[str, ...]] = {
+    "@head": ("registry", "scheduler", "provider", "controller", "agent"),
+    "@reserved": ("state", "agent"),
+    "@preemptible": ("agent",),
+}
 MOMENT_SHARES: tuple[Moment, ...] = ("received", "replied", "replied", "sent")
 COMMITTERS: tuple[tuple[str, Process], ...] = (
     ("@head", "rollout"),
@@ -84,6 +98,7 @@ class Drawer:
         self._bounds = bounds
         self.draws: dict[str, Callable[[float], AnyFault]] = {
             "kill_process": self._kill_process,
+            "crash_actor": self._crash_actor,
             "kill_host": self._kill_host,
             "kill_zone": self._kill_zone,
             "kill_on_message": self._kill_on_message,
@@ -153,6 +168,14 @@ class Drawer:
     def _kill_process(self, at_s: float) -> AnyFault:
         host, process = self._place()
         return KillProcess(at_s=at_s, host=host, process=process)
+
+    def _crash_actor(self, at_s: float) -> AnyFault:
+        host, process = self._place()
+        role = host.partition("/")[0]
+        if self._rng.random() < 0.3:
+            process = "agent"
+        actor = self._rng.choice(ACTORS.get(process) or AGENT_ACTORS[role])
+        return CrashActor(at_s=at_s, host=host, process=process, actor=actor)
 
     def _kill_host(self, at_s: float) -> AnyFault:
         hosts = ["@reserved"]

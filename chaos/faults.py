@@ -49,6 +49,15 @@ class KillProcess(Fault, frozen=True, kw_only=True, tag="kill_process"):
     process: Process
 
 
+class CrashActor(Fault, frozen=True, kw_only=True, tag="crash_actor"):
+    """A defect ends one actor of a process, at any point of its work; its supervisor starts it again.
+    `actor`: the last part of its name (`manager`, `engine`)."""
+
+    host: Where
+    process: Process
+    actor: Annotated[str, Meta(pattern=r"^[a-z]{1,40}$")]
+
+
 class KillHost(Fault, frozen=True, kw_only=True, tag="kill_host"):
     """Power off: every process and the memory of a host are gone, its disk stays; then it is started again at
     the same address. `back_s`: how long it is away; 0 leaves that to whoever provides hosts."""
@@ -237,8 +246,8 @@ class Stay(Fault, frozen=True, kw_only=True, tag="stay"):
 
 
 AnyFault = (
-    KillProcess | KillHost | KillZone | KillOnMessage | KillInCommit | Freeze | Zombie | Slow | Partition
-    | BadLink | Reset | Notice | ClockJump | DiskFull | CorruptChunk | BadScorer | RestartStorm | Stay
+    KillProcess | CrashActor | KillHost | KillZone | KillOnMessage | KillInCommit | Freeze | Zombie | Slow
+    | Partition | BadLink | Reset | Notice | ClockJump | DiskFull | CorruptChunk | BadScorer | RestartStorm | Stay
 )  # fmt: skip
 
 KINDS: dict[str, type[Fault]] = {str(cls.__struct_config__.tag): cls for cls in get_args(AnyFault)}

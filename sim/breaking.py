@@ -50,6 +50,17 @@ class Breaking:
         """SIGKILL."""
         return self._signal(host, kind, SIGKILL)
 
+    def crash_actor(self, host: str, kind: str, actor: str) -> bool:
+        """A defect ends the actor whose name ends in `actor`, in the process's own turn."""
+        process = self.process(host, kind)
+        system = self._cluster.systems.get(process) if process is not None else None
+        cells = system.cells() if system is not None else []
+        found = next((cell for cell in cells if cell.address.name.rpartition("/")[2] == actor), None)
+        if process is None or found is None:
+            return False
+        process.loop.call_soon(found.crash, RuntimeError("a defect that chaos planted"))
+        return True
+
     def freeze(self, host: str, kind: str) -> bool:
         """SIGSTOP."""
         return self._signal(host, kind, SIGSTOP)

@@ -11,6 +11,7 @@ from chaos.faults import (
     BadScorer,
     ClockJump,
     CorruptChunk,
+    CrashActor,
     DiskFull,
     Freeze,
     KillHost,
@@ -59,6 +60,9 @@ class FakeCluster:
 
     def kill_process(self, host: str, kind: str) -> bool:
         return self._do(f"kill {host}/{kind}", host)
+
+    def crash_actor(self, host: str, kind: str, actor: str) -> bool:
+        return self._do(f"crash {actor} of {host}/{kind}", host)
 
     def kill_host(self, host: str) -> bool:
         done = self._do(f"off {host}", host)
@@ -223,8 +227,11 @@ def test_the_other_kinds_reach_the_cluster_and_stays_are_left_to_the_provider() 
     done, armed, _ = carried_out(
         ClockJump(at_s=1, host="head", by_s=-3600),
         KillZone(at_s=2, zone="a"),
+        CrashActor(at_s=2.5, host="head", process="rollout", actor="manager"),
         Reset(at_s=3, a="head", b="spot-1"),
         Stay(host="spot-9", at_s=4, for_s=5),
     )
-    assert done == ["1 clock head -3600", "2 zone a", "3 reset head spot-1"]
-    assert armed.fired == {"clock_jump": 1, "kill_zone": 1, "reset": 1}
+    assert done == [
+        "1 clock head -3600", "2 zone a", "2.5 crash manager of head/rollout", "3 reset head spot-1",
+    ]  # fmt: skip
+    assert armed.fired == {"clock_jump": 1, "crash_actor": 1, "kill_zone": 1, "reset": 1}
