@@ -175,14 +175,15 @@ class Breaking:
         jitter_s: float = 0.0,
         bytes_per_s: float = 0.0,
     ) -> bool:
-        """A bad network between two hosts, in both directions: `loss` of packets, which TCP sends again,
-        `duplicate` of messages, delays on top of the usual; `bytes_per_s`: 0 leaves the rate."""
+        """A bad network between two hosts, in both directions: `loss` of packets, which TCP sends again, and
+        of messages; `duplicate` of messages; delays on top of the usual; `bytes_per_s`: 0 leaves the rate."""
         if not {a, b} <= self._cluster.hosts.keys():
             return False
         usual = self._cluster.setting.link
         bad = replace(
             usual,
             loss=loss,
+            vanish=loss,
             double=duplicate,
             latency_s=usual.latency_s + delay_s,
             jitter_s=usual.jitter_s + jitter_s,
