@@ -73,15 +73,16 @@ def test_the_command_replays_a_schedule_and_shows_the_end_of_its_trace(
     assert len(out.splitlines()) == 7
 
 
+@pytest.mark.timeout(300)  # a process of its own, with all imports
 def test_the_command_runs_a_campaign_and_writes_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "told.json"
     code = command_line.main(
-        ["sim", "run", "--seeds", "0:2", "--json", str(file), "--jobs", "1", "--minimal", str(tmp_path)]
+        ["sim", "run", "--seeds", "0:1", "--json", str(file), "--jobs", "1", "--minimal", str(tmp_path)]
     )
     told = json.loads(file.read_bytes())
-    assert [it["seed"] for it in told["results"]] == [0, 1]
+    assert [it["seed"] for it in told["results"]] == [0]
     assert told["violations"] == 0
     assert code == (0 if told["valid"] else 1)
     assert ("INVALID" in capsys.readouterr().out) is not told["valid"]
