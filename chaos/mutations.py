@@ -107,6 +107,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             ),
         ),
         ("I1", "I2", "I4"),
+        ("zombie", "partition"),
     ),
     Mutation(
         "forget to supersede a ticket",
@@ -146,19 +147,6 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("I1", "I7"),
     ),
     Mutation(
-        "release before it is durable",
-        "a batch is kept until a checkpoint holds its step",
-        (
-            Edit(
-                "actors.training.controller",
-                "        last = min(state.kept_step, self._finished)",
-                "        last = self._finished",
-            ),
-        ),
-        ("I1", "I5", "I8"),
-        ("kill_host",),
-    ),
-    Mutation(
         "do a lost step again in another order",
         "a step that was lost with its host is done again in its old micro-batches",
         (
@@ -183,6 +171,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             ),
         ),
         ("I5",),
+        ("kill_process", "crash_actor"),
     ),
     Mutation(
         "go back without a word",

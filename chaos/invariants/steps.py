@@ -33,7 +33,7 @@ class EachStepOnce(Check):
     def __init__(self) -> None:
         self._last = 0
         self._made: dict[int, Made] = {}
-        self._roots: dict[tuple[int, tuple[tuple[int, ...], ...], bytes], bytes] = {}
+        self._roots: dict[tuple[int, Made, bytes], bytes] = {}
         self._root: dict[int, bytes] = {}
         self._finished = 0
 
@@ -61,9 +61,9 @@ class EachStepOnce(Check):
         made = tuple(sorted((sample.request, sample.count, sample.crc) for sample in event.samples))
         if self._made.setdefault(event.step, made) != made:
             yield f"step {event.step} was done again from other samples"
-        # the same samples in the same micro-batches on the same weights give the same bits
+        # the same samples on the same weights give the same bits: they are trained in the same order again
         base = self._root.get(event.step - 1, b"")
-        how = (event.step, tuple(event.micro_batches), base)
+        how = (event.step, made, base)
         if base and self._roots.setdefault(how, event.root) != event.root:
             yield f"step {event.step} was done again from the same samples and gave other weights"
         self._root[event.step] = event.root
