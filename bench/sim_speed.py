@@ -29,8 +29,8 @@ WINDOW_S = 240.0
 """Of RLBoost's: rollout of a thousand requests, and some of the training."""
 CURVE_S = 10.0
 """Of each point of the curve; what a cluster of that size costs hardly changes within a step."""
-BOOTED_S = 20.0  # virtual: all hosts have joined and serve
-BOOT_S = 1.0  # of a host here; a minute of waiting for machines is no speed
+BOOTED_S = 60.0  # virtual: all hosts have joined and serve
+BOOT_S = 20.0  # of a host here, up to twice that: a thousand that join at once overrun the head
 
 
 @dataclass(frozen=True, slots=True)

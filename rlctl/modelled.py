@@ -36,7 +36,8 @@ class Words:
         model: a name of `sim/models/shapes.toml`. reserved, preemptible: `NAME[xDEVICES][:tpN]`.
         lengths: `MEDIAN,SIGMA,CORRELATION` of responses, in tokens of the model.
         token_scale, frame_rows: see `sim.models.batching`.
-        gbit_s: of each host's network card. boot_s: of a preemptible machine. hours: virtual, at most.
+        gbit_s: of each host's network card. boot_s: of a machine, up to twice that of a preemptible one.
+        hours: virtual, at most.
     """
 
     model: str = ""
@@ -80,7 +81,7 @@ def setting_of(config: Config, words: Words) -> Setting:
         deadline_s=words.hours * 3600,
         link=Profile(),
         egress_bytes_s=words.gbit_s * 1e9 / 8,
-        paces=Paces(boot_s=words.boot_s),
+        paces=Paces(boot_s=words.boot_s, boot_spread_s=words.boot_s),
     )
 
 

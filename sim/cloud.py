@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -38,10 +39,10 @@ class Init:
         self._host, self._main, self._paces, self._on_done = host, main, paces, on_done
         self._life = 0
 
-    def boot(self) -> None:
-        """The host is to come up."""
+    def boot(self, longer_s: float = 0.0) -> None:
+        """The host is to come up, `longer_s` later than usual."""
         self._life += 1
-        self._host.loop.call_later(self._paces.boot_s, self._up, self._life)
+        self._host.loop.call_later(self._paces.boot_s + longer_s, self._up, self._life)
 
     def halt(self) -> None:
         """It is not to come up, nor to start anything, any more."""
@@ -72,9 +73,17 @@ class Cloud:
 
     Args:
         hosts: every host that there may ever be. agent: what the node agent of a host runs for a job.
+        rng: of its own, from the seed.
     """
 
-    def __init__(self, hosts: Mapping[str, Host], agent: Callable[[str, Path], Main], paces: Paces) -> None:
+    def __init__(
+        self,
+        hosts: Mapping[str, Host],
+        agent: Callable[[str, Path], Main],
+        paces: Paces,
+        rng: random.Random,
+    ) -> None:
+        self._rng = rng
         self._hosts = hosts
         self._agent = agent
         self._paces = paces
@@ -97,7 +106,7 @@ class Cloud:
             lambda exit_: void(self.take_away(name, how=exit_)),
         )
         self._rented[name] = init
-        init.boot()
+        init.boot(self._rng.uniform(0.0, self._paces.boot_spread_s))
 
     def lease(self, name: str) -> object:
         """Stands for the present stay of a host, to be compared with; None where it is not rented."""

@@ -83,7 +83,9 @@ class SimCluster:
             said=lambda process, text: self._said.append((self.loop.now_s, process.name, text)),
             wire_scale=setting.plant.wire_scale,
         )
-        self.cloud = Cloud(self.hosts, self._preemptible, setting.paces)
+        self.cloud = Cloud(
+            self.hosts, self._preemptible, setting.paces, random.Random(f"{setting.seed}/cloud")
+        )
         """Where preemptible hosts are rented."""
         head = ["--role", "head", "--fleet", "local"]
         self.inits = {

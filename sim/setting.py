@@ -29,11 +29,13 @@ QUICK_LENGTHS = LengthLaw(median=9.0, sigma=0.5, correlation=0.6)
 
 @dataclass(frozen=True, slots=True)
 class Paces:
-    """How long machines take (s): boot_s from the wish for one to its init system, start_s from there to the
-    first line of our own, prepare_s for the libraries of a process that computes, restart_s from the failure
-    of a node agent until its init system starts it again (RestartSec of the shipped unit)."""
+    """How long machines take (s): boot_s from the wish for one to its init system, up to boot_spread_s more
+    for a preemptible one, drawn from the seed; start_s from there to our first line, prepare_s for the
+    libraries of a process that computes, restart_s from the failure of a node agent until its init system
+    starts it again (RestartSec of the shipped unit)."""
 
     boot_s: float = 1.0
+    boot_spread_s: float = 0.0
     start_s: float = 0.5
     prepare_s: float = 2.0
     restart_s: float = 2.0
