@@ -103,18 +103,10 @@ class Jobs:
         model, settings = folder / "model", folder / "model.toml"
         unmade = msgspec.structs.replace(config.model, path="")
         settings.write_text(dump(msgspec.structs.replace(config, model=unmade)))
-        argv = [
-            sys.executable,
-            "-m",
-            "rlctl",
-            "model",
-            "new",
-            str(model),
-            "--config",
-            str(settings),
-            "--json",
-        ]
-        made = subprocess.run(argv, capture_output=True, text=True, timeout=MODEL_S, check=False)
+        argv = [sys.executable, "-c", _TIED, "model", "new", str(model), "--config", str(settings), "--json"]
+        made = subprocess.run(
+            argv, capture_output=True, text=True, timeout=MODEL_S, check=False, env=_environment()
+        )
         if made.returncode != 0:
             raise JobsFailed(f"no model: {made.stderr.strip()[-500:]}")
         return model
@@ -143,7 +135,7 @@ class Jobs:
             process = self._cluster.driver.popen(
                 [sys.executable, "-c", _TIED, *argv],
                 output=out,
-                env={**os.environ, PARENT_VARIABLE: str(os.getpid())},
+                env=_environment(),
             )
         self.now = Job(number, process, output, known)
 
@@ -189,6 +181,11 @@ class Jobs:
                 progress.serving = look.serving
                 progress.reserved, progress.preemptible = look.reserved, look.preemptible
         return progress
+
+
+def _environment() -> dict[str, str]:
+    """What is started dies with this process."""
+    return {**os.environ, PARENT_VARIABLE: str(os.getpid())}
 
 
 def last_lines(file: Path, count: int = 3) -> list[str]:
