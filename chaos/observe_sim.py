@@ -14,7 +14,7 @@ from functools import partial
 
 from actors.cluster import job as places
 from actors.rollout.messages import Serving
-from actors.weights.messages import Published
+from actors.weights.messages import Fetched, Published
 from chaos.invariants.catalogue import Jury
 from chaos.invariants.facts import (
     Committed,
@@ -104,7 +104,7 @@ class Observer:
         message = seen.message
         if isinstance(message, Published) and seen.direction != "in":
             self._note_published(process.host, message)
-        elif isinstance(message, Serving) and seen.direction == "out":
+        elif isinstance(message, Serving | Fetched) and seen.direction == "out":
             self._look_at_image(process.host, message)
 
     def _commit(self, host: Host, write: Write) -> None:
@@ -194,7 +194,7 @@ class Observer:
             self._responses.published(message.root, image)
             self._published[message.version, message.root] = digest_of(image)
 
-    def _look_at_image(self, host: Host, message: Serving) -> None:
+    def _look_at_image(self, host: Host, message: Serving | Fetched) -> None:
         image = self._image(host, message.version)
         if image is not None:
             published = self._published.get((message.version, message.root))
