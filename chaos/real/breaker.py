@@ -5,14 +5,11 @@ be broken because it is not there is `Missed`, and so is what turns out to have 
 """
 
 import contextlib
-import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 
 import psutil
 
@@ -34,35 +31,16 @@ from chaos.procs import AGENT, Proc
 from chaos.real.cluster import RESERVED, Cluster, Node
 from chaos.real.faults import AnyRealFault, DamagedImage, Unplug
 from chaos.real.packets import Quality
+from chaos.real.spoils import fill_disk, newest_image, spoil
+from chaos.real.strike import Evidence, Missed, Strike
 from chaos.real.torn import tear
 
-Evidence = dict[str, int]
-"""What really happened, counted."""
 COMMAND_S = 60.0
 FLIP_S = 15.0  # until enough large packets came by; every step pulls new weights
 FLIP_STEPS = 2
 RESET_S = 8.0  # until there is a connection to reset
-BALLAST = "ballast"
 GONE_S = 5.0
 POLL_S = 0.01
-
-
-class Missed(Exception):
-    """The fault did not happen; says why."""
-
-
-@dataclass(slots=True)
-class Strike:
-    """A fault that is in force.
-
-    lasts_s: until it is to be mended, at most. over: whether that can be done before. mend: undoes it and
-    says what happened; raises Missed where that was nothing. gone: processes that were killed.
-    """
-
-    lasts_s: float
-    mend: Callable[[], Evidence]
-    over: Callable[[], bool] = lambda: False
-    gone: tuple[int, ...] = ()
 
 
 class Breaker:
@@ -104,7 +82,7 @@ class Breaker:
             case Notice():
                 return self._notice(self._node(fault.host), fault.notice_s)
             case DiskFull():
-                return self._fill_disk(fault)
+                return fill_disk(self._cluster.seen_state(fault.host), fault)
             case CorruptChunk():
                 return self._flip(fault)
             case DamagedImage():
@@ -275,36 +253,15 @@ class Breaker:
 
     # -- files --
 
-    def _fill_disk(self, fault: DiskFull) -> Strike:
-        ballast = self._cluster.seen_state(fault.host) / BALLAST
-        space = os.statvfs(ballast.parent)
-        free = space.f_bavail * space.f_frsize
-        try:
-            with ballast.open("xb") as file:
-                os.posix_fallocate(file.fileno(), 0, free)
-        except OSError as problem:
-            ballast.unlink(missing_ok=True)
-            raise Missed(f"the disk of {fault.host} could not be filled: {problem.strerror}") from problem
-
-        def mend() -> Evidence:
-            ballast.unlink()
-            return {"filled_bytes": free}
-
-        return Strike(fault.for_s, mend)
-
     def _damage_image(self, fault: DamagedImage) -> Strike:
         node = self._node(fault.host)
         holders = [proc for kind in ("transfer", "engine") if (proc := self._cluster.find(node.name, kind))]
-        image = _newest_image(self._cluster.memory(node.name))
+        image = newest_image(self._cluster.memory(node.name))
         if image is None or not holders:
             raise Missed(f"{fault.host} has no weights now")
         with self._held(node):
             _kill_now(holders)
-            with image.open("r+b") as file:
-                file.seek(image.stat().st_size // 2)
-                byte = file.read(1)[0]
-                file.seek(-1, os.SEEK_CUR)
-                file.write(bytes([byte ^ 0x10]))
+            spoil(image)
         return Strike(0.0, lambda: {"bytes": 1}, gone=tuple(proc.pid for proc in holders))
 
     # -- places --
@@ -345,7 +302,3 @@ def _kill_now(procs: list[Proc]) -> None:
     until_s = time.monotonic() + GONE_S
     while any(proc.alive() for proc in procs) and time.monotonic() < until_s:
         time.sleep(POLL_S)
-
-
-def _newest_image(memory: Path) -> Path | None:
-    return max(memory.glob("gleaner-*/weights/v*.image"), default=None)

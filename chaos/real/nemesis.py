@@ -14,7 +14,7 @@ import psutil
 
 from chaos.netns import NoNamespaces
 from chaos.real.bad_wires import NoBadWire
-from chaos.real.breaker import Breaker, Evidence, Missed, Strike
+from chaos.real.breaker import Breaker
 from chaos.real.campaign import Campaign
 from chaos.real.cluster import Cluster
 from chaos.real.faults import AnyRealFault, kind_of, struck_at, words
@@ -22,6 +22,7 @@ from chaos.real.images import strange_images
 from chaos.real.job import Jobs
 from chaos.real.plan import Plan
 from chaos.real.recovery import Seen, Sound, absent, missing
+from chaos.real.strike import Evidence, Missed, Strike
 from chaos.real.testimony import Witness
 from chaos.real.witness import Testimony
 
@@ -106,7 +107,7 @@ class Nemesis:
             self._until_listening()
             self._jobs.begin()
             self._until_sound(FIRST_SOUND_S)
-            for fault in self._due(self._plan.faults()):
+            for fault in self._due(self._plan.faults(self._fired)):
                 self._one(fault)
             self._last_steps()
         except Ended as end:
@@ -129,6 +130,9 @@ class Nemesis:
             if self._now() >= until_s:
                 return
             yield next(faults)
+
+    def _fired(self) -> set[str]:
+        return {one.kind for one in self.account.struck if not one.missed}
 
     def _wanted(self) -> bool:
         struck = sum(not one.missed for one in self.account.struck)

@@ -6,7 +6,7 @@ given up for dead and a bit.
 """
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from chaos.faults import (
     FROZEN_DEAD_S,
@@ -32,6 +32,7 @@ PROCESSES: dict[str, tuple[Process, ...]] = {
     RESERVED: ("agent", "transfer", "trainer"),
     "preemptible": ("agent", "transfer", "engine"),
 }
+TRIES = 3  # of a kind that must fire and was missed
 SHORT_S, LONG_S = 1.0, 8.0
 """Of cuts and the like: below and beyond `liveness.dead_s`, so that both sides of it are tried."""
 
@@ -61,12 +62,15 @@ class Plan:
             "damaged_image": lambda: DamagedImage(at_s=0, host=self._spot()),
         }
 
-    def faults(self) -> Iterator[AnyRealFault]:
-        """First one of each kind that must fire, in an order of the seed's; then by weight, for ever."""
+    def faults(self, fired: Callable[[], Collection[str]] = tuple) -> Iterator[AnyRealFault]:
+        """First one of each kind that must fire, in an order of the seed's, and again while it has not
+        (`fired`: which did); then by weight, for ever."""
         first = list(self._campaign.must_fire)
         self._rng.shuffle(first)
-        for kind in first:
-            yield self._draws[kind]()
+        for _ in range(TRIES):
+            for kind in first:
+                if kind not in fired():
+                    yield self._draws[kind]()
         kinds = sorted(kind for kind, weight in self._campaign.weights.items() if weight > 0)
         weights = [self._campaign.weights[kind] for kind in kinds]
         while True:

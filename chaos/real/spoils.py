@@ -1,0 +1,61 @@
+"""Faults of files: a disk without space, an image of weights that is not what it was.
+
+Owns how they are done to a folder or a file, as this process sees it.
+"""
+
+import errno
+import os
+from pathlib import Path
+
+from chaos.faults import DiskFull
+from chaos.real.strike import Evidence, Missed, Strike
+
+BALLAST = "ballast"
+LAST_BYTES = 1 << 20
+PAGE_BYTES = 4096
+
+
+def fill_disk(folder: Path, fault: DiskFull) -> Strike:
+    """Take all the space that is left on the file system of a folder. Raises Missed where that is not to be
+    had."""
+    ballast = folder / BALLAST
+    space = os.statvfs(folder)
+    free = space.f_bavail * space.f_frsize
+    try:
+        with ballast.open("xb") as file:
+            os.posix_fallocate(file.fileno(), 0, max(free - LAST_BYTES, 1))
+            file.seek(0, os.SEEK_END)
+            _fill_up(file.fileno())  # others write too: what is free now is not what it was
+    except OSError as problem:
+        ballast.unlink(missing_ok=True)
+        raise Missed(f"the disk of {fault.host} could not be filled: {problem.strerror}") from problem
+
+    def mend() -> Evidence:
+        ballast.unlink()
+        return {"filled_bytes": free}
+
+    return Strike(fault.for_s, mend)
+
+
+def _fill_up(file: int) -> None:
+    """Page by page, until there is no space."""
+    try:
+        while os.write(file, bytes(PAGE_BYTES)):
+            continue
+    except OSError as problem:
+        if problem.errno != errno.ENOSPC:
+            raise
+
+
+def newest_image(memory: Path) -> Path | None:
+    """The newest image of weights in a host's shared memory."""
+    return max(memory.glob("gleaner-*/weights/v*.image"), default=None)
+
+
+def spoil(image: Path) -> None:
+    """Change one byte in its middle."""
+    with image.open("r+b") as file:
+        file.seek(image.stat().st_size // 2)
+        byte = file.read(1)[0]
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte ^ 0x10]))
