@@ -39,6 +39,7 @@ WINDOW = 100  # intervals remembered; 50 s of the default beat: follows a host t
 MIN_DEVIATION = 0.2  # of a beat; the jitter of a loop with other work in it
 FIRST_DEVIATION = 0.25  # of a beat, before anything was learnt (Akka: first-heartbeat-estimate)
 PAUSE_SHARE = 0.6  # of the bound: the acceptable pause, where none is given
+NS = 10**9  # nanoseconds of a second
 
 
 class Verdict(enum.Enum):
@@ -73,25 +74,31 @@ class Patience:
 class Detector:
     """The suspicion against one peer. All times are of one monotonic clock, in seconds."""
 
+    __slots__ = ("_deviation_s", "_intervals", "_mean_s", "_squares", "_sum", "last_s", "patience")
+
     def __init__(self, patience: Patience, now: float) -> None:
         self.patience = patience
         self.last_s = now  # the newest sign of life; at first the time from which one is expected
         first, spread = patience.beat_s, patience.beat_s * FIRST_DEVIATION
-        self._intervals: deque[float] = deque((first - spread, first + spread))
+        # Whole nanoseconds: their sums go on from beat to beat and never drift, as those of floats would.
+        self._intervals: deque[int] = deque()
+        self._sum = self._squares = 0
+        self._mean_s = self._deviation_s = 0.0
+        self._learn(first - spread)
+        self._learn(first + spread)
 
     def beat(self, now: float) -> None:
         """A sign of life."""
         interval = now - self.last_s
         if interval <= 0:
             return
-        self._intervals.append(min(interval, self.patience.pause_s))
-        if len(self._intervals) > WINDOW:
-            self._intervals.popleft()
+        self._learn(min(interval, self.patience.pause_s))
         self.last_s = now
 
     def excuse(self, stalled_s: float) -> None:
         """The watcher itself was away for so long: that is not the peer's silence."""
-        self.last_s += max(stalled_s, 0.0)
+        if stalled_s > 0.0:
+            self.last_s += stalled_s
 
     def silence_s(self, now: float) -> float:
         """Since the newest sign of life."""
@@ -103,11 +110,7 @@ class Detector:
 
     def phi(self, silence_s: float) -> float:
         """How unbelievable it is that the peer lives after `silence_s`: 0 (nothing) to `MAX_PHI`."""
-        count = len(self._intervals)
-        mean = math.fsum(self._intervals) / count
-        variance = math.fsum((interval - mean) ** 2 for interval in self._intervals) / count
-        deviation = max(math.sqrt(variance), self.patience.beat_s * MIN_DEVIATION)
-        later = 0.5 * math.erfc((silence_s - mean) / (deviation * math.sqrt(2.0)))
+        later = 0.5 * math.erfc((silence_s - self._mean_s) / (self._deviation_s * math.sqrt(2.0)))
         return MAX_PHI if later < 10**-MAX_PHI else max(-math.log10(later), 0.0)
 
     def suspicion(self, now: float) -> float:
@@ -119,6 +122,23 @@ class Detector:
         silence_s = self.silence_s(now)
         if silence_s >= self.patience.hard_s:
             return Verdict.DEAD
+        if silence_s <= self._mean_s:  # phi is at most log10(2)
+            return Verdict.ALIVE
         if silence_s > self.patience.pause_s and self.phi(silence_s - self.patience.pause_s) >= DEAD_PHI:
             return Verdict.DEAD
         return Verdict.SUSPECT if self.phi(silence_s) >= SUSPECT_PHI else Verdict.ALIVE
+
+    def _learn(self, interval_s: float) -> None:
+        """Mean and deviation of the newest `WINDOW` intervals, in the same time however many they are."""
+        intervals, newest = self._intervals, int(interval_s * NS)
+        intervals.append(newest)
+        self._sum += newest
+        self._squares += newest * newest
+        if len(intervals) > WINDOW:
+            oldest = intervals.popleft()
+            self._sum -= oldest
+            self._squares -= oldest * oldest
+        count, total = len(intervals), self._sum
+        deviation_s = math.sqrt(count * self._squares - total * total) / (count * NS)
+        self._mean_s = total / (count * NS)
+        self._deviation_s = max(deviation_s, self.patience.beat_s * MIN_DEVIATION)
