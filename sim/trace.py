@@ -1,7 +1,7 @@
 """The history of one simulated run, folded into one number: two runs are the same if their hashes are.
 
-Owns the hash and nothing of what is noted. A fact is a str, int, float or bytes: never an object, whose text
-may hold an address, and never a set, whose order differs from process to process.
+Owns the hash and nothing of what is noted. A fact is a str, a float, bytes, or an int of at most 64 bits:
+never an object, whose text may hold an address, and never a set, whose order differs from process to process.
 """
 
 from __future__ import annotations
@@ -9,10 +9,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 
+import msgspec
+
 Fact = str | int | float | bytes
 
 DIGEST_BYTES = 16
-LINES_AT_ONCE = 256  # are hashed together: a call for each would cost as much as the line
+NOTES_AT_ONCE = 256  # are encoded and hashed together: a call for each would cost more than the note
+
+_encode = msgspec.msgpack.Encoder().encode
 
 
 class Trace:
@@ -20,27 +24,29 @@ class Trace:
 
     Args:
         now: the virtual time, in seconds.
-        sink: gets every note as a line of text too; for a replay that is to be read.
+        sink: gets every note as a line of text; for a replay that is to be read.
     """
 
     def __init__(self, now: Callable[[], float], sink: Callable[[str], None] | None = None) -> None:
         self._now = now
         self._hash = hashlib.blake2b(digest_size=DIGEST_BYTES)
-        self._lines: list[str] = []
+        self._notes: list[tuple[float, str, tuple[Fact, ...]]] = []
+        self._folded = 0
         self.sink = sink
-        self.notes = 0
+
+    @property
+    def notes(self) -> int:
         """How many were made."""
+        return self._folded + len(self._notes)
 
     def note(self, what: str, *facts: Fact) -> None:
         """It happened now."""
-        self.notes += 1
-        line = f"{self._now()!r} {what} {facts!r}\n"
-        lines = self._lines
-        lines.append(line)
-        if len(lines) >= LINES_AT_ONCE:
+        notes = self._notes
+        notes.append((self._now(), what, facts))
+        if len(notes) >= NOTES_AT_ONCE:
             self._fold()
         if self.sink is not None:
-            self.sink(line)
+            self.sink(f"{self._now()!r} {what} {facts!r}\n")
 
     @property
     def hash(self) -> str:
@@ -49,5 +55,7 @@ class Trace:
         return self._hash.hexdigest()
 
     def _fold(self) -> None:
-        self._hash.update("".join(self._lines).encode())
-        self._lines.clear()
+        """MessagePack says type and length of each fact: other facts are other bytes."""
+        self._hash.update(b"".join(map(_encode, self._notes)))
+        self._folded += len(self._notes)
+        self._notes.clear()
