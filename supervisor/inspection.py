@@ -24,7 +24,7 @@ from supervisor.inspection_messages import (
     HandlerShown,
     ListDeadLetters,
 )
-from supervisor.link_figures import LinkSums
+from supervisor.link_figures import link_figures
 from supervisor.mailbox import Lane
 from supervisor.message import Message
 from supervisor.stand_in import StandIn
@@ -57,10 +57,8 @@ class Inspection:
         self._system = system
         self.failures = Failures()
         self.vitals = Vitals(
-            lambda: ((cell.address.name, cell.address.incarnation, cell) for cell in system.cells()),
-            lambda: self._links.observe(system.links.states()),
+            lambda: ((cell.address.name, cell.address.incarnation, cell) for cell in system.cells())
         )
-        self._links = LinkSums()
         self._tap = Tap(self._tapped)
 
     def start(self) -> None:
@@ -127,7 +125,7 @@ class Inspection:
             expired_waits=dict(system.waits.counts),
             suspects=system.watches.suspects(),
             vitals=self._vitals(now, waits),
-            links=self._links.observe(system.links.states()),
+            links=link_figures(system.links.states(), system.links.ended),
         )
 
     def waits(self, limit: int) -> WaitsOf:

@@ -76,13 +76,9 @@ class Vitals:
 
     Args:
         actors: the living ones now: name, incarnation and what counts their messages.
-        also: called whenever they are looked at.
     """
 
-    def __init__(
-        self, actors: Callable[[], Iterable[tuple[str, int, Counted]]], also: Callable[[], object]
-    ) -> None:
-        self._also = also
+    def __init__(self, actors: Callable[[], Iterable[tuple[str, int, Counted]]]) -> None:
         self.asks = AskTimes()
         self.recoveries: Counter[str] = Counter()
         """What this process recovered from, by `Recovery`."""
@@ -139,7 +135,6 @@ class Vitals:
         self._ticks += 1
         if self._ticks % RATE_TICKS == 0:
             self._sample(now)
-            self._also()
         self._arm(loop, now)
 
     def _sample(self, now: float) -> None:

@@ -14,6 +14,9 @@ from transport import control_frame
 from transport.session import START_LIMIT, ReceiveWindow, SendWindow
 from transport.wire import Link, Peer, Route, Sent
 
+COUNTED = ("sent", "received", "resent", "duplicates", "gaps")
+"""What is summed up over links, also over those that have ended."""
+
 
 @dataclass(frozen=True, slots=True)
 class LinkLimits:
@@ -157,6 +160,13 @@ class LinkEnd:
                 waiter.set_result(None)
                 room -= 1
         return bool(waiters)
+
+    def counts(self) -> dict[str, int]:
+        """By `COUNTED`, since it was opened."""
+        out, into = self.out, self.into
+        return dict(
+            zip(COUNTED, (out.taken, into.received, out.resent, into.duplicates, into.gaps), strict=True)
+        )
 
     def release(self) -> int:
         """The end: wake everybody. How many messages were never acknowledged."""

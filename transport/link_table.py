@@ -26,6 +26,7 @@ class LinkTable:
         self.limits = limits
         self.ends: dict[Peer | Route, LinkEnd] = {}
         self.lost: Counter[str] = Counter()  # messages that an ended link dropped, by reason
+        self.ended: Counter[str] = Counter()  # what ended links had counted, by `link_end.COUNTED`
         self.diallers = 0  # ends that others dialled
         self.on_link: OnLink = _ignore
         self._next_life = life << LIFE_BITS
@@ -68,6 +69,7 @@ class LinkTable:
             return
         self.ends.pop(end.route, None)
         self.diallers -= end.peer is None
+        self.ended.update(end.counts())
         if dropped := end.release():
             self.lost[reason] += dropped
         if end.peer is not None:

@@ -79,6 +79,11 @@ class Links:
         """Messages that an ended link dropped, by reason; whether their receivers had them is not known."""
         return self._table.lost
 
+    @property
+    def ended(self) -> Counter[str]:
+        """What links had counted that have ended, by `link_end.COUNTED`."""
+        return self._table.ended
+
     def refuse(self, route: Route, reason: str, detail: str) -> None:
         """Count input that the layer above found unbelievable; logged once for each peer and reason."""
         self._wire.refuse(route, reason, detail)

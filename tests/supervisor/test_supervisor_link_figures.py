@@ -1,33 +1,47 @@
 """Sums over links only grow, whatever links come and go."""
 
-from hypothesis import given
-from hypothesis import strategies as st
+import asyncio
 
-from supervisor.link_figures import COUNTED, LinkSums
-from transport.links import LinkState
+from supervisor.link_figures import link_figures
+from transport.envelope import encode
+from transport.link_end import COUNTED
+from transport.links import Links, LinkState
+from transport.loopback import LoopbackNetwork
 
 
-def link(where: str, count: int, state: str = "up") -> LinkState:
+def link(count: int, state: str = "up") -> LinkState:
     counts = dict.fromkeys(COUNTED, count)
     return LinkState(
-        where=where, dialled=True, state=state, unacked=2, tell_room=9, waiting=1, held=0, **counts
+        where="a", dialled=True, state=state, unacked=2, tell_room=9, waiting=1, held=0, **counts
     )
 
 
-def test_what_a_link_counted_stays_counted_when_it_is_gone() -> None:
-    sums = LinkSums()
-    assert sums.observe([link("a", 5), link("b", 1, "suspect")]).totals["resent"] == 6
-    assert sums.observe([link("a", 7)]).totals["resent"] == 8
-    seen = sums.observe([link("a", 7), link("b", 3)])  # another link to the same place
-    assert seen.totals == dict.fromkeys(COUNTED, 11)
-    assert (seen.states, seen.unacked, seen.waiting) == ({"up": 2}, 4, 2)
-    assert sums.observe([link("a", 2)]).totals["gaps"] == 13, "it began anew"
+def test_links_that_are_and_links_that_were_are_summed_up() -> None:
+    figures = link_figures([link(5), link(1, "suspect")], {"resent": 2})
+    assert figures.totals == {**dict.fromkeys(COUNTED, 6), "resent": 8}
+    assert (figures.states, figures.unacked, figures.waiting) == ({"up": 1, "suspect": 1}, 4, 2)
 
 
-@given(st.lists(st.dictionaries(st.sampled_from("abc"), st.integers(0, 100)), max_size=20))
-def test_sums_never_fall(story: list[dict[str, int]]) -> None:
-    sums, last = LinkSums(), 0
-    for look in story:
-        total = sums.observe([link(where, count) for where, count in look.items()]).totals["sent"]
-        assert total >= last
-        last = total
+async def test_what_a_link_counted_stays_counted_to_the_last_message_when_it_is_gone() -> None:
+    network = LoopbackNetwork()
+    here, there = Links(network.wire("here"), life=1), Links(network.wire("there"), life=2)
+    heard: list[str] = []
+    for links in (here, there):
+        links.listen(lambda _, envelope: heard.append(envelope.kind) is None, lambda *_: None)
+
+    async def send(count: int) -> None:
+        for _ in range(count):
+            here.send(there.local, encode("Ping", "actor", b""))
+        async with asyncio.timeout(5):
+            while len(heard) < count:
+                await asyncio.sleep(0.001)
+        heard.clear()
+
+    await send(3)
+    here.forget(there.local)
+    await send(2)
+    [now] = here.states()
+    assert now.sent == 2
+    assert link_figures(here.states(), here.ended).totals["sent"] == 5
+    for links in (here, there):
+        await links.close()
