@@ -12,6 +12,7 @@ instance becomes free first. What an older incarnation is said to have done chan
 
 import enum
 from dataclasses import dataclass
+from heapq import heapify, heappop, heapreplace
 
 InstanceId = str
 
@@ -150,18 +151,21 @@ class Balancer:
         suspected. Changes nothing: report what was really sent by `dispatched`. Ties go to the one that
         executes less, then to the one chosen longest ago, then by name.
         """
-        serving = [instance for instance in self.instances.values() if instance.serves(version, root)]
-        pending = {instance.id: instance.pending for instance in serving}
-        order = {instance.id: (instance.executing, instance.chosen, instance.id) for instance in serving}
+        queues = [  # lines 3-7
+            (instance.pending, instance.executing, instance.chosen, instance.id)
+            for instance in self.instances.values()
+            if instance.pending < self.max_pending and instance.serves(version, root)
+        ]
+        heapify(queues)
         chosen: list[InstanceId] = []
-        while len(chosen) < count:
-            candidates = [id for id, queued in pending.items() if queued < self.max_pending]  # lines 3-7
-            if not candidates:
-                break  # lines 11-12: the manager asks again at the next start or end of a request
-            best = min(candidates, key=lambda id: (pending[id], order[id]))  # line 9
-            pending[best] += 1
-            chosen.append(best)
-        return chosen
+        while queues and len(chosen) < count:
+            pending, executing, last, id = queues[0]  # line 9
+            chosen.append(id)
+            if pending + 1 < self.max_pending:
+                heapreplace(queues, (pending + 1, executing, last, id))
+            else:
+                heappop(queues)
+        return chosen  # lines 11-12: fewer than asked; the manager asks again at the next start or end
 
     def capacity(self, version: int, root: bytes | None = None) -> int:
         """How many requests `select` would place now."""

@@ -325,7 +325,7 @@ class RolloutManager(Actor):
         loads = [stream.load() for stream in self._state.streams.values() if not stream.gone]
         counters = self._state.counters
         return RolloutFigures(
-            queued=len(self._state.log.queued()),
+            queued=self._state.log.waiting,
             pending=sum(load[0] for load in loads),
             executing=sum(load[1] for load in loads),
             serving_reserved=self._instances.serving("reserved", None),

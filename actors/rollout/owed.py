@@ -36,7 +36,7 @@ class Owed:
 
     def look(self, now: float) -> None:
         """From time to time: whether room is late."""
-        if not self._state.log.queued():
+        if not self._state.log.waiting:
             self._moved_s = self._said_s = now
         elif now - self._said_s >= ROOM_LATE_S:
             self._said_s = now
@@ -53,7 +53,7 @@ class Owed:
             if instance is not None and stream.live():
                 silent_s = now - instance.heard_s
                 yield self._on("tokens", name, silent_s, self._deadline_s - silent_s)
-        if self._state.log.queued():
+        if self._state.log.waiting:
             left_s = self._said_s + ROOM_LATE_S - now
             yield self._on("room for requests", INSTANCES, now - self._moved_s, left_s)
 

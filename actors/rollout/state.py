@@ -30,7 +30,16 @@ from actors.rollout.events import (
     TicketsRevoked,
 )
 from actors.rollout.snapshot import record_batch, record_stream, restore_batch, restore_stream
-from actors.rollout.tickets import ABORTED, FINISHED, Row, Stream, Streams, rows
+from actors.rollout.tickets import (
+    ABORTED,
+    FINISHED,
+    Columns,
+    Row,
+    Stream,
+    Streams,
+    columns_of,
+    has_token,
+)
 from actors.rollout.token_log import RequestState, TokenLog
 from supervisor import Message
 
@@ -105,7 +114,7 @@ class RolloutState:
     @property
     def tokens_lost(self) -> int:
         """Collected tokens that stand nowhere. Always 0, or there is a bug."""
-        standing = sum(len(log.tokens) for log in self.log.requests.values())
+        standing = sum([len(log.tokens) for log in self.log.requests.values()])
         return self.counters.tokens_collected - self.counters.tokens_released - standing
 
     def snapshot(self) -> RolloutSnapshot:
@@ -190,11 +199,11 @@ class RolloutState:
                 stream.give(number, name, log.attempts)
 
     def _frame(self, event: FrameLogged, changes: Changes) -> None:
-        stream, columns = self.streams.alive(event.instance, event.incarnation), rows(event)
+        stream, columns = self.streams.alive(event.instance, event.incarnation), columns_of(event)
         if stream is None:
             changes.refused.append("fenced")
             if event.instance in self.streams:  # an incarnation that was given up went on decoding
-                self.counters.tokens_generated_twice += sum(row.has_token for row in columns or ())
+                self.counters.tokens_generated_twice += sum(map(has_token, columns[3] if columns else b""))
         elif event.seq <= stream.last_seq:
             changes.refused.append("duplicate")
         elif event.seq != stream.last_seq + 1:
@@ -205,37 +214,55 @@ class RolloutState:
         else:
             stream.last_seq = event.seq
             self.counters.frames += 1
-            for row in columns:
-                self._row(event, stream, row, changes)
+            self._rows(event, stream, columns, changes)
+
+    def _rows(self, event: FrameLogged, stream: Stream, columns: Columns, changes: Changes) -> None:
+        """Nearly every row is one more token of a request that goes on: those are taken here."""
+        tickets, requests, version = stream.tickets, self.log.requests, event.version
+        instance, incarnation = event.instance, event.incarnation
+        taken = 0
+        for number, token, logprob, flags in zip(*columns, strict=True):
+            ticket = tickets.get(number)
+            if flags or ticket is None or not ticket.started or ticket.superseded:
+                self._row(event, stream, (number, token, logprob, flags), changes)
+                continue
+            log = requests[ticket.request]
+            if len(log.tokens) + 1 < log.max_new_tokens and version in (None, log.version):
+                log.append(token, logprob, instance, incarnation)
+                taken += 1
+            else:
+                self._row(event, stream, (number, token, logprob, flags), changes)
+        self.counters.tokens_collected += taken
 
     def _row(self, event: FrameLogged, stream: Stream, row: Row, changes: Changes) -> None:
-        ticket = stream.tickets.get(row.ticket)
+        number, token, logprob, flags = row
+        ticket = stream.tickets.get(number)
         if ticket is None:
-            changes.refused.append("late_row" if row.ticket < stream.next_ticket else "unknown_ticket")
+            changes.refused.append("late_row" if number < stream.next_ticket else "unknown_ticket")
             return
         if ticket.superseded:
-            self.counters.tokens_generated_twice += row.has_token
-            if row.flags & (FINISHED | ABORTED):
-                del stream.tickets[row.ticket]
+            self.counters.tokens_generated_twice += has_token(flags)
+            if flags & (FINISHED | ABORTED):
+                del stream.tickets[number]
             return
         log = self.log.requests[ticket.request]
         if event.version is not None and event.version != log.version:
             changes.refused.append("wrong_version")
-            self._revoke(event.instance, stream, row.ticket, changes)
+            self._revoke(event.instance, stream, number, changes)
             return
-        if not ticket.started and not row.flags & ABORTED:
-            stream.start(row.ticket)
+        if not ticket.started and not flags & ABORTED:
+            stream.start(number)
             changes.started.append((event.instance, event.incarnation))
-        if row.has_token:
-            log.append(row.token, row.logprob, event.instance, event.incarnation)
+        if has_token(flags):
+            log.append(token, logprob, event.instance, event.incarnation)
             self.counters.tokens_collected += 1
-        if row.flags & FINISHED or log.full:
+        if flags & FINISHED or log.full:
             self.counters.requests_finished += 1
             self.log.move(log, RequestState.FINISHED)
             changes.finished.append(log.id)
-            self._end(event.instance, stream, row.ticket, changes)
-        elif row.flags & ABORTED:
-            self._end(event.instance, stream, row.ticket, changes)
+            self._end(event.instance, stream, number, changes)
+        elif flags & ABORTED:
+            self._end(event.instance, stream, number, changes)
             self.log.move(log, RequestState.QUEUED)
             changes.queued.append(log.id)
 

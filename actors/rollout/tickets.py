@@ -5,7 +5,6 @@ Pure. A ticket leaves the table when the instance says that it ended, when its b
 incarnation; so the table holds no more than the open requests and their recent moves.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import msgspec
@@ -20,20 +19,6 @@ MAX_GONE = 1024  # fences kept for dead instances; an instance that is not known
 FIRST, FINISHED, ABORTED, NO_TOKEN = (
     int(flag) for flag in (Flag.FIRST, Flag.FINISHED, Flag.ABORTED, Flag.NO_TOKEN)
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One row of a frame."""
-
-    ticket: int
-    token: int
-    logprob: float
-    flags: int
-
-    @property
-    def has_token(self) -> bool:
-        return not self.flags & (ABORTED | NO_TOKEN)
 
 
 @dataclass(slots=True)
@@ -65,8 +50,14 @@ class Stream:
 
     def load(self) -> tuple[int, int]:
         """(pending, executing): live tickets whose decoding has not begun, and those whose has."""
-        started = [ticket.started for ticket in self.live().values()]
-        return started.count(False), started.count(True)
+        pending = executing = 0
+        for ticket in self.tickets.values():
+            if not ticket.superseded:
+                if ticket.started:
+                    executing += 1
+                else:
+                    pending += 1
+        return pending, executing
 
 
 class Streams(dict[str, Stream]):
@@ -98,11 +89,21 @@ class Streams(dict[str, Stream]):
             del self[name]
 
 
-def rows(frame: FrameLogged) -> Iterator[Row] | None:
-    """The rows of a frame in order; None when its columns do not fit together."""
+Columns = tuple["memoryview[int]", "memoryview[int]", "memoryview[float]", bytes]
+"""Tickets, tokens, log-probs and flags of a frame, row by row."""
+Row = tuple[int, int, float, int]
+"""One of them."""
+
+
+def columns_of(frame: FrameLogged) -> Columns | None:
+    """The columns of a frame; None when they do not fit together."""
     count = len(frame.flags)
-    columns = (frame.tickets, frame.tokens, frame.logprobs)
-    if any(len(column) != 4 * count for column in columns):
+    if any(len(column) != 4 * count for column in (frame.tickets, frame.tokens, frame.logprobs)):
         return None
-    tickets, tokens = (memoryview(column).cast("I") for column in columns[:2])
-    return map(Row, tickets, tokens, memoryview(frame.logprobs).cast("f"), frame.flags)
+    tickets, tokens = (memoryview(column).cast("I") for column in (frame.tickets, frame.tokens))
+    return tickets, tokens, memoryview(frame.logprobs).cast("f"), frame.flags
+
+
+def has_token(flags: int) -> bool:
+    """Whether the token of a row counts."""
+    return not flags & (ABORTED | NO_TOKEN)

@@ -10,8 +10,10 @@ every span bears the version of the request; a group is handed out only when it 
 
 import enum
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+
+import msgspec
 
 from actors.rollout.events import BatchSubmitted, Span
 
@@ -41,28 +43,47 @@ class RequestLog:
     attempts: int = 0
     tokens: "array[int]" = field(default_factory=lambda: array("I"))
     logprobs: "array[float]" = field(default_factory=lambda: array("f"))
-    spans: list[Span] = field(default_factory=list)
     score: float | None = None
     status: str = ""
+    _spans: list[Span] = field(default_factory=list)  # the count of the newest is `_count`
+    _attempt: int = -1  # of the newest span
+    _count: int = 0  # its tokens, here because it grows with each of them
+
+    @property
+    def spans(self) -> list[Span]:
+        """Which attempt made which tokens."""
+        if not self._spans:
+            return []
+        return [*self._spans[:-1], msgspec.structs.replace(self._spans[-1], count=self._count)]
+
+    @spans.setter
+    def spans(self, spans: Iterable[Span]) -> None:
+        self._spans = list(spans)
+        if self._spans:
+            self._attempt, self._count = self._spans[-1].attempt, self._spans[-1].count
 
     def append(self, token: int, logprob: float, instance: str, incarnation: int) -> None:
         """Add one token of the current attempt."""
-        start, count = len(self.tokens), 1
-        if self.spans and self.spans[-1].attempt == self.attempts:
-            last = self.spans.pop()
-            start, count = last.start, last.count + 1
-        self.spans.append(
+        if self._attempt == self.attempts:
+            self._count += 1
+        else:
+            self._begin_span(instance, incarnation)
+        self.tokens.append(token)
+        self.logprobs.append(logprob)
+
+    def _begin_span(self, instance: str, incarnation: int) -> None:
+        self._spans = self.spans
+        self._spans.append(
             Span(
                 attempt=self.attempts,
                 instance=instance,
                 incarnation=incarnation,
                 version=self.version,
-                start=start,
-                count=count,
+                start=len(self.tokens),
+                count=1,
             )
         )
-        self.tokens.append(token)
-        self.logprobs.append(logprob)
+        self._attempt, self._count = self.attempts, 1
 
     @property
     def full(self) -> bool:
@@ -180,6 +201,11 @@ class TokenLog:
         logs = (self.requests[name] for name in self._queued)
         chosen = [log for log in logs if version is None or log.version == version]
         return sorted(chosen, key=lambda log: (-len(log.tokens), log.attempts == 0, log.group, log.sample))
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait for an instance."""
+        return len(self._queued)
 
     def in_flight(self) -> int:
         """Requests that an instance has."""
