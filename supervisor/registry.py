@@ -6,9 +6,11 @@ registry that does not know it claims its names again.
 """
 
 import contextlib
+from collections.abc import Sequence
 
 from supervisor.actor import Actor, handles
-from supervisor.errors import JournalUnable, Suspended
+from supervisor.delivery import Deferred
+from supervisor.errors import JournalUnable, Overloaded, Suspended
 from supervisor.leases import Claimed, Digest, Leases
 from supervisor.mailbox import Lane
 from supervisor.message import Done, Message
@@ -26,6 +28,8 @@ from supervisor.system_messages import (
 SNAPSHOT_EVERY = 1000
 """Fences journaled between snapshots, at least; a quarter of all if that is more, so that its cost stays in
 proportion."""
+MAX_WAITING = 8192
+"""Claims that wait for the commit before theirs: those of more processes than may dial one."""
 
 
 class NameFenced(Message, frozen=True):
@@ -45,6 +49,9 @@ class Fences(Message, frozen=True):
 class Registry(Actor):
     """`Leases` behind messages, with journaled fences.
 
+    Claims that come while a commit is under way wait for the next one, which is for all of them: a thousand
+    processes that start at once are as many claims, and a commit takes milliseconds.
+
     Where the journal takes nothing, new incarnations get no name, with the reason, and those that hold one
     keep it as before: what runs goes on.
     """
@@ -52,22 +59,86 @@ class Registry(Actor):
     def __init__(self, lease_s: float) -> None:
         self._leases = Leases(lease_s)
         self._since_snapshot = 0
+        self._snapshot_floor = 0  # what the newest snapshot says
         self._unable = ""
+        self._waiting: list[tuple[ClaimNames | Unregister, Deferred]] = []
+        self._works = False
 
     async def on_start(self) -> None:
         async for event in self.ctx.journal.replay():
             if isinstance(event, Fences):
                 self._leases.highest.update(event.highest)
-                self._leases.floor = event.floor
+                self._leases.floor = self._snapshot_floor = event.floor
             elif isinstance(event, NameFenced):
                 self._leases.highest[event.name] = event.incarnation
 
     @handles(ClaimNames, lane=Lane.SYSTEM)
-    async def claim(self, message: ClaimNames) -> LeaseGranted:
+    async def claim(self, message: ClaimNames) -> Deferred:
+        return self._in_turn(message)
+
+    @handles(Unregister, lane=Lane.SYSTEM)
+    async def unregister(self, message: Unregister) -> Deferred:
+        return self._in_turn(message)
+
+    def _in_turn(self, message: ClaimNames | Unregister) -> Deferred:
+        deferred = Deferred()
+        if len(self._waiting) >= MAX_WAITING:
+            deferred.answer(Overloaded(f"{MAX_WAITING} processes wait for their names to be taken"))
+            return deferred
+        self._waiting.append((message, deferred))
+        if not self._works:
+            self._works = True
+            self.ctx.background(self._work_off(), "claims")
+        return deferred
+
+    async def _work_off(self) -> None:
+        try:
+            while self._waiting:
+                waiting, self._waiting = self._waiting, []
+                fenced = await self._fence([it for it, _ in waiting if isinstance(it, ClaimNames)])
+                answers = [self._take(message, fenced) for message, _ in waiting]
+                await self._snapshot()
+                for (_, deferred), answer in zip(waiting, answers, strict=True):
+                    deferred.answer(answer)
+        finally:
+            self._works = False
+
+    async def _fence(self, claims: Sequence[ClaimNames]) -> bool:
+        """Journal the fences of these claims before they are granted; False where nothing is taken."""
+        fences: dict[str, int] = {}
+        begun: set[tuple[str, int]] = set()
+        for claim in claims:
+            if claim.first:
+                begun.add((claim.endpoint, claim.life))
+            # Not of a claim that must be made anew: it would be journaled twice.
+            if (claim.endpoint, claim.life) in begun or self._holds(claim):
+                for name, incarnation in self._leases.fresh(claim.names).items():
+                    fences[name] = max(incarnation, fences.get(name, 0))
+        if not fences:
+            return True
+        try:
+            await self.ctx.journal.append(
+                *[NameFenced(name=name, incarnation=n) for name, n in fences.items()]
+            )
+        except JournalUnable as problem:
+            self._unable = f"the registry takes no new names: {problem}"
+            return False
+        self._unable = ""
+        return True
+
+    def _holds(self, claim: ClaimNames) -> bool:
+        return self._leases.holds(claim.endpoint, claim.life, self.ctx.now())
+
+    def _take(self, message: ClaimNames | Unregister, fenced: bool) -> Message | Exception:
+        """Grant what may be granted; new incarnations only where their fences are journaled."""
         now = self.ctx.now()
-        if message.first or self._leases.holds(message.endpoint, message.life, now):
-            await self._fence(message)  # not of a claim that must be made anew: it would be journaled twice
-        floor = self._leases.floor
+        if isinstance(message, Unregister):
+            for name, incarnation in message.names.items():
+                self._leases.release(name, incarnation)
+            return Done()
+        if not fenced and (message.first or self._holds(message)) and self._leases.fresh(message.names):
+            self._leases.lives(message.endpoint, message.life, now)
+            return Suspended(self._unable)
         claimed = self._leases.claim(
             message.endpoint,
             message.public_key,
@@ -77,29 +148,17 @@ class Registry(Actor):
             now,
             first=message.first,
         )
-        if claimed.taken:
-            self._since_snapshot += len(claimed.taken)
-            many = max(SNAPSHOT_EVERY, len(self._leases.highest) // 4)
-            if self._since_snapshot >= many or self._leases.floor != floor:
-                fenced = Fences(highest=dict(self._leases.highest), floor=self._leases.floor)
-                with contextlib.suppress(JournalUnable):  # the next claim tries again
-                    await self.ctx.journal.snapshot(fenced)
-                    self._since_snapshot = 0
+        self._since_snapshot += len(claimed.taken)
         return self._granted(claimed)
 
-    async def _fence(self, message: ClaimNames) -> None:
-        """Journal the fences of a claim before it is granted. Raises Suspended where that cannot be."""
-        fences = [
-            NameFenced(name=name, incarnation=n) for name, n in self._leases.fresh(message.names).items()
-        ]
-        try:
-            if fences:
-                await self.ctx.journal.append(*fences)
-                self._unable = ""
-        except JournalUnable as problem:
-            self._leases.lives(message.endpoint, message.life, self.ctx.now())
-            self._unable = f"the registry takes no new names: {problem}"
-            raise Suspended(self._unable) from problem
+    async def _snapshot(self) -> None:
+        """From time to time, and whenever names were forgotten."""
+        floor, highest = self._leases.floor, self._leases.highest
+        many = max(SNAPSHOT_EVERY, len(highest) // 4)
+        if self._since_snapshot >= many or self._snapshot_floor != floor:
+            with contextlib.suppress(JournalUnable):  # the next claim tries again
+                await self.ctx.journal.snapshot(Fences(highest=dict(highest), floor=floor))
+                self._since_snapshot, self._snapshot_floor = 0, floor
 
     @handles(RenewLease, lane=Lane.SYSTEM)
     async def renew(self, message: RenewLease) -> LeaseGranted:
@@ -110,12 +169,6 @@ class Registry(Actor):
         return LeaseGranted(
             lease_s=self._leases.lease_s, superseded=claimed.superseded, claim_again=claimed.again
         )
-
-    @handles(Unregister, lane=Lane.SYSTEM)
-    async def unregister(self, message: Unregister) -> Done:
-        for name, incarnation in message.names.items():
-            self._leases.release(name, incarnation)
-        return Done()
 
     @handles(Lookup, lane=Lane.SYSTEM)
     async def lookup(self, message: Lookup) -> Found:

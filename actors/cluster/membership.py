@@ -5,6 +5,7 @@ agent's process is gone, or silent for too long, without a goodbye; an agent tha
 a process that lives changes nothing. The head's own host is a member too, but no event tells of it.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Literal
 
@@ -34,6 +35,16 @@ class Members:
 
     def __init__(self) -> None:
         self.by_name: dict[str, Member] = {}
+        """To be read; changed by `put` and by what happens."""
+        self._running: Counter[str] = Counter()  # hosts by the job whose part they run
+
+    def put(self, node: str, member: Member) -> None:
+        """This is what is known of that host now."""
+        known = self.by_name.get(node)
+        self.by_name[node] = member
+        if known is None or known.run_id != member.run_id:
+            self._running[member.run_id] += 1
+            self._runs_no_longer(known)
 
     def hello(self, hello: NodeHello, now_s: float) -> list[NodeSeen]:
         """A sign of life, or the goodbye of a host that leaves."""
@@ -42,13 +53,13 @@ class Members:
             return []  # a late word of an earlier life
         if hello.state == "leaving":
             if known is not None:
-                del self.by_name[hello.node]
+                self._drop(hello.node)
                 return _seen(hello.node, known, "left")
             return []
         if known is None and len(self.by_name) >= MAX_MEMBERS:
             return []
         member = Member(hello.role, hello.agent, hello.state, now_s, hello.run_id)
-        self.by_name[hello.node] = member
+        self.put(hello.node, member)
         if known is None:
             return _seen(hello.node, member, "joined")
         if known.agent.endpoint != hello.agent.endpoint:  # another process: it died before anybody noticed
@@ -61,7 +72,7 @@ class Members:
             if member.agent.name == agent and member.agent.incarnation == incarnation:
                 if cause.startswith(_MAY_RETURN):
                     return []
-                del self.by_name[node]
+                self._drop(node)
                 return _seen(node, member, "left" if cause == "stopped" else "killed")
         return []
 
@@ -70,15 +81,26 @@ class Members:
         gone = [(node, m) for node, m in self.by_name.items() if now_s - m.heard_s > dead_s]
         events: list[NodeSeen] = []
         for node, member in gone:
-            del self.by_name[node]
+            self._drop(node)
             events += _seen(node, member, "killed")
         return events
 
     def free_for(self, node: str, run_id: str) -> bool:
         """Whether `node` may begin the job: actors of an earlier one bear the same names, so all hosts let go
-        of that first."""
-        held = {member.run_id for member in self.by_name.values()}
-        return self.by_name[node].run_id == run_id or held <= {"", run_id}
+        of that first. False for who is no member."""
+        member = self.by_name.get(node)
+        if member is None:
+            return False
+        return member.run_id == run_id or self._running.keys() <= {"", run_id}
+
+    def _drop(self, node: str) -> None:
+        self._runs_no_longer(self.by_name.pop(node, None))
+
+    def _runs_no_longer(self, member: Member | None) -> None:
+        if member is not None:
+            self._running[member.run_id] -= 1
+            if not self._running[member.run_id]:
+                del self._running[member.run_id]
 
     def count(self, role: str) -> int:
         """Hosts of a role."""

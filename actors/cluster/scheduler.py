@@ -8,6 +8,7 @@ Provider is told what the job needs.
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 
 from actors.cluster.job import config_of
 from actors.cluster.membership import HEAD, MAX_MEMBERS, Member, Members
@@ -31,7 +32,18 @@ from actors.cluster.messages import (
 from actors.cluster.seeding import SeedingPolicy, SeedingState
 from configs.load import ConfigError
 from configs.schema import Config
-from supervisor import Actor, Address, AskFailed, Done, Lane, Message, Refused, Terminated, handles
+from supervisor import (
+    Actor,
+    Address,
+    AskFailed,
+    Deferred,
+    Done,
+    Lane,
+    Message,
+    Refused,
+    Terminated,
+    handles,
+)
 
 CONTROLLER = "training/controller"
 PROVIDER = "cluster/provider"
@@ -74,6 +86,8 @@ class Scheduler(Actor):
         self._untold: deque[NodeSeen] = deque(maxlen=MAX_UNTOLD)
         self._told = 0
         self._news = asyncio.Event()
+        self._unsaved: list[tuple[list[NodeSeen], Callable[[], None] | None]] = []
+        self._saves = False
         self._take_config(Config())
 
     async def on_start(self) -> None:
@@ -84,7 +98,7 @@ class Scheduler(Actor):
         async for event in self._membership.replay():
             if isinstance(event, MembersAre) and event.boot == self._boot:
                 for node, role in event.roles.items():
-                    self._members.by_name[node] = Member(role, event.agents[node], "up", self.ctx.now())
+                    self._members.put(node, Member(role, event.agents[node], "up", self.ctx.now()))
                     self.ctx.watch(event.agents[node])
         if self._now.job is not None:
             self._take_config(config_of(self._now.job))
@@ -199,15 +213,21 @@ class Scheduler(Actor):
     # -- hosts --
 
     @handles(NodeHello, lane=Lane.SYSTEM)
-    async def hello(self, message: NodeHello) -> NodeWork:
+    async def hello(self, message: NodeHello) -> NodeWork | Deferred:
         known = self._members.by_name.get(message.node)
         events = self._members.hello(message, self.ctx.now())
         member = self._members.by_name.get(message.node)
         if member is not None and (known is None or known.agent != member.agent):
             self.ctx.watch(member.agent)
-        await self._changed(events)
-        job = self._now.job if self._now.state == "running" and member is not None else None
-        if job is not None and not self._members.free_for(message.node, job.run_id):
+        if not events:
+            return self._work_of(message.node)
+        deferred = Deferred()
+        self._changed(events, lambda: deferred.answer(self._work_of(message.node)))
+        return deferred
+
+    def _work_of(self, node: str) -> NodeWork:
+        job = self._now.job if self._now.state == "running" else None
+        if job is not None and not self._members.free_for(node, job.run_id):
             job = None
         return NodeWork(job=job)
 
@@ -226,25 +246,41 @@ class Scheduler(Actor):
 
     @handles(LookForSilence)
     async def look_for_silence(self, message: LookForSilence) -> None:
-        await self._changed(self._members.silent(self.ctx.now(), self._dead_s))
+        self._changed(self._members.silent(self.ctx.now(), self._dead_s))
 
     async def on_terminated(self, event: Terminated) -> None:
-        await self._changed(self._members.ended(event.name, event.incarnation, event.cause))
+        self._changed(self._members.ended(event.name, event.incarnation, event.cause))
 
-    async def _changed(self, events: list[NodeSeen]) -> None:
+    def _changed(self, events: list[NodeSeen], then: Callable[[], None] | None = None) -> None:
+        """Journal who is a member now; then tell of it and do what follows. A commit is for all the changes
+        that came while the one before was under way: a thousand hosts may join in one moment."""
         if not events:
             return
         for event in events:
             self.ctx.log.info("host %s (%s): %s", event.node, event.role, event.event)
-        members = self._members.by_name
-        await self._membership.snapshot(
-            MembersAre(
-                boot=self._boot,
-                roles={node: member.role for node, member in members.items()},
-                agents={node: member.agent for node, member in members.items()},
-            )
-        )
-        self._tell_later(events)
+        self._unsaved.append((events, then))
+        if not self._saves:
+            self._saves = True
+            self.ctx.background(self._save_members(), "members")
+
+    async def _save_members(self) -> None:
+        try:
+            while self._unsaved:
+                unsaved, self._unsaved = self._unsaved, []
+                members = self._members.by_name
+                await self._membership.snapshot(
+                    MembersAre(
+                        boot=self._boot,
+                        roles={node: member.role for node, member in members.items()},
+                        agents={node: member.agent for node, member in members.items()},
+                    )
+                )
+                for events, then in unsaved:
+                    self._tell_later(events)
+                    if then is not None:
+                        then()
+        finally:
+            self._saves = False
 
     def _tell_later(self, events: list[NodeSeen]) -> None:
         if self._now.state == "running":

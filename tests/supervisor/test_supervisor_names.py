@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from supervisor import Actor, AskTimeout, Done, Message, Registry, handles
 from supervisor.address import Incarnations
+from supervisor.journal import Journal
 from supervisor.leases import Digest, Leases
 from supervisor.memory_journal import MemoryJournal
 from supervisor.message import encode_body
@@ -293,3 +294,28 @@ async def test_the_next_candidate_is_asked_when_a_registry_does_not_answer(tmp_p
         system.spawn("named", Named)
         await head.ask("named", Poke(), Done, deadline_s=20.0)
         await system.close()
+
+
+async def test_processes_that_claim_in_one_moment_share_commits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commits: list[int] = []
+    append = Journal.append
+
+    async def counted(journal: Journal, *events: Message) -> int:
+        commits.append(len(events))
+        return await append(journal, *events)
+
+    monkeypatch.setattr(Journal, "append", counted)
+    async with TestSystem(tmp_path) as test:
+        await test.ask(REGISTRY, Lookup(name="nobody"), Found)
+        claims = [
+            ClaimNames(endpoint=f"tcp://h:{number}", life=1, names={f"name-{number}": 7}, first=True)
+            for number in range(300)
+        ]
+        granted = await asyncio.gather(*[test.ask(REGISTRY, claim, LeaseGranted) for claim in claims])
+        assert not any(one.superseded or one.claim_again for one in granted)
+        assert sum(commits) >= 300, "each fence is journaled before its claim is granted"
+        assert len(commits) < 30
+        found = await test.ask(REGISTRY, Lookup(name="name-299"), Found)
+        assert found.address is not None

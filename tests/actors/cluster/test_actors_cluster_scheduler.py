@@ -22,11 +22,12 @@ from actors.cluster.messages import (
     StopFleet,
     SubmitJob,
 )
-from actors.cluster.scheduler import Scheduler
+from actors.cluster.scheduler import MembersAre, Scheduler
 from actors.cluster.seeding import StepTimes
 from configs import load
 from configs.schema import Config
 from supervisor import Actor, Address, Message, Refused, handles
+from supervisor.journal import Journal
 from supervisor.testing import TestSystem
 
 INVENTORY = Inventory(hostname="h", cores=1, memory_bytes=1)
@@ -249,3 +250,29 @@ async def test_a_failed_job_may_be_submitted_again_and_keeps_its_plan(tmp_path: 
         assert (status.state, status.reason) == ("failed", "disk full")
         assert (await world.submit()).state == "running"
         assert await world.plan(4, None) == planned
+
+
+async def test_hosts_that_join_in_one_moment_share_commits_and_each_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commits: list[MembersAre] = []
+    snapshot = Journal.snapshot
+
+    async def counted(journal: Journal, state: Message) -> int:
+        if isinstance(state, MembersAre):
+            commits.append(state)
+        return await snapshot(journal, state)
+
+    monkeypatch.setattr(Journal, "snapshot", counted)
+    async with TestSystem(tmp_path) as test:
+        world = World(test)
+        world.control()
+        await world.submit()
+        names = [f"spot-{number}" for number in range(100)]
+        agents = [test.spawn(f"{name}/agent", Idle) for name in names]
+        works = await asyncio.gather(*[world.hello(*pair) for pair in zip(names, agents, strict=True)])
+        assert all(work.job == job("run") for work in works)
+        assert set(commits[-1].roles) == set(names), "whoever was answered is journaled"
+        assert len(commits) < 20
+        await until(lambda: len(world.seen) == len(names))
+        assert sorted(world.seen) == sorted((name, "joined") for name in names)
