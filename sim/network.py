@@ -62,7 +62,7 @@ class SimNet:
         self._seed = rng.getrandbits(64)
         self._rng = random.Random(f"{self._seed}/deaths")
         self.map = NetMap(self._seed, profile or Profile())
-        self._stations: dict[tuple[asyncio.AbstractEventLoop, str], Station] = {}
+        self._stations: dict[asyncio.AbstractEventLoop, dict[str, Station]] = {}  # by host
         self._pipes = 0
         self._numbers = 0
 
@@ -108,9 +108,10 @@ class SimNet:
 
     def station(self, process: asyncio.AbstractEventLoop, host: str, name: str) -> Station:
         """The place of a process on the network."""
-        station = self._stations.get((process, host))
+        there = self._stations.setdefault(process, {})
+        station = there.get(host)
         if station is None:
-            station = self._stations[process, host] = Station(process, self.map.hosts[host], name)
+            station = there[host] = Station(process, self.map.hosts[host], name)
             if isinstance(process, ProcessLoop):
                 process.at_death(lambda: self.process_died(process))
                 process.at_freeze(lambda frozen: self._freeze(process, frozen))
@@ -118,9 +119,8 @@ class SimNet:
 
     def process_died(self, process: asyncio.AbstractEventLoop) -> None:
         """SIGKILL: its connections break at once, nobody listens at its ports. A second call does nothing."""
-        for station in self._of_process(process):
+        for station in self._stations.pop(process, {}).values():
             self._note("process died", station.name)
-            del self._stations[process, station.host.name]
             station.alive = False
             for socket in list(station.sockets):
                 socket.died()
@@ -142,8 +142,8 @@ class SimNet:
         host.up = False
         for path in self.map.of_host(host):
             self._refresh(path)
-        for (process, _), station in list(self._stations.items()):
-            if station.host is host:
+        for process, there in list(self._stations.items()):
+            if name in there:
                 self.process_died(process)
 
     def host_back(self, name: str) -> None:
@@ -231,14 +231,11 @@ class SimNet:
         return End.RESET if self._rng.random() < ABRUPT else End.CLOSED
 
     def _freeze(self, process: asyncio.AbstractEventLoop, frozen: bool) -> None:
-        for station in self._of_process(process):
+        for station in self._stations.get(process, {}).values():
             station.frozen = frozen
             for socket in list(station.sockets):
                 for flow in socket.outs():
                     flow.watch()
-
-    def _of_process(self, process: asyncio.AbstractEventLoop) -> list[Station]:
-        return [station for (loop, _), station in self._stations.items() if loop is process]
 
     def _refresh(self, path: Path) -> None:
         blocked = path.cut or not (path.source.up and path.target.up)

@@ -22,6 +22,7 @@ class NetMap:
     def __init__(self, seed: int, profile: Profile) -> None:
         self.hosts: dict[str, Host] = {}
         self.paths: dict[tuple[str, str], Path] = {}
+        self._of_host: dict[str, list[Path]] = {}  # to it and from it, the oldest first
         self._seed = seed
         self._profile = profile
         self._by_address: dict[str, Host] = {}
@@ -33,6 +34,7 @@ class NetMap:
         address = f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
         host = Host(name, address, FIRST_PORT, egress_bytes_s, ingress_bytes_s)
         self.hosts[name] = self._by_address[address] = host
+        self._of_host[name] = []
         return address
 
     def path(self, source: str, target: str) -> Path:
@@ -41,12 +43,15 @@ class NetMap:
         if path is None:
             profile = WITHIN_HOST if source == target else self._profile
             rng = random.Random(f"{self._seed}/{source}/{target}")
-            path = self.paths[source, target] = Path(self.hosts[source], self.hosts[target], profile, rng)
+            path = Path(self.hosts[source], self.hosts[target], profile, rng)
+            self.paths[source, target] = path
+            for name in dict.fromkeys((source, target)):
+                self._of_host[name].append(path)
         return path
 
     def of_host(self, host: Host) -> list[Path]:
         """Every path to it and from it that was used so far."""
-        return [path for path in self.paths.values() if host in (path.source, path.target)]
+        return list(self._of_host[host.name])
 
     def paths_to(self, station: Station, endpoint: str) -> tuple[Path, Path] | None:
         """There and back; None when no host has that address."""

@@ -29,7 +29,7 @@ class Belongings:
 
     def __init__(self, cell: Cell) -> None:
         self._cell = cell
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: dict[asyncio.Task[None], None] = {}  # the oldest first
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._last_timer = 0
         self._closers: list[Callable[[], Coroutine[object, object, None]]] = []
@@ -40,7 +40,7 @@ class Belongings:
         context.run(IN_HAND.set, None)
         name = f"{self._cell.address.name}: {what}"
         task = asyncio.get_running_loop().create_task(work, name=name, context=context)
-        self._tasks.append(task)
+        self._tasks[task] = None
         task.add_done_callback(self._background_done)
         return task
 
@@ -80,7 +80,7 @@ class Belongings:
             finish(close())
 
     def _background_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.remove(task)
+        del self._tasks[task]
         if not task.cancelled() and isinstance(problem := task.exception(), Exception):
             self._cell.crash(problem)
 

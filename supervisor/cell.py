@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["IN_HAND", "Cell", "lane_of"]
 
 TURN_MESSAGES = 128  # handled in one turn of the loop by one actor, so that others get theirs
+FEWEST_DEFERRED = 16  # answers to come that are kept before those that came are let go of
 
 _DONE = Done()
 
@@ -42,6 +43,7 @@ class Cell:
         "_idle",
         "_main",
         "_on_exit",
+        "_prune_at",
         "_started",
         "_stopping",
         "_system",
@@ -87,6 +89,7 @@ class Cell:
         self._started: asyncio.Future[None] | None = None
         self._belongings: Belongings | None = None
         self._deferred: list[Deferred] | None = None
+        self._prune_at = FEWEST_DEFERRED
         self._main: asyncio.Task[None] | None = None
         self._idle = False  # a message must wake it
         self._stopping = False
@@ -263,7 +266,11 @@ class Cell:
     def _reply(self, delivery: Delivery, reply: Message | Deferred | None) -> None:
         if isinstance(reply, Deferred):
             reply.bind(delivery.answer)
-            self._deferred = [waiting for waiting in self._deferred or () if not waiting.answered]
+            if self._deferred is None:
+                self._deferred = []
+            elif len(self._deferred) >= self._prune_at:  # in proportion to those that still wait
+                self._deferred = [waiting for waiting in self._deferred if not waiting.answered]
+                self._prune_at = max(2 * len(self._deferred), FEWEST_DEFERRED)
             self._deferred.append(reply)
         else:
             _answer(delivery, _DONE if reply is None else reply)
