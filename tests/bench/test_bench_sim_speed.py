@@ -1,0 +1,26 @@
+"""What a simulated instance costs does not grow with the cluster, counted in callbacks: seconds would measure
+the machine."""
+
+from pathlib import Path
+
+from bench.sim_speed import Speed, measure, rlboost
+from bench.sim_speed_figure import NAME, Point, write
+
+GROWS_BY = 1.2
+
+
+def cluster_of(instances: int) -> Speed:
+    """A few seconds of RLBoost's job, soon after its hosts have joined."""
+    return measure("growth", rlboost(instances, boot_s=1.0), instances, from_s=20.0, window_s=6.0)
+
+
+def test_an_instance_takes_no_more_callbacks_in_a_cluster_of_32_than_in_one_of_8() -> None:
+    small, large = cluster_of(8), cluster_of(32)
+    assert large.turns > 1.5 * small.turns, "there are four times as many instances, and they do something"
+    assert large.instance_turns <= GROWS_BY * small.instance_turns
+
+
+def test_the_curve_is_drawn(tmp_path: Path) -> None:
+    file = write([Point(8, 300.0, 0.4, 50.0), Point(32, 70.0, 0.5, 51.0)], 300.0, 8, tmp_path)
+    assert file == tmp_path / NAME
+    assert file.stat().st_size > 1000
