@@ -19,7 +19,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -80,7 +79,6 @@ class Waits:
         self.expired: deque[ExpiredWait] = deque(maxlen=MAX_EXPIRED)
         self.unlisted = 0
         self._waits: dict[int, Wait] = {}  # in the order of their beginning
-        self._soonest_s = math.inf  # no deadline is before this
         self._said_at_s = 0.0
         self._said = 0
         self._unsaid = 0
@@ -92,7 +90,6 @@ class Waits:
         """Enter a wait; whoever began it must `end` it. `what` is a few words without numbers (it is counted
         by them), `on` names whom it is on."""
         wait = Wait(who, what, on, _now(), deadline, renew_s)
-        self._soonest_s = min(self._soonest_s, deadline.at_s)
         if len(self._waits) < MAX_WAITS:
             self._waits[id(wait)] = wait
         else:
@@ -123,18 +120,12 @@ class Waits:
 
     def sweep(self, now: float) -> None:
         """Turn what passed its deadline unnoticed into events; called once a beat."""
-        if now < self._soonest_s:
-            return
         for wait in [wait for wait in self._waits.values() if wait.deadline.passed(now)]:
             if wait.renew_s:
                 self._passed(wait, now)
                 wait.deadline = Deadline.after(wait.renew_s, now)
             elif not wait.expired:
                 self._passed(wait, now)  # said once, here or by its owner; it stays listed until it ends
-        self._soonest_s = min(
-            (it.deadline.at_s for it in self._waits.values() if not it.expired or it.renew_s),
-            default=math.inf,
-        )
 
     def snapshot(self, limit: int = MAX_WAITS) -> list[WaitState]:
         """Every wait now, the oldest first; at most `limit`."""
