@@ -1,9 +1,11 @@
 """Availability traces as faults: one `Stay` for each time that a host was on offer, and back again.
 
 Owns the two translations. Pure. The format of traces is `configs.trace`; the real ones are cut and made
-faster here, because a simulated job of minutes should see what a cloud does in hours.
+faster here, because a simulated job of minutes should see what a cloud does in hours, and thinned, because a
+few hosts should see what befalls dozens.
 """
 
+import heapq
 import math
 from collections.abc import Iterable
 
@@ -18,11 +20,15 @@ SHORTEST_S = 0.001  # of a stay, and of a notice
 def stays(trace: Trace, *, from_s: float, for_s: float, speed: float, hosts: int) -> tuple[Stay, ...]:
     """The stays of `for_s` seconds of a trace from `from_s` on, `speed` times as fast.
 
-    hosts: how many of the trace's instances are used; the first by name, so the choice is always the same.
+    hosts: so many are on offer at a time, at most. Of a larger fleet those are taken that come first, and of
+    those that come together the ones that go first: a few hosts see much of what befell many.
     """
     if speed <= 0 or for_s <= 0:
         raise ValueError(f"speed {speed:g} and for_s {for_s:g} must be above 0")
-    names = sorted({event.instance for event in trace.events})[:hosts]
+    return _thinned(_all_stays(trace, from_s, for_s, speed), hosts)
+
+
+def _all_stays(trace: Trace, from_s: float, for_s: float, speed: float) -> list[Stay]:
     begun: dict[str, float] = {}
     noticed: dict[str, float] = {}
     found: list[Stay] = []
@@ -36,8 +42,6 @@ def stays(trace: Trace, *, from_s: float, for_s: float, speed: float, hosts: int
             found.append(Stay(host=name, at_s=(start_s - from_s) / speed, for_s=length_s, notice_s=told_s))
 
     for event in trace.events:
-        if event.instance not in names:
-            continue
         if event.event is Event.ADD:
             begun[event.instance] = event.t_s
         elif event.event is Event.NOTICE:
@@ -46,7 +50,20 @@ def stays(trace: Trace, *, from_s: float, for_s: float, speed: float, hosts: int
             stay(event.instance, event.t_s)
     for name in sorted(begun):
         stay(name, from_s + LAST_S * speed)
-    return tuple(sorted(found, key=lambda it: (it.at_s, it.host)))
+    return found
+
+
+def _thinned(found: Iterable[Stay], hosts: int) -> tuple[Stay, ...]:
+    """In order, never more than `hosts` at a time."""
+    taken: list[Stay] = []
+    ends_s: list[float] = []
+    for stay in sorted(found, key=lambda it: (it.at_s, it.over_s, it.host)):
+        while ends_s and ends_s[0] <= stay.at_s:
+            heapq.heappop(ends_s)
+        if len(ends_s) < hosts:
+            heapq.heappush(ends_s, stay.over_s)
+            taken.append(stay)
+    return tuple(sorted(taken, key=lambda it: (it.at_s, it.host)))
 
 
 def as_trace(faults: Iterable[AnyFault], name: str) -> Trace | None:

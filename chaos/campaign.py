@@ -46,7 +46,7 @@ async def campaign(
     """Run these seeds. source: the campaign's name or file, for the workers. `runs` has what is over, also of
     a campaign that is cancelled."""
     began_s = time.monotonic()
-    orders = [Order(campaign=source, seed=seed) for seed in seeds]
+    orders = [Order(campaign=source, seed=seed, availability=loaded.availability) for seed in seeds]
     async with aclosing(run_all(orders, count=workers, run_s=loaded.campaign.run_s)) as answers:
         async for told in answers:
             runs.append(told)
@@ -68,7 +68,10 @@ def minimal(loaded: Loaded, source: str, broken: RunTold, *, mutation: str = "")
     with asyncio.Runner() as runner:
 
         def fails(faults: Sequence[AnyFault]) -> bool:
-            order = Order(campaign=source, seed=broken.seed, schedule=drawn.with_faults(faults))
+            schedule = drawn.with_faults(faults)
+            order = Order(
+                campaign=source, seed=broken.seed, schedule=schedule, availability=loaded.availability
+            )
             told = runner.run(worker.ask(order))
             return any(found.check == check for found in told.broken)
 

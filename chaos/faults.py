@@ -29,6 +29,8 @@ ScorerFault = Literal["hang", "crash", "lie"]
 FROZEN_DEAD_S = 10.0
 """A process that is silent for longer was given up by its peers (`liveness.dead_s` is 5 s, twice that is
 safe)."""
+STAY = "stay"
+"""The kind that is not drawn but cut out of availability traces: see `Stay`."""
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
@@ -231,7 +233,7 @@ class RestartStorm(Fault, frozen=True, kw_only=True, tag="restart_storm"):
         return self.at_s + self.kills * self.every_s
 
 
-class Stay(Fault, frozen=True, kw_only=True, tag="stay"):
+class Stay(Fault, frozen=True, kw_only=True, tag=STAY):
     """A preemptible host is on offer from `at_s` on, for `for_s`; with `notice_s` it is told that long before
     its end, else it vanishes. An availability trace is a set of these: where there is one, preemptible hosts
     come and go by it alone. Its clock is the trace's, which begins with the first step."""

@@ -69,6 +69,7 @@ class Observer:
     def begin(self) -> None:
         """From now on."""
         self._cluster.watch(self._seen)
+        self._cluster.cloud.on_withdrawn = self.recoveries.withdrawn
         for host in self._cluster.hosts.values():
             host.disk.on_commit = partial(self._commit, host)
         self._cluster.loop.call_later(LOOK_S, self._look_again)

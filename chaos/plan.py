@@ -4,7 +4,7 @@ Owns the TOML of `configs/campaigns/*.toml` and its refusals. Runs nothing (`cam
 """
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -14,10 +14,10 @@ from msgspec import Meta
 from chaos.bounds import Bounds, bounds_of
 from chaos.coverage import unknown
 from chaos.drawing import Terrain
-from chaos.faults import KINDS
+from chaos.faults import KINDS, STAY
 from chaos.schedule import Schedule
 from chaos.swarm import Options, draw
-from configs import trace
+from chaos.traces import read_all
 from configs.load import PRESETS, ConfigError, from_tree
 from configs.schema import Config
 from configs.trace import Trace, TraceError
@@ -42,7 +42,8 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         run_s: wall seconds of one run; beyond it the run hangs, which is a violation too.
         settings: those of the job (`configs.schema`), by section.
         terrain, options: what is drawn from. bounds: none given: what the settings can bear.
-        traces: availability traces (CSV files, relative to the campaign's file) of which pieces are replayed.
+        traces: availability traces (CSV files, or folders of them, relative to the campaign's file) of which
+            pieces are replayed.
         paths: recovery paths that the campaign must take.
         faults: kinds of faults that must fire; none named: all that the options have on.
     """
@@ -62,17 +63,18 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def wanted_faults(self) -> tuple[str, ...]:
         """Kinds that must fire at least once for the campaign to be valid."""
-        drawn = tuple(kind for kind in KINDS if kind != "stay" or self.traces)
+        drawn = tuple(kind for kind in KINDS if kind != STAY or self.traces)
         return self.faults or self.options.kinds or drawn
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
-    """A campaign with what it names: its settings, checked, and its traces, read."""
+    """A campaign with what it names: its settings, checked, and its traces, read. availability: of `load`."""
 
     name: str
     campaign: Campaign
     config: Config
     traces: Mapping[str, Trace]
+    availability: tuple[str, ...] = ()
 
     def schedule(self, seed: int) -> Schedule:
         """What is broken in the run of this seed."""
@@ -80,8 +82,9 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
         return draw(seed, self.campaign.terrain, self.campaign.options, bounds, self.traces)
 
 
-def load(name: str) -> Loaded:
-    """The campaign of that name, or in that file. Raises BadCampaign."""
+def load(name: str, availability: Sequence[str] = ()) -> Loaded:
+    """The campaign of that name, or in that file. availability: traces that every run follows instead of the
+    campaign's own (files, or folders of them). Raises BadCampaign."""
     file = _find(name)
     try:
         campaign = msgspec.convert(tomllib.loads(file.read_text(encoding="utf-8")), Campaign)
@@ -95,6 +98,9 @@ def load(name: str) -> Loaded:
         raise BadCampaign(f"{file}: not valid TOML: {problem}") from problem
     except msgspec.ValidationError as problem:
         raise BadCampaign(f"{file}: {problem}") from problem
+    base = file.parent
+    if availability:
+        campaign, base = _following(campaign, availability, str(file)), Path.cwd()
     if missing := unknown(campaign.paths):
         raise BadCampaign(f"{file}: paths: there is no recovery path {missing[0]}; see docs/chaos.md")
     if missing := sorted(set(campaign.faults) - KINDS.keys()):
@@ -102,10 +108,27 @@ def load(name: str) -> Loaded:
     parse_seeds(campaign.seeds, str(file))
     try:
         config = from_tree(campaign.settings, f"{file}: settings")
-        traces = {Path(path).stem: trace.read(file.parent / path) for path in campaign.traces}
+        traces = read_all(campaign.traces, base)
     except (ConfigError, TraceError) as problem:
         raise BadCampaign(str(problem)) from problem
-    return Loaded(name=file.stem, campaign=campaign, config=config, traces=traces)
+    return Loaded(
+        name=file.stem, campaign=campaign, config=config, traces=traces, availability=tuple(availability)
+    )
+
+
+def _following(campaign: Campaign, availability: Sequence[str], where: str) -> Campaign:
+    """The same with these traces, in every run: whoever names them wants to see them. Raises BadCampaign."""
+    if not campaign.terrain.preemptible:
+        raise BadCampaign(
+            f"{where}: has no preemptible hosts (terrain.preemptible) that could follow a trace"
+        )
+    options = msgspec.structs.replace(campaign.options, trace_share=1.0)
+    if options.kinds and STAY not in options.kinds:
+        options = msgspec.structs.replace(options, kinds=(*options.kinds, STAY))
+    faults = campaign.faults
+    if faults and STAY not in faults:
+        faults = (*faults, STAY)
+    return msgspec.structs.replace(campaign, traces=tuple(availability), options=options, faults=faults)
 
 
 def names() -> list[str]:

@@ -7,7 +7,7 @@ so they are read again and again, and the last reading of each life stands.
 from collections import Counter
 from collections.abc import Mapping
 
-from actors.cluster.messages import NodeSeen
+from actors.cluster.messages import NodeSeen, PreemptionNotice
 from actors.cluster.state_manager import Rewound
 from actors.rollout.events import TicketsRevoked
 from actors.rollout.messages import Dispatch, Groups, RegisterInstance, TakeGroups, Withdrawn
@@ -15,6 +15,7 @@ from chaos.invariants.facts import Committed, Said
 from supervisor.system_messages import LeaseGranted, SystemState
 from supervisor.vitals import Recovery
 
+PROVIDER = "cluster/provider"
 LINKS = ("resent", "duplicates", "gaps")
 FIGURES: Mapping[str, str] = {
     "frames_twice": "streams.duplicates",
@@ -44,9 +45,12 @@ STRATEGIES = ("one_for_one", "one_for_all", "rest_for_one")
 
 
 class Recoveries:
-    """See the module. `process` names one life of one process."""
+    """See the module. `process` names one life of one process. `stays`: how many a trace ended: of hosts that
+    it took away, and of hosts that it gave notice, each once."""
 
     def __init__(self) -> None:
+        self.stays = 0
+        self._noticed: set[str] = set()  # hosts whose stay was counted by its notice
         self._read: dict[tuple[str, ...], int] = {}  # what was read last, by whose count it is
         self._seen: Counter[str] = Counter()
         self._takers: dict[str, set[int]] = {}
@@ -93,6 +97,10 @@ class Recoveries:
                 life = (message.instance, message.worker.incarnation)
                 self._seen["workers.registered_again"] += life in self._registered
                 self._registered.add(life)
+            case PreemptionNotice() if fact.direction == "in" and fact.source.startswith(PROVIDER):
+                host = fact.process.partition("/")[0]
+                self.stays += host not in self._noticed
+                self._noticed.add(host)
             case LeaseGranted() if fact.direction != "in":
                 self._seen["names.superseded"] += len(message.superseded)
             case _:
@@ -105,6 +113,11 @@ class Recoveries:
                 self._seen["steps.rewound"] += 1
             elif isinstance(message, TicketsRevoked):
                 self._seen["requests.revoked"] += len(message.tickets)
+
+    def withdrawn(self, host: str) -> None:
+        """The provider took a host away that was up, as its trace says."""
+        self.stays += host not in self._noticed
+        self._noticed.discard(host)
 
     def gave_up(self) -> None:
         """A supervisor failed upward, and its process with it."""

@@ -11,7 +11,7 @@ import msgspec
 from actors.training.records import Step
 from chaos.apply_sim import Faults
 from chaos.availability import as_trace
-from chaos.faults import Stay
+from chaos.faults import STAY
 from chaos.invariants.catalogue import jury_of
 from chaos.invariants.facts import Ending
 from chaos.observe_sim import Observer, acknowledgements
@@ -28,7 +28,6 @@ from sim.models.lengths import LengthLaw
 from sim.models.plant import Plant
 from sim.models.rig import Rig
 from sim.models.shapes import model_shape
-from sim.outcome import Outcome
 from sim.setting import Setting
 
 STRIDE_S = 1.0
@@ -90,7 +89,8 @@ def run(
     broken = [Broken(check=found.check, at_s=found.at_s, text=found.text) for found in jury.found]
     if spins:
         broken.insert(0, Broken(check="I8", at_s=cluster.loop.now_s, text=spins))
-    _count_stays(faults, drawn, outcome)
+    if observer.recoveries.stays:
+        faults.fired[STAY] = observer.recoveries.stays
     return RunTold(
         seed=seed,
         trace_hash=outcome.trace_hash,
@@ -131,16 +131,3 @@ def plant() -> Plant:
     """A small model on slow machines: a step takes several virtual seconds and few events, so faults meet it
     in the middle of its work. Its tokens depend on its weights, so that a wrong version is seen in them."""
     return Plant(model_shape("qwen3-0_6b"), LENGTHS, token_scale=TOKEN_SCALE, tokens_follow_weights=True)
-
-
-def _count_stays(faults: Faults, schedule: Schedule, outcome: Outcome) -> None:
-    """A stay has fired when its host had joined and was gone again."""
-    planned = {fault.host for fault in schedule.faults if isinstance(fault, Stay)}
-    joined: set[str] = set()
-    for record in outcome.history:
-        name, event = getattr(record, "node", ""), getattr(record, "event", "")
-        if name in planned and event == "joined":
-            joined.add(name)
-        elif name in joined and event in ("killed", "left"):
-            joined.discard(name)
-            faults.fired["stay"] += 1

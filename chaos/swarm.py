@@ -16,8 +16,8 @@ from msgspec import Meta
 
 from chaos.availability import stays
 from chaos.bounds import Bounds, bearable
-from chaos.drawing import Drawer, Terrain
-from chaos.faults import KINDS, AnyFault
+from chaos.drawing import NOTICES_S, Drawer, Terrain
+from chaos.faults import KINDS, STAY, AnyFault, Stay
 from chaos.schedule import Schedule
 from configs.trace import Trace
 
@@ -78,7 +78,7 @@ def draw(
         faults.append(drawer.fault(rng.choice(on), round(at_s, 3)))
         at_s += rng.expovariate(1 / gap_s)
     faults = bearable((fault for fault in faults if fault.over_s <= options.horizon_s), bounds)
-    wanted = not options.kinds or "stay" in options.kinds
+    wanted = not options.kinds or STAY in options.kinds
     if traces and wanted and terrain.preemptible and rng.random() < options.trace_share:
         faults += _stays(random.Random(f"{seed}/trace"), terrain, options, traces)
     return Schedule(seed=seed).with_faults(faults)
@@ -92,4 +92,11 @@ def _stays(
     speed = rng.choice(SPEEDS)
     length_s = options.horizon_s * speed
     from_s = rng.uniform(0.0, max(trace.end_s - length_s, 0.0))
-    return list(stays(trace, from_s=from_s, for_s=length_s, speed=speed, hosts=terrain.preemptible))
+    found = stays(trace, from_s=from_s, for_s=length_s, speed=speed, hosts=terrain.preemptible)
+    return [_told(rng, stay) for stay in found]
+
+
+def _told(rng: random.Random, stay: Stay) -> Stay:
+    """Traces seldom say whether a host got notice; clouds give the same ones as `Notice` draws."""
+    notice_s = rng.choice(NOTICES_S)
+    return stay if stay.notice_s else msgspec.structs.replace(stay, notice_s=min(notice_s, stay.for_s))

@@ -29,18 +29,19 @@ def _serve() -> int:
     import msgspec
 
     from chaos.orders import Order
-    from chaos.plan import load
+    from chaos.plan import Loaded, load
     from chaos.sim_run import run
 
     logging.disable(logging.CRITICAL)  # a thousand runs say the same things; a replay shows them
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever prints must not stand among the answers
-    loaded = {}
+    loaded: dict[tuple[str, tuple[str, ...]], Loaded] = {}
     for line in sys.stdin.buffer:
         order = msgspec.json.decode(line, type=Order)
-        if order.campaign not in loaded:
-            loaded[order.campaign] = load(order.campaign)
-        told = run(loaded[order.campaign], order.seed, order.schedule)
+        key = order.campaign, order.availability
+        if key not in loaded:
+            loaded[key] = load(*key)
+        told = run(loaded[key], order.seed, order.schedule)
         answers.write(msgspec.json.encode(told) + b"\n")
     return 0
 

@@ -128,6 +128,25 @@ def parse(text: str, name: str) -> Trace:
     return Trace(name, tuple(events))
 
 
+def with_notice(trace: Trace, notice_s: float) -> Trace:
+    """The same where each instance gets notice so long before its removal (as soon as it is added, where it
+    does not stay that long). notice_s: 0 gives none at all; notices of the trace itself are left out."""
+    added: dict[str, tuple[float, float]] = {}
+    placed: list[tuple[float, float, TraceEvent]] = []  # time, place among those of one moment, event
+    for number, event in enumerate(trace.events):
+        if event.event is Event.NOTICE:
+            continue
+        placed.append((event.t_s, number, event))
+        if event.event is Event.ADD:
+            added[event.instance] = event.t_s, number
+        elif notice_s > 0:
+            add_s, after = added[event.instance]
+            told_s = max(event.t_s - notice_s, add_s)
+            place = after + 0.5 if told_s == add_s else number - 0.5
+            placed.append((told_s, place, TraceEvent(told_s, Event.NOTICE, event.instance)))
+    return Trace(trace.name, tuple(event for _, _, event in sorted(placed, key=lambda it: it[:2])))
+
+
 class _Checker:
     """Takes rows in order and remembers what each instance went through."""
 

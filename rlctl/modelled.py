@@ -21,7 +21,7 @@ from sim.models.rig import Rig
 from sim.models.scorer import ScorerLaw
 from sim.models.shapes import ModelShape, UnknownModel, model_shape
 from sim.network_path import Profile
-from sim.setting import Paces, Setting
+from sim.setting import Paces, Setting, refuse_hosts
 
 _RIG = re.compile(r"(?P<name>[a-z0-9_]+?)(?:x(?P<devices>\d+))?(?::tp(?P<tp>\d+))?")
 VOCABULARY = 128
@@ -37,7 +37,8 @@ class Words:
         lengths: `MEDIAN,SIGMA,CORRELATION` of responses, in tokens of the model.
         token_scale, frame_rows: see `sim.models.batching`.
         gbit_s: of each host's network card. boot_s: of a machine, up to twice that of a preemptible one.
-        hours: virtual, at most.
+        hours: virtual, at most. notice_s: that long before a trace takes a host away it is told; None: as the
+            trace says.
     """
 
     model: str = ""
@@ -49,6 +50,7 @@ class Words:
     gbit_s: float = 10.0
     boot_s: float = 1.0
     hours: float = 24.0
+    notice_s: float | None = None
 
 
 def setting_of(config: Config, words: Words) -> Setting:
@@ -77,7 +79,7 @@ def setting_of(config: Config, words: Words) -> Setting:
         plant=plant,
         reserved=reserved,
         preemptible=preemptible,
-        trace=_trace(config.fleet.trace),
+        trace=_trace(config.fleet.trace, words.notice_s),
         deadline_s=words.hours * 3600,
         link=Profile(),
         egress_bytes_s=words.gbit_s * 1e9 / 8,
@@ -123,8 +125,12 @@ def _lengths(text: str, limit: int) -> LengthLaw:
         raise ValueError(f"--lengths {text}: expected MEDIAN,SIGMA,CORRELATION: {problem}") from problem
 
 
-def _trace(path: str) -> Trace | None:
+def _trace(path: str, notice_s: float | None) -> Trace | None:
     try:
-        return trace.read(path) if path else None
+        if not path:
+            return None
+        found = trace.read(path)
+        refuse_hosts(found)
+        return found if notice_s is None else trace.with_notice(found, notice_s)
     except TraceError as problem:
         raise usage(str(problem)) from problem

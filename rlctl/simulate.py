@@ -6,7 +6,7 @@ computed until then is kept. The figures are `what_if`'s, the page `simulate_pag
 
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import FrameType
@@ -15,7 +15,7 @@ import msgspec
 
 from actors.training.records import AnyRecord, Step
 from configs.schema import Config
-from rlctl.what_if import Figures, figures_of
+from rlctl.what_if import Figures, figures_of, in_model_tokens
 from sim.cluster import SimCluster
 from sim.outcome import Outcome
 from sim.setting import Setting
@@ -27,10 +27,12 @@ FASTER, SLOWER = 2.0, 0.5
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, tag="progress", tag_field="kind"):
-    """How far a run is. virtual_s: seconds of the cluster; wall_s: those that it took; left_s: wall seconds
-    to the end of this run, None before its first step ended."""
+    """How far a run is, the `number`-th of `runs`. virtual_s: seconds of the cluster; wall_s: those that it
+    took; left_s: wall seconds to the end of this run, None before its first step ended."""
 
     run: str
+    number: int
+    runs: int
     step: int
     steps: int
     virtual_s: float
@@ -40,10 +42,11 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, tag="progress", tag_fi
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """One run: what it left behind, and its figures."""
+    """One run: what it left behind, its history in tokens of the modelled model, and its figures."""
 
     name: str
     outcome: Outcome
+    records: list[AnyRecord]
     figures: Figures
 
 
@@ -79,8 +82,25 @@ def baseline_of(setting: Setting) -> Setting:
     return replace(setting, config=msgspec.convert(tree, Config), trace=None)
 
 
+def simulate_all(
+    settings: Mapping[str, Setting], stop: Stop, tell: Callable[[Progress], None]
+) -> list[Simulated]:
+    """Each of them, in order; those that a user did not wait for are left out."""
+    done: list[Simulated] = []
+    for number, (name, setting) in enumerate(settings.items(), 1):
+        if not stop.asked:
+            done.append(simulate(name, setting, stop, tell, number=number, runs=len(settings)))
+    return done
+
+
 def simulate(
-    name: str, setting: Setting, stop: Stop, tell: Callable[[Progress], None], *, token_scale: int = 1
+    name: str,
+    setting: Setting,
+    stop: Stop,
+    tell: Callable[[Progress], None],
+    *,
+    number: int = 1,
+    runs: int = 1,
 ) -> Simulated:
     """One run, to its end, its virtual deadline, or the user's word."""
     cluster = SimCluster(setting)
@@ -92,29 +112,28 @@ def simulate(
         over = cluster.advance(min(cluster.loop.now_s + piece_s, setting.deadline_s))
         took_s = time.perf_counter() - piece_began_s
         piece_s *= FASTER if took_s < PIECE_WALL_S / 2 else SLOWER if took_s > PIECE_WALL_S * 2 else 1.0
-        tell(progress_of(name, cluster, time.perf_counter() - began_s))
+        tell(progress_of(name, cluster, time.perf_counter() - began_s, number, runs))
     outcome = cluster.finish(stopped=stop.asked and not over)
-    return Simulated(name, outcome, figures_of(outcome.history, setting.config, token_scale=token_scale))
+    records = in_model_tokens(outcome.history, setting.plant.token_scale)
+    return Simulated(name, outcome, records, figures_of(records, setting.config))
 
 
-def progress_of(name: str, cluster: SimCluster, wall_s: float) -> Progress:
-    """How far it is; the time that is left follows from the time since the first step ended."""
-    ends = [record.t_s for record in cluster.history if isinstance(record, Step)]
-    steps = cluster.setting.config.job.steps
+def progress_of(name: str, cluster: SimCluster, wall_s: float, number: int = 1, runs: int = 1) -> Progress:
+    """How far it is; the time that is left follows from the steps that have ended."""
+    ended = [record for record in cluster.history if isinstance(record, Step)]
+    steps, now_s = cluster.setting.config.job.steps, cluster.loop.now_s
     left_s = None
-    if ends and cluster.loop.now_s > 0:
-        step_s = ends[-1] / len(ends)
-        left_s = (steps - len(ends)) * step_s * wall_s / cluster.loop.now_s
+    if ended and now_s > 0:
+        step_s = sum(step.step_s for step in ended) / len(ended)
+        virtual_left_s = (steps - len(ended)) * step_s - (now_s - ended[-1].t_s)
+        left_s = max(virtual_left_s, 0.0) * wall_s / now_s
     return Progress(
         run=name,
-        step=len(ends),
+        number=number,
+        runs=runs,
+        step=len(ended),
         steps=steps,
-        virtual_s=cluster.loop.now_s,
+        virtual_s=now_s,
         wall_s=wall_s,
         left_s=left_s,
     )
-
-
-def records_of(done: Simulated) -> list[AnyRecord]:
-    """What the plots are made from."""
-    return done.outcome.history

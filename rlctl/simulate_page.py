@@ -1,87 +1,145 @@
 """What a what-if is shown as: a table for the terminal, a page with plots that needs nothing beside it.
 
-Owns words and layout. Pure: figures and histories go in, text comes out. The plots are those of the report.
+Owns words and layout. Pure: figures and histories go in, text comes out. The plots are `what_if_plots`', the
+style is the report's.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from html import escape
 from importlib import resources
+from itertools import pairwise
+from pathlib import Path
 
 from configs.load import dump
 from configs.schema import Config
+from configs.trace import Trace
+from rlctl import what_if_plots as plots
 from rlctl.modelled import Words
-from rlctl.report import plots
-from rlctl.report.model import story_of
+from rlctl.report.model import PREEMPTIBLE, story_of
+from rlctl.report.plots import fleet_plot
 from rlctl.simulate import Simulated
-from rlctl.what_if import Figures, ratio
+from rlctl.what_if import Figures, begin_of, ratio
+from rlctl.what_if_plots import Line, short
 from rlctl.wording import duration
 
 Cell = Callable[[Figures], str]
 UNKNOWN = "–"
+SPARKS = "▁▂▃▄▅▆▇█"
+SPARK_CELLS = 24
 
 ROWS: tuple[tuple[str, Cell], ...] = (
     ("steps", lambda f: f"{f.steps} of {f.steps_planned} in {duration(f.training_s)}"),
     ("tokens trained", lambda f: f"{f.tokens:,}"),
     ("throughput", lambda f: _number(f.tokens_per_s, "tokens/s")),
-    ("a step", lambda f: _seconds(f.parts.step_s if f.parts else None)),
-    ("  seeding", lambda f: _seconds(f.parts.seeding_s if f.parts else None)),
-    ("  waiting", lambda f: _seconds(f.parts.waiting_s if f.parts else None)),
-    ("  training", lambda f: _seconds(f.parts.training_s if f.parts else None)),
-    ("  weights", lambda f: _seconds(f.parts.weights_s if f.parts else None)),
-    ("  other", lambda f: _seconds(f.parts.other_s if f.parts else None)),
-    ("T_seed at the end", lambda f: _seconds(f.t_seed_s)),
-    ("instances in use", lambda f: f"{f.instances:.1f} on average, {f.peak_instances} at most"),
-    ("hosts taken away", lambda f: f"{f.killed} killed, {f.noticed} noticed"),
+    ("a step", lambda f: _seconds(f, f.parts.step_s if f.parts else None)),
+    ("  seeding", lambda f: _seconds(f, f.parts.seeding_s if f.parts else None)),
+    ("  waiting", lambda f: _seconds(f, f.parts.waiting_s if f.parts else None)),
+    ("  training", lambda f: _seconds(f, f.parts.training_s if f.parts else None)),
+    ("  weights", lambda f: _seconds(f, f.parts.weights_s if f.parts else None)),
+    ("  other", lambda f: _seconds(f, f.parts.other_s if f.parts else None)),
+    ("T_seed at the end", lambda f: _t_seed(f)),
+    ("instances in use", lambda f: _instances(f)),
+    ("hosts taken away", lambda f: f"{f.killed} without notice, {f.noticed} with"),
     ("requests migrated", lambda f: f"{f.migrations:,}"),
     ("cost", lambda f: f"{f.cost:.4g} {f.currency}"),
-    ("tokens per money", lambda f: _number(f.tokens_per_unit, f"tokens/{f.currency}")),
+    ("tokens for the money", lambda f: _number(f.tokens_per_unit, f"tokens/{f.currency}")),
 )
-CAPTION = "Modelled, not measured: see docs/simulator.md for what is assumed and what is left out."
+CAPTION = (
+    "Modelled, not measured: docs/simulator.md says what is assumed, how far off it is, what is left out."
+)
+PROGRESS = (
+    "Tokens that all engines generate, the preemptible hosts (vertical lines: one was killed or got notice), "
+    "and the tokens that were trained on. The trace's clock begins with the first step."
+)
+STEPS = (
+    "Seeding: rollout on the training host. Waiting: the trainer idle until enough responses arrived. "
+    "Training: forward, backward, optimizer. Weights: publishing the new version. Alone, a host rolls out, "
+    "then trains."
+)
+SEEDING = (
+    "Algorithm 1 of RLBoost moves the seeding window until the trainer waits as little as the instances do, "
+    "and says how many instances would be enough."
+)
+MONEY = (
+    "From the first step's begin to each step's end, at the prices of the settings; the head costs nothing."
+)
 
 
-def rows_of(config: Config, words: Words, done: Sequence[Simulated]) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What was asked for, as it is told. notes: lines about where figures come from."""
+
+    config: Config
+    words: Words
+    trace: Trace | None
+    notes: Sequence[str] = ()
+
+    @property
+    def machines(self) -> str:
+        """In one line."""
+        prices, words = self.config.prices, self.words
+        each = f"{prices.currency} an hour"
+        return (
+            f"{words.model or 'the model of the settings'}; reserved {words.reserved} at "
+            f"{prices.reserved_per_hour:g} {each}; preemptible {words.preemptible} at "
+            f"{prices.preemptible_per_hour:g} {each}, {self._availability()}"
+        )
+
+    def _availability(self) -> str:
+        most = self.config.fleet.n_prem_max
+        if self.trace is None:
+            return f"{most} of them at any time (no trace)"
+        return f"at most {most} of those that {Path(self.trace.name).name} offers"
+
+
+def rows_of(asked: Asked, done: Sequence[Simulated]) -> list[str]:
     """The table, line by line, and what it comes to."""
-    names = [name for name, _ in ROWS]
-    columns = [[one.name, *[cell(one.figures) for _, cell in ROWS]] for one in done]
+    sparks = _sparks(done)
+    names = [*[name for name, _ in ROWS], *sparks]
+    columns = [
+        [one.name, *[cell(one.figures) for _, cell in ROWS], *[lines[number] for lines in sparks.values()]]
+        for number, one in enumerate(done)
+    ]
     width = max(map(len, names))
     widths = [max(map(len, column)) for column in columns]
-    lines = [f"{config.job.name}: {_machines(words)}", ""]
+    lines = [f"{asked.config.job.name}: {asked.machines}", *asked.notes, ""]
     for index, name in enumerate(["", *names]):
         cells = "  ".join(column[index].ljust(room) for column, room in zip(columns, widths, strict=True))
         lines.append(f"  {name:{width}}  {cells}".rstrip())
-    lines += ["", *_verdicts(done), CAPTION]
+    lines += ["", *verdicts(done), CAPTION]
     return lines
 
 
-def page_of(config: Config, words: Words, done: Sequence[Simulated]) -> str:
+def page_of(asked: Asked, done: Sequence[Simulated]) -> str:
     """The page."""
-    head = "".join(f'<th class="number">{escape(one.name)}</th>' for one in done)
-    rows = "".join(
-        f"<tr><td>{escape(name)}</td>"
-        + "".join(f'<td class="number">{escape(cell(one.figures))}</td>' for one in done)
-        + "</tr>"
-        for name, cell in ROWS
-    )
+    config = asked.config
+    lines = [Line(one.name, story_of(one.records)) for one in done]
     body = [
         '<header><p class="eyebrow">Gleaner · what-if</p>',
-        f'<h1>{escape(config.job.name)}</h1><p class="lead">{escape(_machines(words))}</p>',
-        *[f"<p>{escape(line)}</p>" for line in _verdicts(done)],
+        f'<h1>{escape(config.job.name)}</h1><p class="lead">{escape(_lead(done))}</p>',
+        *[f"<p>{escape(line)}</p>" for line in (asked.machines, *asked.notes)],
+        *[f'<p class="open">{escape(line)}</p>' for line in _unfinished(done)],
         "</header>",
-        f'<div class="scroll"><table><thead><tr><th></th>{head}</tr></thead>',
-        f"<tbody>{rows}</tbody></table></div>",
-        f'<p class="muted">{CAPTION}</p>',
+        _tiles(done),
     ]
-    for one in done:
-        story = story_of(one.outcome.history)
-        body.append(f"<h2>{escape(one.name)}: hosts, throughput and migrations</h2>")
-        body.append(f"<figure>{plots.fleet_plot(story, one.name)}</figure>" if story.samples else "<p>–</p>")
-        if story.steps:
-            body.append(f"<h2>{escape(one.name)}: where the time of a step went</h2>")
-            body.append(f"<figure>{plots.step_time_plot(story, one.name)}</figure>")
-            body.append(f"<h2>{escape(one.name)}: T_seed and instances wished for</h2>")
-            body.append(f"<figure>{plots.seeding_plot(story, one.name)}</figure>")
-    settings = escape(dump(config))
-    body.append(f"<details><summary>Settings</summary><pre>{settings}</pre></details>")
+    if all(line.story.samples for line in lines):
+        body += ["<h2>Throughput and hosts</h2>", _figure(plots.progress_plot(lines, asked.trace), PROGRESS)]
+    if all(line.story.steps for line in lines):
+        body += [
+            "<h2>Where the time of a step goes</h2>",
+            _figure(plots.step_plot(lines), STEPS),
+            "<h2>Seeding</h2>",
+            _figure(plots.seeding_plot(lines[0]), SEEDING),
+            "<h2>Tokens for the money</h2>",
+            _figure(plots.money_plot(lines, config), MONEY),
+        ]
+    body += ["<h2>In figures</h2>", _table(done), f'<p class="muted">{escape(CAPTION)}</p>']
+    for number, line in enumerate(lines):
+        if line.story.samples and any(life.role == PREEMPTIBLE for life in line.story.lives):
+            drawn = _figure(fleet_plot(line.story, f"-{number}"), "")
+            body.append(f"<details><summary>Every host of {escape(line.name)}</summary>{drawn}</details>")
+    body.append(f"<details><summary>Settings</summary><pre>{escape(dump(config))}</pre></details>")
     style = resources.files("rlctl.report").joinpath("style.css").read_text(encoding="utf-8")
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -91,31 +149,126 @@ def page_of(config: Config, words: Words, done: Sequence[Simulated]) -> str:
     )
 
 
-def _machines(words: Words) -> str:
-    model = words.model or "the model of the settings"
-    return f"{model}; reserved {words.reserved}, preemptible {words.preemptible}"
-
-
-def _verdicts(done: Sequence[Simulated]) -> list[str]:
+def verdicts(done: Sequence[Simulated]) -> list[str]:
     """The one run against the other, and what did not end."""
-    lines = [
+    return [*_unfinished(done), *_compared(done)]
+
+
+def _unfinished(done: Sequence[Simulated]) -> list[str]:
+    return [
         f"{one.name}: {one.outcome.ended}, {one.outcome.reason}"
         for one in done
         if one.outcome.ended != "done"
     ]
-    if len(done) > 1:
-        ours, theirs = done[0].figures, done[1].figures
-        faster = ratio(ours.tokens_per_s, theirs.tokens_per_s)
-        cheaper = ratio(ours.tokens_per_unit, theirs.tokens_per_unit)
-        if faster is not None:
-            lines.append(f"{done[0].name} has {faster:.2f} times the throughput of {done[1].name}")
-        if cheaper is not None:
-            lines.append(f"and {cheaper:.2f} times the tokens for the same money")
-    return lines
 
 
-def _seconds(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{value:.2f} s"
+def _compared(done: Sequence[Simulated]) -> list[str]:
+    if len(done) < 2:
+        return []
+    ours, theirs = done[0].figures, done[1].figures
+    faster = ratio(ours.tokens_per_s, theirs.tokens_per_s)
+    cheaper = ratio(ours.tokens_per_unit, theirs.tokens_per_unit)
+    if faster is None or cheaper is None:
+        return []
+    return [
+        f"{done[0].name} has {faster:.2f} times the throughput of {done[1].name}, "
+        f"and {cheaper:.2f} times its tokens for the same money"
+    ]
+
+
+def _lead(done: Sequence[Simulated]) -> str:
+    compared = _compared(done)
+    return f"{compared[0]}." if compared else "One run, and nothing to hold it against."
+
+
+def _tiles(done: Sequence[Simulated]) -> str:
+    """The figures that most come for, each with the other run's below it."""
+    names = ("throughput", "tokens for the money", "a step", "instances in use", "T_seed at the end", "cost")
+    cells = dict(ROWS) | {
+        "throughput": lambda f: UNKNOWN if f.tokens_per_s is None else f"{short(f.tokens_per_s)} tokens/s",
+        "tokens for the money": lambda f: _tokens_per_unit(f),
+        "a step": lambda f: UNKNOWN if f.parts is None else f"{f.parts.step_s:.1f} s",
+    }
+    tiles = []
+    for name in names:
+        value = cells[name](done[0].figures).partition(",")[0]
+        beside = [f"{one.name}: {cells[name](one.figures)}" for one in done[1:]]
+        tiles.append(
+            f"<div><dt>{escape(name)}</dt><dd>{escape(value)}"
+            f"<small>{escape('; '.join(beside))}</small></dd></div>"
+        )
+    return f'<dl class="figures">{"".join(tiles)}</dl>'
+
+
+def _table(done: Sequence[Simulated]) -> str:
+    head = "".join(f'<th class="number">{escape(one.name)}</th>' for one in done)
+    rows = "".join(
+        f"<tr><td>{escape(name)}</td>"
+        + "".join(f'<td class="number">{escape(cell(one.figures))}</td>' for one in done)
+        + "</tr>"
+        for name, cell in ROWS
+    )
+    top = f"<thead><tr><th></th>{head}</tr></thead>"
+    return f'<div class="scroll"><table>{top}<tbody>{rows}</tbody></table></div>'
+
+
+def _figure(drawn: str, caption: str) -> str:
+    told = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
+    return f"<figure>{drawn}{told}</figure>"
+
+
+def _sparks(done: Sequence[Simulated]) -> dict[str, list[str]]:
+    """Rows of small bars over time, on one scale for all runs."""
+    rates, hosts = [], []
+    for one in done:
+        story = story_of(one.records)
+        looks = [look for look in story.samples if look.t_s >= begin_of(story)]
+        rates.append(_binned([look.tokens_per_s for look in looks]))
+        hosts.append(_binned([float(look.preemptible) for look in looks]))
+    return {"tokens/s over time": _spark(rates), "instances over time": _spark(hosts)} if any(rates) else {}
+
+
+def _binned(values: Sequence[float]) -> list[float]:
+    """Means of `SPARK_CELLS` pieces of equal length; fewer, where there are fewer values."""
+    count = min(SPARK_CELLS, len(values))
+    edges = [len(values) * number // count for number in range(count + 1)] if count else []
+    return [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
+
+
+def _spark(series: Sequence[Sequence[float]]) -> list[str]:
+    most = max((value for values in series for value in values), default=0.0)
+    if most <= 0:
+        return ["" for _ in series]
+    top = len(SPARKS) - 1
+    drawn = ["".join(SPARKS[round(value / most * top)] for value in values) for values in series]
+    return [
+        f"{bars} up to {short(max(values, default=0.0))}" for bars, values in zip(drawn, series, strict=True)
+    ]
+
+
+def _t_seed(figures: Figures) -> str:
+    """Alone, a host rolls out to the end: then the window says nothing."""
+    alone = figures.t_seed_s is None or not figures.peak_instances
+    return UNKNOWN if alone else f"{figures.t_seed_s:.2f} s"
+
+
+def _instances(figures: Figures) -> str:
+    if not figures.peak_instances:
+        return "none"
+    return f"{figures.instances:.1f} on average, {figures.peak_instances} at most"
+
+
+def _tokens_per_unit(figures: Figures) -> str:
+    if figures.tokens_per_unit is None:
+        return UNKNOWN
+    return f"{short(figures.tokens_per_unit)} tokens/{figures.currency}"
+
+
+def _seconds(figures: Figures, value: float | None) -> str:
+    if value is None or figures.parts is None:
+        return UNKNOWN
+    whole = figures.parts.step_s
+    return f"{value:.2f} s" if value == whole or not whole else f"{value:.2f} s ({value / whole:.0%})"
 
 
 def _number(value: float | None, unit: str) -> str:

@@ -3,11 +3,11 @@
 Pure: records of a history and prices go in, `Figures` come out. Where they are shown is not known here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from actors.training.records import AnyRecord
+from actors.training.records import AnyRecord, Sample, Step
 from configs.schema import Config
 from rlctl.report.model import PREEMPTIBLE, Story, story_of
 
@@ -56,19 +56,35 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_unit: float | None
 
 
-def figures_of(records: Sequence[AnyRecord], config: Config, *, token_scale: int = 1) -> Figures:
-    """The figures of a run that went on to wherever it is. token_scale: tokens of the modelled model that one
-    recorded token stands for."""
+def in_model_tokens(records: Iterable[AnyRecord], token_scale: int) -> list[AnyRecord]:
+    """The same records in tokens of the modelled model: token_scale of them are one recorded token."""
+    return [_scaled(record, token_scale) for record in records]
+
+
+def _scaled(record: AnyRecord, scale: int) -> AnyRecord:
+    match record:
+        case Sample():
+            return msgspec.structs.replace(
+                record,
+                tokens_collected=record.tokens_collected * scale,
+                tokens_per_s=record.tokens_per_s * scale,
+            )
+        case Step():
+            return msgspec.structs.replace(record, tokens=record.tokens * scale)
+        case _:
+            return record
+
+
+def figures_of(records: Sequence[AnyRecord], config: Config) -> Figures:
+    """The figures of a run that went on to wherever it is; its records are `in_model_tokens`."""
     story = story_of(records)
     steps = story.steps
-    begin_s = steps[0].t_s - steps[0].step_s if steps else 0.0
+    begin_s = begin_of(story)
     end_s = steps[-1].t_s if steps else 0.0
     training_s = end_s - begin_s
-    tokens = sum(step.tokens for step in steps) * token_scale
+    tokens = sum(step.tokens for step in steps)
     hosts_s = _host_seconds(story, begin_s, end_s)
-    prices = config.prices
-    reserved_s = config.fleet.reserved * training_s
-    cost = (reserved_s * prices.reserved_per_hour + hosts_s * prices.preemptible_per_hour) / HOUR_S
+    cost = cost_of(story, config, begin_s, end_s)
     nodes = [node for node in story.nodes if node.role == PREEMPTIBLE]
     return Figures(
         steps=len(steps),
@@ -84,10 +100,23 @@ def figures_of(records: Sequence[AnyRecord], config: Config, *, token_scale: int
         killed=sum(node.event == "killed" for node in nodes),
         noticed=sum(node.event == "noticed" for node in nodes),
         migrations=story.samples[-1].migrations if story.samples else 0,
-        currency=prices.currency,
+        currency=config.prices.currency,
         cost=cost,
         tokens_per_unit=tokens / cost if cost > 0 else None,
     )
+
+
+def cost_of(story: Story, config: Config, begin_s: float, end_s: float) -> float:
+    """Of all hosts within a time, at the prices of the settings."""
+    prices = config.prices
+    reserved_s = config.fleet.reserved * (end_s - begin_s)
+    hosts_s = _host_seconds(story, begin_s, end_s)
+    return (reserved_s * prices.reserved_per_hour + hosts_s * prices.preemptible_per_hour) / HOUR_S
+
+
+def begin_of(story: Story) -> float:
+    """When the first step began."""
+    return story.steps[0].t_s - story.steps[0].step_s if story.steps else 0.0
 
 
 def ratio(ours: float | None, theirs: float | None) -> float | None:

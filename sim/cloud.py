@@ -89,6 +89,8 @@ class Cloud:
         self._paces = paces
         self._rented: dict[str, Init] = {}
         self._told: list[Callable[[str, ProcessExit], None]] = []
+        self.on_withdrawn: Callable[[str], None] | None = None
+        """Told of each host that was up and that the head's provider took away: its trace said so."""
 
     def rented(self) -> list[str]:
         """Hosts that are up, or about to be."""
@@ -164,7 +166,8 @@ class CloudHosts:
 
     def kill(self, name: str) -> None:
         """See `provider.Hosts`."""
-        self._cloud.take_away(name)
+        if self._cloud.take_away(name) and self._cloud.on_withdrawn is not None:
+            self._cloud.on_withdrawn(name)
 
     async def stop(self) -> None:
         """See `provider.Hosts`: in order where they take the order, else without."""

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from actors.cluster.fleet import RESERVED
 from actors.cluster.messages import JobSpec
+from actors.cluster.provider import refuse_names
 from configs.load import dump
 from configs.schema import Config
-from configs.trace import Trace
+from configs.trace import Trace, TraceError
 from sim.models.lengths import LengthLaw
 from sim.models.plant import Plant
 from sim.models.rig import Rig
@@ -95,6 +96,13 @@ class Setting:
         return JobSpec(
             run_id=run_id, run_dir=str(folder), model_dir=str(folder / "model"), config=dump(self.config)
         )
+
+
+def refuse_hosts(trace: Trace) -> None:
+    """An instance of a trace becomes a host of that name. Raises TraceError for one that is taken."""
+    refuse_names(trace)
+    if any(event.instance == CLIENT for event in trace.events):
+        raise TraceError(f"{trace.name}: {CLIENT} is the name of another host; rename the instance")
 
 
 def role_of(host: str) -> str:

@@ -9,6 +9,7 @@ import asyncio
 import os
 import sys
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from rlctl.commands.terminal import Subparsers, add_command, console
@@ -28,6 +29,7 @@ disks, engines and trainers. A seed decides everything that happens, so what fai
 _EXAMPLES = """\
   rlctl sim run                                    the ci campaign: 300 seeds
   rlctl sim run --campaign nightly --seeds 0:2000 --json nightly.json
+  rlctl sim run --seeds 0:20 --availability spot-traces/  hosts that come and go as on a real cloud
   rlctl sim replay 17                              seed 17 again, up to the first violation
   rlctl sim replay 17 --schedule minimal.toml --trace trace.txt
   rlctl sim list                                   campaigns, faults, checks and recovery paths"""
@@ -59,6 +61,7 @@ def add(commands: Subparsers) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="run|replay|list")
     run = _action(actions, "run", "run a campaign", _RUN, "  rlctl sim run --seeds 0:50 --json ci.json")
     run.add_argument("--campaign", default="ci", metavar="NAME", help="name or TOML file (default: ci)")
+    _add_availability(run, "--trace")
     run.add_argument(
         "--seeds", default="", metavar="A:B", help="from A to before B (default: the campaign's)"
     )
@@ -84,6 +87,7 @@ def add(commands: Subparsers) -> None:
     )
     replay.add_argument("seed", type=int, metavar="SEED")
     replay.add_argument("--campaign", default="ci", metavar="NAME", help="name or TOML file (default: ci)")
+    _add_availability(replay)
     replay.add_argument("--schedule", type=Path, metavar="FILE", help="faults of this TOML file")
     replay.add_argument("--trace", type=Path, metavar="FILE", help="write the whole trace there")
     replay.add_argument(
@@ -111,15 +115,28 @@ def _action(
     )
 
 
+def _add_availability(parser: argparse.ArgumentParser, *also: str) -> None:
+    parser.add_argument(
+        "--availability",
+        *also,
+        dest="availability",
+        action="append",
+        default=[],
+        metavar="CSV",
+        help="let the preemptible hosts of every run come and go by a piece of this trace (a file of "
+        "t_seconds,event,instance_id, or a folder of such); may be repeated",
+    )
+
+
 def _sim(args: argparse.Namespace) -> int:
     raise usage("say what: run, replay or list (see rlctl sim --help)")
 
 
-def _loaded(name: str) -> "Loaded":
+def _loaded(args: argparse.Namespace) -> "Loaded":
     from chaos.plan import BadCampaign, load
 
     try:
-        return load(name)
+        return load(args.campaign, args.availability)
     except BadCampaign as problem:
         raise usage(str(problem)) from problem
 
@@ -134,7 +151,7 @@ def _run(args: argparse.Namespace) -> int:
     from chaos.plan import BadCampaign, parse_seeds
     from chaos.tally import tally
 
-    loaded = _loaded(args.campaign)
+    loaded = _loaded(args)
     try:
         seeds = parse_seeds(args.seeds or loaded.campaign.seeds)
     except BadCampaign as problem:
@@ -167,7 +184,8 @@ def _run(args: argparse.Namespace) -> int:
                 sys.stderr.write(f"seed {broken.seed}: {problem}\n")
     _write(args, told, shrunk)
     out = console()
-    for line in told_lines(told, shrunk, args.campaign, args.minimal):
+    again = " ".join([args.campaign, *(f"--availability {quote(path)}" for path in args.availability)])
+    for line in told_lines(told, shrunk, again, args.minimal):
         out.print(line, markup=False)
     if told.violations or not told.valid:
         return FAILED
@@ -193,7 +211,7 @@ def _replay(args: argparse.Namespace) -> int:
     from chaos.commands.sim_text import replay_lines
     from chaos.replay import replay
 
-    loaded = _loaded(args.campaign)
+    loaded = _loaded(args)
     if args.seed < 0:
         raise usage(f"SEED {args.seed}: expected a number ≥ 0")
     schedule = None
@@ -202,11 +220,26 @@ def _replay(args: argparse.Namespace) -> int:
             schedule = schedules.load(args.schedule.read_text(), str(args.schedule))
         except (OSError, UnicodeDecodeError, schedules.BadSchedule) as problem:
             raise usage(str(problem)) from problem
+    if args.trace is not None and _is_availability(args.trace):
+        raise usage(
+            f"--trace {args.trace}: is an availability trace, and would be written over; name it with "
+            "--availability, and a new file for the messages"
+        )
     told = replay(loaded, args.seed, schedule, trace=args.trace, tail=args.tail, go_on=args.on)
     out = console()
     for line in replay_lines(told, args.trace):
         out.print(line, markup=False)
     return FAILED if told.run.broken else OK
+
+
+def _is_availability(file: Path) -> bool:
+    from configs import trace
+
+    try:
+        trace.read(file)
+    except trace.TraceError:
+        return False
+    return True
 
 
 # -- list --

@@ -63,7 +63,7 @@ class Progress:
 
 
 def told_lines(told: CampaignTold, shrunk: Sequence[Minimal], source: str, folder: Path) -> Iterator[str]:
-    """A campaign's end."""
+    """A campaign's end. source: what `--campaign` was given, and what else a replay must be told."""
     yield (
         f"{told.campaign}: {told.runs} runs of seeds {told.seeds}, {told.virtual_s / 3600:.1f} simulated "
         f"hours in "

@@ -1,31 +1,53 @@
-"""`rlctl simulate`: what would this job cost, on those machines, with that availability?"""
+"""`rlctl simulate`: what would this job cost, on those machines, with that availability?
+
+Owns the arguments, what is printed and the exit code.
+"""
 
 import argparse
+import secrets
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
 from configs.load import ConfigError, load
 from configs.schema import Config
-from rlctl.commands.terminal import Subparsers, add_command, add_json, console
-from rlctl.errors import INTERRUPTED, OK, failed, usage
+from rlctl import runs
+from rlctl.commands.terminal import Subparsers, add_command, add_json, add_runs_dir, console
+from rlctl.errors import FAILED, INTERRUPTED, OK, failed, usage
+from rlctl.fitted import fitted
 from rlctl.modelled import Words, setting_of
-from rlctl.simulate import Progress, Simulated, Stop, baseline_of, simulate
-from rlctl.simulate_page import page_of, rows_of
+from rlctl.simulate import Progress, Simulated, Stop, baseline_of, simulate_all
+from rlctl.simulate_page import Asked, page_of, rows_of
 from rlctl.wording import duration
+from sim.models.hardware import device_names
+from sim.models.shapes import model_names
+from sim.setting import Setting
 
-_DESCRIPTION = """\
+_DESCRIPTION = f"""\
 Run a job on modelled machines, on virtual time, before anything is rented.
 
-The same actors as in `rlctl run`; engines, trainers, network and disks are models of real ones (see
-docs/simulator.md for what they assume). Beside it the same job with the same seed is run co-located: on the
-reserved host alone. Ctrl-C ends it and shows what was computed until then."""
+The same actors as in `rlctl run`; engines, trainers, network and disks are models of real ones
+(docs/simulator.md: what they assume, and how far off they are). Beside it the same job with the same seed is
+run co-located: on the reserved host alone. Ctrl-C ends it and shows what was computed until then.
+
+It prints a table and writes a page with plots: throughput, where the time of a step goes, T_seed, instances
+in use, tokens for the money at the prices of the settings (--set prices.preemptible_per_hour=2).
+
+devices: {", ".join(device_names())}
+models:  {", ".join(model_names())}
+A RIG is DEVICE, or DEVICExCOUNT:tpN for COUNT of them of which each N hold one copy of the model:
+h100x8:tp2. A trace is a CSV of t_seconds,event,instance_id with the events add, notice and remove."""
 
 _EXAMPLES = """\
-  rlctl simulate quickstart
-  rlctl simulate rlboost-14b --trace ../shared/data/spot/rlboost_like_segA.csv
+  rlctl simulate quickstart                                half a minute; the machines are cores
+  rlctl simulate rlboost-14b                               Qwen3-14B on H100, eight instances at any time
+  rlctl simulate rlboost-14b --trace spot.csv --notice 120 hosts that come and go, told two minutes before
   rlctl simulate rlboost-14b --preemptible h200x2:tp2 --set fleet.n_prem_max=12 --out what-if
+  rlctl simulate mine.toml --model qwen3-32b --reserved h100x8:tp4 --preemptible a100x4:tp4 --token-scale 64
+  rlctl simulate quickstart --fit quickstart-2026          times as that run of `rlctl run` measured them
   rlctl simulate quickstart --json --no-baseline"""
 
 PRESETS: dict[str, Words] = {
@@ -40,6 +62,8 @@ PRESETS: dict[str, Words] = {
     )
 }
 """Machines of the settings that come with the package and need others than a laptop's."""
+WHAT_IF = "what-if"
+"""Folder in that of all runs for pages that nobody named a place for."""
 
 
 def add(commands: Subparsers) -> None:
@@ -52,56 +76,74 @@ def add(commands: Subparsers) -> None:
         description=_DESCRIPTION,
         examples=_EXAMPLES,
     )
-    parser.add_argument("config", metavar="CONFIG", help="a TOML file, or the name of a preset: quickstart")
+    parser.add_argument("config", metavar="CONFIG", help="a TOML file, or a preset: quickstart, rlboost-14b")
     parser.add_argument(
         "--set", action="append", default=[], metavar="A.B=C", help="one setting over the file's; repeatable"
     )
     parser.add_argument("--seed", metavar="N", help="short for --set job.seed=N")
-    parser.add_argument("--trace", metavar="FILE", help="short for --set fleet.trace=FILE")
     parser.add_argument("--steps", metavar="N", help="short for --set job.steps=N")
-    parser.add_argument("--model", metavar="NAME", help="qwen3-14b and the like; default: the settings' own")
-    parser.add_argument("--reserved", metavar="RIG", help="what stands in the reserved host: h100x8:tp2")
+    parser.add_argument("--trace", metavar="FILE", help="short for --set fleet.trace=FILE")
+    parser.add_argument(
+        "--notice", type=float, metavar="S", help="each host is told S seconds before the trace takes it away"
+    )
+    parser.add_argument("--model", metavar="NAME", help="of the models above; default: the settings' own")
+    parser.add_argument("--reserved", metavar="RIG", help="what stands in the reserved host")
     parser.add_argument("--preemptible", metavar="RIG", help="what stands in each preemptible host")
     parser.add_argument(
         "--lengths", metavar="MEDIAN,SIGMA,CORRELATION", help="log-normal law of response lengths, tokens"
     )
     parser.add_argument(
+        "--fit", metavar="RUN", help="times and lengths as this run measured them: its id or folder"
+    )
+    parser.add_argument(
         "--token-scale", type=int, metavar="S", help="tokens that one simulated token stands for: faster"
     )
     parser.add_argument("--gbit", type=float, metavar="G", help="of each host's network card, Gbit/s")
-    parser.add_argument("--boot", type=float, metavar="S", help="from the wish for a machine to its boot")
+    parser.add_argument(
+        "--boot", type=float, metavar="S", help="seconds from the wish for a machine to its boot, up to twice"
+    )
     parser.add_argument("--hours", type=float, metavar="H", help="give up after so many virtual hours")
     parser.add_argument("--no-baseline", action="store_true", help="leave the co-located run out")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="write simulate.html and simulate.json there")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help=f"where simulate.html and simulate.json go (default: a new folder in runs/{WHAT_IF}; with "
+        "--json they are written only if DIR is given)",
+    )
     add_json(parser)
+    add_runs_dir(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Do it."""
     config, words = _settings(args), _words(args)
-    setting = setting_of(config, words)
+    setting, notes = _setting(args, config, words)
+    folder = _folder(args, config)
     stop = Stop()
     settings = {"job": setting}
     if not args.no_baseline:
         settings["co-located"] = baseline_of(setting)
-    done: list[Simulated] = []
     show = _Shown(args.json)
     with stop.listening():
-        for name, each in settings.items():
-            if not stop.asked:
-                done.append(simulate(name, each, stop, show.progress, token_scale=words.token_scale))
+        done = simulate_all(settings, stop, show.progress)
     show.over()
+    asked = Asked(config, words, setting.trace, notes)
     told = {
         "interrupted": stop.asked,
-        "runs": {one.name: {"ended": one.outcome.ended, **_builtins(one)} for one in done},
+        "machines": asked.machines,
+        "notes": list(notes),
+        "runs": {one.name: _builtins(one) for one in done},
     }
-    if args.out is not None:
-        _write(args.out, page_of(config, words, done), told)
+    if folder is not None:
+        _write(folder, page_of(asked, done), told)
     if args.json:
         sys.stdout.write(msgspec.json.encode({"kind": "result", **told}).decode() + "\n")
     else:
-        _print(config, words, done, args.out)
-    return INTERRUPTED if stop.asked else OK
+        _print(asked, done, folder)
+    if stop.asked:
+        return INTERRUPTED
+    return OK if all(one.outcome.ended == "done" for one in done) else FAILED
 
 
 def _settings(args: argparse.Namespace) -> Config:
@@ -125,19 +167,45 @@ def _words(args: argparse.Namespace) -> Words:
         "gbit_s": args.gbit,
         "boot_s": args.boot,
         "hours": args.hours,
+        "notice_s": args.notice,
     }
     for option in ("gbit", "hours"):
         if getattr(args, option) is not None and not getattr(args, option) > 0:
             raise usage(f"--{option} {getattr(args, option):g}: expected more than 0")
-    if args.boot is not None and not args.boot >= 0:
-        raise usage(f"--boot {args.boot:g}: expected 0 or more")
+    for option in ("boot", "notice"):
+        if getattr(args, option) is not None and not getattr(args, option) >= 0:
+            raise usage(f"--{option} {getattr(args, option):g}: expected 0 or more")
     fields = {name: getattr(words, name) for name in Words.__slots__}
     return Words(**{**fields, **{name: value for name, value in given.items() if value is not None}})
+
+
+def _setting(args: argparse.Namespace, config: Config, words: Words) -> tuple[Setting, tuple[str, ...]]:
+    """The setting, and where its figures come from where that is not the tables. Raises CommandError."""
+    setting = setting_of(config, words)
+    if args.notice is not None and setting.trace is None:
+        raise usage("--notice goes with a trace, which takes hosts away; give one with --trace")
+    if args.fit is None:
+        return setting, ()
+    if args.model is not None:
+        raise usage("--fit takes the model's times from a run, so --model has nothing to say; leave one out")
+    found = fitted(runs.find(args.runs_dir, args.fit), setting.plant, setting.reserved)
+    plant = found.plant(setting.plant, keep_lengths=args.lengths is not None)
+    return replace(setting, plant=plant), found.told
+
+
+def _folder(args: argparse.Namespace, config: Config) -> Path | None:
+    out: Path | None = args.out
+    if out is not None or args.json:
+        return out
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    folder: Path = args.runs_dir / WHAT_IF
+    return folder / f"{config.job.name}-{config.job.seed}-{stamp}-{secrets.token_hex(2)}"
 
 
 def _builtins(one: Simulated) -> dict[str, object]:
     outcome = one.outcome
     return {
+        "ended": outcome.ended,
         "reason": outcome.reason,
         "virtual_s": outcome.virtual_s,
         "wall_s": outcome.wall_s,
@@ -150,41 +218,51 @@ def _write(folder: Path, page: str, told: dict[str, object]) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "simulate.json").write_bytes(msgspec.json.format(msgspec.json.encode(told), indent=2))
-        (folder / "simulate.html").write_text(page)
+        (folder / "simulate.html").write_text(page, encoding="utf-8")
     except OSError as problem:
         raise failed(f"{folder}: cannot be written: {problem.strerror}") from problem
 
 
-def _print(config: Config, words: Words, done: list[Simulated], folder: Path | None) -> None:
+def _print(asked: Asked, done: list[Simulated], folder: Path | None) -> None:
     out = console()
-    for line in rows_of(config, words, done):
+    for line in rows_of(asked, done):
         out.print(line, markup=False)
     if folder is not None:
-        out.print(f"page: {folder / 'simulate.html'}", markup=False)
+        out.print(f"page with plots: {folder / 'simulate.html'}", markup=False)
 
 
 class _Shown:
     """Progress: JSON lines, a line that is written over in a terminal, or one now and then elsewhere."""
 
+    EVERY_S = 5.0  # between two lines, where they are not written over
+
     def __init__(self, as_json: bool) -> None:
         self._json = as_json
         self._live = sys.stderr.isatty()
-        self._step = -1
+        self._at = ("", -1)
+        self._told_s = 0.0
 
     def progress(self, at: Progress) -> None:
         """It went on."""
+        began, stepped = at.run != self._at[0], (at.run, at.step) != self._at
+        late = at.wall_s - self._told_s >= self.EVERY_S
+        if not (self._live or began or late or (self._json and stepped)):
+            return
+        self._at, self._told_s = (at.run, at.step), at.wall_s
         if self._json:
-            if at.step != self._step:
-                sys.stdout.write(msgspec.json.encode(at).decode() + "\n")
-                sys.stdout.flush()
-        elif self._live or at.step != self._step:
-            left = "" if at.left_s is None else f", {duration(at.left_s)} left"
-            text = f"{at.run}: step {at.step} of {at.steps}, {duration(at.virtual_s)} simulated{left}"
-            sys.stderr.write(f"\r\x1b[K{text}" if self._live else f"{text}\n")
-            sys.stderr.flush()
-        self._step = at.step
+            sys.stdout.write(msgspec.json.encode(at).decode() + "\n")
+            sys.stdout.flush()
+        else:
+            self._line(at)
 
     def over(self) -> None:
         """No more comes."""
         if self._live and not self._json:
             sys.stderr.write("\r\x1b[K")
+
+    def _line(self, at: Progress) -> None:
+        which = f"{at.run} ({at.number} of {at.runs})" if at.runs > 1 else at.run
+        left = "" if at.left_s is None else f", {duration(at.left_s)} left of this run"
+        text = f"{which}: step {at.step} of {at.steps}, {duration(at.virtual_s)} simulated{left}"
+        sys.stderr.write(f"\r\x1b[K{text}" if self._live else f"{text}\n")
+        sys.stderr.flush()

@@ -81,8 +81,8 @@ def reward_plot(story: Story) -> str:
 
     def draw(figure: Any) -> None:
         axes = figure.add_subplot()
-        steps = _thin([float(step.step) for step in story.steps])
-        rewards = _thin([step.reward for step in story.steps])
+        steps = thin([float(step.step) for step in story.steps])
+        rewards = thin([step.reward for step in story.steps])
         marker = "o" if len(steps) <= 60 else ""
         axes.plot(steps, rewards, color=COLOURS["accent"], linewidth=1.8, marker=marker, markersize=3.5,
                   label="samples of a step")  # fmt: skip
@@ -122,12 +122,12 @@ def fleet_plot(story: Story, name: str = "") -> str:
             _hosts(panels[0], story, rows)
         alive, throughput, migrations = panels[-3:]
         _alive(alive, story)
-        times = _thin([sample.t_s for sample in story.samples])
-        rates = _thin([sample.tokens_per_s for sample in story.samples])
+        times = thin([sample.t_s for sample in story.samples])
+        rates = thin([sample.tokens_per_s for sample in story.samples])
         throughput.plot(times, rates, color=COLOURS["accent"], linewidth=1.2)
         throughput.fill_between(times, rates, color=COLOURS["accent"], alpha=0.15, linewidth=0)
         throughput.set_ylabel("tokens/s")
-        moved = _thin([float(sample.migrations) for sample in story.samples])
+        moved = thin([float(sample.migrations) for sample in story.samples])
         migrations.step(times, moved, where="post", color=COLOURS["preemptible"], linewidth=1.6)
         migrations.set_ylabel("migrations")
         migrations.set_xlabel("seconds since the run began")
@@ -150,10 +150,10 @@ def step_time_plot(story: Story, name: str = "") -> str:
     def draw(figure: Any) -> None:
         axes = figure.add_subplot()
         size = -(-len(story.steps) // MAX_BARS) or 1
-        at = _thin([float(step.step) for step in story.steps], MAX_BARS)
+        at = thin([float(step.step) for step in story.steps], MAX_BARS)
         base = [0.0] * len(at)
         for part, seconds in PARTS.items():
-            heights = _thin([seconds(step) for step in story.steps], MAX_BARS)
+            heights = thin([seconds(step) for step in story.steps], MAX_BARS)
             if part == "other" and not any(height > 0.005 for height in heights):
                 continue
             axes.bar(
@@ -176,10 +176,10 @@ def seeding_plot(story: Story, name: str = "") -> str:
 
     def draw(figure: Any) -> None:
         window, wished = figure.subplots(2, 1, sharex=True)
-        steps = _thin([float(step.step) for step in story.steps])
-        window.plot(steps, _thin([step.t_seed_s for step in story.steps]), color=COLOURS["seeding"])
+        steps = thin([float(step.step) for step in story.steps])
+        window.plot(steps, thin([step.t_seed_s for step in story.steps]), color=COLOURS["seeding"])
         window.set_ylabel("T_seed (s)")
-        wishes = _thin([float(step.n_prem) for step in story.steps])
+        wishes = thin([float(step.n_prem) for step in story.steps])
         wished.step(steps, wishes, where="mid", color=COLOURS["preemptible"])
         wished.set_ylabel("N_prem")
         wished.set_xlabel("step")
@@ -238,7 +238,7 @@ def _event_lines(panel: Any, story: Story) -> None:
             panel.axvline(node.t_s, color=COLOURS[EVENTS[event][0]], linewidth=0.8, alpha=0.55, zorder=0)
 
 
-def _thin(values: Sequence[float], limit: int = MAX_POINTS) -> list[float]:
+def thin(values: Sequence[float], limit: int = MAX_POINTS) -> list[float]:
     """Means of neighbours, so that at most `limit` values remain."""
     size = -(-len(values) // limit) or 1
     groups = [values[at : at + size] for at in range(0, len(values), size)]

@@ -1,6 +1,6 @@
 """Finds the constants of the models in what a run measured, and says how well they fit.
 
-Owns the regression and the readers of logs. Pure but for reading a history.
+Owns the regression, and what a history's records say about steps. Pure.
 
 A decode step is linear in its rows and their context, a prefill in its tokens, a training step in its
 micro-batches and tokens; so each fit is linear, without negative coefficients. It makes the ratios
@@ -9,19 +9,26 @@ too long as much as twice too short, and a step that something else held up for 
 are of steps that were held back: every fourth one is predicted and not fitted.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
 from actors.training.records import AnyRecord, Sample, Step
 from sim.models.engine_cost import EngineCost
+from sim.models.lengths import LengthLaw
 from sim.models.training_cost import TrainingCost
 
 HELD_BACK = 4  # every fourth measurement is kept for the error
 LEAST_MEASUREMENTS = 8
+LEAST_LENGTHS = 32
+LOWER_SHARES = (0.1, 0.2, 0.3, 0.4)
+"""Quantiles from which the spread of lengths is read: below the median, where no limit cuts."""
+ALIKE = 1e-9  # variance of logarithms below which all lengths are the same, but for rounding
 ROUNDS = 30  # of reweighing; it settles within ten
 LEAST_RATIO = 0.02  # of an error that still counts less than others: below it all are equal
 
@@ -115,13 +122,51 @@ def engine_steps(records: Iterable[AnyRecord]) -> list[EngineStep]:
     return steps
 
 
-def training_steps(records: Iterable[AnyRecord], micro_batches: int = 1) -> list[TrainingStep]:
-    """The training part of each step of a history; it does not tell how many micro-batches there were."""
+def training_steps(
+    records: Iterable[AnyRecord], micro_batches: int = 1, *, prompt_tokens: float = 0.0
+) -> list[TrainingStep]:
+    """The training part of each step of a history. It tells neither how many micro-batches there were nor how
+    long prompts are: prompt_tokens, of each sample, are trained on beside its response."""
     return [
-        TrainingStep(record.training_s, record.tokens, micro_batches)
+        TrainingStep(record.training_s, record.tokens + round(record.samples * prompt_tokens), micro_batches)
         for record in records
         if isinstance(record, Step) and record.training_s > 0
     ]
+
+
+def fit_lengths(groups: Iterable[Sequence[int]], limit: int) -> LengthLaw:
+    """The law of responses of these lengths, by group. Those that the limit cut tell only that they are long:
+    median and sigma are read off the lower half, the correlation from all. Raises `TooLittle`, also where
+    more than half were cut."""
+    logs = [np.log(np.maximum(np.array(group, float), 1.0)) for group in groups if group]
+    every = np.concatenate(logs) if logs else np.zeros(0)
+    if len(every) < LEAST_LENGTHS:
+        raise TooLittle(
+            f"{len(every)} responses are too few to fit their lengths, {LEAST_LENGTHS} are needed: run longer"
+        )
+    middle = float(np.median(every))
+    if middle >= math.log(limit):
+        raise TooLittle(f"more than half of the responses end at the limit of {limit} tokens: raise it")
+    spreads = [
+        (middle - float(np.quantile(every, share))) / -NormalDist().inv_cdf(share) for share in LOWER_SHARES
+    ]
+    return LengthLaw(
+        median=max(1.0, math.exp(middle)), sigma=sum(spreads) / len(spreads), correlation=_within_groups(logs)
+    )
+
+
+def _within_groups(groups: Sequence[NDArray[np.float64]]) -> float:
+    """The correlation of two of a group, 0 to 1."""
+    every = np.concatenate(groups)
+    mean, variance = float(every.mean()), float(every.var())
+    pairs, products = 0, 0.0
+    for group in groups:
+        off = group - mean
+        pairs += len(off) * (len(off) - 1)
+        products += float(off.sum()) ** 2 - float((off**2).sum())
+    if not pairs or variance < ALIKE:
+        return 0.0
+    return min(max(products / pairs / variance, 0.0), 1.0)
 
 
 def _fit(columns: Sequence[Sequence[float]], seconds: Sequence[float]) -> tuple[list[float], FitError]:

@@ -12,7 +12,7 @@ import msgspec
 from actors.reward.scoring import WorkerSpec
 from configs.schema import Config
 from sim.models.batching import Limits
-from sim.models.engine_cost import engine_cost, kv_capacity_tokens
+from sim.models.engine_cost import EngineCost, engine_cost, kv_capacity_tokens
 from sim.models.engine_host import Engine
 from sim.models.image_memory import ImagePool
 from sim.models.lengths import LengthLaw
@@ -27,6 +27,14 @@ CHUNK_BYTES = 64 * 2**10
 CHUNK_STANDS_FOR_BYTES = 2**29
 """At most: a chunk on the wire must come within the patience of who serves it, among several who pull."""
 LEAST_CHUNKS, MOST_CHUNKS = 4, 128
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a run measured (`fit`). engine: of each instance; trainer: of the job. None: not measured."""
+
+    engine: EngineCost | None = None
+    trainer: TrainingCost | None = None
 
 
 @dataclass(frozen=True)
@@ -45,6 +53,8 @@ class Plant:
         image_bytes: of a simulated image; its time on the wire is that of the model's weights. 0: as many as
             keep a chunk of the smallest size below `CHUNK_STANDS_FOR_BYTES` (see `settings`).
         tokens_follow_weights: other weights give other tokens, so that a wrong version is seen in them.
+        measured: times of engines and trainers as a run measured them, not as they follow from figures;
+            capacities stay those of the rig.
     """
 
     shape: ModelShape
@@ -56,6 +66,7 @@ class Plant:
     frame_rows: int = 1
     image_bytes: int = 0
     tokens_follow_weights: bool = False
+    measured: Measured = field(default_factory=Measured)
     pool: ImagePool = field(default_factory=ImagePool, compare=False)
 
     def __post_init__(self) -> None:
@@ -96,7 +107,7 @@ class Plant:
             replicas=rig.replicas,
         )
         return Engine(
-            cost=engine_cost(self.shape, rig),
+            cost=self.measured.engine or engine_cost(self.shape, rig),
             limits=limits,
             law=self.law.scaled(1.0 / self.token_scale),
             vocabulary=self.shape.vocabulary,
@@ -107,7 +118,8 @@ class Plant:
 
     def trainer(self, rig: Rig) -> TrainingCost:
         """The trainer of a job on this rig."""
-        return training_cost(self.shape, rig, self.passes, offload=self.offload)
+        figures = training_cost(self.shape, rig, self.passes, offload=self.offload)
+        return self.measured.trainer or figures
 
     def checkpoint_s(self, rig: Rig) -> float:
         """Seconds of one durable checkpoint."""

@@ -1,5 +1,6 @@
 """Devices and models: figures are complete, shapes are the published ones, capacity follows from them."""
 
+from importlib.resources import files
 from itertools import pairwise
 
 import pytest
@@ -129,3 +130,83 @@ def test_an_image_has_chunks_enough_for_each_to_come_in_time(model: str) -> None
     assert plant.image_bytes % chunk_bytes == 0
     assert 4 <= plant.image_bytes // chunk_bytes <= 128
     assert chunk_bytes * plant.wire_scale <= 2**29
+
+
+SIZES = ("qwen3-8b", "qwen3-14b", "qwen3-32b")
+
+
+@pytest.mark.parametrize("model", SIZES)
+@pytest.mark.parametrize("name", ["h100", "h200"])
+def test_the_large_models_run_on_the_large_devices_at_every_width(name: str, model: str) -> None:
+    shape = model_shape(model)
+    rigs = [Rig(name, tp, tp) for tp in (1, 2, 4, 8)]
+    costs = [engine_cost(shape, rig) for rig in rigs]
+    for narrow, wide in pairwise(costs):
+        assert wide.decode(64, 64 * 4000) < narrow.decode(64, 64 * 4000)
+        assert wide.prefill(4000, 4000 * 2000) < narrow.prefill(4000, 4000 * 2000)
+    held = [kv_capacity_tokens(shape, rig) for rig in rigs]
+    assert held == sorted(held)
+    assert held[0] > 10_000
+    trained = [training_cost(shape, rig).micro_batch([4000.0] * 16) for rig in rigs]
+    assert trained == sorted(trained, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "tp"),
+    [
+        ("a100", "qwen3-8b", 1),
+        ("a100", "qwen3-14b", 1),
+        ("a100", "qwen3-32b", 1),
+        ("l40s", "qwen3-8b", 1),
+        ("l40s", "qwen3-14b", 1),
+        ("l40s", "qwen3-32b", 2),
+        ("t4", "qwen3-4b", 1),
+        ("t4", "qwen3-8b", 2),
+        ("t4", "qwen3-14b", 4),
+        ("t4", "qwen3-32b", 8),
+        ("cpu", "qwen3-8b", 1),
+        ("cpu_core", "qwen3-0_6b", 1),
+    ],
+)
+def test_smaller_devices_hold_the_models_from_the_width_on_that_their_memory_asks_for(
+    name: str, model: str, tp: int
+) -> None:
+    shape = model_shape(model)
+    assert kv_capacity_tokens(shape, Rig(name, tp, tp)) > 1000
+    cost = engine_cost(shape, Rig(name, tp, tp))
+    assert cost.decode(1, 1000) > engine_cost(shape, Rig("h100", tp, tp)).decode(1, 1000)
+    if tp > 1:
+        with pytest.raises(DoesNotFit):
+            kv_capacity_tokens(shape, Rig(name, tp // 2, tp // 2))
+
+
+def test_a_small_batch_waits_for_memory_and_a_large_one_for_arithmetic() -> None:
+    """The roofline, by hand: Qwen3-8B read at 87 % of 3.35 TB/s, 2 FLOPs a parameter at 60 % of 989 T."""
+    shape, rig = model_shape("qwen3-8b"), Rig("h100")
+    cost, overhead_s = engine_cost(shape, rig), assumptions("h100").step_overhead_s
+    request_s = assumptions("h100").request_overhead_s
+    read_s = 2 * shape.active_parameters / (3.35e12 * 0.87)
+    assert cost.decode(1, 0) == pytest.approx(read_s + overhead_s + request_s)
+    assert cost.decode(8, 0) == pytest.approx(read_s + overhead_s + 8 * request_s)
+    computed_s = 1000 * 2 * shape.active_parameters / (989.4e12 * 0.6)
+    assert computed_s > read_s
+    assert cost.decode(1000, 0) == pytest.approx(computed_s + overhead_s + 1000 * request_s)
+    cache_s = 64_000 * shape.kv_bytes_per_token / (3.35e12 * 0.87)
+    assert cost.decode(8, 64_000) - cost.decode(8, 0) == pytest.approx(cache_s)
+
+
+def test_every_constant_of_the_hardware_has_its_reason_beside_it() -> None:
+    """A line of comment above it, or above the table that it stands in."""
+    lines = files("sim.models").joinpath("hardware.toml").read_text().splitlines()
+    begin = lines.index("[assumptions.default]")
+    told, bare = False, []
+    for line in lines[begin:]:
+        if line.startswith("#"):
+            told = True
+        elif line.startswith("["):
+            told = False
+        elif "=" in line:
+            if not told:
+                bare.append(line)
+            told = False
+    assert not bare

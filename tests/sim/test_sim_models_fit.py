@@ -18,9 +18,11 @@ from sim.models.fit import (
     TrainingStep,
     engine_steps,
     fit_engine,
+    fit_lengths,
     fit_training,
     training_steps,
 )
+from sim.models.lengths import LengthLaw
 from sim.models.rig import Rig
 from sim.models.shapes import model_shape
 from sim.models.training_cost import training_cost
@@ -173,3 +175,34 @@ def test_a_real_run_of_the_builtin_engine_is_predicted() -> None:
     assert found.step_s > 0
     assert found.decode(48, 0) >= found.decode(1, 0)
     assert error.median < 0.5, error
+
+
+def test_lengths_give_their_law_back_though_the_limit_cut_some() -> None:
+    law, limit = LengthLaw(median=3000.0, sigma=0.8, correlation=0.6), 9000
+    groups = [[law.length(8 * group + number, group, limit) for number in range(8)] for group in range(600)]
+    cut = sum(length == limit for group in groups for length in group)
+    found = fit_lengths(groups, limit)
+    assert cut > 300
+    assert found.median == pytest.approx(3000.0, rel=0.1)
+    assert found.sigma == pytest.approx(0.8, rel=0.1)
+    assert found.correlation == pytest.approx(0.6, abs=0.08)
+    alone = LengthLaw(median=3000.0, sigma=0.8, correlation=0.0)
+    apart = [[alone.length(8 * group + number, group, limit) for number in range(8)] for group in range(300)]
+    assert fit_lengths(apart, limit).correlation < 0.1
+
+
+def test_lengths_that_tell_too_little_are_refused() -> None:
+    with pytest.raises(TooLittle, match="12 responses are too few"):
+        fit_lengths([[5, 6, 7]] * 4, 100)
+    with pytest.raises(TooLittle, match="more than half"):
+        fit_lengths([[100, 100, 3]] * 40, 100)
+    alike = fit_lengths([[7, 7]] * 40, 100)
+    assert (alike.median, alike.sigma, alike.correlation) == (pytest.approx(7.0), 0.0, 0.0)
+
+
+def test_prompts_are_trained_on_beside_responses() -> None:
+    step = Step(
+        t_s=1.0, step=1, reward=0.0, samples=8, tokens=100, seeding_s=0.0, waiting_s=0.0, training_s=1.0,
+        weights_s=0.0, step_s=2.0, t_seed_s=0.0, n_prem=0, grad_norm=None, loss=None,
+    )  # fmt: skip
+    assert training_steps([step], 2, prompt_tokens=10.0) == [TrainingStep(1.0, 180, 2)]

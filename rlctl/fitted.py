@@ -1,0 +1,76 @@
+"""A what-if that goes on from a run that was measured: its history and journals give the models their times.
+
+Owns which files of a run tell what, and the words of what came out. The regression is `sim.models.fit`'s.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from actors.rollout.messages import BatchLedger
+from actors.training.history import HistoryError, read_history
+from configs.schema import Config
+from rlctl.errors import failed, nothing, usage
+from rlctl.evidence import gather
+from rlctl.runs import RunDir
+from sim.models.fit import TooLittle, engine_steps, fit_engine, fit_lengths, fit_training, training_steps
+from sim.models.lengths import LengthLaw
+from sim.models.plant import Measured, Plant
+from sim.models.rig import Rig
+
+STEPS = "step-"
+"""Begins the names of batches that are trained; the others are evaluations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """What a run measured. told: lines for people, each with how far off it is."""
+
+    measured: Measured
+    lengths: LengthLaw
+    told: tuple[str, ...]
+
+    def plant(self, plant: Plant, *, keep_lengths: bool) -> Plant:
+        """The plant with what was measured. keep_lengths: somebody chose another law of responses."""
+        law = plant.law if keep_lengths else self.lengths
+        return replace(plant, measured=self.measured, law=law)
+
+
+def fitted(run: RunDir, plant: Plant, reserved: Rig) -> Fitted:
+    """What the run measured. plant, reserved: what the simulation would assume of all that a run does not
+    tell. Raises CommandError where there is no history, or too little in it."""
+    if not run.history.exists():
+        raise nothing(f"{run.id} has no history yet: it never began to train")
+    config = run.config()
+    try:
+        records = read_history(run.history)
+        engine, engine_off = fit_engine(engine_steps(records))
+        shortest, longest = plant.scorer.prompt_rows
+        prompt = (shortest + longest) / 2 * plant.token_scale
+        count = -(-config.rollout.prompts // config.training.micro_batch_groups)
+        steps = training_steps(records, count, prompt_tokens=prompt)
+        trainer, trainer_off = fit_training(steps, plant.trainer(reserved))
+        lengths = fit_lengths(_lengths(run, config), config.rollout.max_new_tokens)
+    except HistoryError as problem:
+        raise failed(str(problem)) from problem
+    except TooLittle as problem:
+        raise usage(f"--fit {run.id}: {problem}") from problem
+    step_ms, row_ms, token_ms = (1e3 * s for s in (engine.step_s, engine.row_s, trainer.token_s))
+    told = (
+        f"times of {run.id}, and how far off they are in steps of it that were not used:",
+        f"  decoding   {step_ms:.3g} ms a step and {row_ms:.3g} ms a request; {engine_off}",
+        f"  training   {trainer.step_s:.3g} s a step and {token_ms:.3g} ms a token; {trainer_off}",
+        f"  responses  median {lengths.median:.0f} tokens, sigma {lengths.sigma:.2f}, correlation in a group "
+        f"{lengths.correlation:.2f}",
+    )
+    return Fitted(Measured(engine, trainer), lengths, told)
+
+
+def _lengths(run: RunDir, config: Config) -> list[list[int]]:
+    """Of the responses of each group that was trained, from the manager's ledger."""
+    ledgers: Sequence[BatchLedger] = gather(run.path, config, complete=False).ledgers
+    groups: dict[str, list[int]] = {}
+    for ledger in ledgers:
+        if ledger.batch.startswith(STEPS):
+            for request in ledger.requests:
+                groups.setdefault(request.request.rpartition("/")[0], []).append(request.count)
+    return list(groups.values())
