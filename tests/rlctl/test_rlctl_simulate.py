@@ -84,7 +84,7 @@ def test_a_job_is_held_against_the_same_one_without_preemptible_hosts(
     page = (tmp_path / "out" / "simulate.html").read_text()
     for text in ("T_seed at the end", "on offer", "trained tokens", "tokens/USD", "co-located", "spot.csv"):
         assert text in page
-    assert page.count("<svg") == 6
+    assert page.count("<svg") == 5
     assert json.loads((tmp_path / "out" / "simulate.json").read_text())["runs"]["job"] == job
 
 
