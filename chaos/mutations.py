@@ -332,8 +332,8 @@ MUTATIONS: tuple[Mutation, ...] = (
             ),
             Edit(
                 "actors.rollout.manager",
-                "            elif stream.live() and now - instance.heard_s > "
-                "self._config.rollout.deadline_s:",
+                "            elif now - instance.heard_s > self._config.rollout.deadline_s and "
+                "stream.live():",
                 "            elif False:",
             ),
         ),

@@ -17,11 +17,13 @@ class Takers:
     def __init__(self, ctx: Context, books: Books, instances: Instances) -> None:
         self._ctx, self._books, self._instances = ctx, books, instances
         self._waiting: dict[str, tuple[Deadline, TakeGroups, Deferred]] = {}
+        self._seen: dict[str, int] = {}  # verdicts of the batch when it was last looked at for who waits
 
     def add(self, message: TakeGroups) -> Deferred:
         """Answer when `min_groups` are ready, or all that are left, or `wait_s` has passed."""
         deferred = Deferred()
         self._waiting[message.batch] = (Deadline.after(message.wait_s, self._ctx.now()), message, deferred)
+        self._seen.pop(message.batch, None)
         return deferred
 
     def look(self) -> None:
@@ -29,15 +31,22 @@ class Takers:
         for name, (until, ask, deferred) in list(self._waiting.items()):
             batch = self._books.state.log.batches.get(name)
             if batch is None:
-                del self._waiting[name]
+                self._forget(name)
                 deferred.answer(Refused(f"batch {name} is not open any more"))
                 continue
+            if self._seen.get(name) == batch.verdicts and not until.passed(self._ctx.now()):
+                continue
+            self._seen[name] = batch.verdicts
             have = set(ask.have)
             ready = [g for g in range(len(batch.groups)) if g not in have and batch.complete(g)]
             left = len(batch.groups) - len(have)
             if len(ready) >= min(ask.min_groups, left) or until.passed(self._ctx.now()):
-                del self._waiting[name]
+                self._forget(name)
                 self._ctx.background(self._hand_out(batch, ask, ready, deferred), "hand out")
+
+    def _forget(self, batch: str) -> None:
+        del self._waiting[batch]
+        self._seen.pop(batch, None)
 
     async def _hand_out(self, batch: Batch, ask: TakeGroups, ready: list[int], deferred: Deferred) -> None:
         if ready:

@@ -229,7 +229,7 @@ class RolloutManager(Actor):
                 if name in self._awaited and self._registered_by.passed(now):
                     self._awaited.discard(name)
                     await self._lose(name, stream.incarnation, "did not come back")
-            elif stream.live() and now - instance.heard_s > self._config.rollout.deadline_s:
+            elif now - instance.heard_s > self._config.rollout.deadline_s and stream.live():
                 self._owed.silent(name, now - instance.heard_s)
                 silence = f"held {len(stream.live())} requests in silence for {now - instance.heard_s:.0f} s"
                 await self._lose(name, stream.incarnation, silence)

@@ -218,20 +218,16 @@ class RolloutState:
 
     def _rows(self, event: FrameLogged, stream: Stream, columns: Columns, changes: Changes) -> None:
         """Nearly every row is one more token of a request that goes on: those are taken here."""
-        tickets, requests, version = stream.tickets, self.log.requests, event.version
-        instance, incarnation = event.instance, event.incarnation
+        flowing = stream.flowing if event.version is None else {}
         taken = 0
-        for number, token, logprob, flags in zip(*columns, strict=True):
-            ticket = tickets.get(number)
-            if flags or ticket is None or not ticket.started or ticket.superseded:
-                self._row(event, stream, (number, token, logprob, flags), changes)
-                continue
-            log = requests[ticket.request]
-            if len(log.tokens) + 1 < log.max_new_tokens and version in (None, log.version):
-                log.append(token, logprob, instance, incarnation)
-                taken += 1
+        for row in zip(*columns, strict=True):
+            number, token, logprob, flags = row
+            log = flowing.get(number)
+            if flags or log is None or len(log.tokens) + 1 >= log.max_new_tokens:
+                self._row(event, stream, row, changes)
             else:
-                self._row(event, stream, (number, token, logprob, flags), changes)
+                log.go_on(token, logprob)
+                taken += 1
         self.counters.tokens_collected += taken
 
     def _row(self, event: FrameLogged, stream: Stream, row: Row, changes: Changes) -> None:
@@ -243,7 +239,7 @@ class RolloutState:
         if ticket.superseded:
             self.counters.tokens_generated_twice += has_token(flags)
             if flags & (FINISHED | ABORTED):
-                del stream.tickets[number]
+                stream.forget(number)
             return
         log = self.log.requests[ticket.request]
         if event.version is not None and event.version != log.version:
@@ -255,6 +251,7 @@ class RolloutState:
             changes.started.append((event.instance, event.incarnation))
         if has_token(flags):
             log.append(token, logprob, event.instance, event.incarnation)
+            stream.flowing[number] = log
             self.counters.tokens_collected += 1
         if flags & FINISHED or log.full:
             self.counters.requests_finished += 1
@@ -279,7 +276,7 @@ class RolloutState:
         if not ticket.superseded:
             changes.ended.append(Ended(name, stream.incarnation, number, ticket.request, ticket.started))
         if forget:
-            del stream.tickets[number]
+            stream.forget(number)
 
     def _scored(self, event: Scored, changes: Changes) -> None:
         log = self.log.requests.get(event.request)
@@ -291,7 +288,9 @@ class RolloutState:
             changes.refused.append("scored_twice")
         else:
             log.score, log.status = event.score, event.status
-            if self.log.batches[log.batch].complete(log.group):
+            batch = self.log.batches[log.batch]
+            batch.verdicts += 1
+            if batch.complete(log.group):
                 changes.completed.append((log.batch, log.group))
 
     def _taken(self, event: GroupsTaken, changes: Changes) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from actors.rollout.events import FrameLogged, Ticket
+from actors.rollout.token_log import RequestLog
 from transport.token_frame import Flag
 
 MAX_TICKETS = 8192  # of one stream; at the limit the oldest superseded one is forgotten: its rows are "late"
@@ -30,6 +31,8 @@ class Stream:
     next_ticket: int = 1
     gone: bool = False
     tickets: dict[int, Ticket] = field(default_factory=dict)
+    flowing: dict[int, RequestLog] = field(default_factory=dict)
+    """The logs of live tickets that have got a token: where their next ones go."""
 
     def give(self, ticket: int, request: str, attempt: int) -> None:
         """Note a dispatch."""
@@ -41,8 +44,14 @@ class Stream:
 
     def supersede(self, ticket: int) -> None:
         self.tickets[ticket] = msgspec.structs.replace(self.tickets[ticket], superseded=True)
+        self.flowing.pop(ticket, None)
         if len(self.tickets) > MAX_TICKETS:
             del self.tickets[min(number for number, kept in self.tickets.items() if kept.superseded)]
+
+    def forget(self, ticket: int) -> None:
+        """No row of it is expected any more."""
+        del self.tickets[ticket]
+        self.flowing.pop(ticket, None)
 
     def live(self) -> dict[int, Ticket]:
         """The tickets whose rows count."""
@@ -84,6 +93,7 @@ class Streams(dict[str, Stream]):
         """Nothing of this incarnation counts from now on."""
         stream.gone = True
         stream.tickets.clear()
+        stream.flowing.clear()
         gone = [name for name, other in self.items() if other.gone]
         for name in gone[: max(0, len(gone) - MAX_GONE)]:
             del self[name]

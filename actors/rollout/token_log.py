@@ -64,10 +64,13 @@ class RequestLog:
 
     def append(self, token: int, logprob: float, instance: str, incarnation: int) -> None:
         """Add one token of the current attempt."""
-        if self._attempt == self.attempts:
-            self._count += 1
-        else:
+        if self._attempt != self.attempts:
             self._begin_span(instance, incarnation)
+        self.go_on(token, logprob)
+
+    def go_on(self, token: int, logprob: float) -> None:
+        """Add one token of the attempt that made the newest one."""
+        self._count += 1
         self.tokens.append(token)
         self.logprobs.append(logprob)
 
@@ -80,10 +83,10 @@ class RequestLog:
                 incarnation=incarnation,
                 version=self.version,
                 start=len(self.tokens),
-                count=1,
+                count=0,
             )
         )
-        self._attempt, self._count = self.attempts, 1
+        self._attempt, self._count = self.attempts, 0
 
     @property
     def full(self) -> bool:
@@ -120,6 +123,8 @@ class Batch:
     groups: list[list[RequestLog]]
     taker: int = 0
     taken: set[int] = field(default_factory=set)
+    verdicts: int = 0
+    """How many came: while there is no other, no other group is complete."""
 
     @property
     def name(self) -> str:
