@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from actors.engine.engine import StepOutput
 from sim.models.engine_cost import EngineCost
-from sim.models.tokens import tokens_at
+from sim.models.turn_rows import behind, rows_of, rows_of_equals
 from transport.token_frame import MAX_ROWS, Flag
 
 _HELD = np.dtype(
@@ -41,7 +41,7 @@ _HELD = np.dtype(
         ("fresh", np.bool_),
     ]
 )
-_ENDED = int(Flag.ABORTED | Flag.NO_TOKEN)
+MAX_LEFT = 2**62  # rows; nobody has so many
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +97,8 @@ class ContinuousBatch:
         self._waiting: dict[int, Entry] = {}  # in order
         self._aborted: dict[int, None] = {}
         self._admitted = 0
+        self._fresh = False  # one that executes has not decoded since it entered
+        self._sums: tuple[int, int] | None = None  # see `_context_and_left`; None: to be summed up anew
 
     @property
     def executing(self) -> int:
@@ -113,7 +115,7 @@ class ContinuousBatch:
     @property
     def context_tokens(self) -> int:
         """Tokens in the cache now, of the modelled model."""
-        return int((self._held["prompt"] + self._held["made"]).sum()) * self.limits.token_scale
+        return self._context_and_left()[0] * self.limits.token_scale
 
     def knows(self, ticket: int) -> bool:
         """This ticket waits or executes."""
@@ -132,6 +134,7 @@ class ContinuousBatch:
             self._waiting.pop(ticket, None)
             self._aborted[ticket] = None
         self._held = self._held[~np.isin(self._held["ticket"], np.array(tickets, np.uint32))]
+        self._sums = None
 
     def drain(self) -> None:
         """Abort everything."""
@@ -143,20 +146,69 @@ class ContinuousBatch:
         ends = list(self._aborted)[: MAX_ROWS - len(self._held)]
         for ticket in ends:
             del self._aborted[ticket]
-        steps = self._steps(MAX_ROWS - len(ends))
-        seconds += self._decode_s(steps)
-        output = self._rows(ends, steps)
-        held = self._held
+        each = self._each(MAX_ROWS - len(ends))
+        if self._all_give(each):
+            output, decode_s = self._turn_of_equals(ends, each)
+        else:
+            output, decode_s = self._turn_of_any(ends, self._steps(each))
+        self.counts.turns += 1
+        return output, seconds + decode_s
+
+    def _turn_of_equals(self, ends: list[int], each: int) -> tuple[StepOutput, float]:
+        """The usual case: every request has `each` rows in this turn."""
+        held, scale, copies = self._held, self.limits.token_scale, self.limits.replicas
+        context, left = self._context_and_left()
+        rows, steps = len(held), each * scale
+        middle = context * scale + rows * (steps - 1) / 2
+        seconds = steps * self.cost.decode(rows / copies, middle / copies)
+        output = rows_of_equals(held, each, self._vocabulary)
+        if self._fresh:
+            output.flags[::each][held["fresh"]] |= np.uint8(Flag.FIRST)
+            held["fresh"] = self._fresh = False
+        made = held["made"]
+        made += each
+        self._sums = context + rows * each, left - each
+        if left == each:
+            goes_on = made < held["end"]
+            output.flags[each - 1 :: each][~goes_on] |= np.uint8(Flag.FINISHED)
+            self._held, self._sums = held[goes_on], None
+        self.counts.decode_steps += steps
+        self.counts.tokens_generated += rows * steps
+        return behind(ends, output), seconds
+
+    def _turn_of_any(self, ends: list[int], steps: NDArray[np.int64]) -> tuple[StepOutput, float]:
+        """Requests have as many rows as `steps` says."""
+        seconds = self._decode_s(steps)
+        output = behind(ends, rows_of(self._held, steps, self._vocabulary))
+        held, scale = self._held, self.limits.token_scale
         held["made"] += steps
-        held["fresh"] = False
-        goes_on = held["made"] < held["end"]
-        if not goes_on.all():
-            self._held = held[goes_on]
-        counts, scale = self.counts, self.limits.token_scale
-        counts.turns += 1
-        counts.decode_steps += int(steps.max(initial=0)) * scale
-        counts.tokens_generated += int(steps.sum()) * scale
+        held["fresh"] = self._fresh = False
+        self._held = held[held["made"] < held["end"]]
+        self._sums = None
+        self.counts.decode_steps += int(steps.max(initial=0)) * scale
+        self.counts.tokens_generated += int(steps.sum()) * scale
         return output, seconds
+
+    def _each(self, most_rows: int) -> int:
+        """Rows of each request in a turn, unless it ends before; 0 where none executes."""
+        count = len(self._held)
+        return max(1, min(self.limits.frame_rows, most_rows // count)) if count else 0
+
+    def _all_give(self, each: int) -> bool:
+        """Nobody has fewer rows left, and the cache has room for all of them."""
+        context, left = self._context_and_left()
+        rows, limits = len(self._held), self.limits
+        full = (context + rows * each) * limits.token_scale > limits.cache_tokens
+        return 0 < each <= left and (rows == 1 or not full)
+
+    def _context_and_left(self) -> tuple[int, int]:
+        """Rows in the cache, and the fewest rows that a request has left."""
+        if self._sums is None:
+            held = self._held
+            made = held["made"]
+            context = int(np.add.reduce(held["prompt"]) + np.add.reduce(made))
+            self._sums = context, int(np.minimum.reduce(held["end"] - made, initial=MAX_LEFT))
+        return self._sums
 
     def _admit(self) -> float:
         """Let waiting requests in; the seconds of their prefill."""
@@ -165,6 +217,9 @@ class ContinuousBatch:
         if not self._waiting or len(held) >= limits.slots:
             return 0.0
         room = limits.cache_tokens - self.context_tokens - limits.reserve_tokens * len(held)
+        first = next(iter(self._waiting.values()))
+        if len(held) and (first.prompt + first.made) * limits.token_scale + limits.reserve_tokens > room:
+            return 0.0
         cached = set(held["prompt_id"].tolist())
         tokens = pairs = 0.0
         for entry in self._waiting.values():
@@ -200,13 +255,13 @@ class ContinuousBatch:
                 True,
             )
         self._held = np.concatenate((self._held, new))
+        self._fresh, self._sums = True, None
 
-    def _steps(self, most_rows: int) -> NDArray[np.int64]:
+    def _steps(self, each: int) -> NDArray[np.int64]:
         """Rows of each request in this turn; those for whom the cache has no room are retracted."""
         held, limits = self._held, self.limits
         if not len(held):
             return np.zeros(0, np.int64)
-        each = max(1, min(limits.frame_rows, most_rows // len(held)))
         steps: NDArray[np.int64] = np.minimum(held["end"] - held["made"], each)
         sizes = (held["prompt"] + held["made"] + steps) * limits.token_scale
         excess = int(sizes.sum()) - limits.cache_tokens
@@ -255,31 +310,3 @@ class ContinuousBatch:
             seconds += count * self.cost.decode(rows / copies, middle / copies)
             done = until
         return seconds
-
-    def _rows(self, ends: list[int], steps: NDArray[np.int64]) -> StepOutput:
-        """The last rows of aborted tickets, then those of each request together, in the order of slots."""
-        held, total, first = self._held, int(steps.sum()), len(ends)
-        after = np.cumsum(steps)
-        if total == len(held):  # one row each
-            tickets, keys, positions = held["ticket"].copy(), held["key"], held["made"]
-        else:
-            which = np.repeat(np.arange(len(held)), steps)
-            offsets = np.arange(total) - np.repeat(after - steps, steps)
-            tickets, keys, positions = (
-                held["ticket"][which],
-                held["key"][which],
-                held["made"][which] + offsets,
-            )
-        drawn = tokens_at(keys, positions, self._vocabulary)
-        flags = np.zeros(total, np.uint8)
-        flags[(after - steps)[held["fresh"]]] |= np.uint8(Flag.FIRST)
-        flags[(after - 1)[held["made"] + steps == held["end"]]] |= np.uint8(Flag.FINISHED)
-        if not ends:
-            return StepOutput(tickets, *drawn, flags)
-        none = np.zeros(first, np.uint8)
-        return StepOutput(
-            tickets=np.concatenate((np.array(ends, np.uint32), tickets)),
-            tokens=np.concatenate((none.astype(np.uint32), drawn[0])),
-            logprobs=np.concatenate((none.astype(np.float32), drawn[1])),
-            flags=np.concatenate((none + np.uint8(_ENDED), flags)),
-        )
