@@ -57,7 +57,7 @@ class SimConnection:
         station.sockets[self] = None
 
     async def receive(self, place: memoryview, enough: int = 1) -> int:
-        self._enough = 1 if self._scale > 1 else enough
+        self._enough = 1 if self._scale > 1 else min(enough, self._window_bytes())
         while self._arrived_bytes < self._enough and self._ended is None:
             self._reader = self._station.process.create_future()
             await self._reader
@@ -124,6 +124,10 @@ class SimConnection:
                 raise BrokenPipeError("the other end has closed the connection")
             self._unread_bytes += len(piece)
             self._out.send_bulk(piece, len(piece) * scale, crc32(piece))
+
+    def _window_bytes(self) -> int:
+        """More than the other end may send before it is read will never be there."""
+        return PIECES * max(1, int(self.peer._piece_bytes)) if self.peer is not None else 1
 
     def _was_read(self, count: int) -> None:
         """The peer read so much of what we sent: its window opens, if we hear of it. (In reality a little

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from supervisor.address import Address
 from supervisor.deadline import Deadline
-from supervisor.errors import AskFailed, AskTimeout, Fenced, Suspended, Unreachable
+from supervisor.errors import AskFailed, AskTimeout, Fenced, Overloaded, Suspended, Unreachable
 from supervisor.leases import Digest
 from supervisor.system_messages import (
     SYSTEM,
@@ -91,13 +91,21 @@ class Names:
     async def keep_registered(self) -> None:
         """Claim what changed at once, and renew the lease at a third of its life."""
         period_s = self._system.limits.lease_s / 3
+        pause_s = CLAIM_RETRY_S
         while True:
             self._changed.clear()
             registry = self._registry_at()
             if registry is not None:
                 try:
                     await self._tell_registry(registry, period_s)
-                    self._unable = ""
+                    self._unable, pause_s = "", CLAIM_RETRY_S
+                except Overloaded as problem:  # it lives; all who joined with us ask it at once
+                    if not self._unable:
+                        log.warning("not registered yet, asking on: %s", problem)
+                    self._unable = str(problem)
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, period_s)
+                    continue
                 except Suspended as problem:  # what it granted before it goes on granting
                     if not self._unable:
                         log.warning("new actors of this process are not found by name: %s", problem)
@@ -264,6 +272,8 @@ class Names:
                     left = min(left, CANDIDATE_S)
                 found = await self._system.ask(registry, Lookup(name=name), deadline_s=left, expect=Found)
                 why = ""
+            except Overloaded as problem:  # it lives, and has too much to do
+                found, why = Found(address=None), f": {problem}"
             except (Unreachable, Suspended, AskTimeout) as problem:
                 found, why = Found(address=None), f": {problem}"
                 self._next_candidate(registry)
@@ -288,6 +298,8 @@ class Names:
             found = await self._system.ask(
                 registry, Lookup(name=address.name), deadline_s=deadline_s, expect=Found
             )
+        except Overloaded:
+            return True
         except AskFailed:
             if len(self._candidates) > 1:  # another may hold the registry now, and another the name
                 self._next_candidate(registry)

@@ -29,10 +29,11 @@ from transport.keys import NodeKeys
 from transport.refusal import NotAnEnvelope
 from transport.zmq_carrier import ZmqCarrier
 
-STALL_S = 2.0  # a source that does not deliver WAKE_BYTES (or the chunk's rest) in that time is given up
+STALL_S = 2.0  # a source that delivers less in that time than what is gathered is given up
 RETRIES = 2  # of a chunk whose hash was wrong
 PIECE_BYTES = 1 << 20  # read and hashed at a time, while it is in the cache
-WAKE_BYTES = 512 << 10  # gathered before we are woken: fewer turns of the loop
+WAKE_BYTES = (4 << 10, 512 << 10)  # gathered before we are woken, at least and at most: fewer turns
+WAKE_S = STALL_S / 8  # no more is gathered than comes in that time: a slow link is none that stalls
 
 
 class PullError(Exception):
@@ -64,7 +65,7 @@ class BadHash(PullError):
 
 
 class PullTimeout(PullError):
-    """The deadline passed, or nothing arrived for `STALL_S`."""
+    """No chunk came by the deadline, or nothing arrived for `STALL_S`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +90,11 @@ async def pull(
     carrier: Carrier | None = None,
 ) -> PullResult:
     """Fetch `ranges` of `version` into `into` (each lands at its own offset), `window` requests in flight on
-    one connection. `on_chunk` is called for each verified chunk. With `keys` it ends (`SourceGone`) when any
-    key is revoked: a source's address does not tell its key, and who is still trusted offers again. Raises a
-    `PullError`; ValueError for ranges
-    that do not fit, a read-only `into`, or something that is no token or endpoint."""
+    one connection. `on_chunk` is called for each verified chunk. `deadline_s` is for the first chunk, and
+    each grants it anew: a pull that gets on may take as long as its size asks for. With `keys` it ends
+    (`SourceGone`) when any key is revoked: a source's address does not tell its key, and who is still trusted
+    offers again. Raises a `PullError`; ValueError for ranges that do not fit, a read-only `into`, or
+    something that is no token or endpoint."""
     loop = asyncio.get_running_loop()
     into = into.cast("B")
     for chunk in ranges:
@@ -109,11 +111,11 @@ async def pull(
     leave = keys.allowed.subscribe(running.on_keys) if keys is not None else None
     stall: asyncio.Timeout | None = None
     try:
-        async with asyncio.timeout(deadline_s), asyncio.timeout(STALL_S) as stall:
-            await running.run(stall)
+        async with asyncio.timeout(deadline_s) as late, asyncio.timeout(STALL_S) as stall:
+            await running.run(stall, late, deadline_s)
     except TimeoutError:
         stalled = stall is not None and stall.expired()
-        why = f"nothing arrived for {STALL_S} s" if stalled else f"not done within {deadline_s} s"
+        why = f"nothing arrived for {STALL_S} s" if stalled else f"no chunk within {deadline_s} s"
         raise PullTimeout(f"{source.endpoint}: {why}", running.done) from None
     except OSError as error:
         raise SourceGone(f"{source.endpoint}: {error}", running.done) from None
@@ -148,9 +150,10 @@ class _Pull:
         self._carrier = carrier
         self._connection: Connection | None = None
         self._hung_up = False
+        self._enough = WAKE_BYTES[0]
         self._loop = asyncio.get_running_loop()
 
-    async def run(self, stall: asyncio.Timeout) -> None:
+    async def run(self, stall: asyncio.Timeout, late: asyncio.Timeout, deadline_s: float) -> None:
         connection = self._connection = await self._carrier.connect(self._source.endpoint)
         with contextlib.closing(connection):
             head = memoryview(bytearray(ANSWER_BYTES))
@@ -163,7 +166,8 @@ class _Pull:
                 digest = xxhash.xxh3_128()
                 place = self._into[chunk.offset : chunk.offset + chunk.length]
                 await self._receive(connection, place, stall, digest.update)
-                self._land(chunk, digest.digest())
+                if self._landed(chunk, digest.digest()):
+                    _grant(late, self._loop.time() + deadline_s)
                 await asyncio.sleep(0)  # while bytes are there reading never suspends: let others run
 
     def on_keys(self, _added: frozenset[str], removed: frozenset[str]) -> None:
@@ -194,15 +198,17 @@ class _Pull:
     ) -> None:
         filled = 0
         while filled < len(place):
-            enough = min(WAKE_BYTES, len(place) - filled)
+            enough = min(self._enough, len(place) - filled)
+            began_s = self._loop.time()
             count = await connection.receive(place[filled : filled + PIECE_BYTES], enough)
             if count == 0:
                 raise ConnectionResetError("hung up" if self._hung_up else "the source closed the connection")
+            now_s = self._loop.time()
             if on_piece is not None:
+                self._enough = _next_enough(self._enough, count, now_s - began_s)
                 on_piece(place[filled : filled + count])
             filled += count
-            with contextlib.suppress(RuntimeError):  # the deadline struck in this very turn
-                stall.reschedule(self._loop.time() + STALL_S)
+            _grant(stall, now_s + STALL_S)
 
     def _expect(self, head: bytes) -> Chunk:
         """Match an answer with the oldest request."""
@@ -222,13 +228,13 @@ class _Pull:
             raise SourceGone(f"{where}: answered version {version}, {length} bytes", self.done)
         return chunk
 
-    def _land(self, chunk: Chunk, digest: bytes) -> None:
-        """A chunk is complete: done, or asked for again."""
+    def _landed(self, chunk: Chunk, digest: bytes) -> bool:
+        """A chunk is complete: whether it is right, and done; else it is asked for again."""
         if digest == chunk.digest:
             self.done.append(chunk)
             if self._on_chunk is not None:
                 self._on_chunk(chunk)
-            return
+            return True
         self.failures[chunk] += 1
         if self.failures[chunk] > RETRIES:
             raise BadHash(
@@ -238,3 +244,17 @@ class _Pull:
                 chunk,
             )
         self._wanted.append(chunk)
+        return False
+
+
+def _next_enough(enough: int, count: int, took_s: float) -> int:
+    """How much to gather next: as much as comes in `WAKE_S` by what came just now, at most twice as much."""
+    least, most = WAKE_BYTES
+    by_rate = count / took_s * WAKE_S if took_s > 0 else most
+    return int(max(least, min(by_rate, 2 * enough, most)))
+
+
+def _grant(timeout: asyncio.Timeout, until_s: float) -> None:
+    """More time."""
+    with contextlib.suppress(RuntimeError):  # it struck in this very turn
+        timeout.reschedule(until_s)

@@ -31,7 +31,8 @@ MAX_CONNECTIONS = 256  # further ones are closed at once
 MAX_TOKENS = 4096  # beyond it the oldest is forgotten
 FIRST_REQUEST_S = 2.0  # who asks nothing within this time is no puller
 IDLE_S = 30.0  # between two requests
-STALL_S = 10.0  # a puller that takes nothing of its chunk for so long is gone
+STALL_S = 10.0  # a puller that does not take PIECE_BYTES of its chunk in that time is gone
+PIECE_BYTES = 128 << 10
 
 
 class BulkServer:
@@ -169,10 +170,13 @@ class BulkServer:
         answer = encode_answer(status, request.version, request.tag, len(payload))
         if status is not Status.OK:
             self._refusals.count(address, status.name.lower().replace("_", "-"), f"version {request.version}")
-        async with asyncio.timeout(STALL_S):
+        now_s = asyncio.get_running_loop().time
+        async with asyncio.timeout(STALL_S) as stall:
             await connection.send(answer)
-            if payload:
-                await connection.send_content(payload)
+            for at in range(0, len(payload), PIECE_BYTES):
+                with contextlib.suppress(RuntimeError):  # it struck in this very turn
+                    stall.reschedule(now_s() + STALL_S)
+                await connection.send_content(payload[at : at + PIECE_BYTES])
         self.served_bytes += len(payload)
         await asyncio.sleep(0)  # while the puller takes everything nothing suspends: let others run
         return status is not Status.UNAUTHORIZED

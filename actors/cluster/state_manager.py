@@ -17,12 +17,13 @@ from actors.cluster.messages import (
     StateSaved,
     StepTrained,
 )
-from actors.cluster.saved_state import Checkpoints, Copies, Damaged
+from actors.cluster.saved_state import Checkpoints, Copies, Damaged, StateDirFull
 from supervisor import Actor, Done, Hopeless, Message, Refused, handles
 
 CONTROLLER = "training/controller"
 TRAINER = "training/trainer"
 COPY_AGAIN_S = 0.1  # a host copy that is being replaced is looked at again
+SPACE_AGAIN_S = 1.0  # a disk without space for a checkpoint, too
 RECORDS = 16  # newest records in memory: more steps than can be lost between two checkpoints
 
 
@@ -51,6 +52,7 @@ class StateManager(Actor):
         self._durable = -1
         self._records: dict[int, StepTrained] = {}
         self._wanted = asyncio.Event()
+        self._no_space = ""
 
     async def on_start(self) -> None:
         async for event in self.ctx.journal.replay():
@@ -127,9 +129,18 @@ class StateManager(Actor):
                     await asyncio.sleep(COPY_AGAIN_S)
                 self._wanted.set()
                 continue
-            self._durable = written.step
+            except StateDirFull as problem:  # older ones stay, and the job goes on for a while
+                if not self._no_space:
+                    self.ctx.log.warning("the state after step %d is not durable yet: %s", copy.step, problem)
+                self._no_space = str(problem)
+                async with self.ctx.wait("space on a disk", on=str(problem.path), deadline_s=10, go_on=True):
+                    await asyncio.sleep(SPACE_AGAIN_S)
+                self._wanted.set()
+                continue
+            self._durable, self._no_space = written.step, ""
             saved = StateSaved(step=written.step, path=str(written.path))
             await self.ctx.tell(CONTROLLER, saved)
 
     def summary(self) -> dict[str, str | int | float]:
-        return {"trained": self._trained, "durable": self._durable}
+        figures: dict[str, str | int | float] = {"trained": self._trained, "durable": self._durable}
+        return {**figures, "suspended": self._no_space} if self._no_space else figures

@@ -25,7 +25,18 @@ from actors.rollout.messages import (
 from actors.training.messages import CloseSeeding, OpenSeeding
 from actors.weights.messages import Fetch, Fetched
 from configs.schema import Config
-from supervisor import Actor, AskFailed, Deferred, Done, Fenced, Refused, Terminated, WaitTimeout, handles
+from supervisor import (
+    Actor,
+    AskFailed,
+    AskTimeout,
+    Deferred,
+    Done,
+    Fenced,
+    Refused,
+    Terminated,
+    WaitTimeout,
+    handles,
+)
 from transport.token_stream import StreamRefused
 from transport.wire import Peer
 
@@ -192,6 +203,9 @@ class RolloutWorker(Actor):
                         deadline_s=FETCH_DEADLINE_S,
                         expect=Fetched,
                     )
+                except AskTimeout:  # it is still pulled: the agent says so when that fails
+                    self.ctx.log.info("weights %d are waited for", weights.version)
+                    continue
                 except AskFailed as problem:
                     self.ctx.log.warning("weights %d did not come: %s", weights.version, problem)
                     await asyncio.sleep(RETRY_S)

@@ -37,6 +37,7 @@ from actors.rollout.messages import (
     TakeGroups,
     Weights,
 )
+from actors.training.asking import ask_patiently
 from actors.training.chronicle import Chronicle
 from actors.training.messages import (
     CloseSeeding,
@@ -85,6 +86,10 @@ class BeganIn(Message, frozen=True):
     boot: int
 
 
+class JobOver(Message, frozen=True):
+    """Journaled: every step is durable, both evaluations are done; nothing more is told to the history."""
+
+
 class StepFinished(Message, frozen=True):
     """Journaled: this step is trained and in the history."""
 
@@ -114,6 +119,7 @@ class RLController(Actor):
         self._step_done = asyncio.Event()
         self._saved = asyncio.Event()
         self._waits_for = ""
+        self._over = False
 
     async def on_start(self) -> None:
         boot: int | None = None
@@ -124,6 +130,8 @@ class RLController(Actor):
                 self._finished = event.step
             elif isinstance(event, EvalDone):
                 self._evals.add(event.when)
+            elif isinstance(event, JobOver):
+                self._over = True
         up = await self._ask(SCHEDULER, WhoIsUp(), HostsUp)
         if up.boot == boot:  # this actor alone was restarted; the run never stopped
             self._chronicle = Chronicle(self._writer, self.ctx.now(), up.roles)
@@ -137,20 +145,20 @@ class RLController(Actor):
     # -- the job --
 
     async def _run(self) -> None:
-        try:
-            await self._loop()
-        except AskFailed as problem:
-            reason = f"step {self._finished + 1}: {problem}"
-            self.ctx.log.error("the job failed: %s", reason)
-            await self._end(JobEnded(ok=False, reason=reason))
-        else:
-            await self._end(JobEnded(ok=True))
-
-    async def _end(self, ended: JobEnded) -> None:
-        await self.ctx.ask(SCHEDULER, ended, deadline_s=ASK_DEADLINE_S, expect=Done)
+        if not self._over:
+            try:
+                await self._loop()
+            except AskFailed as problem:
+                reason = f"step {self._finished + 1}: {problem}"
+                self.ctx.log.error("the job failed: %s", reason)
+                await self._ask(SCHEDULER, JobEnded(ok=False, reason=reason), Done)
+                return
+            self._over = True  # before anybody hears of it: whoever does writes the end into the history
+            await self.ctx.journal.append(JobOver())
+        await self._ask(SCHEDULER, JobEnded(ok=True), Done)
 
     async def _loop(self) -> None:
-        trainer = await self.ctx.ask(TRAINER, TrainerStatus(), deadline_s=START_DEADLINE_S, expect=TrainerIs)
+        trainer = await self._ask(TRAINER, TrainerStatus(), TrainerIs, START_DEADLINE_S)
         await self._release_durable()
         if trainer.step == 0 and self._finished == 0 and "first" not in self._evals:
             await self._evaluate("first", trainer)
@@ -158,9 +166,7 @@ class RLController(Actor):
         # A host copy that is lost with its host takes the trainer back to its last checkpoint, at any time.
         while (step := min(self._finished, trainer.step) + 1) <= self._config.job.steps:
             await self._one_step(step, trainer)
-            trainer = await self.ctx.ask(
-                TRAINER, TrainerStatus(), deadline_s=START_DEADLINE_S, expect=TrainerIs
-            )
+            trainer = await self._ask(TRAINER, TrainerStatus(), TrainerIs, START_DEADLINE_S)
         if "last" not in self._evals:
             await self._evaluate("last", trainer)
         await self._until_durable(self._config.job.steps)
@@ -317,11 +323,13 @@ class RLController(Actor):
 
     @handles(NodeSeen, lane=Lane.SYSTEM)
     async def node_seen(self, message: NodeSeen) -> None:
-        self._chronicle.node(message, self.ctx.now())
+        if not self._over:
+            self._chronicle.node(message, self.ctx.now())
 
     @handles(RestartSeen, lane=Lane.SYSTEM)
     async def restart_seen(self, message: RestartSeen) -> None:
-        self._chronicle.restart(message, self.ctx.now())
+        if not self._over:
+            self._chronicle.restart(message, self.ctx.now())
 
     @handles(_TakeSample)
     async def take_sample(self, message: _TakeSample) -> None:
@@ -329,14 +337,18 @@ class RLController(Actor):
             figures = await self.ctx.ask(MANAGER, RolloutStatus(), deadline_s=SAMPLE_S, expect=RolloutFigures)
         except AskFailed:
             return  # the manager restarts; the next look will show it
-        self._chronicle.sample(self._finished + 1, figures, self.ctx.now())
+        if not self._over:
+            self._chronicle.sample(self._finished + 1, figures, self.ctx.now())
 
-    async def _ask(self, to: str, message: Message, expect: type[R]) -> R:
-        """Ask; whoever takes nothing for now, because a disk is full, say, is waited for and named."""
+    async def _ask(self, to: str, message: Message, expect: type[R], deadline_s: float = ASK_DEADLINE_S) -> R:
+        """Ask; whoever takes nothing for now, because a disk is full, say, or too much waits already, is
+        waited for and named."""
         until = Deadline.after(SUSPENDED_S, self.ctx.now())
         while True:
             try:
-                reply = await self.ctx.ask(to, message, deadline_s=ASK_DEADLINE_S, expect=expect)
+                reply = await ask_patiently(
+                    self.ctx, to, message, expect=expect, deadline_s=deadline_s, patience_s=SUSPENDED_S
+                )
             except Suspended as problem:
                 if until.passed(self.ctx.now()):
                     raise

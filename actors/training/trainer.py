@@ -21,6 +21,7 @@ from actors.cluster.messages import (
 )
 from actors.rollout.messages import GroupOut, Groups, TakeGroups
 from actors.training.advantages import group_advantages
+from actors.training.asking import ask_patiently
 from actors.training.messages import (
     CloseSeeding,
     OpenSeeding,
@@ -44,6 +45,7 @@ CONTROLLER = "training/controller"
 ASK_DEADLINE_S = 60.0
 WAIT_S = 1.0  # one wait for groups; between two of them the trainer looks whether anybody still rolls out
 GROUPS_LATE_S = 120.0  # so long without a complete group is worth a line, again each time
+PATIENCE_S = 600.0  # with a manager that has too much to do; then the step is begun anew
 COLOCATED_S = 2.0  # seeding window while nobody else rolls out
 
 
@@ -232,7 +234,9 @@ class Trainer(Actor):
         ask = TakeGroups(
             batch=order.batch, taker=self.ctx.incarnation, have=have, min_groups=least, wait_s=wait_s
         )
-        return await self.ctx.ask(MANAGER, ask, deadline_s=ASK_DEADLINE_S + wait_s, expect=Groups)
+        return await ask_patiently(
+            self.ctx, MANAGER, ask, expect=Groups, deadline_s=ASK_DEADLINE_S + wait_s, patience_s=PATIENCE_S
+        )
 
     # -- weights and state --
 

@@ -8,6 +8,8 @@ goes on from its last chunk. What was published survives the agent: manifests li
 """
 
 import asyncio
+import itertools
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -15,13 +17,13 @@ from actors.weights.images import ImageDraft, Images, ImageStoreError, NoSuchIma
 from actors.weights.manifest import Manifest, ManifestError
 from actors.weights.messages import Fetch, Fetched, Offer, Offered, Publish, Published
 from configs.schema import Config
-from supervisor import Actor, AskFailed, Deferred, Refused, handles
+from supervisor import Actor, AskFailed, Deferred, Refused, Waiting, handles
 from transport.bulk import BulkSource, Chunk, PullError
 
 OFFER_DEADLINE_S = 5.0
-PULL_DEADLINE_S = 60.0
-FETCH_LATE_S = 60.0  # a fetch that takes longer is worth a line, again each time
-ATTEMPTS = 20  # offers asked for in one fetch; each failed one costs at least the pause
+CHUNK_DEADLINE_S = 60.0  # until another chunk is here; 4 MiB in that time are a link of 70 KB/s
+FETCH_LATE_S = 60.0  # a fetch without a new chunk for so long is worth a line, again each time
+ATTEMPTS = 20  # in a row that gave no new chunk; each costs at least the pause. Then whoever wants it is told
 RETRY_S = 0.2
 
 
@@ -30,6 +32,17 @@ class _Note(msgspec.Struct, frozen=True, array_like=True):
 
     manifest: bytes
     model_config: bytes
+
+
+@dataclass(slots=True)
+class _Part:
+    """What has come of a version so far: a pull that broke off goes on from here, at whatever source. `done`:
+    offsets of the chunks that are in the draft."""
+
+    began_s: float
+    draft: ImageDraft | None = None
+    done: set[int] = field(default_factory=set)
+    pulled_bytes: int = 0
 
 
 class TransferAgent(Actor):
@@ -119,76 +132,89 @@ class TransferAgent(Actor):
         return deferred
 
     async def _fetch(self, message: Fetch) -> None:
-        on = message.sources[0]
-        async with self.ctx.wait("a version of weights", on=on, deadline_s=FETCH_LATE_S, go_on=True):
-            await self._fetch_from(message)
-
-    async def _fetch_from(self, message: Fetch) -> None:
-        began_s = self.ctx.now()
-        key = (message.version, message.root)
-        pulled_bytes = 0
-        outcome: Fetched | Refused = Refused(f"version {message.version}: no source gave it")
-        draft: ImageDraft | None = None
-        done: set[int] = set()
-        for attempt in range(ATTEMPTS):
-            known = self._have.get(message.version)
-            if known is not None and known[0].root == message.root:
-                outcome = self._fetched(*known, pulled_bytes, self.ctx.now() - began_s)
-                break
+        on, part = message.sources[0], _Part(self.ctx.now())
+        async with self.ctx.wait("a version of weights", on=on, deadline_s=FETCH_LATE_S, go_on=True) as wait:
             try:
-                offered = await self.ctx.ask(
-                    message.sources[attempt % len(message.sources)],
-                    Offer(version=message.version, root=message.root),
-                    deadline_s=OFFER_DEADLINE_S,
-                    expect=Offered,
-                )
-                manifest = Manifest.decode(offered.manifest)
-                if manifest.root != message.root:
-                    raise Refused(f"the offer's root is not the one of version {message.version}")
-                if draft is None:
-                    draft = self._store.create(message.version, manifest.image_bytes)
-                pulled_bytes += await self._pull(offered, manifest, draft, done)
-                manifest.verify(draft.view)
-                draft.seal()
-            except (AskFailed, PullError, ManifestError, ImageStoreError) as problem:
-                self.ctx.log.warning("version %d, attempt %d: %s", message.version, attempt + 1, problem)
-                outcome = Refused(f"version {message.version} could not be pulled: {problem}")
-                await asyncio.sleep(RETRY_S)
-                continue
-            draft = None
-            self._serve(manifest, offered.model_config)
-        if draft is not None:
-            draft.abandon()
-        self._pulled_bytes += pulled_bytes
-        for deferred in self._fetching.pop(key, []):
+                outcome = await self._fetch_from(message, part, wait)
+            finally:
+                if part.draft is not None:
+                    part.draft.abandon()
+        self._pulled_bytes += part.pulled_bytes
+        for deferred in self._fetching.pop((message.version, message.root), []):
             deferred.answer(outcome)
 
-    async def _pull(self, offered: Offered, manifest: Manifest, draft: ImageDraft, done: set[int]) -> int:
-        """Pull the chunks that are not `done` yet; the bytes pulled. A failure keeps what has come."""
+    async def _fetch_from(self, message: Fetch, part: _Part, wait: Waiting) -> Fetched | Refused:
+        """Ask one source after the other, for as long as chunks come. However large an image is and however
+        slow the way to it, only `ATTEMPTS` without a new chunk are a failure."""
+        sources, fruitless, why = itertools.cycle(message.sources), 0, "no source gave it"
+        for attempt in itertools.count(1):
+            known = self._have.get(message.version)
+            if known is not None and known[0].root == message.root:
+                return self._fetched(*known, part.pulled_bytes, self.ctx.now() - part.began_s)
+            if fruitless == ATTEMPTS:
+                break
+            had = len(part.done)
+            try:
+                await self._attempt(message, next(sources), part, wait)
+            except (AskFailed, PullError, ManifestError, ImageStoreError) as problem:
+                fruitless = 0 if len(part.done) > had else fruitless + 1
+                why = str(problem)
+                here = f"{len(part.done)} chunks are here"
+                self.ctx.log.warning("version %d, attempt %d: %s; %s", message.version, attempt, why, here)
+                await asyncio.sleep(RETRY_S)
+        return Refused(f"version {message.version} could not be pulled: {why}")
+
+    async def _attempt(self, message: Fetch, source: str, part: _Part, wait: Waiting) -> None:
+        """Pull what is missing from this source; with the last chunk the version is whole, and served."""
+        offered = await self.ctx.ask(
+            source,
+            Offer(version=message.version, root=message.root),
+            deadline_s=OFFER_DEADLINE_S,
+            expect=Offered,
+        )
+        manifest = Manifest.decode(offered.manifest)
+        if manifest.root != message.root:
+            raise Refused(f"the offer's root is not the one of version {message.version}")
+        if part.draft is None:  # what takes time for its size is not done on the loop
+            part.draft = await self.ctx.offload(self._store.create, message.version, manifest.image_bytes)
+        await self._pull(offered, manifest, part, wait)
+        try:
+            await self.ctx.offload(manifest.verify, part.draft.view)
+        except ManifestError:
+            part.done.clear()
+            raise
+        part.draft.seal()
+        part.draft = None
+        self._serve(manifest, offered.model_config)
+
+    async def _pull(self, offered: Offered, manifest: Manifest, part: _Part, fetching: Waiting) -> None:
+        """Pull the chunks that are not there yet. A failure keeps what has come."""
         left = [
             Chunk(chunk.offset, chunk.length, chunk.digest)
             for chunk in manifest.chunks
-            if chunk.offset not in done
+            if chunk.offset not in part.done
         ]
-        self._resumed += bool(done and left)
+        assert part.draft is not None
+        self._resumed += bool(part.done and left)
         on = offered.endpoint
-        async with self.ctx.wait("a bulk pull", on=on, deadline_s=PULL_DEADLINE_S, go_on=True) as wait:
+        async with self.ctx.wait("a bulk pull", on=on, deadline_s=CHUNK_DEADLINE_S, go_on=True) as wait:
 
             def come(chunk: Chunk) -> None:
-                done.add(chunk.offset)
+                part.done.add(chunk.offset)
+                part.pulled_bytes += chunk.length
                 wait.progress()
+                fetching.progress()
 
             result = await self.ctx.network.pull(
                 BulkSource(offered.endpoint, offered.token),
                 manifest.version,
                 left,
-                draft.view,
+                part.draft.view,
                 window=self._settings.window,
-                deadline_s=PULL_DEADLINE_S,
+                deadline_s=CHUNK_DEADLINE_S,
                 on_chunk=come,
             )
         self._bad_chunks += result.retried_chunks
-        return result.received_bytes
 
     def _serve(self, manifest: Manifest, model_config: bytes) -> None:
         version = manifest.version

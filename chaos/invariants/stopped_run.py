@@ -42,6 +42,8 @@ def history_faults(records: Sequence[AnyRecord], evidence: Evidence, *, complete
         yield f"history: steps {sorted(unknown)} are journaled as finished and stand not there"
     if complete and sum(isinstance(record, End) for record in records) != 1:
         yield "history: it has not exactly one end"
+    elif complete and not isinstance(records[-1], End):
+        yield f"history: {type(records[-1]).__name__} stands after its end"
 
 
 def report_faults(report: Report, evidence: Evidence) -> Iterator[str]:

@@ -4,7 +4,7 @@ Owns the ports of `actors.cluster.saved_state` for simulated hosts. The seal is 
 (`actors.cluster.sealed.Seal`): sizes and digests of every file, so damage is found where it would be found.
 A copy or checkpoint appears whole, when the time of writing it is over; a kill before that leaves what was.
 
-Left out: a full disk, and the half-written directory that production removes at its next write.
+Left out: the half-written directory that production removes at its next write.
 """
 
 import re
@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import xxhash
 
-from actors.cluster.saved_state import Damaged, FileInfo, Latest, Sealed
+from actors.cluster.saved_state import Damaged, FileInfo, Latest, Sealed, StateDirFull
 from actors.cluster.sealed import SEAL, Seal
 from sim.models.clock import Clock
 
@@ -148,7 +148,8 @@ class SimCheckpoints:
         return Latest(None, tuple(skipped))
 
     def adopt(self, source: Sealed) -> Sealed:
-        """See `Checkpoints`. A whole checkpoint of this step stays as it is."""
+        """See `Checkpoints`. A whole checkpoint of this step stays as it is. A disk without space is known
+        when it is written: `StateDirFull` comes then."""
         try:
             return self._load(source.step)
         except Damaged:
@@ -160,7 +161,11 @@ class SimCheckpoints:
 
         def put() -> None:
             remove(self._durable, sealed.path)
-            self._durable.update(files)
+            try:
+                self._durable.update(files)
+            except OSError as full:
+                remove(self._durable, sealed.path)
+                raise StateDirFull(self._directory, sum(map(len, files.values())), 0) from full
             for old in self.steps()[: -self.keep]:
                 remove(self._durable, self.path(old))
 

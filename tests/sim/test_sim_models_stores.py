@@ -1,15 +1,18 @@
 """Images, copies, checkpoints and histories in memory: they behave as those on files, and notice damage."""
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from actors.cluster.saved_state import Checkpoints, Copies, Damaged
+from actors.cluster.saved_state import Checkpoints, Copies, Damaged, StateDirFull
 from actors.training.history import HistoryError, HistoryFull
 from actors.training.records import AnyRecord, Eval, History
 from actors.weights.images import Images, ImageStoreFull, NoSuchImage, VersionConflict
 from actors.weights.manifest import ImageMismatch, Manifest
+from sim.file_mapping import FileMapping
+from sim.files import SimFiles
 from sim.models.clock import Immediate
 from sim.models.history_memory import SimHistory
 from sim.models.image_memory import ImagePool, SimImages
@@ -204,6 +207,31 @@ def test_a_damaged_checkpoint_is_passed_over_and_written_again() -> None:
     again = vault.store.latest()
     assert again.checkpoint is not None
     assert again.checkpoint.step == 2
+
+
+def test_a_full_disk_takes_no_checkpoint_leaves_no_half_of_one_and_keeps_the_last() -> None:
+    vault, free = Vault(), [10_000]
+
+    def take(bytes_more: int) -> None:
+        if bytes_more > free[0]:
+            raise OSError(errno.ENOSPC, "no space is left")
+
+    disk = FileMapping(SimFiles(take), Path("/ckpt"))
+    vault.store = SimCheckpoints(disk, vault.memory, Path("/ckpt"), 2, vault.clock, 4.0)
+    vault.save(1)
+    vault.clock.pass_time()
+    free[0] = 5  # enough for the state, not for its seal
+    vault.save(2)
+    with pytest.raises(StateDirFull, match="/ckpt.*free space there"):
+        vault.clock.pass_time()
+    assert vault.store.steps() == [1]
+    assert not any("step-000002" in str(path) for path in disk)
+    free[0] = 10_000
+    vault.save(2)
+    vault.clock.pass_time()
+    newest = vault.store.latest().checkpoint
+    assert newest is not None
+    assert newest.step == 2
 
 
 def test_a_copy_that_was_replaced_meanwhile_is_not_adopted() -> None:

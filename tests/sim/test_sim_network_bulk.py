@@ -21,30 +21,41 @@ CONTENT = random.Random(3).randbytes(64 << 10)
 CHUNK = 1 << 10
 
 
-def chunks() -> list[Chunk]:
+def chunks(content: bytes = CONTENT, size: int = CHUNK) -> list[Chunk]:
     return [
-        Chunk(at, CHUNK, xxhash.xxh3_128(CONTENT[at : at + CHUNK]).digest())
-        for at in range(0, len(CONTENT), CHUNK)
+        Chunk(at, size, xxhash.xxh3_128(content[at : at + size]).digest())
+        for at in range(0, len(content), size)
     ]
 
 
 class Hosts:
     """A source and some pullers, each a process on a host of its own."""
 
-    def __init__(self, pullers: int = 1, *, scale: float = 1.0, seed: int = 1, egress: float = 1e9) -> None:
+    def __init__(
+        self,
+        pullers: int = 1,
+        *,
+        scale: float = 1.0,
+        seed: int = 1,
+        egress: float = 1e9,
+        content: bytes = CONTENT,
+    ) -> None:
+        self.content = content
         self.loop = SimLoop()
         self.net = SimNet(self.loop, random.Random(seed), self.loop.trace)
         self.net.add_host("source", egress_bytes_s=egress)
         self.source = self.loop.spawn("source", "source")
         self.server = BulkServer(
             self.net.station(self.source, "source", "source").host.address,
-            carrier=self.net.carrier(self.source, "source", files=lambda path: CONTENT, scale=scale),
+            carrier=self.net.carrier(self.source, "source", files=lambda path: content, scale=scale),
         )
         self.pullers = []
         for number in range(pullers):
             self.net.add_host(f"p{number}")
             process = self.loop.spawn(f"p{number}", f"p{number}")
             self.pullers.append((process, self.net.carrier(process, f"p{number}", scale=scale)))
+        self.chunks = chunks()
+        self.deadline_s = 60.0
         self.took_s: dict[int, float] = {}
         self.outcomes: dict[int, BaseException | None] = {}
 
@@ -64,12 +75,12 @@ class Hosts:
         assert all(task.done() for task in tasks)
 
     async def _pull(self, number: int, carrier: SimCarrier) -> None:
-        into = bytearray(len(CONTENT))
+        into = bytearray(len(self.content))
         source = BulkSource(self.server.endpoint, self.server.issue_token(1))
         began_s = now_s()
         try:
-            await pull(source, 1, chunks(), memoryview(into), deadline_s=60, carrier=carrier)
-            assert into == CONTENT
+            await pull(source, 1, self.chunks, memoryview(into), deadline_s=self.deadline_s, carrier=carrier)
+            assert into == self.content
             self.outcomes[number] = None
         except (SourceGone, PullTimeout) as problem:
             self.outcomes[number] = problem
@@ -97,6 +108,26 @@ def test_a_slow_line_slows_only_its_own_puller() -> None:
     hosts.net.set_link("source", "p1", Profile(rate_bytes_s=1e8))
     hosts.pull_all()
     assert hosts.took_s[1] > 5 * hosts.took_s[0]
+
+
+def test_a_slow_link_is_not_taken_for_one_that_stalls() -> None:
+    content, rate = random.Random(4).randbytes(512 << 10), 2e4
+    hosts = Hosts(content=content)
+    hosts.net.set_link("source", "p0", Profile(rate_bytes_s=rate))
+    hosts.chunks = chunks(content, len(content))  # longer than either end waits in silence
+    hosts.pull_all()
+    assert hosts.outcomes == {0: None}
+    assert hosts.took_s[0] == pytest.approx(len(content) / rate, rel=0.2)
+
+
+def test_a_pull_may_take_as_long_as_its_size_asks_for_and_no_chunk_longer_than_the_deadline() -> None:
+    for rate, outcome in ((4e3, type(None)), (100.0, PullTimeout)):
+        hosts = Hosts()
+        hosts.net.set_link("source", "p0", Profile(rate_bytes_s=rate))
+        hosts.deadline_s = 5.0
+        hosts.pull_all()
+        assert isinstance(hosts.outcomes[0], outcome)
+        assert (hosts.took_s[0] > 2 * hosts.deadline_s) == (outcome is type(None))
 
 
 def test_a_source_that_is_killed_is_gone_at_once_and_one_that_is_frozen_later() -> None:

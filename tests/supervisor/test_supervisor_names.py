@@ -14,6 +14,7 @@ from supervisor import Actor, AskTimeout, Done, Message, Registry, handles
 from supervisor.address import Incarnations
 from supervisor.journal import Journal
 from supervisor.leases import Digest, Leases
+from supervisor.mailbox import Lane
 from supervisor.memory_journal import MemoryJournal
 from supervisor.message import encode_body
 from supervisor.names import CLAIM_NAMES, REGISTRY
@@ -248,6 +249,40 @@ async def test_names_survive_the_death_of_the_registry(tmp_path: Path) -> None:
         await head.ask("named-9", Poke(), Done)
         other.spawn("later", Named)
         await head.ask("later", Poke(), Done)
+
+
+async def test_a_registry_with_too_much_to_do_is_asked_again_until_it_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("supervisor.mailbox.SYSTEM_LIMIT", 8)
+    free = asyncio.Event()
+
+    class Busy(Registry):
+        @handles(Lookup, lane=Lane.SYSTEM)
+        async def lookup(self, message: Lookup) -> Found:
+            await free.wait()
+            return await super().lookup(message)
+
+    async with TestSystem(tmp_path) as head, TestSystem(tmp_path, node="other", join=head) as other:
+        head.kill(REGISTRY)
+        head.spawn(REGISTRY, lambda: Busy(TEST_LIMITS.lease_s))
+        registry = head.system.cell(REGISTRY)
+        assert registry is not None
+        other.spawn("named", Named)
+        await until(lambda: "named" in other.system.names._claimed)
+        flood = [asyncio.create_task(head.ask(REGISTRY, Lookup(name="nobody"), Found)) for _ in range(9)]
+        await until(lambda: len(registry.mailbox) >= 8)
+        asked = asyncio.create_task(head.ask("named", Poke(), Done))
+        refused = registry.dropped
+        await until(lambda: registry.dropped > refused or asked.done())
+        other.spawn("later", Named)
+        await until(lambda: "messages wait" in other.system.names._unable)
+        assert not asked.done()
+        free.set()
+        assert await asked == Done()
+        assert await head.ask("later", Poke(), Done) == Done()
+        assert other.system.names._unable == ""
+        await asyncio.gather(*flood, return_exceptions=True)
 
 
 async def test_an_actor_that_ends_while_its_name_is_claimed_does_not_keep_it(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from actors.cluster import state_manager
 from actors.cluster.checkpoint_store import CheckpointStore
 from actors.cluster.host_copy import HostCopies
 from actors.cluster.messages import (
@@ -20,7 +21,7 @@ from actors.cluster.messages import (
     StepTrained,
     TrainedSample,
 )
-from actors.cluster.saved_state import Sealed
+from actors.cluster.saved_state import Sealed, StateDirFull
 from actors.cluster.state_manager import Rewound, StateManager
 from supervisor import Actor, Done, Refused, handles
 from supervisor.testing import TestSystem
@@ -158,3 +159,38 @@ async def test_nobody_waits_behind_a_checkpoint_that_takes_minutes_to_write(tmp_
         assert (latest.step, latest.durable_step) == (1, -1)
         disk.go_on.set()
         await found.until_durable(1)
+
+
+class FullDisk(CheckpointStore):
+    """Has no space at first."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory, keep=KEEP)
+        self.free = False
+
+    def adopt(self, source: Sealed) -> Sealed:
+        if not self.free:
+            raise StateDirFull(self.directory, 100, 0)
+        return super().adopt(source)
+
+
+async def test_a_disk_without_space_for_a_checkpoint_is_waited_for_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_manager, "SPACE_AGAIN_S", 0.01)
+    async with TestSystem(tmp_path) as system:
+        told = Told()
+        system.spawn("training/controller", lambda: told)
+        disk = FullDisk(tmp_path / "checkpoints")
+        system.spawn(STATE, lambda: StateManager(HostCopies(tmp_path / "copies"), disk))
+        found = Host(system, tmp_path, told)
+        for step in (1, 2):
+            await found.save(step)
+            assert (await found.latest()).step == step
+        manager = system.system.cell(STATE)
+        async with asyncio.timeout(5):
+            while "free space there" not in str(manager.actor.summary().get("suspended")):
+                await asyncio.sleep(0.01)
+        disk.free = True
+        await found.until_durable(2)
+        assert "suspended" not in manager.actor.summary()

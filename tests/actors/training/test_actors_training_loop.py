@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 import torch
 
 from actors.cluster.checkpoint_store import CheckpointStore
@@ -17,8 +18,10 @@ from actors.cluster.messages import (
     JobEnded,
     JobSpec,
     LatestState,
+    NodeSeen,
     Plan,
     PlanNext,
+    RestartSeen,
     StateIs,
     StepTrained,
     WhoIsUp,
@@ -32,7 +35,7 @@ from actors.engine.worker import RolloutWorker
 from actors.reward.messages import GetProblems, Problems, Score, Verdict
 from actors.rollout.load_balancer import LoadBalancer
 from actors.rollout.manager import RolloutManager
-from actors.training.controller import RLController
+from actors.training.controller import RLController, _TakeSample
 from actors.training.history import Eval, HistoryWriter, Node, Run, Step, read_history
 from actors.training.messages import TrainerIs, TrainerStatus
 from actors.training.trainer import Trainer
@@ -43,7 +46,7 @@ from actors.weights.messages import Publish, Published
 from configs.load import dump, from_tree
 from configs.schema import Config
 from supervisor import Actor, Done, handles
-from supervisor.testing import TestSystem
+from supervisor.testing import TEST_LIMITS, TestSystem
 
 STEPS = 4
 SIZES = {
@@ -96,6 +99,29 @@ class OnePlan(Actor):
     async def end(self, message: JobEnded) -> Done:
         self.ended.append(message)
         return Done()
+
+
+class SwampedPlan(OnePlan):
+    """After its third plan it has its hands full until `free` is set: its mailbox takes nothing more."""
+
+    def __init__(self, t_seed_s: float) -> None:
+        super().__init__(t_seed_s)
+        self.plans = 0
+        self.free = asyncio.Event()
+
+    @handles(PlanNext)
+    async def plan(self, message: PlanNext) -> Plan:
+        self.plans += 1
+        for _ in range(TEST_LIMITS.mailbox if self.plans == 3 else 0):
+            await self.ctx.tell(self.ctx.address, WhoIsUp())
+        return await super().plan(message)
+
+    @handles(WhoIsUp)
+    async def who_is_up(self, message: WhoIsUp) -> HostsUp:
+        if self.plans >= 3 and not self.free.is_set():
+            await self.ctx.tell(self.ctx.address, WhoIsUp())  # in the place of this one
+            await self.free.wait()
+        return await super().who_is_up(message)
 
 
 @dataclass
@@ -180,6 +206,7 @@ async def loop(
     preemptible: bool = True,
     transfer: type[TransferAgent] = TransferAgent,
     exact: bool = False,
+    plans: type[OnePlan] = OnePlan,
 ) -> AsyncIterator[Loop]:
     model_dir = directory / "model"
     model_dir.mkdir(parents=True)
@@ -198,7 +225,7 @@ async def loop(
         },
         "test",
     )
-    scheduler = OnePlan(t_seed_s)
+    scheduler = plans(t_seed_s)
     async with (
         TestSystem(directory, node="head") as head,
         TestSystem(directory, node="r", join=head) as reserved,
@@ -291,6 +318,46 @@ async def test_a_controller_killed_in_a_step_goes_on_where_it_was(tmp_path: Path
         records = read_history(running.directory / "history.jsonl")
         assert sum(isinstance(record, Run) for record in records) == 1, "the run was not resumed"
         assert sum(isinstance(record, Node) and record.event == "joined" for record in records) == 1
+
+
+async def test_a_job_waits_for_who_has_too_much_to_do(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def said() -> bool:
+        return any(
+            record.name == "training/controller" and "messages wait" in record.getMessage()
+            for record in caplog.records
+        )
+
+    async with loop(tmp_path, plans=SwampedPlan) as running:
+        scheduler = running.scheduler
+        assert isinstance(scheduler, SwampedPlan)
+        async with asyncio.timeout(60):
+            while not said():
+                assert not scheduler.ended, scheduler.ended
+                await asyncio.sleep(0.02)
+        scheduler.free.set()
+        await assert_whole(running)
+
+
+async def test_nothing_is_written_into_the_history_after_the_end_of_the_job(tmp_path: Path) -> None:
+    async with loop(tmp_path) as running:
+        assert (await running.until_ended()).ok
+        history = tmp_path / "history.jsonl"
+        before = history.read_bytes()
+        late = (
+            NodeSeen(node="late", role="preemptible", event="joined"),
+            RestartSeen(actor="late", cause="SIGKILL", incarnation=2),
+            _TakeSample(),
+        )
+        for message in late:
+            await running.head.ask("training/controller", message, Done)
+        running.head.kill("training/controller")
+        running.start_controller()
+        for message in late:
+            await running.head.ask("training/controller", message, Done)
+        assert history.read_bytes() == before
+        assert len(running.scheduler.ended) == 2, "the controller's next life said so again"
 
 
 async def test_an_exact_job_gives_the_same_weights_however_its_rollout_was_disturbed(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -10,12 +11,15 @@ from pathlib import Path
 import pytest
 
 from actors.engine.tensor_spec import TensorSpec
+from actors.weights import agent
 from actors.weights.agent import TransferAgent
 from actors.weights.image_store import ImageStore
+from actors.weights.manifest import Manifest
 from actors.weights.messages import Fetch, Fetched, Offer, Offered, Publish, Published
 from configs.load import from_tree
 from supervisor import Refused
 from supervisor.testing import TestSystem
+from transport.bulk import BulkSource, Chunk, PullResult, PullTimeout
 
 CHUNK = 64 * 1024
 SIZE = 20 * CHUNK + 17
@@ -122,3 +126,71 @@ async def test_a_version_is_published_once_and_under_one_root(tmp_path: Path) ->
             await two.publish(1, os.urandom(SIZE))
         with pytest.raises(Refused, match="does not have version 1 with that root"):
             await two.source.ask("a/transfer", Offer(version=1, root=b"another"), Offered)
+
+
+async def test_an_agent_answers_while_it_verifies_an_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, answered = threading.Event(), threading.Event()
+    verify = Manifest.verify
+
+    def long(manifest: Manifest, image: memoryview) -> None:
+        begun.set()
+        assert answered.wait(20.0), "the loop stood still meanwhile"
+        verify(manifest, image)
+
+    async with pair(tmp_path) as two:
+        data = os.urandom(SIZE)
+        root = await two.publish(1, data)
+        monkeypatch.setattr(Manifest, "verify", long)
+        fetching = asyncio.create_task(two.fetch(1, root))
+        async with asyncio.timeout(20):
+            while not begun.is_set():
+                await asyncio.sleep(0.01)
+        with pytest.raises(Refused, match="does not have version 9"):
+            await two.receiver.ask("b/transfer", Offer(version=9, root=b"another"), Offered)
+        answered.set()
+        assert Path((await fetching).path).read_bytes() == data
+
+
+async def test_a_pull_that_gets_on_is_never_given_up_however_often_it_breaks_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent, "ATTEMPTS", 2)
+    monkeypatch.setattr(agent, "RETRY_S", 0.001)
+    async with pair(tmp_path) as two:
+        network = two.receiver.system.network
+        whole, pulls = network.pull, 0
+
+        async def one_chunk(
+            source: BulkSource, version: int, ranges: list[Chunk], into: memoryview, **options: object
+        ) -> PullResult:
+            nonlocal pulls
+            pulls += 1
+            result: PullResult = await whole(source, version, ranges[:1], into, **options)  # type: ignore[arg-type]
+            if len(ranges) > 1:
+                raise PullTimeout("the link is slow", ranges[:1])
+            return result
+
+        monkeypatch.setattr(network, "pull", one_chunk)
+        data = os.urandom(SIZE)
+        fetched = await two.fetch(1, await two.publish(1, data))
+        assert Path(fetched.path).read_bytes() == data
+        assert (pulls, fetched.pulled_bytes) == (21, SIZE), "a chunk at a time, and none of them twice"
+
+
+async def test_a_pull_that_gets_nowhere_is_given_up_and_leaves_no_draft(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent, "ATTEMPTS", 3)
+    monkeypatch.setattr(agent, "RETRY_S", 0.001)
+    async with pair(tmp_path) as two:
+
+        async def nothing(*_: object, **__: object) -> PullResult:
+            raise PullTimeout("nothing arrived")
+
+        monkeypatch.setattr(two.receiver.system.network, "pull", nothing)
+        root = await two.publish(1, os.urandom(SIZE))
+        with pytest.raises(Refused, match="could not be pulled: nothing arrived"):
+            await two.fetch(1, root)
+        assert list((tmp_path / "b").iterdir()) == []
