@@ -7,11 +7,13 @@ takes all of it away, whatever kills us. What can be done to the wires (cuts, ca
 """
 
 import contextlib
+import functools
 import itertools
 import json
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -36,15 +38,18 @@ class NoNamespaces(Exception):
     """This machine gives us no namespaces, or a command in one failed; says which and why."""
 
 
+@functools.cache
 def why_not() -> str:
-    """Why there can be no namespaces here; "" where there can be."""
+    """Why there can be no hosts here; "" where there can be. Tried: a container may let us make namespaces,
+    and neither mount a disk nor join two hosts in them."""
     missing = [tool for tool in TOOLS if shutil.which(tool) is None]
     if missing:
         return f"not found here: {', '.join(missing)} (packages iproute2 and util-linux)"
     if os.geteuid() != 0:
         return "network namespaces need root"
     try:
-        with _Namespace():
+        with tempfile.TemporaryDirectory() as disk, Switch({Path(disk): 1 << 20}) as switch:
+            switch.host("try")
             return ""
     except NoNamespaces as problem:
         return str(problem)

@@ -7,7 +7,8 @@ bound to the process that was found: a pid that was reused meanwhile is left alo
 
 import contextlib
 import signal
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import psutil
@@ -17,6 +18,8 @@ from rlctl.runs import RunDir
 
 AGENT = "agent"
 SCORER = "scorer"
+GONE_S = 5.0  # for killed processes to be gone; milliseconds on a quiet machine
+POLL_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,3 +96,18 @@ def is_alive(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.NoSuchProcess):
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     return False
+
+
+def end_now(pids: Iterable[int]) -> int:
+    """SIGKILL, and wait until they are gone, a moment at most; how many there were. A zombie has let its
+    files go."""
+    found = []
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(pid)
+            process.kill()
+            found.append(process)
+    until_s = time.monotonic() + GONE_S
+    while any(map(is_alive, found)) and time.monotonic() < until_s:  # `wait` would take exit codes from Popen
+        time.sleep(POLL_S)
+    return len(found)

@@ -5,7 +5,7 @@ command runs.
 """
 
 import argparse
-import contextlib
+import errno
 import os
 import secrets
 import signal
@@ -63,6 +63,10 @@ def add(commands: Subparsers) -> None:
         "--out", type=Path, metavar="DIR", help=f"a new folder for logs and report (default: in {CHAOS_DIR})"
     )
     run.add_argument("--plain", action="store_true", help="lines instead of a live panel")
+    run.add_argument(
+        "--without", default="", metavar="KIND,...",
+        help="leave these faults out, because this machine cannot do them; the report names them",
+    )  # fmt: skip
     listed = add_command(
         below, "list", chaos_list, help="campaigns that come with the package",
         description="Campaigns on real processes, by name.", examples=_LIST_EXAMPLES,
@@ -86,6 +90,7 @@ def chaos_list(args: argparse.Namespace) -> int:
 def chaos_run(args: argparse.Namespace) -> int:
     """Do it."""
     from chaos.netns import NoNamespaces, why_not
+    from chaos.real import abilities
     from chaos.real import campaign as campaigns
     from chaos.real.campaigning import run as run_campaign
     from chaos.real.cluster import ClusterFailed
@@ -95,12 +100,19 @@ def chaos_run(args: argparse.Namespace) -> int:
 
     try:
         campaign = campaigns.load(args.campaign)
+        campaign = campaign.leaving_out(kind.strip() for kind in args.without.split(",") if kind.strip())
     except campaigns.BadCampaign as problem:
         raise usage(str(problem)) from problem
     if args.seed < 0:
         raise usage(f"--seed {args.seed}: expected a number ≥ 0")
     if reason := why_not():
         raise failed(f"chaos on real processes is not possible here: {reason}")
+    if lacking := {kind: why for kind, why in abilities.impossible().items() if kind in campaign.drawn}:
+        raise failed(
+            f"{campaign.name} cannot be done here: {abilities.told(lacking)}",
+            f"what can be done: --without {','.join(lacking)}",
+        )
+    _make_room(args.json)
     root = _folder(args.out, campaign, args.seed)
     to_stdout = str(args.json) == "-"
     out = sys.stderr if to_stdout else sys.stdout
@@ -130,6 +142,18 @@ def _folder(out: Path | None, campaign: "Campaign", seed: int) -> Path:
     if any(root.iterdir()):
         raise usage(f"--out {root}: is not empty; name a new folder")
     return root.absolute()
+
+
+def _make_room(json_file: Path | None) -> None:
+    """Before minutes are spent on what cannot be written in the end. Raises CommandError."""
+    if json_file is None or str(json_file) == "-":
+        return
+    try:
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        if json_file.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    except OSError as problem:
+        raise usage(f"--json {json_file}: cannot be written: {problem.strerror}") from problem
 
 
 @contextmanager
@@ -164,8 +188,6 @@ def _keep(told: "CampaignTold", root: Path, json_file: Path | None) -> None:
     if str(json_file) == "-":
         sys.stdout.write(text.decode())
     else:
-        with contextlib.suppress(FileExistsError):
-            os.makedirs(json_file.parent)
         json_file.write_bytes(text)
 
 
@@ -179,6 +201,8 @@ def _print(told: "CampaignTold", root: Path) -> None:
         times = (one.recovered_p50_s, one.recovered_p95_s, one.recovered_max_s)
         shown = " ".join(f"{'-' if value is None else f'{value:.1f} s':>8}" for value in times)
         out.print(f"{one.kind:14} {one.fired:>5} {one.missed:>6} {one.recovered:>9} {shown}", markup=False)
+    if told.without:
+        out.print(f"left out: {', '.join(told.without)}", markup=False)
     taken = ", ".join(f"{name} {count}" for name, count in told.paths.items() if count)
     out.print(f"recovery paths: {taken or 'none'}", markup=False)
     for text in told.violations:

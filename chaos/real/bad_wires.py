@@ -42,9 +42,13 @@ class BadWire:
         if self._process.stdout.readline().strip() != UP:
             _, said = self._process.communicate()
             raise NoBadWire(f"no device between {one.name} and {other.name}: {said.strip()[-300:]}")
-        for here, there in ((one, other), (other, one)):
-            here.ip("link", "set", device, "up", "txqueuelen", str(QUEUE_PACKETS))
-            here.ip("route", "add", f"{there.address}/32", "dev", device, "src", here.address)
+        try:
+            for here, there in ((one, other), (other, one)):
+                here.ip("link", "set", device, "up", "txqueuelen", str(QUEUE_PACKETS))
+                here.ip("route", "add", f"{there.address}/32", "dev", device, "src", here.address)
+        except BaseException:
+            self.mend()
+            raise
 
     def mend(self) -> dict[str, int]:
         """Take it away; what happened to packets meanwhile, by what it was. A second call gives nothing."""

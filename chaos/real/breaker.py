@@ -1,13 +1,14 @@
-"""Breaks and mends: one method a kind of fault, on a cluster of real processes.
+"""Breaks and mends: which hosts and processes a fault means, and how it is done to them.
 
-Owns how a fault is done here. When one is due and whether the cluster recovered is the nemesis'. What cannot
-be broken because it is not there is `Missed`, and so is what turns out to have broken nothing.
+Owns the way from a fault to its deed, and the deeds that are done to processes and to what they hold. Those
+on wires are `wire_breaker`'s, those on files `spoils`'. When one is due and whether the cluster recovered is
+the nemesis'. What cannot be broken because it is not there is `Missed`, and so is what turns out to have
+broken nothing.
 """
 
 import contextlib
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -27,20 +28,15 @@ from chaos.faults import (
     Zombie,
 )
 from chaos.netns import Host
-from chaos.procs import AGENT, Proc
+from chaos.procs import AGENT, Proc, end_now
 from chaos.real.cluster import RESERVED, Cluster, Node
 from chaos.real.faults import AnyRealFault, DamagedImage, Unplug
-from chaos.real.packets import Quality
 from chaos.real.spoils import fill_disk, newest_image, spoil
 from chaos.real.strike import Evidence, Missed, Strike
 from chaos.real.torn import tear
+from chaos.real.wire_breaker import WireBreaker
 
 COMMAND_S = 60.0
-FLIP_S = 15.0  # until enough large packets came by; every step pulls new weights
-FLIP_STEPS = 2
-RESET_S = 8.0  # until there is a connection to reset
-GONE_S = 5.0
-POLL_S = 0.01
 
 
 class Breaker:
@@ -54,7 +50,7 @@ class Breaker:
 
     def __init__(self, cluster: Cluster, steps: Callable[[], int], seed: int) -> None:
         self._cluster = cluster
-        self._steps = steps
+        self._wires = WireBreaker(cluster, steps)
         self._seed = seed
         self._struck = 0
 
@@ -72,19 +68,19 @@ class Breaker:
             case Freeze() | Zombie():
                 return self._freeze(self._proc(fault.host, fault.process), fault.for_s)
             case Partition():
-                return self._partition(fault)
+                return self._wires.partition(self._host(fault.a), self._host(fault.b), fault)
             case Unplug():
-                return self._unplug(fault)
+                return self._wires.unplug(self._host(fault.host), fault)
             case BadLink():
-                return self._bad_link(fault)
+                return self._wires.bad_link(self._host(fault.a), self._host(fault.b), fault, self._drawn())
             case Reset():
-                return self._reset(fault)
+                return self._wires.reset(self._host(fault.a), self._host(fault.b), fault)
             case Notice():
                 return self._notice(self._node(fault.host), fault.notice_s)
             case DiskFull():
                 return fill_disk(self._cluster.seen_state(fault.host), fault)
             case CorruptChunk():
-                return self._flip(fault)
+                return self._wires.flip(self._host(RESERVED), self._host(fault.host), fault, self._drawn())
             case DamagedImage():
                 return self._damage_image(fault)
 
@@ -115,7 +111,7 @@ class Breaker:
 
         def mend() -> Evidence:
             wires.plug(node.host)
-            self._cluster.start(node)
+            node.start()
             return {"killed": len(gone)}
 
         return Strike(back_s, mend, gone=gone)
@@ -127,11 +123,11 @@ class Breaker:
             gone = tuple(node.host.processes())
             self._cluster.kill_host(node)
             torn = tear(journals) if fault.torn else 0
-            self._cluster.start(node)
+            node.start()
         else:
             gone = (victim.pid, *(child.pid for child in victim.descendants()))
             with self._held(node):
-                _kill_now([victim])
+                end_now([victim.pid])
                 torn = tear(journals, fault.process) if fault.torn else 0
         if fault.torn and not torn:
             raise Missed(f"no journal of {fault.host}/{fault.process} had an end to tear")
@@ -164,92 +160,10 @@ class Breaker:
             in_order = process.poll() == 0
             killed = self._cluster.kill_host(node)
             self._cluster.forget_memory(node.name)
-            self._cluster.start(node)
+            node.start()
             return {"left_in_order": int(in_order), "killed": killed}
 
         return Strike(notice_s, mend, over=lambda: process.poll() is not None, gone=gone)
-
-    # -- wires --
-
-    def _partition(self, fault: Partition) -> Strike:
-        wires, one, other = self._cluster.switch.wires, self._host(fault.a), self._host(fault.b)
-        wires.block(one, other)
-        if fault.both:
-            wires.block(other, one)
-
-        def mend() -> Evidence:
-            wires.unblock(one, other)
-            wires.unblock(other, one)
-            return {"ways": 1 + fault.both}
-
-        return Strike(fault.for_s, mend)
-
-    def _unplug(self, fault: Unplug) -> Strike:
-        wires, host = self._cluster.switch.wires, self._host(fault.host)
-        wires.unplug(host)
-
-        def mend() -> Evidence:
-            wires.plug(host)
-            return {"cables": 1}
-
-        return Strike(fault.for_s, mend)
-
-    def _reset(self, fault: Reset) -> Strike:
-        """Hosts that pull weights from each other are connected only while they do."""
-        wires, one, other = self._cluster.switch.wires, self._host(fault.a), self._host(fault.b)
-        broken = [wires.reset(one, other)]
-
-        def again() -> bool:
-            if not broken[-1]:
-                broken.append(wires.reset(one, other))
-            return broken[-1] > 0
-
-        def mend() -> Evidence:
-            if not broken[-1]:
-                raise Missed(f"{fault.a} and {fault.b} had no connection")
-            return {"connections": broken[-1]}
-
-        return Strike(RESET_S, mend, over=again)
-
-    def _bad_link(self, fault: BadLink) -> Strike:
-        one, other = self._host(fault.a), self._host(fault.b)
-        if fault.bytes_per_s:
-            return self._slow_link(fault)
-        quality = Quality(fault.loss, fault.duplicate, fault.delay_s, fault.jitter_s)
-        wire = self._cluster.bad_wires.make(one, other, quality, f"{self._seed}/{self._struck}")
-
-        def mend() -> Evidence:
-            counts = wire.mend()
-            if not counts.get("passed"):
-                raise Missed(f"nothing went between {fault.a} and {fault.b}")
-            return counts
-
-        return Strike(fault.for_s, mend)
-
-    def _slow_link(self, fault: BadLink) -> Strike:
-        wires, host = self._cluster.switch.wires, self._host(fault.a)
-        before = host.received_bytes()
-        wires.slow(host, fault.bytes_per_s)
-
-        def mend() -> Evidence:
-            wires.quicken(host)
-            return {"received_bytes": host.received_bytes() - before}
-
-        return Strike(fault.for_s, mend)
-
-    def _flip(self, fault: CorruptChunk) -> Strike:
-        quality = Quality(flips=fault.count)
-        seed = f"{self._seed}/{self._struck}"
-        wire = self._cluster.bad_wires.make(self._host(RESERVED), self._host(fault.host), quality, seed)
-        until = self._steps() + FLIP_STEPS
-
-        def mend() -> Evidence:
-            counts = wire.mend()
-            if not counts.get("flipped"):
-                raise Missed(f"no large packet went to {fault.host}")
-            return counts
-
-        return Strike(FLIP_S, mend, over=lambda: self._steps() >= until)
 
     # -- files --
 
@@ -260,11 +174,15 @@ class Breaker:
         if image is None or not holders:
             raise Missed(f"{fault.host} has no weights now")
         with self._held(node):
-            _kill_now(holders)
+            end_now(proc.pid for proc in holders)
             spoil(image)
         return Strike(0.0, lambda: {"bytes": 1}, gone=tuple(proc.pid for proc in holders))
 
     # -- places --
+
+    def _drawn(self) -> str:
+        """What is drawn while this fault lasts is drawn from this."""
+        return f"{self._seed}/{self._struck}"
 
     def _node(self, name: str) -> Node:
         node = self._cluster.nodes.get(name)
@@ -292,13 +210,3 @@ class Breaker:
             yield
         finally:
             agent.send_signal(signal.SIGCONT)
-
-
-def _kill_now(procs: list[Proc]) -> None:
-    """SIGKILL, and wait for the end; a zombie has let its files go."""
-    for proc in procs:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            proc.kill()
-    until_s = time.monotonic() + GONE_S
-    while any(proc.alive() for proc in procs) and time.monotonic() < until_s:
-        time.sleep(POLL_S)

@@ -4,7 +4,7 @@ Owns names, types, ranges and what a refusal says. What is drawn from it is `pla
 """
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -48,6 +48,7 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             campaign in which one of them never fired is invalid.
         steps_left: a fault is struck only while a job has that many steps to go; else the next job is
             waited for.
+        without: kinds that are left out all the same: what a machine cannot do.
         paths: recovery paths that must have been taken, or the campaign is invalid (`chaos.real.paths`).
         fleet: the hosts.
         job: settings of each job, as in the file of a run.
@@ -63,21 +64,29 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     within_s: Mapping[str, Positive] = {}
     weights: Mapping[str, NotNegative]
     at_least: tuple[str, ...] | None = None
+    without: tuple[str, ...] = ()
     steps_left: Annotated[int, Meta(ge=1)] = 3
     paths: tuple[str, ...] = ()
     fleet: Fleet = Fleet()
     job: Mapping[str, Any] = {}
 
     def __post_init__(self) -> None:
-        named = {"weights": self.weights, "within_s": self.within_s, "at_least": self.at_least or ()}
+        named: Mapping[str, Iterable[str]] = {
+            "weights": self.weights,
+            "within_s": self.within_s,
+            "at_least": self.at_least or (),
+            "without": self.without,
+        }
         for key, kinds in named.items():
             unknown = sorted(set(kinds) - set(KINDS))
             if unknown:
                 raise ValueError(f"{key}: there is no fault {unknown[0]!r}; there are {', '.join(KINDS)}")
         if unknown := sorted(set(self.paths) - set(PATHS)):
             raise ValueError(f"paths: there is no {unknown[0]!r}; there are {', '.join(PATHS)}")
-        if not any(self.weights.values()):
-            raise ValueError("weights: no fault has a weight, so there would be no fault")
+        if not self.drawn:
+            raise ValueError(
+                "weights: no fault has a weight (or all are left out), so there would be no fault"
+            )
         idle = [kind for kind in self.must_fire if not self.weights.get(kind)]
         if idle:
             raise ValueError(f"at_least: {idle[0]} has no weight, so it would never be drawn")
@@ -89,12 +98,26 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise ValueError(f"pause_s: expected shortest <= longest, got {list(self.pause_s)}")
 
     @property
+    def drawn(self) -> dict[str, float]:
+        """How often each kind is drawn; those that never are, are not named."""
+        return {
+            kind: weight
+            for kind, weight in sorted(self.weights.items())
+            if weight > 0 and kind not in self.without
+        }
+
+    @property
     def must_fire(self) -> tuple[str, ...]:
         """Kinds without which the campaign is invalid, in the order of `KINDS`."""
-        wanted = (
-            [kind for kind in KINDS if self.weights.get(kind)] if self.at_least is None else self.at_least
-        )
+        wanted = self.drawn if self.at_least is None else set(self.at_least) - set(self.without)
         return tuple(kind for kind in KINDS if kind in wanted)
+
+    def leaving_out(self, kinds: Iterable[str]) -> "Campaign":
+        """The same without these kinds. Raises BadCampaign where there are no such, or nothing is left."""
+        try:
+            return msgspec.structs.replace(self, without=tuple(dict.fromkeys([*self.without, *kinds])))
+        except ValueError as problem:
+            raise BadCampaign(f"campaign {self.name}: {problem}") from problem
 
     def deadline_s(self, kind: str) -> float:
         """How long a recovery from this kind may take."""

@@ -4,9 +4,11 @@ Owns the order: a cluster, a model, the nemesis, an ordered end, a look at what 
 job. Whatever comes in between (a violation, Ctrl-C, a defect of ours), the cluster is taken down.
 """
 
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -38,7 +40,8 @@ def run(campaign: Campaign, seed: int, root: Path, tell: Callable[[Account], Non
     Raises NoNamespaces, ClusterFailed, JobsFailed, ConfigError where nothing could be begun.
     """
     began_s = time.monotonic()
-    with Cluster(root, campaign.fleet.preemptible, campaign.fleet.disk_mib * MIB) as cluster:
+    size = (campaign.fleet.preemptible, campaign.fleet.disk_mib * MIB)
+    with Cluster(root, *size) as cluster, _kept_if_cut_short(cluster):
         model = Jobs.make_model(cluster.models, campaign.settings("", seed))
         jobs = Jobs(cluster, campaign.settings(str(model), seed))
         nemesis = Nemesis(cluster, jobs, campaign, seed, tell)
@@ -63,6 +66,18 @@ def run(campaign: Campaign, seed: int, root: Path, tell: Callable[[Account], Non
     found = [text for lines in _logs(logs) for text in defects(lines)]
     account.violations += [f"defect: {text}" for text in found[:MAX_DEFECTS]]
     return judge(campaign, seed, account, books, paths, time.monotonic() - began_s)
+
+
+@contextmanager
+def _kept_if_cut_short(cluster: Cluster) -> Iterator[None]:
+    """Whoever stopped it, or asks why it failed, wants to read the hosts' logs; their disks go with them."""
+    try:
+        yield
+    except BaseException:
+        cluster.kill_all()
+        with contextlib.suppress(OSError):
+            cluster.keep_disks()
+        raise
 
 
 def _end(cluster: Cluster, unfinished: Job | None) -> Iterator[str]:

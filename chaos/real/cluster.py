@@ -1,69 +1,41 @@
 """A cluster of node agents on hosts of their own, kept up as an init system would keep them.
 
-Owns the namespaces, keys, disks and node agents, and what is seen of their processes from outside. A node
-agent that ends without having been told so is started again at the same address. Whatever happens, `close`
-ends every process of every host and takes the hosts away; so does the end of this process, however it comes.
+Owns the namespaces, keys and disks, and what is seen of the processes from outside. A node agent that ends
+without having been told so is started again at the same address (`node`). Whatever happens, `close` ends
+every process of every host and takes the hosts away; so does the end of this process, however it comes.
 """
 
 import contextlib
-import os
 import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
 import psutil
 
 from chaos.netns import SHARED_MEMORY, Host, Switch
-from chaos.procs import AGENT, Proc, identify, is_alive
+from chaos.procs import Proc, end_now, identify
 from chaos.real.bad_wires import BadWires
+from chaos.real.node import HEAD, RESERVED, Node, how
 from nodeagent.exit_codes import CannotRun
 from nodeagent.files import find_agent
-from supervisor.process import PARENT_VARIABLE
 
-HEAD, RESERVED = "head", "reserved-1"
+__all__ = ["DRIVER", "HEAD", "RESERVED", "Cluster", "ClusterFailed", "Node"]
+
 DRIVER = "laptop"
 """The host from which jobs are driven; nothing is broken there."""
 PORT = 7700
 """Of every node agent: who is started again is started at the same address."""
-AGAIN_S = 1.0  # until an agent that ended is started again, as a unit with RestartSec=1 would be
 KEYGEN_S = 60.0
 STOP_S = 60.0  # an agent gives itself 30 s for an ordered end, and is reached late on a busy machine
-GONE_S = 5.0  # for killed processes to be gone
-POLL_S = 0.02
-KINDS: Mapping[str, tuple[str, ...]] = {
-    HEAD: (AGENT, "rollout", "reward"),
-    RESERVED: (AGENT, "transfer", "trainer"),
-    "preemptible": (AGENT, "transfer", "engine"),
-}
-"""The processes of a host while a job runs."""
+GONE_S = 5.0  # for a killed agent to be collected
 
 
 class ClusterFailed(RuntimeError):
     """It could not be set up or taken down; says which part and why."""
-
-
-@dataclass(slots=True)
-class Node:
-    """A host with its node agent. `wanted`: it is to be started again when it ends."""
-
-    name: str
-    host: Host
-    options: Sequence[str]
-    process: subprocess.Popen[bytes] | None = None
-    wanted: bool = True
-    ended_at: float | None = None
-    exits: list[int] = field(default_factory=list)
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """Its processes while a job runs."""
-        return KINDS.get(self.name, KINDS["preemptible"])
 
 
 class Cluster:
@@ -97,7 +69,8 @@ class Cluster:
             for name in names:
                 away = (self.runs, self.models) if name in self.spots else ()
                 host = self.switch.host(name, private=(SHARED_MEMORY, *away))
-                self.nodes[name] = Node(name, host, self._options(name, host))
+                output = self.root / "logs" / f"{name}.out"
+                self.nodes[name] = Node(name, host, self._options(name, host), output)
             self.driver = self.switch.host(DRIVER)
         except BaseException:
             self.switch.close()
@@ -136,28 +109,11 @@ class Cluster:
     def start_all(self) -> None:
         """Start every node agent; does not wait until they are up."""
         for node in self.nodes.values():
-            self.start(node)
-
-    def start(self, node: Node) -> None:
-        """Start a node agent (again), at its address."""
-        argv = [sys.executable, "-m", "nodeagent", "start", "--name", node.name, *node.options]
-        with (self.root / "logs" / f"{node.name}.out").open("ab") as out:
-            node.process = node.host.popen(argv, output=out, env=self._environment())
-        node.wanted, node.ended_at = True, None
+            node.start()
 
     def tend(self) -> list[str]:
         """Start agents again that ended by themselves; what was done, in words."""
-        told = []
-        for node in self.nodes.values():
-            if node.process is not None and (code := node.process.poll()) is not None:
-                node.process, node.ended_at = None, time.monotonic()
-                node.exits.append(code)
-                if node.wanted:
-                    told.append(f"the node agent of {node.name} ended ({_how(code)})")
-            late = node.ended_at is not None and time.monotonic() - node.ended_at >= AGAIN_S
-            if node.process is None and node.wanted and late:
-                self.start(node)
-        return told
+        return [told for node in self.nodes.values() if (told := node.tend())]
 
     def listening(self, name: str) -> bool:
         """Whether a node agent can be found, as its neighbours would."""
@@ -184,7 +140,7 @@ class Cluster:
     def kill_host(self, node: Node) -> int:
         """SIGKILL to everything there; how many processes there were. Its agent is not started again."""
         node.wanted = False
-        killed = _kill(node.host.processes())
+        killed = end_now(node.host.processes())
         if node.process is not None:
             node.process.wait(GONE_S)
         return killed
@@ -213,7 +169,7 @@ class Cluster:
                     wrong.append(f"{node.name}: its node agent did not end within {STOP_S:.0f} s of SIGTERM")
                     continue
                 if code != 0:
-                    wrong.append(f"{node.name}: its ordered end came with {_how(code)}")
+                    wrong.append(f"{node.name}: its ordered end came with {how(code)}")
                 node.process = None
         return wrong
 
@@ -233,8 +189,15 @@ class Cluster:
                     found.append(f"{node.name}: {name} in its state directory")
         return found
 
+    def kill_all(self) -> None:
+        """SIGKILL to everything on every host, the driver's too."""
+        for node in self.nodes.values():
+            node.wanted = False
+        for host in self.switch.hosts:
+            end_now(host.processes())
+
     def keep_disks(self) -> list[Path]:
-        """Copy the state directories to where they outlive the hosts; the copies."""
+        """Copy the state directories to where they outlive the hosts; the copies. Raises OSError."""
         kept = []
         for name in self.nodes:
             copy = self.root / "kept" / name
@@ -249,14 +212,12 @@ class Cluster:
         self.switch.wires.undo()
 
     def close(self) -> None:
-        """End everything, whatever state it is in."""
-        self.bad_wires.undo()
-        for host in self.switch.hosts:
-            _kill(host.processes())
-        for node in self.nodes.values():
-            if node.process is not None:
-                node.process.wait(GONE_S)
-        self.switch.close()
+        """End everything, whatever state it is in; what fails on the way keeps nothing else from ending."""
+        with contextlib.ExitStack() as closing:
+            closing.callback(self.switch.close)
+            closing.callback(self._collect)
+            closing.callback(self.kill_all)
+            closing.callback(self.bad_wires.undo)
 
     def __enter__(self) -> Self:
         return self
@@ -265,6 +226,12 @@ class Cluster:
         self.close()
 
     # -- parts --
+
+    def _collect(self) -> None:
+        """The exit codes of agents that were killed."""
+        for node in self.nodes.values():
+            if node.process is not None:
+                node.process.wait(GONE_S)
 
     def _options(self, name: str, host: Host) -> list[str]:
         options = ["--state-dir", str(self.state(name)), "--keys", str(self.keys(name))]
@@ -280,25 +247,3 @@ class Cluster:
         made = subprocess.run(argv, capture_output=True, text=True, timeout=KEYGEN_S, check=False)
         if made.returncode != 0:
             raise ClusterFailed(f"no keys: {made.stderr.strip()}")
-
-    def _environment(self) -> dict[str, str]:
-        """What is started dies with this process."""
-        return {**os.environ, PARENT_VARIABLE: str(os.getpid())}
-
-
-def _kill(pids: Sequence[int]) -> int:
-    """SIGKILL, and wait until they are gone; how many there were."""
-    found = []
-    for pid in pids:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process = psutil.Process(pid)
-            process.kill()
-            found.append(process)
-    until_s = time.monotonic() + GONE_S
-    while any(map(is_alive, found)) and time.monotonic() < until_s:  # `wait` would take exit codes from Popen
-        time.sleep(POLL_S)
-    return len(found)
-
-
-def _how(code: int) -> str:
-    return signal.Signals(-code).name if code < 0 else f"exit code {code}"

@@ -4,7 +4,6 @@ Owns the driving process and the reading of histories. Progress is counted over 
 ends while a recovery is waited for does no harm.
 """
 
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -15,11 +14,11 @@ import msgspec
 
 from actors.training.history import AnyRecord, End, HistoryFollower, Sample, Step
 from chaos.real.cluster import HEAD, RESERVED, Cluster
+from chaos.real.node import tied_to_us
 from configs.load import dump
 from configs.schema import Config
 from rlctl.report.model import Report
 from rlctl.runs import RunDir, every
-from supervisor.process import PARENT_VARIABLE
 
 MODEL_S = 180.0  # to make one; seconds on a quiet machine
 _TIED = (  # `rlctl` that dies with us, as the node agents do
@@ -105,7 +104,7 @@ class Jobs:
         settings.write_text(dump(msgspec.structs.replace(config, model=unmade)))
         argv = [sys.executable, "-c", _TIED, "model", "new", str(model), "--config", str(settings), "--json"]
         made = subprocess.run(
-            argv, capture_output=True, text=True, timeout=MODEL_S, check=False, env=_environment()
+            argv, capture_output=True, text=True, timeout=MODEL_S, check=False, env=tied_to_us()
         )
         if made.returncode != 0:
             raise JobsFailed(f"no model: {made.stderr.strip()[-500:]}")
@@ -135,7 +134,7 @@ class Jobs:
             process = self._cluster.driver.popen(
                 [sys.executable, "-c", _TIED, *argv],
                 output=out,
-                env=_environment(),
+                env=tied_to_us(),
             )
         self.now = Job(number, process, output, known)
 
@@ -181,11 +180,6 @@ class Jobs:
                 progress.serving = look.serving
                 progress.reserved, progress.preemptible = look.reserved, look.preemptible
         return progress
-
-
-def _environment() -> dict[str, str]:
-    """What is started dies with this process."""
-    return {**os.environ, PARENT_VARIABLE: str(os.getpid())}
 
 
 def last_lines(file: Path, count: int = 3) -> list[str]:

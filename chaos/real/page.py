@@ -64,6 +64,8 @@ def _header(told: CampaignTold, title: str) -> str:
     fired = sum(told.fired.values())
     jobs = f"{len(told.jobs)} job{'s'[: len(told.jobs) != 1]}"
     lead = f"{fired} faults of {len(told.fired)} kinds in {duration(told.seconds)}, {jobs}."
+    if told.without:
+        lead += f" Left out: {escape(', '.join(told.without))}."
     return (
         f'<header><p class="eyebrow">Gleaner · chaos on real processes</p><h1>{escape(title)}</h1>'
         f'<p class="lead"><span class="outcome {state}">{word}</span> {lead}</p>'

@@ -71,10 +71,9 @@ class Plan:
             for kind in first:
                 if kind not in fired():
                     yield self._draws[kind]()
-        kinds = sorted(kind for kind, weight in self._campaign.weights.items() if weight > 0)
-        weights = [self._campaign.weights[kind] for kind in kinds]
+        drawn = self._campaign.drawn
         while True:
-            yield self._draws[self._rng.choices(kinds, weights)[0]]()
+            yield self._draws[self._rng.choices(list(drawn), list(drawn.values()))[0]]()
 
     def pause_s(self) -> float:
         """Before the next fault."""

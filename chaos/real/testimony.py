@@ -8,8 +8,8 @@ import sys
 import msgspec
 
 from chaos.real.cluster import Cluster
+from chaos.real.node import tied_to_us
 from chaos.real.witness import Testimony
-from supervisor.process import PARENT_VARIABLE
 
 MAX_LINE_BYTES = 1 << 20
 MAX_UNREAD_BYTES = 4 << 20
@@ -57,7 +57,7 @@ class Witness:
                 stdin=subprocess.PIPE,  # its end is the witness' end
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env={**os.environ, PARENT_VARIABLE: str(os.getpid())},
+                env=tied_to_us(),
                 start_new_session=True,
             )
         assert process.stdout is not None

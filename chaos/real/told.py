@@ -59,8 +59,9 @@ class JobTold(Part, frozen=True, kw_only=True):
 
 class CampaignTold(Part, frozen=True, kw_only=True):
     """The whole. ok: neither a violation nor invalid. invalid: why the campaign does not count. fired,
-    missed: faults by kind. paths: recovery paths, how often each was taken. agents: node agents that ended
-    by themselves and were started again. pace: (campaign time, tokens collected so far), thinned."""
+    missed: faults by kind. without: kinds that were left out on purpose. paths: recovery paths, how often
+    each was taken. agents: node agents that ended by themselves and were started again. pace: (campaign
+    time, tokens collected so far), thinned."""
 
     format: int = 1
     campaign: str
@@ -71,6 +72,7 @@ class CampaignTold(Part, frozen=True, kw_only=True):
     seconds: float
     fired: dict[str, int]
     missed: dict[str, int]
+    without: tuple[str, ...] = ()
     recovery: tuple[KindTold, ...]
     paths: dict[str, int]
     faults: tuple[FaultTold, ...]

@@ -36,6 +36,7 @@ def judge(
         seconds=round(seconds, 1),
         fired=fired,
         missed=missed,
+        without=campaign.without,
         recovery=tuple(by_kind(account.struck)),
         paths=in_order(paths),
         faults=tuple(fault_told(n, words(one.fault), one) for n, one in enumerate(account.struck, 1)),

@@ -55,6 +55,17 @@ def test_a_campaign_with_a_mistake_is_refused_with_its_name_and_the_reason(text:
     assert said in str(refused.value)
 
 
+def test_what_is_left_out_is_never_drawn_and_need_not_fire() -> None:
+    smaller = everything().leaving_out(["reset", "bad_link"])
+    left = set(KINDS) - {"reset", "bad_link"}
+    assert set(smaller.must_fire) == left
+    assert {kind_of(fault) for fault in first(400, 3, smaller)} == left
+    assert smaller.leaving_out(["reset"]) == smaller
+    for kinds, said in ((["rest"], "no fault 'rest'"), (KINDS, "all are left out")):
+        with pytest.raises(BadCampaign, match=said):
+            everything().leaving_out(kinds)
+
+
 def test_a_campaign_that_is_nowhere_is_refused_with_those_that_are_there() -> None:
     with pytest.raises(BadCampaign, match="real-ci"):
         load("nonesuch")

@@ -17,13 +17,18 @@ pytestmark = [
 ]
 
 HEAR = """
-import socket, sys
+import socket, sys, threading
 heard = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); heard.bind((sys.argv[1], 9))
 print("up", flush=True)
-heard.settimeout(float(sys.argv[2])); count = 0
-try:
-    while True: heard.recv(99); count += 1
-except TimeoutError: print(count, flush=True)
+counted = 0
+def count():
+    global counted
+    while True: heard.recv(99); counted += 1
+threading.Thread(target=count, daemon=True).start()
+for line in sys.stdin:  # all was said: what is still on its way comes in a moment
+    before = -1
+    while counted != before: before = counted; threading.Event().wait(float(sys.argv[2]))
+    print(counted, flush=True)
 """
 SAY = """
 import socket, sys
@@ -80,6 +85,13 @@ class Script:
         how, seconds = self.says().split()
         return how, float(seconds)
 
+    def told(self) -> str:
+        """What it says when it is asked."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        return self.says()
+
     def end(self) -> None:
         self._process.kill()
         self._process.communicate()
@@ -87,9 +99,9 @@ class Script:
 
 def heard(one: Host, other: Host, count: int) -> int:
     """How many of so many datagrams from one reach the other."""
-    ear = Script(other, HEAR, other.address, 1.0)
-    one.run([sys.executable, "-c", SAY, one.address, other.address, str(count)], 20.0)
-    got = int(ear.says())
+    ear = Script(other, HEAR, other.address, 0.5)
+    one.run([sys.executable, "-c", SAY, one.address, other.address, str(count)], 60.0)
+    got = int(ear.told())
     ear.end()
     return got
 

@@ -1,0 +1,74 @@
+"""What can be broken on this machine: kinds of faults whose tools or kernel parts are not there.
+
+Owns the trying: each ability is tried on two hosts that are made for it and taken away again, a second in
+all. A container may have namespaces and lack a TUN device; a kernel may be built without socket destruction.
+"""
+
+import sys
+from collections.abc import Mapping
+
+from chaos.netns import Host, NoNamespaces, Switch
+from chaos.real.bad_wires import BadWires, NoBadWire
+from chaos.real.packets import Quality
+from chaos.wires import MIN_RATE_BYTES_PER_S
+
+TRY_S = 30.0  # a moment on a quiet machine
+_DESTROY = """\
+import socket, subprocess, sys
+server = socket.create_server((sys.argv[1], 0))
+one = socket.create_connection(server.getsockname())
+other, _ = server.accept()
+subprocess.run(["ss", "-HKtn", "state", "established", "dst", sys.argv[1]], stdout=subprocess.DEVNULL)
+try:
+    for _ in range(2):
+        one.sendall(b"x")
+except OSError:
+    sys.exit(0)
+sys.exit("connections cannot be destroyed from outside (CONFIG_INET_DIAG_DESTROY)")
+"""
+
+
+def impossible() -> dict[str, str]:
+    """Kinds of faults that cannot be done here, and why, in words. Raises NoNamespaces where none can."""
+    with Switch() as switch:
+        one, other = switch.host("one"), switch.host("other")
+        return {
+            kind: why
+            for kinds, why in (
+                (("bad_link", "corrupt_chunk"), _no_tun(one, other)),
+                (("bad_link",), _no_rate(switch, one)),
+                (("reset",), _no_reset(one)),
+            )
+            for kind in kinds
+            if why
+        }
+
+
+def told(lacking: Mapping[str, str]) -> str:
+    """In one line."""
+    return "; ".join(f"no {kind}: {why}" for kind, why in lacking.items())
+
+
+def _no_tun(one: Host, other: Host) -> str:
+    wires = BadWires()
+    try:
+        wires.make(one, other, Quality(), "try")
+    except (NoBadWire, NoNamespaces) as problem:
+        return str(problem)
+    finally:
+        wires.undo()
+    return ""
+
+
+def _no_rate(switch: Switch, host: Host) -> str:
+    try:
+        switch.wires.slow(host, MIN_RATE_BYTES_PER_S)
+        switch.wires.quicken(host)
+    except (NoNamespaces, OSError) as problem:
+        return str(problem)
+    return ""
+
+
+def _no_reset(host: Host) -> str:
+    tried = host.run([sys.executable, "-c", _DESTROY, host.address], TRY_S)
+    return "" if tried.returncode == 0 else tried.stderr.strip().rpartition("\n")[2]

@@ -1,0 +1,80 @@
+"""A host of the cluster with its node agent, kept up as an init system would keep it.
+
+Owns one agent's process: its start, its unforeseen end, its start again at the same address. Which hosts
+there are, and how all of them end, is `cluster`'s.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from chaos.netns import Host
+from chaos.procs import AGENT
+from supervisor.process import PARENT_VARIABLE
+
+HEAD, RESERVED = "head", "reserved-1"
+AGAIN_S = 1.0  # until an agent that ended is started again, as a unit with RestartSec=1 would be
+KINDS: Mapping[str, tuple[str, ...]] = {
+    HEAD: (AGENT, "rollout", "reward"),
+    RESERVED: (AGENT, "transfer", "trainer"),
+    "preemptible": (AGENT, "transfer", "engine"),
+}
+"""The processes of a host while a job runs."""
+
+
+@dataclass(slots=True)
+class Node:
+    """See the module.
+
+    options: of its node agent. output: what that prints goes there. wanted: it is to be started again when it
+    ends. exits: how it ended so far, by itself or not.
+    """
+
+    name: str
+    host: Host
+    options: Sequence[str]
+    output: Path
+    process: subprocess.Popen[bytes] | None = None
+    wanted: bool = True
+    ended_at: float | None = None
+    exits: list[int] = field(default_factory=list)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Its processes while a job runs."""
+        return KINDS.get(self.name, KINDS["preemptible"])
+
+    def start(self) -> None:
+        """Start its node agent (again); does not wait until it is up."""
+        argv = [sys.executable, "-m", "nodeagent", "start", "--name", self.name, *self.options]
+        with self.output.open("ab") as out:
+            self.process = self.host.popen(argv, output=out, env=tied_to_us())
+        self.wanted, self.ended_at = True, None
+
+    def tend(self) -> str:
+        """Start it again where it ended by itself a while ago; what is new, in words, "" for nothing."""
+        told = ""
+        if self.process is not None and (code := self.process.poll()) is not None:
+            self.process, self.ended_at = None, time.monotonic()
+            self.exits.append(code)
+            if self.wanted:
+                told = f"the node agent of {self.name} ended ({how(code)})"
+        late = self.ended_at is not None and time.monotonic() - self.ended_at >= AGAIN_S
+        if self.process is None and self.wanted and late:
+            self.start()
+        return told
+
+
+def tied_to_us() -> dict[str, str]:
+    """An environment in which what is started dies with this process."""
+    return {**os.environ, PARENT_VARIABLE: str(os.getpid())}
+
+
+def how(code: int) -> str:
+    """An exit code of `Popen`, in words."""
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
