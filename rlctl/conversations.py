@@ -75,6 +75,8 @@ LATER = {
     "Score": "Verdict",
     "TakeGroups": "Groups",
     "Fetch": "Fetched",
+    "ClaimNames": "LeaseGranted",
+    "Unregister": "Done",
 }
 """What a handler that returns nothing but `Deferred` answers with."""
 
