@@ -64,6 +64,8 @@ class Worker:
             if process.returncode is None:
                 process.kill()
             await process.wait()
+            if process.stdout is not None:
+                await process.stdout.read()  # to its end: a pipe that is open still outlives the loop
         if self._errors is not None:
             await self._errors  # ends with the process
             self._errors = None
@@ -126,6 +128,7 @@ async def run_all(
             if isinstance(answer, Exception):
                 raise answer
             yield answer
+        await asyncio.gather(*slots)  # they end their processes: nothing is left to the loop's end
     finally:
         for task in slots:
             task.cancel()

@@ -69,11 +69,7 @@ def told_lines(told: CampaignTold, shrunk: Sequence[Minimal], source: str, folde
         f"hours in "
         f"{duration(told.wall_s)}; trace {told.trace_hash}"
     )
-    fired = ", ".join(f"{kind} {count}" for kind, count in told.fired.items()) or "none"
-    yield f"  faults fired     {fired}"
-    if told.missed:
-        missed = ", ".join(f"{kind} {count}" for kind, count in told.missed.items())
-        yield f"  missed           {missed} (their target was not there)"
+    yield from _faults(told)
     taken = ", ".join(f"{name} {count}" for name, count in told.paths.items() if count) or "none"
     yield f"  recovery paths   {taken}"
     if told.never_fired:
@@ -100,6 +96,7 @@ def replay_lines(replayed: Replayed, trace: Path | None) -> Iterator[str]:
         yield f"{replayed.lines} lines of trace in {trace}"
     run = replayed.run
     yield f"seed {run.seed}: {run.ended} after {run.virtual_s:.2f} simulated seconds, trace {run.trace_hash}"
+    yield from _faults(run)
     if run.broken:
         yield from _violation(run, set())
     else:
@@ -121,6 +118,14 @@ def list_lines() -> Iterator[str]:
     yield "recovery paths"
     for path in PATHS:
         yield f"  {path.name:<16} {path.meaning}"
+
+
+def _faults(told: CampaignTold | RunTold) -> Iterator[str]:
+    fired = ", ".join(f"{kind} {count}" for kind, count in told.fired.items()) or "none"
+    yield f"  faults fired     {fired}"
+    if told.missed:
+        missed = ", ".join(f"{kind} {count}" for kind, count in told.missed.items())
+        yield f"  missed           {missed} (their target was not there)"
 
 
 def _violation(run: RunTold, explained: set[str]) -> Iterator[str]:

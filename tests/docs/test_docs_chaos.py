@@ -1,0 +1,124 @@
+"""The page on chaos, as a newcomer follows it: each edit it asks for is made, word for word, in a copy of the
+tree, and what it says will happen happens."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "chaos.md"
+BLOCK = re.compile(r"<!-- (edit|file): (\S+) -->\n```(\w+)\n(.*?)```", re.DOTALL)
+COPIED = ("chaos", "sim", "tests/chaos", "tests/conftest.py", "tests/postgres_server.py", "pyproject.toml")
+
+
+@dataclass(frozen=True)
+class Step:
+    """Something that the page asks for: a change of a file, or a file of its own."""
+
+    file: str
+    text: str
+    new: bool
+
+    def do(self, folder: Path) -> None:
+        path = folder / self.file
+        if self.new:
+            assert not path.exists(), f"{self.file} is there already"
+            path.write_text(self.text)
+            return
+        lines = self.text.splitlines(keepends=True)
+        assert all(line[0] in " +-" for line in lines), self.text
+        before = "\n" + "".join(line[1:] for line in lines if line[0] != "+")
+        after = "\n" + "".join(line[1:] for line in lines if line[0] != "-")
+        source = "\n" + path.read_text()
+        assert source.count(before) == 1, f"{self.file}: {source.count(before)} times it has {before!r}"
+        path.write_text(source.replace(before, after)[1:])
+
+
+def steps() -> Iterator[Step]:
+    for kind, file, language, text in BLOCK.findall(PAGE.read_text()):
+        assert kind == "file" or language == "diff", f"docs/chaos.md: {file}"
+        yield Step(file, text, new=kind == "file")
+
+
+@pytest.fixture(scope="module")
+def followed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the tree in which the page was followed."""
+    folder = tmp_path_factory.mktemp("newcomer")
+    for name in COPIED:
+        source, target = ROOT / name, folder / name
+        target.parent.mkdir(exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, target)
+    for step in steps():
+        step.do(folder)
+    return folder
+
+
+def run(folder: Path, *words: str) -> str:
+    """What a command of the page prints, in the copy."""
+    path = os.pathsep.join([str(folder), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-m", *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_page_shows_a_whole_fault_and_a_whole_check() -> None:
+    files = [step.file for step in steps()]
+    for name in ("faults", "drawing", "apply_sim", "invariants/catalogue", "mutations"):
+        assert f"chaos/{name}.py" in files
+    assert "sim/breaking.py" in files
+
+
+@pytest.mark.timeout(300)
+def test_a_newcomer_s_fault_and_check_pass_their_tests_at_the_first_try(followed: Path) -> None:
+    rooms = [f"tests/chaos/test_chaos_{name}.py" for name in
+             ("apply", "faults", "swarm", "invariants", "mutations")]  # fmt: skip
+    chosen = "slow_disk or every_kind or sense or window or story or every_check or cluster"
+    out = run(followed, "pytest", "-rA", "-p", "no:cacheprovider", "-k", chosen, *rooms)
+    passed = [line.partition("::")[2] for line in out.splitlines() if line.startswith("PASSED ")]
+    assert "test_a_slow_disk_is_as_fast_again_when_its_time_is_over" in passed
+    assert "test_every_kind_has_a_form_in_json_that_names_it[slow_disk]" in passed
+    assert "test_a_plan_that_makes_no_sense_is_told" in passed
+    assert "test_a_planted_bug_fits_the_source_and_compiles[a window below nothing]" in passed
+
+
+@pytest.mark.timeout(300)
+def test_a_newcomer_sees_the_fault_happen(followed: Path) -> None:
+    out = run(followed, "rlctl", "sim", "replay", "3", "--schedule", "slow.toml", "--trace", "trace.txt")
+    assert "slow_disk 1" in out
+    assert "every check held" in out
+    assert "disk slow" in (followed / "trace.txt").read_text()
+    assert "  slow_disk  " in run(followed, "rlctl", "sim", "list")
+
+
+@pytest.mark.timeout(300)
+def test_a_newcomer_s_check_catches_its_planted_bug(followed: Path) -> None:
+    out = run(followed, "chaos.hunt", "a window below nothing", "--seeds", "3")
+    row = next(line for line in out.splitlines() if line.startswith("| a window below nothing"))
+    assert "| sane plans |" in row
+
+
+def test_a_page_that_names_a_line_that_is_gone_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("one = 1\ntwo = 2\n")
+    Step("a.py", " one = 1\n+half = 1.5\n", new=False).do(tmp_path)
+    assert (tmp_path / "a.py").read_text() == "one = 1\nhalf = 1.5\ntwo = 2\n"
+    Step("a.py", "-two = 2\n+deux = 2\n", new=False).do(tmp_path)
+    assert (tmp_path / "a.py").read_text() == "one = 1\nhalf = 1.5\ndeux = 2\n"
+    with pytest.raises(AssertionError, match="0 times it has"):
+        Step("a.py", " three = 3\n+four = 4\n", new=False).do(tmp_path)
