@@ -13,7 +13,7 @@ import msgspec
 from chaos.examples import example
 from supervisor import Address
 from supervisor.message import encode_body, kind_of
-from supervisor.system_messages import SYSTEM, Beat, ClaimNames, Ended, LinkActors, Watch
+from supervisor.system_messages import SYSTEM, ClaimNames, Ended, LinkActors, Watch
 from transport import control_frame
 
 LIFE = 77
@@ -75,7 +75,7 @@ def _lies() -> Iterator[dict[int, Any]]:
     for endpoint, key in (("nonsense", ""), ("tcp://127.0.0.1:1", "#" * 40), ("tcp://[::1:7", ""), ("", "x")):
         source = Address(name="a", endpoint=endpoint, public_key=key, incarnation=1)
         lies = {"endpoint": endpoint, "public_key": key, "source": source}
-        for cls in (Watch, LinkActors, Ended, Beat, ClaimNames):
+        for cls in (Watch, LinkActors, Ended, ClaimNames):
             fields = {name: value for name, value in lies.items() if name in cls.__struct_fields__}
             message = msgspec.structs.replace(example(cls), **fields)
             yield {0: kind_of(message), 5: SYSTEM, 11: encode_body(message)}

@@ -209,14 +209,39 @@ class Reward(Section, frozen=True, kw_only=True):
 
 
 class Liveness(Section, frozen=True, kw_only=True):
-    """Heartbeats between nodes."""
+    """How soon a silence is noticed, and so what an idle cluster costs: whatever is said at intervals only to
+    show or to find out who lives follows from these two.
+
+    A killed process is known at once whatever they are, by its closed or refused connection; a host without
+    power, or behind a cut, after 3 to 5 s, by the pings of its connections. They are for what none of that
+    shows: a process that stands still, and messages about hosts and instances that were lost.
+    """
 
     beat_s: Positive = 0.5
-    """Time between heartbeats."""
+    """A watched process of which nothing was heard for so long is asked for a sign of life; the fleet is
+    looked at for the report as often."""
     dead_s: Positive = 5.0
     """Silence after which a peer is dead for certain and its work goes elsewhere; never before 60 % of it,
-    and in between when its silence is unlikely, given its earlier beats. A killed process is known at once,
-    by its refused connection."""
+    and in between when its silence is unlikely, given its earlier beats."""
+
+    @property
+    def hello_s(self) -> float:
+        """Between two hellos of a host to the Scheduler: five fit into the silence that counts as its
+        death. News for hosts do not wait for them: a new job calls them."""
+        return self.dead_s / 5
+
+    @property
+    def check_s(self) -> float:
+        """Between two questions of an instance whether the manager still counts on it: what was lost between
+        the two is mended within half of the time that a death may take to be seen."""
+        return self.dead_s / 2
+
+    @property
+    def lease_s(self) -> float:
+        """A process that says nothing to the registry for so long holds its names no longer; it renews them
+        at a third. The slowest of all: who died is known by its connection or its silence before, and who
+        takes over takes the name at once."""
+        return self.dead_s * 2
 
     def __post_init__(self) -> None:
         if self.beat_s >= self.dead_s:

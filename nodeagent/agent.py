@@ -18,6 +18,7 @@ from actors.cluster.messages import (
     NodeSeen,
     NodeWork,
     PreemptionNotice,
+    SayHello,
     StopNode,
 )
 from actors.rollout.messages import Withdraw, Withdrawn
@@ -28,7 +29,8 @@ from supervisor import Actor, AskFailed, Done, JournalError, Lane, Refused, hand
 
 SCHEDULER = "cluster/scheduler"
 MANAGER = "rollout/manager"
-HELLO_S = 0.5  # between two hellos; ten of them fit into the silence that counts as death
+HELLO_AGAIN_S = 0.5  # after a hello that was not answered; else the Scheduler says when to come again
+HELLO_WITHIN_S = (0.05, 60.0)  # whatever it says
 HELLO_DEADLINE_S = 2.0
 GOODBYE_DEADLINE_S = 1.0  # a goodbye that is lost makes the host count as killed, which harms nobody
 REPORT_DEADLINE_S = 5.0
@@ -61,6 +63,7 @@ class NodeAgent(Actor):
         self._state = "up"
         self._wanted: JobSpec | None = children.job
         self._given = asyncio.Event()
+        self._news = asyncio.Event()  # there is something to say, or to hear
         self._going = False
         self._connected = False
         self._troubles: list[str] = []  # why the head was not reached since it last answered
@@ -74,6 +77,8 @@ class NodeAgent(Actor):
     async def _keep_in_touch(self) -> None:
         """Say hello for ever; take what the answer says."""
         while True:
+            self._news.clear()
+            pause_s = HELLO_AGAIN_S
             try:
                 work = await self._hello(HELLO_DEADLINE_S)
             except AskFailed as problem:
@@ -82,12 +87,14 @@ class NodeAgent(Actor):
             else:
                 if not self._connected:
                     self.ctx.log.info("in touch with the head")
+                least_s, most_s = HELLO_WITHIN_S
+                pause_s = max(least_s, min(work.hello_s, most_s))
                 self._connected = True
                 self._troubles.clear()
                 if self._state == "up" and work.job != self._wanted:
                     self._wanted = work.job
                     self._given.set()
-            await asyncio.sleep(HELLO_S)
+            await self.ctx.idle(self._news, pause_s)
 
     def _missed(self, why: str) -> None:
         """Say it once for each reason; the newest is shown."""
@@ -120,10 +127,15 @@ class NodeAgent(Actor):
                     "its children", on=self._on(), deadline_s=CHILDREN_LATE_S, go_on=True
                 ):
                     await self._children.run(job)
+                self._news.set()  # others may wait until this host has let go of the last job
             except (CannotRun, ConfigError, OSError, JournalError) as problem:
                 known = as_cannot_run(problem)
                 code = known.code if known is not None else FAILED
                 self._leave(code, f"cannot run job {job.run_id if job is not None else ''}: {problem}")
+
+    @handles(SayHello, lane=Lane.SYSTEM)
+    async def called(self, message: SayHello) -> None:
+        self._news.set()
 
     # -- leaving --
 

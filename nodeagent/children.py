@@ -123,7 +123,7 @@ class Children:
 
     async def _start(self, job: JobSpec) -> None:
         config = places.config_of(job)
-        self._system.limits = Bounds.of(config).limits  # the agent started before any settings were known
+        self._system.live_by(Bounds.of(config).limits)  # the agent started before any settings were known
         self._tracer = self._site.open_tracer(config.traces, self._seat, config.limits.log_bytes)
         self._system.tracer = self._tracer
         job_file = self._site.write_job(self._seat.state_dir, job)

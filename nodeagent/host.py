@@ -107,6 +107,7 @@ class Bounds:
                 mailbox=config.limits.mailbox,
                 beat_s=config.liveness.beat_s,
                 silent_s=config.liveness.dead_s,
+                lease_s=config.liveness.lease_s,
             ),
             commit_s=config.rollout.journal_commit_ms / 1000,
             log_bytes=config.limits.log_bytes,

@@ -252,12 +252,11 @@ class _Node:
 
     def _actors(self) -> list[ChildSpec]:
         boot = self._site.wall_ms()
-        lease_s = self._system.limits.lease_s
         agent = child(self._agent_name, self._agent)
         if self._role != "head":
             return [agent]
         return [
-            child("registry", lambda: Registry(lease_s)),
+            child("registry", lambda: Registry(lambda: self._system.limits.lease_s)),
             child("cluster/provider", lambda: LocalProvider(self._hosts, boot, self._site.fittings.trace)),
             child("cluster/scheduler", lambda: Scheduler(boot)),
             agent,

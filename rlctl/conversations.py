@@ -58,7 +58,6 @@ TO_SYSTEMS = {
     "Watch": "",
     "Ended": "",
     "LinkActors": "",
-    "Beat": "",
     "Inspect": "SystemState",
     "ListWaits": "WaitsOf",
     "ListDeadLetters": "DeadLettersOf",

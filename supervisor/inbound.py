@@ -27,7 +27,7 @@ from supervisor.errors import (
     Unreachable,
 )
 from supervisor.message import Message, decode_body, encode_body, kind_of
-from supervisor.system_messages import SYSTEM, Beat, Ended, Failure, LinkActors, Watch
+from supervisor.system_messages import SYSTEM, Ended, Failure, LinkActors, Watch
 from supervisor.vitals import Recovery
 from transport.envelope import Envelope, Lane, Mode, encode
 from transport.wire import Link, Peer, Route, Sent
@@ -186,9 +186,7 @@ class Inbound:
 
     def _system_message(self, route: Route, envelope: Envelope, message: Message) -> None:
         if isinstance(message, Watch):
-            self._system.watches.watched_by(message)
-        elif isinstance(message, Beat):
-            self._system.watches.beaten(message, route)
+            self._system.watches.watched_by(message, route)
         elif isinstance(message, Ended):
             self._system.watches.remote_ended(message)
         elif isinstance(message, LinkActors):
@@ -233,5 +231,5 @@ class Inbound:
         )
         if self._system.tap is not None and ask.dst != SYSTEM:
             self._system.tap.seen("out", mode.name.lower(), ask.dst, ask.src, outcome)
-        if self._system.links.send(route, packed) is not Sent.OK:
+        if self._system.links.send(route, packed, answer=True) is not Sent.OK:
             self._system.dead_letter("reply: link full or gone", ask.src, outcome, ask.dst)

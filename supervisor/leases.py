@@ -56,6 +56,7 @@ class Holder:
     public_key: str
     life: int
     expires: float
+    lease_s: float = 0.0  # what it was told last
     names: dict[str, int] = field(default_factory=dict)
     digest: Digest = field(default_factory=Digest)
     lost: dict[str, int] = field(default_factory=dict)  # to newer incarnations; told at renewal
@@ -75,7 +76,7 @@ class Leases:
     """The names of a cluster."""
 
     def __init__(self, lease_s: float) -> None:
-        self.lease_s = lease_s
+        self.lease_s = lease_s  # may be set anew
         self.highest: dict[str, int] = {}  # the longest untouched name first
         self.floor = 0
         self._holders: dict[str, Holder] = {}  # by endpoint
@@ -102,7 +103,7 @@ class Leases:
             holder = self._holders[endpoint] = Holder(endpoint, public_key, life, now)
         if holder is None or holder.life != life:
             return Claimed(again=True)
-        holder.expires = now + self.lease_s
+        self._extend(holder, now)
         for name, incarnation in ended.items():
             self._release(holder, name, incarnation)
         claimed = Claimed()
@@ -133,7 +134,7 @@ class Leases:
         """The process at `endpoint` gave a sign of life; what it holds it holds on."""
         holder = self._holders.get(endpoint)
         if holder is not None and holder.life == life:
-            holder.expires = now + self.lease_s
+            self._extend(holder, now)
 
     def renew(self, endpoint: str, life: int, digest: Digest, now: float) -> Claimed:
         """The process at `endpoint` lives and holds what adds up to `digest`."""
@@ -141,7 +142,7 @@ class Leases:
         holder = self._holders.get(endpoint)
         if holder is None or holder.life != life:
             return Claimed(again=True)
-        holder.expires = now + self.lease_s
+        self._extend(holder, now)
         if holder.lost:
             lost, holder.lost = holder.lost, {}
             return Claimed(superseded=lost)  # it still counts them: compared next time
@@ -167,6 +168,11 @@ class Leases:
         ]
 
     # -- bookkeeping --
+
+    def _extend(self, holder: Holder, now: float) -> None:
+        """It renews when it was told to, which may be later than a lease that became shorter meanwhile."""
+        holder.expires = now + max(self.lease_s, holder.lease_s)
+        holder.lease_s = self.lease_s
 
     def _give(self, holder: Holder, name: str, incarnation: int) -> None:
         before = self._held.get(name)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -37,12 +38,15 @@ log = logging.getLogger("supervisor")
 REGISTRY = "registry"
 RETRY_S = 0.002  # a crashed actor is back within milliseconds: look soon, then ever more seldom
 MAX_RETRY_S = 0.5
-CLAIM_RETRY_S = 0.05  # a registry that did not take a claim is asked again after this time
+CLAIM_RETRY_S = 0.05  # a registry that did not answer is asked again after this time, then ever more seldom
+MAX_CLAIM_RETRY_S = 0.5
 CLAIM_NAMES = 2_000
 """Names in one claim: some 100 KiB, far below the limit of a frame and a few milliseconds of the registry's
 time."""
 RESOLVED_S = 10.0
 """A resolved name is looked up anew after this time, so that nobody tells a holder of old for ever."""
+RENEWALS = 3
+"""Renewals in a lease: one may be lost, and the next be late, before a name is."""
 CANDIDATE_S = 1.0  # for one of several processes that may hold the registry; its answer takes milliseconds
 MAX_RESOLVED = 65_536
 """Resolved names remembered; all are forgotten at the limit, which costs a look-up each."""
@@ -69,6 +73,7 @@ class Names:
         self._digest = Digest()
         self._first = True  # the registry knows nothing of this process
         self._unable = ""
+        self._granted_s = 0.0  # the lease, as the registry says
 
     # -- names of this process --
 
@@ -89,15 +94,17 @@ class Names:
             self._changed.set()
 
     async def keep_registered(self) -> None:
-        """Claim what changed at once, and renew the lease at a third of its life."""
-        period_s = self._system.limits.lease_s / 3
+        """Claim what changed at once, and renew the lease at a third of its life; the registry tells it."""
         pause_s = CLAIM_RETRY_S
         while True:
             self._changed.clear()
             registry = self._registry_at()
+            period_s = (self._granted_s or self._system.limits.lease_s) / RENEWALS
             if registry is not None:
                 try:
-                    await self._tell_registry(registry, period_s)
+                    patience_s = period_s if len(self._candidates) < 2 else min(period_s, CANDIDATE_S)
+                    await self._tell_registry(registry, patience_s)
+                    period_s = self._granted_s / RENEWALS or period_s
                     self._unable, pause_s = "", CLAIM_RETRY_S
                 except Overloaded as problem:  # it lives; all who joined with us ask it at once
                     if not self._unable:
@@ -113,7 +120,9 @@ class Names:
                 except AskFailed as problem:
                     log.debug("lease not renewed: %s", problem)
                     self._next_candidate(registry)
-                    await asyncio.sleep(CLAIM_RETRY_S)
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, MAX_CLAIM_RETRY_S)
+                    continue
             with contextlib.suppress(TimeoutError):  # not `wait_for`: that may swallow a cancellation
                 async with asyncio.timeout(period_s):
                     await self._changed.wait()
@@ -152,6 +161,8 @@ class Names:
         self, registry: Address, message: ClaimNames | RenewLease, deadline_s: float
     ) -> LeaseGranted:
         reply = await self._system.ask(registry, message, deadline_s=deadline_s, expect=LeaseGranted)
+        if math.isfinite(reply.lease_s) and reply.lease_s > 0:
+            self._granted_s = reply.lease_s
         if reply.claim_again:
             self._first = True
             self._changed.set()
@@ -238,7 +249,10 @@ class Names:
         self._resolved.pop(name, None)
 
     def forget_peer(self, peer: Peer) -> None:
-        """A process is gone, with every name that it held."""
+        """A process is gone, with every name that it held; if it held the registry, what that knew of ours is
+        gone too, and its next life is to hear of us at once."""
+        if self._candidates and self._candidates[0] == peer:
+            self._changed.set()
         for name in [name for name, (address, _) in self._resolved.items() if address.peer == peer]:
             del self._resolved[name]
 

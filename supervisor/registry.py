@@ -6,7 +6,7 @@ registry that does not know it claims its names again.
 """
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from supervisor.actor import Actor, handles
 from supervisor.delivery import Deferred
@@ -54,10 +54,14 @@ class Registry(Actor):
 
     Where the journal takes nothing, new incarnations get no name, with the reason, and those that hold one
     keep it as before: what runs goes on.
+
+    Args:
+        lease_s: how long a lease is now; a job brings its own setting.
     """
 
-    def __init__(self, lease_s: float) -> None:
-        self._leases = Leases(lease_s)
+    def __init__(self, lease_s: Callable[[], float]) -> None:
+        self._lease_s = lease_s
+        self._leases = Leases(lease_s())
         self._since_snapshot = 0
         self._snapshot_floor = 0  # what the newest snapshot says
         self._unable = ""
@@ -81,6 +85,7 @@ class Registry(Actor):
         return self._in_turn(message)
 
     def _in_turn(self, message: ClaimNames | Unregister) -> Deferred:
+        self._leases.lease_s = self._lease_s()
         deferred = Deferred()
         if len(self._waiting) >= MAX_WAITING:
             deferred.answer(Overloaded(f"{MAX_WAITING} processes wait for their names to be taken"))
@@ -162,6 +167,7 @@ class Registry(Actor):
 
     @handles(RenewLease, lane=Lane.SYSTEM)
     async def renew(self, message: RenewLease) -> LeaseGranted:
+        self._leases.lease_s = self._lease_s()
         digest = Digest(message.count, message.sum)
         return self._granted(self._leases.renew(message.endpoint, message.life, digest, self.ctx.now()))
 

@@ -57,7 +57,7 @@ async def open_system(
     )
     system.start()
     if join is None:
-        system.spawn(REGISTRY, lambda: Registry(limits.lease_s))
+        system.spawn(REGISTRY, lambda: Registry(lambda: limits.lease_s))
     try:
         yield system
     finally:

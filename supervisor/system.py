@@ -98,6 +98,11 @@ class ActorSystem:
         self._finishing: dict[asyncio.Task[None], None] = {}  # a set has no order
         self._closed = False
 
+    def live_by(self, limits: Limits) -> None:
+        """Go on under these limits; what was promised under the old ones is kept."""
+        self.limits = limits
+        self.watches.retime()
+
     def finish(self, work: Coroutine[object, object, None]) -> None:
         """Run what an ended actor left to close; `close` waits for it."""
         task = asyncio.get_running_loop().create_task(work)
@@ -109,7 +114,6 @@ class ActorSystem:
         self.links.listen(self.inbound.on_envelope, self.inbound.on_link)
         self.inspection.start()
         loop = asyncio.get_running_loop()
-        self._tasks.append(loop.create_task(self.watches.run(), name="watches"))
         self._tasks.append(loop.create_task(self.names.keep_registered(), name="leases"))
 
     async def close(self) -> None:
@@ -123,6 +127,8 @@ class ActorSystem:
                 cell.keep = False
                 await cell.stop(self.limits.stop_s)
         self.inspection.close()
+        self.watches.close()
+        self.waits.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, *self._finishing, return_exceptions=True)

@@ -34,15 +34,6 @@ class LinkActors(Message, frozen=True):
     linked: bool = True
 
 
-class Beat(Message, frozen=True):
-    """The loop of the process at `endpoint`, in this `life` of it, turns. `wants_answer`: by whoever does not
-    send beats of its own there."""
-
-    endpoint: str
-    life: int
-    wants_answer: bool = False
-
-
 class Failure(Message, frozen=True):
     """An ask was answered by an error. `code` is the name of the error's class."""
 

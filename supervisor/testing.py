@@ -53,7 +53,7 @@ class TestSystem:
     async def __aenter__(self) -> "TestSystem":
         self.system.start()
         if not self._joined:
-            self.spawn(REGISTRY, lambda: Registry(TEST_LIMITS.lease_s))
+            self.spawn(REGISTRY, lambda: Registry(lambda: TEST_LIMITS.lease_s))
         return self
 
     async def __aexit__(

@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -38,6 +39,9 @@ MAX_EXPIRED = 256
 MAX_REASONS = 256
 """Distinct reasons counted; reasons are words of the code, so this bounds a mistake. More count as
 `other`."""
+SWEEP_SLACK_S = 0.5
+"""Deadlines that pass within such a time are looked at together, at its end; who waits by `wait` has its own
+timer and is on time."""
 LINES_PER_S = 20
 """Log lines a second; a dead peer may time out thousands of asks at once. The others are counted in one
 line."""
@@ -79,6 +83,9 @@ class Waits:
         self.expired: deque[ExpiredWait] = deque(maxlen=MAX_EXPIRED)
         self.unlisted = 0
         self._waits: dict[int, Wait] = {}  # in the order of their beginning
+        self._timer: asyncio.TimerHandle | None = None  # of the next sweep; none while nothing waits
+        self._sweep_s = math.inf
+        self._closed = False
         self._said_at_s = 0.0
         self._said = 0
         self._unsaid = 0
@@ -92,6 +99,8 @@ class Waits:
         wait = Wait(who, what, on, _now(), deadline, renew_s)
         if len(self._waits) < MAX_WAITS:
             self._waits[id(wait)] = wait
+            if deadline.at_s + SWEEP_SLACK_S < self._sweep_s:
+                self._sweep_at(deadline.at_s + SWEEP_SLACK_S)
         else:
             self.unlisted += 1
         return wait
@@ -119,13 +128,36 @@ class Waits:
             self._unsaid += 1
 
     def sweep(self, now: float) -> None:
-        """Turn what passed its deadline unnoticed into events; called once a beat."""
+        """Turn what passed its deadline unnoticed into events."""
         for wait in [wait for wait in self._waits.values() if wait.deadline.passed(now)]:
             if wait.renew_s:
                 self._passed(wait, now)
                 wait.deadline = Deadline.after(wait.renew_s, now)
             elif not wait.expired:
                 self._passed(wait, now)  # said once, here or by its owner; it stays listed until it ends
+
+    def close(self) -> None:
+        """Sweep no more."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _sweep_at(self, at_s: float) -> None:
+        if self._closed:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._sweep_s = at_s
+        self._timer = asyncio.get_running_loop().call_at(at_s, self._due)
+
+    def _due(self) -> None:
+        """What was waited for when the timer was set may be here, or have been given more time."""
+        self._timer, self._sweep_s = None, math.inf
+        self.sweep(_now())
+        # Of those that expired and are not renewed everything is said.
+        ahead = (wait.deadline.at_s for wait in self._waits.values() if wait.renew_s or not wait.expired)
+        if (next_s := min(ahead, default=math.inf)) < math.inf:
+            self._sweep_at(next_s + SWEEP_SLACK_S)
 
     def snapshot(self, limit: int = MAX_WAITS) -> list[WaitState]:
         """Every wait now, the oldest first; at most `limit`."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from supervisor.detector import Detector
-from transport.wire import Peer
+from transport.wire import Peer, Route
 
 if TYPE_CHECKING:
     from supervisor.cell import Cell
@@ -24,7 +24,6 @@ class Watched:
 
     peer: Peer
     detector: Detector
-    life: int = 0  # as its beats say; 0 before the first
     broken: bool = False  # its link, right now
     suspected: bool = False
     watched: dict[Life, list[Cell]] = field(default_factory=dict)
@@ -36,5 +35,6 @@ class Watcher:
     """Another process that watches actors of this one."""
 
     peer: Peer
+    route: Route  # by which it speaks to us
     heard_s: float
     watched: set[Life] = field(default_factory=set)

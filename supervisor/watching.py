@@ -1,11 +1,13 @@
 """Who watches whom across processes, and what is believed of the processes of others.
 
 Owns the watches in both directions, and one `Detector` for each process in which something is watched. What
-is kept is one a process, not one an actor: every beat each watching process sends one `Beat` to each process
-it watches, which its actor loop answers (so the answer proves that the loop turns, not just the process);
-where two processes watch each other, the beats of one are the answers to the other. A `Watch` is sent once,
-over links that do not lose; all watches are affirmed again, in one message, every `AFFIRM_S`, which heals
-what a restart lost.
+is kept is one a process, not one an actor. Whatever comes from a process on a control link is a sign of life:
+links are worked by the loop that works the actors (so it proves that the loop turns, not just the process).
+Once a beat every watching process looks; one of which nothing was heard lately is asked, by a frame of the
+link that its link answers. So a beat costs two small frames where nothing is said anyway and none where
+something is, and where two processes watch each other the question of one is the sign of life for the other.
+A `Watch` is sent once, over links that do not lose; all watches are affirmed again, in one message, every
+`AFFIRM_S`, which heals what a restart lost.
 
 Dead is: the link down (a refused connection is seen at once), or the verdict of the detector on the silence.
 A process that is suspected (a broken link, a silence that is unlikely) is neither; who wants to know
@@ -24,7 +26,7 @@ from supervisor.address import Address
 from supervisor.delivery import Delivery
 from supervisor.detector import Detector, Patience, Verdict
 from supervisor.mailbox import Lane
-from supervisor.system_messages import Beat, Ended, Watch
+from supervisor.system_messages import Ended, Watch
 from supervisor.vitals import Recovery
 from supervisor.watched import Life, Watched, Watcher
 from transport.wire import Peer, Route
@@ -36,6 +38,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("supervisor")
 
 MIN_PAUSE_S = 0.001  # between two looks: the resolution of the loop's timers
+QUIET_BEATS = 0.75
+"""Of a process that was silent for so much of a beat at a look, a sign of life is asked. Below 1, so that a
+silence that is nobody's fault stays below two beats, far from suspicion; above 1/2, so that of two processes
+that watch each other one asks and both hear, unless they look at the same moment."""
 AFFIRM_S = 10.0
 """Every watch is said again this often; what a process lost is healed by then."""
 FORGET_S = 3 * AFFIRM_S
@@ -57,6 +63,8 @@ class Watches:
         self._processes: dict[str, Watched] = {}  # by endpoint
         self._local: dict[Life, list[Cell]] = {}
         self._watchers: dict[str, Watcher] = {}  # by endpoint
+        self._timer: asyncio.TimerHandle | None = None  # of the next look; none while nobody watches
+        self._due_s = self._affirmed_s = _now()
         self._recoveries = system.inspection.vitals.recoveries
 
     def add(self, address: Address, watcher: Cell) -> None:
@@ -68,14 +76,13 @@ class Watches:
                 self.notify([watcher], life, "not alive")
             else:
                 self._local.setdefault(life, []).append(watcher)
+                self._look_later()
             return
         process = self._processes.get(address.endpoint)
         if process is None:
-            limits = self._system.limits
-            patience = Patience.within(limits.silent_s, beat_s=limits.beat_s)
-            process = Watched(address.peer, Detector(patience, _now()))
+            process = Watched(address.peer, Detector(self._patience(), _now()))
             self._processes[address.endpoint] = process
-            self._beat(process)
+            self._look_later(anew=len(self._processes) == 1)
         cells = process.watched.setdefault(life, [])
         if not cells:
             if not process.fresh:
@@ -83,38 +90,75 @@ class Watches:
             process.fresh.append(life)
         cells.append(watcher)
 
-    async def run(self) -> None:
-        """Beat for ever."""
-        beat_s = self._system.limits.beat_s
-        before = _now()
-        affirmed = before
-        while True:
-            # Less than a beat where a silence reaches its hard bound sooner: it holds to the millisecond.
-            left_s = min((one.detector.left_s(before) for one in self._processes.values()), default=beat_s)
-            pause_s = min(beat_s, max(left_s, MIN_PAUSE_S))
-            await asyncio.sleep(pause_s)
-            now = _now()
-            self.look(now, stalled_s=now - before - pause_s)
-            before = now
-            if now - affirmed >= AFFIRM_S:
-                affirmed = now
-                self._affirm(now)
+    def retime(self) -> None:
+        """The limits of the system have changed: be as patient as they say."""
+        patience = self._patience()
+        for process in self._processes.values():
+            process.detector.patience = patience
+        self._look_later(anew=True)
+
+    def close(self) -> None:
+        """Look no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None
+        self._processes.clear()
 
     def look(self, now: float, *, stalled_s: float) -> None:
-        """One beat: judge every silence (`stalled_s` of it was our own), then give signs of life."""
-        self._system.waits.sweep(now)
+        """Judge every silence (`stalled_s` of it was our own), and ask who says nothing whether it lives."""
+        links = self._system.links
         for endpoint, process in list(self._processes.items()):
-            process.detector.excuse(stalled_s)
-            verdict = process.detector.verdict(now)
+            detector = process.detector
+            detector.excuse(stalled_s)
+            heard_s = links.heard_s(process.peer)
+            if (watcher := self._watchers.get(endpoint)) is not None:
+                heard_s = max(heard_s, links.heard_s(watcher.route))
+            if heard_s > detector.last_s:
+                detector.beat(heard_s)
+            verdict = detector.verdict(now)
             if verdict is Verdict.DEAD:
-                silence_s = process.detector.silence_s(now)
+                silence_s = detector.silence_s(now)
                 self._recoveries[Recovery.PEER_SILENT] += 1
                 log.warning("%s is dead: silent for %.1f s", endpoint, silence_s)
                 self._system.peer_dead(process.peer)
                 self._declare_dead(endpoint, f"silent for {silence_s:.1f} s")
-            else:
-                self._suspect(process, process.broken or verdict is Verdict.SUSPECT)
-                self._beat(process)
+                continue
+            self._suspect(process, process.broken or verdict is Verdict.SUSPECT)
+            quiet = detector.silence_s(now) >= QUIET_BEATS * detector.patience.beat_s
+            if quiet and not links.ask_life(process.peer):
+                self._say(process, process.watched)  # dials it
+
+    def _patience(self) -> Patience:
+        limits = self._system.limits
+        return Patience.within(limits.silent_s, beat_s=limits.beat_s)
+
+    def _look_later(self, *, anew: bool = False) -> None:
+        """Have the next look come in time; `anew`: perhaps sooner than it was to come."""
+        if self._timer is not None:
+            if not anew:
+                return
+            self._timer.cancel()
+            self._timer = None
+        now = _now()
+        if self._processes:
+            # Less than a beat where a silence reaches its hard bound sooner: it holds to the millisecond.
+            left_s = min(process.detector.left_s(now) for process in self._processes.values())
+            pause_s = min(self._system.limits.beat_s, max(left_s, MIN_PAUSE_S))
+        elif self._watchers or self._local:
+            pause_s = AFFIRM_S
+        else:
+            return
+        self._due_s = now + pause_s
+        self._timer = asyncio.get_running_loop().call_at(self._due_s, self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        now = _now()
+        self.look(now, stalled_s=now - self._due_s)
+        if now - self._affirmed_s >= AFFIRM_S:
+            self._affirmed_s = now
+            self._affirm(now)
+        self._look_later()
 
     def suspects(self) -> dict[str, float]:
         """Processes that are suspected now, by endpoint, with the level of suspicion."""
@@ -126,22 +170,6 @@ class Watches:
         }
 
     # -- what comes in --
-
-    def beaten(self, beat: Beat, route: Route) -> None:
-        """A sign of life; answered, unless beats of our own go there anyway."""
-        watcher = self._watchers.get(beat.endpoint)
-        if watcher is not None:
-            watcher.heard_s = _now()
-        process = self._processes.get(beat.endpoint)
-        if process is not None:
-            process.detector.beat(_now())
-            process.broken = False
-            self._suspect(process, False)
-            if process.life not in (0, beat.life):  # another life at the same address: who is left of ours?
-                self._say(process, process.watched)
-            process.life = beat.life
-        elif beat.wants_answer:
-            self._system.send_system(route, self._my_beat(wants_answer=False))
 
     def link_broken(self, endpoint: str, broken: bool) -> None:
         """The connection broke and may come back, or it came back."""
@@ -155,15 +183,15 @@ class Watches:
         self._declare_dead(endpoint, "link down")
         self._watchers.pop(endpoint, None)
 
-    def watched_by(self, watch: Watch) -> None:
-        """Another process watches actors of this one."""
+    def watched_by(self, watch: Watch, route: Route) -> None:
+        """Another process, which speaks under `route`, watches actors of this one."""
         watcher = self._watchers.get(watch.endpoint)
         if watcher is None:
-            watcher = Watcher(Peer(watch.endpoint, watch.public_key), _now())
+            watcher = Watcher(Peer(watch.endpoint, watch.public_key), route, _now())
             if len(self._watchers) >= MAX_WATCHERS:
                 log.warning("%d processes watch: %s is told of dead links only", MAX_WATCHERS, watch.endpoint)
                 return
-        watcher.heard_s = _now()
+        watcher.route, watcher.heard_s = route, _now()
         room = MAX_WATCHES - sum(len(other.watched) for other in self._watchers.values())
         for life in watch.watched:
             cell = self._system.cell(life[0])
@@ -177,6 +205,7 @@ class Watches:
                 watcher.watched.add(life)
         if watcher.watched:  # else whoever invents addresses would fill the table
             self._watchers[watch.endpoint] = watcher
+            self._look_later()
 
     def local_ended(self, name: str, incarnation: int, cause: str) -> None:
         """An actor of this process has ended: tell everyone who watches it."""
@@ -273,12 +302,6 @@ class Watches:
                 endpoint=local.endpoint, public_key=local.public_key, watched=lives[start : start + CHUNK]
             )
             self._system.send_system(process.peer, watch)
-
-    def _beat(self, process: Watched) -> None:
-        self._system.send_system(process.peer, self._my_beat(wants_answer=True))
-
-    def _my_beat(self, *, wants_answer: bool) -> Beat:
-        return Beat(endpoint=self._system.endpoint, life=self._system.life, wants_answer=wants_answer)
 
     def _tell_ended(self, to: Peer, life: Life, cause: str) -> None:
         ended = Ended(endpoint=self._system.endpoint, name=life[0], incarnation=life[1], cause=cause)

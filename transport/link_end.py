@@ -6,6 +6,7 @@ under a new pair of lives, so nothing is ever delivered twice.
 """
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,9 +26,14 @@ class LinkLimits:
     Args:
         window: tells that a peer may have sent and the layer above has not consumed.
         max_unacked, max_unacked_bytes: messages kept for a re-send, of every kind; then NO_CREDIT.
-        ack_after: received messages that are acknowledged at once; fewer wait for `ack_delay_s`, or travel
-            with what goes the other way.
-        probe_s: without news of what was sent for so long, the other end is asked.
+        ack_after, ack_bytes: received messages, or bytes, that are acknowledged at once; less travels with
+            what goes the other way.
+        ack_delay_s: a tell is acknowledged by itself when nothing went the other way for so long. An ask is
+            acknowledged by its answer.
+        answer_ack_s: the same for an answer: whoever asked now and then asks again, and its next ask
+            acknowledges. What is kept meanwhile is bounded by `ack_after` and `ack_bytes`.
+        probe_s: without news of what was sent for so long, the other end is asked; of answers alone for
+            `answer_ack_s` more. Longer than `ack_delay_s`, or every tell is asked after.
         answer_s: a process that we reached says WELCOME within this time, or the link is DOWN.
         broken_s: a dialler whose connection broke comes back within this time, or its session is dropped.
         silence_s: a dialler that said nothing for so long is looked at, and dropped if it has no route.
@@ -39,8 +45,10 @@ class LinkLimits:
     max_unacked: int = 8192
     max_unacked_bytes: int = 32 << 20
     ack_after: int = 256
-    ack_delay_s: float = 0.02
-    probe_s: float = 0.25
+    ack_bytes: int = 1 << 20
+    ack_delay_s: float = 0.2
+    answer_ack_s: float = 2.0
+    probe_s: float = 0.4
     answer_s: float = 5.0
     broken_s: float = 5.0
     silence_s: float = 30.0
@@ -57,8 +65,8 @@ class LinkEnd:
 
     __slots__ = (
         "_limits", "_told_ack", "_told_limit", "_transmit", "acked_at_probe", "asked_at_s", "connected",
-        "heard_at_s", "hello_held", "into", "life", "out", "owing", "peer", "peer_life", "ready", "route",
-        "since_s", "state", "to", "waiters",
+        "heard_at_s", "hello_held", "into", "life", "out", "owed_by_s", "owing", "peer", "peer_life", "ready",
+        "route", "since_s", "state", "to", "untold_bytes", "waiters",
     )  # fmt: skip
 
     def __init__(
@@ -82,7 +90,9 @@ class LinkEnd:
         self.heard_at_s = now_s
         self.asked_at_s = now_s
         self.acked_at_probe = 0
-        self.owing = False  # the other end waits for an acknowledgement
+        self.owing = False  # it stands among those whose acknowledgement is timed
+        self.owed_by_s = math.inf  # the time by which what was received is to be acknowledged
+        self.untold_bytes = 0  # received and not acknowledged
         self.out = SendWindow(limits.max_unacked, limits.max_unacked_bytes)
         self.into = ReceiveWindow(limits.window)
         self.waiters: deque[asyncio.Future[None]] = deque()
@@ -147,6 +157,7 @@ class LinkEnd:
         into = self.into
         return (
             into.received - self._told_ack >= self._limits.ack_after
+            or self.untold_bytes >= self._limits.ack_bytes
             or into.limit - self._told_limit >= self._limits.window // 4
         )
 
@@ -186,3 +197,5 @@ class LinkEnd:
     def _told(self) -> None:
         self._told_ack = self.into.received
         self._told_limit = self.into.limit
+        self.owed_by_s = math.inf
+        self.untold_bytes = 0

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from transport import control_frame
 from transport.control_frame import NONE, Ack, Data, Gone, Hello, RefusedLink, Welcome
-from transport.envelope import Envelope
+from transport.envelope import Envelope, Mode
 from transport.link_end import LinkEnd
 from transport.link_table import LinkTable
 from transport.link_upkeep import Upkeep
@@ -16,6 +16,8 @@ from transport.refusal import FrameError, UnknownVersion, WrongParts
 from transport.wire import Link, Peer, Route, Sent
 
 OnEnvelope = Callable[[Route, Envelope], bool]
+
+_TELL, _ASK = Mode.TELL, Mode.ASK  # looked up for every message
 
 
 class Hearing:
@@ -25,6 +27,7 @@ class Hearing:
         self._table = table
         self._upkeep = upkeep
         self._deliver = deliver
+        self._limits = table.limits
         self._wire = table.wire
         self._loop = asyncio.get_running_loop()
 
@@ -41,7 +44,7 @@ class Hearing:
             self._other_version(route, end, error)
             raise
         if isinstance(frame, Data) and end is not None and frame.life == end.peer_life:
-            self._data(end, frame)
+            self._data(end, frame, len(frames[0]))
         elif isinstance(frame, Hello):
             self._hello(route, end, frame)
         elif isinstance(frame, RefusedLink):
@@ -84,7 +87,7 @@ class Hearing:
                 end.greet(end.since_s)
             self._upkeep.look_briskly()
 
-    def _data(self, end: LinkEnd, frame: Data) -> None:
+    def _data(self, end: LinkEnd, frame: Data, size_bytes: int) -> None:
         end.heard_at_s = self._loop.time()
         if end.out.acknowledge(frame.ack, frame.limit):
             self._upkeep.wake(end)
@@ -94,12 +97,19 @@ class Hearing:
             if into.ask_again():
                 end.acknowledge(again=True)
             return
+        end.untold_bytes += size_bytes
+        asked, told = False, known > 0  # what comes again was not acknowledged in time
         if known:
             envelopes = envelopes[known:]
         deliver = self._deliver
         for envelope in envelopes:
             if envelope is NONE:
+                told = True
                 continue
+            if envelope.mode is _ASK:
+                asked = True
+            elif envelope.mode is _TELL:
+                told = True
             try:
                 if not deliver(route, envelope):
                     into.held += 1
@@ -107,15 +117,18 @@ class Hearing:
                 self._wire.refuse(route, error.reason, str(error))
             except Exception as error:  # noqa: BLE001 (the rest of the batch must not go down with it)
                 self._loop.call_exception_handler({"message": "delivery failed", "exception": error})
-        self._upkeep.flush_this_turn()
+        if asked:
+            self._upkeep.flush_this_turn()
         if into.held > 2 * into.window:  # who obeys our limit cannot get there
             self._wire.refuse(
                 route, "over-limit", f"{into.held} messages are held, granted were {into.window}"
             )
             self._wire.send(route, [control_frame.gone(frame.life)])
             self._table.over(end, Link.DOWN, "over limit")
-        else:
-            self._upkeep.owe(end)
+        elif told:
+            self._upkeep.owe(end, self._limits.ack_delay_s)
+        elif not asked or end.owes_much:
+            self._upkeep.owe(end, self._limits.answer_ack_s)
 
     def _ack(self, end: LinkEnd, frame: Ack) -> None:
         end.heard_at_s = self._loop.time()
@@ -147,6 +160,8 @@ class Hearing:
         end.out.acknowledge(frame.ack, frame.limit)
         if end.welcome() is Sent.OK:
             self._upkeep.resume(end)
+        else:
+            self._upkeep.look_briskly()
 
     def _welcome(self, end: LinkEnd, frame: Welcome) -> None:
         if end.peer is None or frame.peer_life != end.life or end.ready:

@@ -1,18 +1,25 @@
 """What control links do without being told to: leave together, acknowledge late, ask, try again, give up.
 
 Owns the timers of all links of a process: three at most, none while nothing is open. What is said is
-`link_end`.
+`link_end`. Timers are lazy: one that fires and finds that its reason is gone does nothing, instead of being
+set anew at every message.
+
+What an exchange costs: an ask is acknowledged by its answer, and the answer by the next ask to the same
+process, if that comes within `LinkLimits.answer_ack_s`. Only what nothing goes the other way for is
+acknowledged by a frame of its own.
 """
 
 import asyncio
+import math
 
 from transport.link_end import LinkEnd
 from transport.link_table import LinkTable
 from transport.wire import Link, Sent
 
 RETRY_S = 0.005  # a wire that was full is tried again after this time
-BRISK_S = 0.1  # ends are looked after this often while something is on its way
-CALM_S = 10.0  # and this often while all is quiet
+BRISK_S = 0.1  # ends whose session does not stand are looked after this often
+CALM_S = 10.0  # and those that others dialled this often while all is quiet
+SLACK_S = 0.002  # a timer may fire so early: loops count milliseconds
 
 
 class Upkeep:
@@ -24,17 +31,18 @@ class Upkeep:
         self._loop = asyncio.get_running_loop()
         self._dirty: list[LinkEnd] = []  # ends with messages of this turn
         self._flushing = False  # `flush_dirty` comes in this turn
-        self._owing: list[LinkEnd] = []  # ends that owe an acknowledgement
+        self._owing: list[LinkEnd] = []  # ends that owe an acknowledgement, or did
         self._ack_timer: asyncio.TimerHandle | None = None
+        self._ack_due_s = math.inf
         self._retry_timer: asyncio.TimerHandle | None = None
-        self._watch_timer: asyncio.TimerHandle | None = None
-        self._brisk = False
+        self._look_timer: asyncio.TimerHandle | None = None
+        self._look_due_s = math.inf
         self._closed = False
 
     def close(self) -> None:
         """Stop every timer, for good."""
         self._closed = True
-        for timer in (self._ack_timer, self._retry_timer, self._watch_timer):
+        for timer in (self._ack_timer, self._retry_timer, self._look_timer):
             if timer is not None:
                 timer.cancel()
 
@@ -46,7 +54,7 @@ class Upkeep:
         self.flush_this_turn()
 
     def flush_this_turn(self) -> None:
-        """Flush after everything that is scheduled now: called when messages were delivered, so that their
+        """Flush after everything that is scheduled now: called when asks were delivered, so that their
         answers leave in the turn in which they are made."""
         if not self._flushing:
             self._flushing = True
@@ -61,16 +69,28 @@ class Upkeep:
 
     def flush(self, end: LinkEnd) -> None:
         """Send what waits at one end."""
+        out, stood = end.out, end.ready
+        quiet = not out.in_flight
         if not end.flush():
             self._retry()
-        if not self._brisk:
-            self.look_briskly()
+        if end.ready:
+            if out.in_flight:
+                now_s = self._loop.time()
+                if quiet:
+                    end.asked_at_s, end.acked_at_probe = now_s, out.first_unacked
+                self._look_by(now_s + self._patience_s(end))
+        else:
+            now_s = self._loop.time()
+            if stood:
+                end.since_s = now_s
+            self._look_by(now_s + BRISK_S)
 
     def resume(self, end: LinkEnd) -> None:
         """Its session stands: go on behind what was received."""
         self.wake(end)
         if not end.resume():
             self._retry()
+        end.asked_at_s, end.acked_at_probe = self._loop.time(), end.out.first_unacked
         self.look_briskly()
 
     def _retry(self) -> None:
@@ -90,72 +110,114 @@ class Upkeep:
         if end.waiters and end.wake() and end.out.room() > 0:
             self._loop.call_soon(self.wake, end)
 
-    def owe(self, end: LinkEnd) -> None:
-        """Something was received or consumed: acknowledge it, now or with others."""
+    def owe(self, end: LinkEnd, within_s: float) -> None:
+        """Something was received or consumed: acknowledge it now if it is much, else with what goes that way
+        `within_s`, or by itself."""
         if end.owes_much:
             end.acknowledge()
-        elif not end.owing and end.owes:
-            end.owing = True
-            self._owing.append(end)
-            if self._ack_timer is None and not self._closed:
-                self._ack_timer = self._loop.call_later(self._limits.ack_delay_s, self._acknowledge)
+        elif end.owes:
+            by_s = self._loop.time() + within_s
+            if by_s < end.owed_by_s:
+                end.owed_by_s = by_s
+                if not end.owing:
+                    end.owing = True
+                    self._owing.append(end)
+                self._acknowledge_by(by_s)
+
+    def pay(self) -> None:
+        """Acknowledge everything: nothing more will go that way."""
+        for end in self._table.each():
+            if end.ready and end.owes:
+                end.acknowledge()
+
+    def _acknowledge_by(self, at_s: float) -> None:
+        if at_s < self._ack_due_s and not self._closed:
+            if self._ack_timer is not None:
+                self._ack_timer.cancel()
+            self._ack_due_s = at_s
+            self._ack_timer = self._loop.call_at(at_s, self._acknowledge)
 
     def _acknowledge(self) -> None:
-        self._ack_timer = None
+        self._ack_timer, self._ack_due_s = None, math.inf
+        now_s = self._loop.time() + SLACK_S
         owing, self._owing = self._owing, []
         for end in owing:
             end.owing = False
             if self._table.ends.get(end.to) is not end:
                 continue  # it has ended: to say this would dial its peer anew, or speak on the next link
+            if end.owed_by_s > now_s:
+                if end.owes:  # paid meanwhile, and owed anew
+                    end.owing = True
+                    self._owing.append(end)
+                    self._acknowledge_by(end.owed_by_s)
+                continue
+            end.owed_by_s = math.inf
             if end.owes and end.acknowledge() is Sent.NO_CREDIT:
-                self.owe(end)
+                self.owe(end, self._limits.ack_delay_s)
 
     # -- what does not come --
 
     def look_briskly(self) -> None:
-        """Something is on its way: look after it soon."""
-        if not self._brisk and not self._closed:
-            self._brisk = True
-            if self._watch_timer is not None:
-                self._watch_timer.cancel()
-            self._watch_timer = self._loop.call_later(BRISK_S, self._look)
+        """Something is not as it is to stay: look after it soon."""
+        self._look_by(self._loop.time() + BRISK_S)
+
+    def _look_by(self, at_s: float) -> None:
+        if at_s < self._look_due_s and not self._closed:
+            if self._look_timer is not None:
+                self._look_timer.cancel()
+            self._look_due_s = at_s
+            self._look_timer = self._loop.call_at(at_s, self._look)
 
     def _look(self) -> None:
+        self._look_timer, self._look_due_s = None, math.inf
         now_s = self._loop.time()
-        busy = [self._look_after(end, now_s) for end in self._table.each()]
-        self._brisk = any(busy)
-        pause_s = BRISK_S if self._brisk else CALM_S
-        self._watch_timer = self._loop.call_later(pause_s, self._look) if busy and not self._closed else None
+        due_s = min((self._look_after(end, now_s) for end in self._table.each()), default=math.inf)
+        if due_s < math.inf:
+            self._look_by(max(due_s, now_s + SLACK_S))
 
-    def _look_after(self, end: LinkEnd, now_s: float) -> bool:
-        """Ask, greet again or give up; whether the end must be looked after soon again."""
+    def _patience_s(self, end: LinkEnd) -> float:
+        """How long what was sent may be without news. Answers are acknowledged later than the rest."""
+        if end.out.answers_only and not end.waiters:
+            return self._limits.answer_ack_s + self._limits.probe_s
+        return self._limits.probe_s
+
+    def _look_after(self, end: LinkEnd, now_s: float) -> float:
+        """Ask, greet again or give up; when the end must be looked after again."""
         if not end.ready:
             return self._look_after_broken(end, now_s)
         end.since_s = now_s
         if end.out.in_flight or end.waiters:
+            patience_s = self._patience_s(end)
             if end.out.first_unacked != end.acked_at_probe:
                 end.acked_at_probe = end.out.first_unacked
                 end.asked_at_s = now_s
-            elif now_s - end.asked_at_s >= self._limits.probe_s:
+            elif now_s - end.asked_at_s >= patience_s - SLACK_S:
                 end.asked_at_s = now_s
                 end.acknowledge(ask=True)
-        elif end.peer is None and now_s - end.heard_at_s > self._limits.silence_s:
-            end.heard_at_s = now_s
+            return end.asked_at_s + patience_s
+        if end.peer is not None:
+            return math.inf
+        if now_s - max(end.heard_at_s, end.asked_at_s) > self._limits.silence_s:
+            end.asked_at_s = now_s
             if end.acknowledge() is Sent.NO_ROUTE:
                 self._table.remove(end, "route gone")
-        return end.out.unacked > 0 or bool(end.waiters)
+                return math.inf
+        return now_s + CALM_S
 
-    def _look_after_broken(self, end: LinkEnd, now_s: float) -> bool:
+    def _look_after_broken(self, end: LinkEnd, now_s: float) -> float:
         since_s = now_s - end.since_s
         if end.peer is None:
             if since_s > self._limits.broken_s:
                 self._table.remove(end, "route gone")
-        elif not end.connected:
-            return False  # the wire has its own deadlines, and tells
-        elif since_s > self._limits.answer_s:
+                return math.inf
+            return end.since_s + self._limits.broken_s + SLACK_S
+        if not end.connected:
+            return math.inf  # the wire has its own deadlines, and tells
+        if since_s > self._limits.answer_s:
             source = end.route or end.peer.endpoint.encode()
             self._table.wire.refuse(source, "no-welcome", f"silent for {since_s:.1f} s after our HELLO")
             self._table.over(end, Link.DOWN, "no welcome")
-        elif now_s - end.asked_at_s >= self._limits.probe_s:
+            return math.inf
+        if now_s - end.asked_at_s >= self._limits.probe_s - SLACK_S:
             end.greet(now_s)
-        return True
+        return min(end.asked_at_s + self._limits.probe_s, end.since_s + self._limits.answer_s + SLACK_S)

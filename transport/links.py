@@ -15,6 +15,7 @@ and what happens on time `link_upkeep`.
 """
 
 import asyncio
+import math
 from collections import Counter
 from dataclasses import dataclass
 
@@ -95,14 +96,15 @@ class Links:
         self._table.on_link = on_link
         self._wire.listen(hearing.on_frames, hearing.on_wire)
 
-    def send(self, to: Peer | Route, envelope: bytes, *, tell: bool = False) -> Sent:
-        """Take one packed envelope. A `tell` obeys the peer's limit. Raises `Oversize`."""
+    def send(self, to: Peer | Route, envelope: bytes, *, tell: bool = False, answer: bool = False) -> Sent:
+        """Take one packed envelope. A `tell` obeys the peer's limit; an `answer` may be acknowledged late.
+        Raises `Oversize`."""
         end = self._ends.get(to)
         if end is None:
             end = self._table.dial(to) if isinstance(to, Peer) and not self._closed else None
             if end is None:
                 return Sent.NO_ROUTE
-        waiting = end.out.offer(envelope, tell)
+        waiting = end.out.offer(envelope, tell, answer)
         if waiting <= 1:
             if waiting == 0:
                 return Sent.NO_CREDIT
@@ -134,7 +136,22 @@ class Links:
         end = self._ends.get(route)
         if end is not None:
             end.into.consumed(count)
-            self._upkeep.owe(end)
+            self._upkeep.owe(end, self.limits.ack_delay_s)
+
+    def heard_s(self, at: Peer | Route) -> float:
+        """When the newest frame came from the other end, whatever it said (the loop's time); minus infinity
+        while it has not answered. Frames are made by the other process's loop, so that turned then."""
+        end = self._ends.get(at)
+        return end.heard_at_s if end is not None and end.peer_life else -math.inf
+
+    def ask_life(self, peer: Peer) -> bool:
+        """Have the loop of a dialled process say something; False without a link to it."""
+        end = self._ends.get(peer)
+        if end is None:
+            return False
+        if end.ready:
+            end.acknowledge(ask=True)
+        return True
 
     def forget(self, peer: Peer) -> None:
         """Drop the link to a dialled peer and what it still had to send, without an event."""
@@ -148,6 +165,7 @@ class Links:
             return
         self._closed = True
         self._upkeep.flush_dirty()
+        self._upkeep.pay()
         busy = [end for end in self._table.each() if end.ready and end.out.unacked]
         for end in busy:
             end.acknowledge(ask=True)

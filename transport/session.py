@@ -39,7 +39,7 @@ class SendWindow:
 
     __slots__ = (
         "_acked", "_cursor", "_cut_to", "_flight", "_flight_bytes", "_limit", "_max_bytes", "_max_messages",
-        "_next", "_open", "_open_to_tells", "_pending", "_pending_bytes", "resent",
+        "_next", "_open", "_open_to_tells", "_pending", "_pending_bytes", "_unanswering", "resent",
     )  # fmt: skip
 
     def __init__(self, max_messages: int, max_bytes: int) -> None:
@@ -48,6 +48,7 @@ class SendWindow:
         self._max_bytes = max_bytes
         self._next = 1
         self._cut_to = 0  # the last number that is in a batch
+        self._unanswering = 0  # the last number that is no answer
         self._acked = 0
         self._limit = START_LIMIT  # the last number that the peer grants to tells
         self._open = self._open_to_tells = 0  # the last number that is taken now
@@ -79,6 +80,11 @@ class SendWindow:
         return bool(self._flight)
 
     @property
+    def answers_only(self) -> bool:
+        """Whether nothing but answers waits for an acknowledgement."""
+        return self._acked >= self._unanswering
+
+    @property
     def taken(self) -> int:
         """Messages taken since the beginning."""
         return self._next - 1
@@ -87,7 +93,7 @@ class SendWindow:
         """How many tells would be taken now."""
         return max(0, self._open_to_tells - self._next + 1)
 
-    def offer(self, envelope: bytes, tell: bool) -> int:
+    def offer(self, envelope: bytes, tell: bool, answer: bool = False) -> int:
         """Take a message: how many messages wait to be sent now, negative when a batch is full; 0 when it was
         not taken. Raises `Oversize` beyond `MAX_ENVELOPE_BYTES`."""
         number = self._next
@@ -102,6 +108,8 @@ class SendWindow:
         self._pending.append(envelope)
         self._pending_bytes = size
         self._next = number + 1
+        if not answer:
+            self._unanswering = number
         waiting = number - self._cut_to
         full = BATCH_MESSAGES if tell else PROMPT_MESSAGES
         return -waiting if waiting >= full or size >= BATCH_BYTES else waiting

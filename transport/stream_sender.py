@@ -63,7 +63,7 @@ class StreamSender:
         self._loop = asyncio.get_running_loop()
         self._silent_since = self._loop.time()
         self._redial_s = REDIAL_S
-        self._timer = self._loop.call_later(self._period_s, self._tick)
+        self._timer: asyncio.TimerHandle | None = None  # while something is expected of the receiver
         self._leave_keys = keys.allowed.subscribe(self._on_keys) if keys is not None else None
         self._why_refused = ""
         self._closed = False
@@ -100,6 +100,7 @@ class StreamSender:
         self._to = to
         self._silent_since = self._loop.time()
         self._redial_s = REDIAL_S
+        self._look_later()
         name = f"{self._stream[:40]}#{self._incarnation}"
         self._line = self._carrier.dial(to, name, self._keys, self._on_frames, self._on_event)
 
@@ -113,6 +114,7 @@ class StreamSender:
         )
         self._ring.push([head, columns])
         self._flush()
+        self._look_later()
         return True
 
     async def writable(self) -> None:
@@ -126,7 +128,7 @@ class StreamSender:
     async def close(self) -> None:
         """Close the connection; what is unacknowledged is dropped (await `drained` first to keep it)."""
         self._closed = True
-        self._timer.cancel()
+        self._look_no_more()
         self._disconnect()
         self._room.set()
         if self._leave_keys is not None:
@@ -145,8 +147,26 @@ class StreamSender:
             self._line.close()
             self._line = None
 
+    def _look_later(self) -> None:
+        """Look after the stream in a while, unless it has nothing to wait for: a receiver that has everything
+        and knows us owes no word."""
+        if self._timer is None and self._expects:
+            self._silent_since = self._loop.time()  # until now it owed us nothing
+            self._timer = self._loop.call_later(self._period_s, self._tick)
+
+    @property
+    def _expects(self) -> bool:
+        if self._closed or self._why_refused or self._to is None:
+            return False
+        return not self._ring.live or self._ring.unacknowledged > 0
+
+    def _look_no_more(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
     def _tick(self) -> None:
-        self._timer = self._loop.call_later(self._period_s, self._tick)
+        self._timer = None
         if self._ring.live and (self._ring.sent == self._ring.acked or self._ring.acked > self._acked_before):
             self._silent_since = self._loop.time()
         elif self._to is not None and self._loop.time() - self._silent_since > self._redial_s:
@@ -155,6 +175,8 @@ class StreamSender:
             self._say_hello()
         self._acked_before = self._ring.acked
         self._flush()
+        if self._timer is None and self._expects:
+            self._timer = self._loop.call_later(self._period_s, self._tick)
 
     def _redial(self, to: Peer) -> None:
         try:
@@ -185,6 +207,7 @@ class StreamSender:
     def _on_event(self, event: LineEvent) -> None:
         if event is LineEvent.LOST:
             self._ring.disconnected()
+            self._look_later()
         elif event is LineEvent.REJECTED:
             self._refusals.count(str(self._to), "rejected", "the receiver does not admit our key")
             self._redial_s = REFUSED_S
@@ -219,7 +242,7 @@ class StreamSender:
         if self._why_refused:
             return
         self._why_refused = why or "refused"
-        self._timer.cancel()
+        self._look_no_more()
         self._disconnect()
         self._room.set()
         if self._on_refused is not None:

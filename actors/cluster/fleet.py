@@ -88,6 +88,11 @@ class FleetPolicy:
         self.advance(begin_s)
 
     @property
+    def follows_trace(self) -> bool:
+        """Whether what is on offer depends on the trace's time."""
+        return self._availability is not None
+
+    @property
     def running(self) -> list[str]:
         """Hosts that were started and have not ended."""
         return list(self._running)

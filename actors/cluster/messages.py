@@ -136,8 +136,8 @@ class JobEnded(Message, frozen=True):
 
 
 class NodeHello(Message, frozen=True):
-    """From a node agent, every beat: I am here. `state`: up, draining or leaving. `run_id`: of the job whose
-    part runs here or is being stopped, "" for none."""
+    """From a node agent, now and then and when something changed: I am here. `state`: up, draining or
+    leaving. `run_id`: of the job whose part runs here or is being stopped, "" for none."""
 
     node: str
     role: str
@@ -148,9 +148,14 @@ class NodeHello(Message, frozen=True):
 
 
 class NodeWork(Message, frozen=True):
-    """The answer: the job to run one's part of, if there is one."""
+    """The answer: the job to run one's part of, if there is one, and when to say hello again."""
 
     job: JobSpec | None
+    hello_s: float = 1.0
+
+
+class SayHello(Message, frozen=True):
+    """To a node agent: say hello now, there is news. One that is lost costs nothing but time."""
 
 
 class PreemptionNotice(Message, frozen=True):

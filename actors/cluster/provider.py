@@ -128,7 +128,7 @@ class LocalProvider(Actor):
         now_s = self.ctx.now()
         if self._ticking and self._fleet is not None:
             self._trace_s += now_s - self._looked_s
-            if now_s - self._journaled_s >= JOURNAL_S:
+            if self._fleet.follows_trace and now_s - self._journaled_s >= JOURNAL_S:
                 await self._journal()
         self._looked_s = now_s
         await self._carry_out()

@@ -23,6 +23,7 @@ from actors.cluster.messages import (
     NodeWork,
     Plan,
     PlanNext,
+    SayHello,
     SetFleet,
     StartFleet,
     StopFleet,
@@ -50,6 +51,7 @@ PROVIDER = "cluster/provider"
 ASK_DEADLINE_S = 10.0
 TAKEN_LATE_S = 60.0  # an order or a piece of news that nobody takes for so long is worth a line
 RETRY_S = 0.2
+SOON_S = 0.5  # between two hellos of a host that waits until the others have let go of an earlier job
 LOOK_S = 0.5  # how often silence is looked for; far below the silence that counts
 MAX_UNTOLD = 4 * MAX_MEMBERS  # events that the controller has not taken yet; the oldest go first
 
@@ -136,6 +138,7 @@ class Scheduler(Actor):
                 seeding=self._now.seeding if again else None,
             )
         )
+        self._call_hosts()
         for node, member in self._members.by_name.items():
             if member.role != "head":
                 self._tell_later([NodeSeen(node=node, role=member.role, event="joined")])
@@ -161,6 +164,7 @@ class Scheduler(Actor):
             )
         )
         self._untold.clear()
+        self._call_hosts()
         self.ctx.background(self._insist(StopFleet()), "fleet")
 
     @handles(PlanNext)
@@ -182,7 +186,7 @@ class Scheduler(Actor):
         return Plan(t_seed_s=seeding.t_seed_s, n_prem=seeding.n_prem)
 
     def _take_config(self, config: Config) -> None:
-        self._dead_s = config.liveness.dead_s
+        self._liveness = config.liveness
         self._policy = SeedingPolicy(
             config.seeding, n_reserved=config.fleet.reserved, n_prem_max=config.fleet.n_prem_max
         )
@@ -228,8 +232,17 @@ class Scheduler(Actor):
     def _work_of(self, node: str) -> NodeWork:
         job = self._now.job if self._now.state == "running" else None
         if job is not None and not self._members.free_for(node, job.run_id):
-            job = None
-        return NodeWork(job=job)
+            return NodeWork(job=None, hello_s=min(SOON_S, self._liveness.hello_s))
+        return NodeWork(job=job, hello_s=self._liveness.hello_s)
+
+    def _call_hosts(self) -> None:
+        """Have every host ask now what it is to run, instead of with its next hello."""
+        agents = [member.agent for member in self._members.by_name.values()]
+        self.ctx.background(self._call(agents), "call to hosts")
+
+    async def _call(self, agents: list[Address]) -> None:
+        for agent in agents:
+            await self.ctx.tell(agent, SayHello())
 
     @handles(NodeSeen, lane=Lane.SYSTEM)
     async def reported(self, message: NodeSeen) -> None:
@@ -246,7 +259,7 @@ class Scheduler(Actor):
 
     @handles(LookForSilence)
     async def look_for_silence(self, message: LookForSilence) -> None:
-        self._changed(self._members.silent(self.ctx.now(), self._dead_s))
+        self._changed(self._members.silent(self.ctx.now(), self._liveness.dead_s))
 
     async def on_terminated(self, event: Terminated) -> None:
         self._changed(self._members.ended(event.name, event.incarnation, event.cause))

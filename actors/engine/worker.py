@@ -49,7 +49,6 @@ WEIGHTS_LATE_S = 60.0
 LOAD_LATE_S = 60.0
 CREDIT_LATE_S = 10.0
 RETRY_S = 0.2
-LOOK_S = 2.0  # between two questions whether the registration still counts; a lost one idles for so long
 
 
 class RolloutWorker(Actor):
@@ -128,7 +127,7 @@ class RolloutWorker(Actor):
 
     async def _still_registered(self) -> bool:
         """Wait a while, then ask; at once False when the manager is known to have ended."""
-        if await self.ctx.idle(self._manager_lost, LOOK_S):
+        if await self.ctx.idle(self._manager_lost, self._config.liveness.check_s):
             return False
         ask = StillRegistered(instance=self.ctx.name, incarnation=self.ctx.incarnation, epoch=self._epoch)
         try:

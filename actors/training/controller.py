@@ -69,7 +69,7 @@ STEP_POLL_S = 2.0  # the trainer tells when it is done; this is for when that wa
 STEP_LATE_S = 600.0  # a step that takes longer is worth a line, again each time: small ones take seconds
 GROUPS_LATE_S = 120.0  # the same for the time without a new group of an evaluation
 DISK_LATE_S = 120.0  # the same for a checkpoint
-SAMPLE_S = 0.5
+SAMPLE_S = 0.5  # between two looks at the fleet at least; else as often as whether it lives is looked at
 SUSPENDED_S = 3600.0  # for an operator to make space on a full disk; then the job fails, and can be resumed
 MAX_UNDURABLE = 4  # steps ahead of the newest durable checkpoint; then the loop waits for the disk
 
@@ -120,6 +120,7 @@ class RLController(Actor):
         self._saved = asyncio.Event()
         self._waits_for = ""
         self._over = False
+        self._sample_s = max(SAMPLE_S, config.liveness.beat_s)
 
     async def on_start(self) -> None:
         boot: int | None = None
@@ -139,7 +140,7 @@ class RLController(Actor):
             self._chronicle = Chronicle(self._writer, self.ctx.now(), {})
             self._chronicle.begin(self._job.run_id, self._config, up.roles, self.ctx.now())
             await self.ctx.journal.append(BeganIn(boot=up.boot))
-        self.ctx.every(SAMPLE_S, _TakeSample())
+        self.ctx.every(self._sample_s, _TakeSample())
         self.ctx.background(self._run(), "job")
 
     # -- the job --
@@ -334,7 +335,9 @@ class RLController(Actor):
     @handles(_TakeSample)
     async def take_sample(self, message: _TakeSample) -> None:
         try:
-            figures = await self.ctx.ask(MANAGER, RolloutStatus(), deadline_s=SAMPLE_S, expect=RolloutFigures)
+            figures = await self.ctx.ask(
+                MANAGER, RolloutStatus(), deadline_s=self._sample_s, expect=RolloutFigures
+            )
         except AskFailed:
             return  # the manager restarts; the next look will show it
         if not self._over:

@@ -24,7 +24,7 @@ START_S = 30.0  # a process of the comparison is up by then
 async def head(task: Task) -> AsyncIterator[ActorSystem]:
     """The first process of the cluster: it holds the registry."""
     async with open_system(Seat("bench", "head", task.scratch / "head")) as system:
-        system.spawn(REGISTRY, lambda: Registry(system.limits.lease_s))
+        system.spawn(REGISTRY, lambda: Registry(lambda: system.limits.lease_s))
         yield system
 
 

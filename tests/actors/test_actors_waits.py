@@ -31,7 +31,6 @@ ALLOWED = {
     ("actors/rollout/scoring.py", "_ask_until_scored"): LISTED_BY_CALLER,
     ("actors/cluster/scheduler.py", "_tell_first"): LISTED_BY_CALLER,
     ("actors/weights/agent.py", "_fetch_from"): LISTED_BY_CALLER,
-    ("nodeagent/agent.py", "_keep_in_touch"): "the period of hellos; each of them is an ask",
     ("nodeagent/head_lease.py", "_keep"): "the period of renewals; a timer ends the head when one is late",
     ("nodeagent/node.py", "_close"): LISTED_BY_CALLER,
     ("nodeagent/node.py", "run"): "until somebody stops the process: it is idle",

@@ -130,7 +130,7 @@ class LookedAt:
         head = self._system("head", "agent", None)
         self.endpoint = head.endpoint
         spot = self._system("spot-1", "engine", head.wire.local)
-        head.spawn("registry", lambda: Registry(LEASE_S))
+        head.spawn("registry", lambda: Registry(lambda: LEASE_S))
         self._tree = Supervisor(
             head,
             one_for_one(child("falls", Server), name="head/actors"),

@@ -60,7 +60,7 @@ class Head:
 
     async def __aenter__(self) -> "Head":
         self.system.start()
-        self.system.spawn("registry", lambda: Registry(3.0))
+        self.system.spawn("registry", lambda: Registry(lambda: 3.0))
         self.system.spawn("counter", Counter)
         return self
 

@@ -159,7 +159,7 @@ class SmallSystem:
         system.start()
         parts: list[tuple[str, Callable[[], Actor]]] = [(f"{host}/client", Client)]
         if host == "head":
-            parts = [("registry", lambda: Registry(system.limits.lease_s)), (LEDGER, Ledger)]
+            parts = [("registry", lambda: Registry(lambda: system.limits.lease_s)), (LEDGER, Ledger)]
         children = [child(name, start) for name, start in parts]
         failed: list[Exception] = []
         tree = Supervisor(system, one_for_one(*children, name=f"{host}/tree"), on_failure=failed.append)

@@ -150,6 +150,19 @@ def test_a_renewal_of_what_the_registry_does_not_hold_asks_for_all_of_it_again()
     assert claim(leases, "two", {"c": 3}, 0.0) == ({}, {}, True)
 
 
+def test_a_lease_that_becomes_shorter_is_kept_as_long_as_it_was_promised_until_its_next_renewal() -> None:
+    leases = Leases(10.0)
+    names = {"a": 1}
+    claim(leases, "one", names, 0.0, first=True)
+    leases.lease_s = 2.0
+    assert leases.find("a", 9.9) is not None, "it was told to come within a third of ten seconds"
+    assert not leases.renew("one", 1, digest_of(names), 3.0).again
+    assert leases.find("a", 12.9) is not None
+    assert not leases.renew("one", 1, digest_of(names), 3.6).again
+    assert leases.find("a", 5.5) is not None
+    assert leases.find("a", 5.7) is None
+
+
 def test_a_holder_learns_with_its_renewal_that_it_was_superseded() -> None:
     leases = Leases(LEASE_S)
     claim(leases, "one", {"a": 1, "b": 2}, 0.0, first=True)
@@ -224,7 +237,7 @@ async def test_a_name_is_free_as_soon_as_its_actor_has_ended(tmp_path: Path) -> 
 def test_a_claim_that_must_be_made_anew_is_fenced_once() -> None:
     """A registry that restarted does not know who claims: the fence comes with the claim that counts."""
     journal = MemoryJournal()
-    with Stage(lambda: Registry(2.0), journal=journal) as stage:
+    with Stage(lambda: Registry(lambda: 2.0), journal=journal) as stage:
         later = ClaimNames(endpoint="tcp://10.0.0.1:1", life=7, names={"a": 12}, ended={}, first=False)
         assert stage.ask(later, LeaseGranted).claim_again
         first = msgspec.structs.replace(later, names={"a": 12, "b": 9}, first=True)
@@ -244,7 +257,7 @@ async def test_names_survive_the_death_of_the_registry(tmp_path: Path) -> None:
             other.spawn(f"named-{number}", Named)
         await head.ask("named-3", Poke(), Done)
         head.kill(REGISTRY)
-        head.spawn(REGISTRY, lambda: Registry(TEST_LIMITS.lease_s))
+        head.spawn(REGISTRY, lambda: Registry(lambda: TEST_LIMITS.lease_s))
         head.system.names.forget("named-9")
         await head.ask("named-9", Poke(), Done)
         other.spawn("later", Named)
@@ -265,7 +278,7 @@ async def test_a_registry_with_too_much_to_do_is_asked_again_until_it_answers(
 
     async with TestSystem(tmp_path) as head, TestSystem(tmp_path, node="other", join=head) as other:
         head.kill(REGISTRY)
-        head.spawn(REGISTRY, lambda: Busy(TEST_LIMITS.lease_s))
+        head.spawn(REGISTRY, lambda: Busy(lambda: TEST_LIMITS.lease_s))
         registry = head.system.cell(REGISTRY)
         assert registry is not None
         other.spawn("named", Named)

@@ -7,16 +7,19 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from supervisor import Actor, ActorSystem, Address, Limits, Suspected, Terminated
-from supervisor.system_messages import Beat, Watch
+from supervisor import Actor, ActorSystem, Address, Limits, Refused, Suspected, Terminated
+from supervisor.system_messages import Watch
 from supervisor.testing import TEST_LIMITS, TestSystem
 from supervisor.watching import AFFIRM_S, MAX_WATCHERS
 from tests.supervisor.watched_process import LIMITS, Sitting, system_of
+from transport import control_frame
+from transport.control_frame import Ack, Data
 
 
 class Looking(Actor):
@@ -114,11 +117,32 @@ async def test_an_asker_of_a_process_that_falls_silent_does_not_wait_for_its_dea
         await asyncio.sleep(0.3)
         cut(one, two)
         with pytest.raises(Exception, match="is gone"):
-            await asyncio.wait_for(one.ask(target, Beat(endpoint="", life=0), Beat, deadline_s=60.0), 10.0)
+            await asyncio.wait_for(one.ask(target, Watch(endpoint="", watched=[]), Watch, 60.0), 10.0)
         await until(lambda: looking.ended)
 
 
-async def test_two_processes_that_watch_a_thousand_actors_of_each_other_exchange_one_beat_each_way(
+def heard_by(*systems: TestSystem) -> list[object]:
+    """The frames that come to these from now on."""
+    frames: list[object] = []
+    for system in systems:
+        deliver = system._wire.deliver
+
+        def hear(route: bytes, parts: list[bytes], deliver: Callable[..., bool] = deliver) -> bool:
+            frames.extend(control_frame.decode(part, print) for part in parts)
+            return deliver(route, parts)
+
+        vars(system._wire)["deliver"] = hear
+    return frames
+
+
+def kinds_in(frames: list[object]) -> set[str]:
+    return {envelope.kind for frame in frames if isinstance(frame, Data) for envelope in frame.envelopes}
+
+
+LEASES = {"RenewLease", "LeaseGranted"}
+
+
+async def test_two_processes_that_watch_a_thousand_actors_of_each_other_exchange_a_question_a_beat(
     tmp_path: Path,
 ) -> None:
     async with TestSystem(tmp_path) as one, TestSystem(tmp_path, node="two", join=one) as two:
@@ -126,21 +150,49 @@ async def test_two_processes_that_watch_a_thousand_actors_of_each_other_exchange
         far = [two.spawn(f"far-{number}", Sitting) for number in range(500)]
         looking, back = look(one.system, *far), Looking(*near)
         two.spawn("looking-back", lambda: back)
-        sent: list[object] = []
-        for system in (one.system, two.system):
-            said = system.outbound.system_message
-            system.outbound.system_message = (  # type: ignore[method-assign]
-                lambda to, message, said=said: (sent.append(message), said(to, message))
-            )
+        first = heard_by(one, two)
         await asyncio.sleep(0.3)
-        assert sum(isinstance(message, Watch) for message in sent) == 2
-        sent.clear()
+        watches = [
+            envelope
+            for frame in first
+            if isinstance(frame, Data)
+            for envelope in frame.envelopes
+            if envelope.kind == "Watch"
+        ]
+        assert len(watches) == 2
+        first.clear()
         await asyncio.sleep(10 * TEST_LIMITS.beat_s)
-        assert all(isinstance(message, Beat) for message in sent)
-        assert 10 <= len(sent) <= 24, "one a beat and direction, whatever number is watched"
+        assert kinds_in(first) <= LEASES
+        asked = sum(isinstance(frame, Ack) for frame in first)
+        assert 4 <= asked <= 46, "one or two questions a beat, and their answers, whatever number is watched"
         assert not looking.ended
         one.network.kill("two")
         await until(lambda: len(looking.ended) == 500)
+
+
+async def test_who_is_heard_anyway_is_not_asked_whether_it_lives(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as one, TestSystem(tmp_path, node="two", join=one) as two:
+        looking = look(one.system, target := two.spawn("sitting", Sitting))
+        await asyncio.sleep(0.2)
+        frames = heard_by(two)
+        for _ in range(40):
+            with pytest.raises(Refused):  # an answer, of whatever kind
+                await one.ask(target, Watch(endpoint="", watched=[]), Watch)
+            await asyncio.sleep(TEST_LIMITS.beat_s / 4)
+        asked = sum(isinstance(frame, Ack) and frame.sent > 0 for frame in frames)
+        assert asked <= 2
+        assert not looking.suspected
+
+
+async def test_limits_that_change_hold_for_who_is_watched_already(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as one, TestSystem(tmp_path, node="two", join=one) as two:
+        looking = look(one.system, two.spawn("sitting", Sitting))
+        await asyncio.sleep(0.2)
+        one.system.live_by(replace(TEST_LIMITS, silent_s=2.0))
+        cut(one, two)
+        cut_s = asyncio.get_running_loop().time()
+        await until(lambda: looking.ended)
+        assert 1.0 < looking.ended_s[0] - cut_s < 2.5
 
 
 async def test_no_end_is_lost_when_more_actors_die_at_once_than_a_mailbox_takes(tmp_path: Path) -> None:
@@ -210,11 +262,11 @@ async def test_the_table_of_those_who_watch_is_bounded_and_holds_nobody_who_watc
         sitting = one.spawn("sitting", Sitting)
         watches = one.system.watches
         for number in range(MAX_WATCHERS):
-            watches.watched_by(Watch(endpoint=f"loop://dead/{number}", watched=[("gone", 1)]))
+            watches.watched_by(Watch(endpoint=f"loop://dead/{number}", watched=[("gone", 1)]), b"dead")
         assert not watches._watchers
         for number in range(MAX_WATCHERS + 9):
             life = (sitting.name, sitting.incarnation)
-            watches.watched_by(Watch(endpoint=f"loop://live/{number}", watched=[life]))
+            watches.watched_by(Watch(endpoint=f"loop://live/{number}", watched=[life]), b"live")
         assert len(watches.watchers_of(sitting.name, sitting.incarnation)) == MAX_WATCHERS
         assert "is told of dead links only" in caplog.text
 

@@ -3,6 +3,7 @@ those who talk to them."""
 
 import asyncio
 import contextlib
+import math
 from collections import Counter
 from collections.abc import AsyncIterator
 
@@ -18,7 +19,7 @@ from transport.refusal import BadField
 from transport.session import PROMPT_MESSAGES, START_LIMIT
 from transport.wire import Link, Peer, Route, Sent
 
-LIMITS = LinkLimits(probe_s=0.1, answer_s=1.0)
+LIMITS = LinkLimits(ack_delay_s=0.05, answer_ack_s=0.1, probe_s=0.1, answer_s=1.0)
 
 
 class Process:
@@ -43,7 +44,7 @@ class Process:
         self.got.append(number)
         self.routes.append(route)
         if envelope.mode is Mode.ASK and self.answers:
-            assert self.links.send(route, numbered(number, Mode.REPLY)) is Sent.OK
+            assert self.links.send(route, numbered(number, Mode.REPLY), answer=True) is Sent.OK
         return not (self.full and envelope.mode is Mode.TELL and envelope.lane is Lane.USER)
 
     async def tell(self, to: Peer, numbers: range) -> None:
@@ -357,7 +358,7 @@ async def test_forgetting_a_peer_drops_what_waits_and_the_next_send_dials_anew(c
 async def test_an_ended_link_says_nothing_more_and_dials_nobody(eventually) -> None:
     """What it owed when it ended must not go out on the next link, nor open one."""
     carrier = Loopback()
-    limits = LinkLimits(ack_delay_s=0.2)
+    limits = LinkLimits(answer_ack_s=0.2)
     a, b = Process(carrier, "a", 1, limits), Process(carrier, "b", 2, limits)
     b.answers = True
     a.links.send(b.local, numbered(0, Mode.ASK))
@@ -371,6 +372,80 @@ async def test_an_ended_link_says_nothing_more_and_dials_nobody(eventually) -> N
     a.links.send(b.local, numbered(1, Mode.ASK))
     await eventually(lambda: a.got == [0, 1])
     assert not b.links.refused
+    await carrier.close()
+
+
+def frames_to(process: Process) -> list[object]:
+    """The frames that come to it from now on."""
+    frames: list[object] = []
+    deliver = process.wire.deliver
+
+    def hear(route: Route, parts: list[bytes]) -> bool:
+        frames.extend(control_frame.decode(part, print) for part in parts)
+        return deliver(route, parts)
+
+    process.wire.deliver = hear  # type: ignore[method-assign]
+    return frames
+
+
+async def test_an_answer_acknowledges_its_ask_and_the_next_ask_the_answer(eventually) -> None:
+    carrier = Loopback()
+    limits = LinkLimits(ack_delay_s=0.05, answer_ack_s=0.3, probe_s=0.1)
+    a, b = Process(carrier, "a", 1, limits), Process(carrier, "b", 2, limits)
+    b.answers = True
+    a.links.send(b.local, numbered(0, Mode.ASK))
+    await eventually(lambda: a.got == [0])
+    frames = [frames_to(a), frames_to(b)]
+    for number in range(1, 11):
+        a.links.send(b.local, numbered(number, Mode.ASK))
+        await eventually(lambda: a.got[-1] == number)  # noqa: B023
+        await asyncio.sleep(0.12)  # longer than a tell would wait, and than what is asked after
+    assert [type(frame) for frame in (*frames[0], *frames[1])] == [control_frame.Data] * 20
+    await eventually(lambda: all_acknowledged(a) and all_acknowledged(b))
+    assert [type(frame) for frame in frames[1][10:]] == [control_frame.Ack], "the last answer: by itself"
+    await carrier.close()
+
+
+async def test_an_ask_that_is_not_answered_yet_is_acknowledged_when_its_sender_asks_after_it(
+    eventually,
+) -> None:
+    carrier = Loopback()
+    a, b = Process(carrier, "a", 1), Process(carrier, "b", 2)
+    a.links.send(b.local, numbered(0, Mode.ASK))
+    await eventually(lambda: b.got == [0])
+    assert not all_acknowledged(a)
+    await eventually(lambda: all_acknowledged(a))
+    assert b.got == [0]
+    await carrier.close()
+
+
+async def test_much_that_was_received_is_acknowledged_at_once(eventually) -> None:
+    carrier = Loopback()
+    limits = LinkLimits(answer_ack_s=60.0, ack_bytes=1000)
+    a, b = Process(carrier, "a", 1, limits), Process(carrier, "b", 2, limits)
+    a.links.send(b.local, numbered(0))
+    await eventually(lambda: b.got == [0])
+    a.links.send(b.local, encode("Big", "receiver", msgpack.packb(bytes(2000))))
+    before = asyncio.get_running_loop().time()
+    await eventually(lambda: all_acknowledged(a))
+    assert asyncio.get_running_loop().time() - before < limits.ack_delay_s / 2
+    await carrier.close()
+
+
+async def test_a_process_that_says_nothing_is_asked_and_heard_without_a_message(eventually) -> None:
+    carrier = Loopback()
+    a, b = Process(carrier, "a", 1), Process(carrier, "b", 2)
+    assert not a.links.ask_life(b.local)
+    assert a.links.heard_s(b.local) == -math.inf
+    a.links.send(b.local, numbered(0))
+    await eventually(lambda: b.got == [0] and all_acknowledged(a))
+    heard_s = a.links.heard_s(b.local)
+    await asyncio.sleep(0.05)
+    assert a.links.heard_s(b.local) == heard_s
+    assert a.links.ask_life(b.local)
+    await eventually(lambda: a.links.heard_s(b.local) > heard_s)
+    assert b.links.heard_s(b.routes[0]) > heard_s, "the question is a sign of life too"
+    assert b.got == [0]
     await carrier.close()
 
 

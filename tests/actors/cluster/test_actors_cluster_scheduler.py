@@ -17,6 +17,7 @@ from actors.cluster.messages import (
     NodeWork,
     Plan,
     PlanNext,
+    SayHello,
     SetFleet,
     StartFleet,
     StopFleet,
@@ -26,7 +27,7 @@ from actors.cluster.scheduler import MembersAre, Scheduler
 from actors.cluster.seeding import StepTimes
 from configs import load
 from configs.schema import Config
-from supervisor import Actor, Address, Message, Refused, handles
+from supervisor import Actor, Address, Lane, Message, Refused, handles
 from supervisor.journal import Journal
 from supervisor.testing import TestSystem
 
@@ -123,6 +124,35 @@ async def test_a_job_is_taken_once_and_given_to_whoever_says_hello(tmp_path: Pat
         assert (await world.hello("spot", agent)).job == job("run")
         with pytest.raises(Refused, match="job run is running here"):
             await world.submit("other")
+
+
+class Called(Actor):
+    """A node agent that only counts how often it is called."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    @handles(SayHello, lane=Lane.SYSTEM)
+    async def called(self, message: SayHello) -> None:
+        self.calls += 1
+
+
+async def test_hosts_are_told_when_to_say_hello_and_called_when_a_job_begins_or_ends(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as test:
+        world, called = World(test), Called()
+        agent = test.spawn("spot/agent", lambda: called)
+        assert (await world.hello("spot", agent)).hello_s == Config().liveness.hello_s
+        await world.submit()
+        await until(lambda: called.calls == 1)
+        await world.hello("spot", agent, run_id="run")
+        await test.tell("cluster/scheduler", JobEnded(ok=True))
+        await until(lambda: called.calls == 2)
+        calm = load.dump(load.load("quickstart", ["liveness.dead_s=30"]))
+        spec = JobSpec(run_id="calm", run_dir="/nowhere", model_dir="/nowhere", config=calm)
+        await test.ask("cluster/scheduler", SubmitJob(job=spec), JobIs)
+        waits = await world.hello("spot", agent, run_id="run")
+        assert (waits.job, waits.hello_s < 1.0) == (None, True), "it is asked often until all have let go"
+        assert (await world.hello("spot", agent)) == NodeWork(job=spec, hello_s=6.0)
 
 
 async def test_the_next_job_begins_when_every_host_let_go_of_the_one_before(tmp_path: Path) -> None:
