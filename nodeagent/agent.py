@@ -6,8 +6,8 @@ that vanished is waited for: the children go on meanwhile, and find it again by 
 """
 
 import asyncio
-import signal
 from collections.abc import Callable
+from signal import Signals
 from typing import Literal
 
 from actors.cluster.messages import (
@@ -205,7 +205,7 @@ class NodeAgent(Actor):
     @handles(KillChild, lane=Lane.SYSTEM)
     async def kill_child(self, message: KillChild) -> None:
         try:
-            number = signal.Signals(message.signal)
+            number = Signals(message.signal)
         except ValueError:
             raise Refused(f"{message.signal} is no signal of this system") from None
         pid = self._children.signal(message.child, number)

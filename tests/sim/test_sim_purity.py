@@ -2,10 +2,13 @@
 is given. Read from the source, so that a module is caught before any seed finds it."""
 
 import ast
+import inspect
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from rlctl import vocabulary
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,6 +25,21 @@ ADAPTERS = {
     "actors/training/new_model.py": "makes model files; a command, no actor",
     "actors/training/trainer_files.py": "a trainer on torch and files",
     "actors/weights/image_store.py": "images of weights in shared memory",
+    "configs/load.py": "reads settings files",
+    "configs/trace.py": "reads traces of availability",
+    "nodeagent/__main__.py": "the command of a node agent",
+    "nodeagent/client.py": "asks a node agent of this machine",
+    "nodeagent/commands.py": "the command of a node agent",
+    "nodeagent/files.py": "the state directory of a node",
+    "nodeagent/head_lease.py": "who may be head, in a database",
+    "nodeagent/host.py": "what a process needs of its real host",
+    "nodeagent/inventory.py": "what this machine has",
+    "nodeagent/job_file.py": "the job of a process, in a file",
+    "nodeagent/metrics_server.py": "answers over HTTP, in a thread",
+    "nodeagent/process.py": "the main of a process",
+    "nodeagent/shutdown.py": "signals of this process",
+    "nodeagent/site.py": "what a node does to its machine; the simulator has another",
+    "nodeagent/traces.py": "sends spans from a thread",
     "sim/cluster.py": "measures how long a run takes, for who waits for it",
     "sim/commands.py": "the words for an error number",
     "sim/models/hardware.py": "reads the table of hardware that lies beside it",
@@ -50,10 +68,17 @@ BANNED_MODULES = {
     "concurrent", "ctypes", "datetime", "fcntl", "mmap", "multiprocessing", "os", "psutil", "secrets",
     "select", "shutil", "signal", "socket", "subprocess", "tempfile", "threading", "time", "uuid",
 }  # fmt: skip
-BANNED_CALLS = {"open", "input", "hash", "breakpoint"}
-"""`hash`: of a str it differs from process to process."""
+BANNED_CALLS = {"open", "input", "hash", "breakpoint", "__import__", "exec", "eval"}
+"""`hash`: of a str it differs from process to process. The last three hide what they bring in."""
+NUMBERS = {"Signals"}
+"""What a banned module may be asked for: names of numbers."""
 BANNED_ATTRIBUTES = {
     "environ": "reads the environment",
+    "import_module": "hides what it imports",
+    "expanduser": "reads the environment",
+    "touch": "touches files",
+    "glob": "looks at files",
+    "cwd": "looks at this process",
     "getenv": "reads the environment",
     "read_text": "opens a file",
     "read_bytes": "opens a file",
@@ -91,7 +116,8 @@ def ways_out(tree: ast.Module) -> Iterator[str]:
                 if name.name.partition(".")[0] in BANNED_MODULES:
                     yield f"line {node.lineno}: imports {name.name}"
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
-            if node.module.partition(".")[0] in BANNED_MODULES:
+            names = {name.name for name in node.names}
+            if node.module.partition(".")[0] in BANNED_MODULES and not names <= NUMBERS:
                 yield f"line {node.lineno}: imports from {node.module}"
             if node.module == "random" and any(name.name != "Random" for name in node.names):
                 yield f"line {node.lineno}: draws from the global generator"
@@ -103,6 +129,8 @@ def ways_out(tree: ast.Module) -> Iterator[str]:
         elif isinstance(node, ast.Call):
             if isinstance(node.func, ast.Name) and node.func.id in BANNED_CALLS:
                 yield f"line {node.lineno}: calls {node.func.id}()"
+            if isinstance(node.func, ast.Attribute) and node.func.attr == "open" and _a_path(node.func.value):
+                yield f"line {node.lineno}: .open() opens a file"
             if isinstance(node.func, ast.Attribute) and node.func.attr == "unlink" and not node.args:
                 yield f"line {node.lineno}: .unlink() touches files"  # with an argument it unties two actors
         elif isinstance(node, ast.For | ast.AsyncFor | ast.comprehension) and _unordered(node.iter):
@@ -112,6 +140,13 @@ def ways_out(tree: ast.Module) -> Iterator[str]:
             for call in ast.walk(node.value):
                 if isinstance(call, ast.Call) and ast.unparse(call.func) in {"itertools.count", "count"}:
                     yield f"line {node.lineno}: a count of the whole process goes on from run to run"
+
+
+def _a_path(source: ast.expr) -> bool:
+    """Whether it looks like one: `Path(...)`, `folder / name`, or by its name."""
+    text = ast.unparse(source).lower()
+    slash = isinstance(source, ast.BinOp) and isinstance(source.op, ast.Div)
+    return slash or text.startswith("path(") or text.endswith(("path", "file", "folder", "directory"))
 
 
 def _unordered(source: ast.expr) -> bool:
@@ -134,7 +169,7 @@ def parsed(path: Path) -> ast.Module:
 
 PURE = [
     path
-    for path in modules("actors", "supervisor", "transport", "sim")
+    for path in modules("actors", "supervisor", "transport", "configs", "nodeagent", "sim")
     if str(path.relative_to(ROOT)) not in ADAPTERS
 ]
 
@@ -153,6 +188,83 @@ def test_every_adapter_is_one_and_holds_no_actor(name: str) -> None:
         ast.unparse(base) for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for base in node.bases
     ]
     assert "Actor" not in bases, f"{name} holds an actor: move what it touches elsewhere"
+
+
+def holds_an_actor(tree: ast.Module) -> bool:
+    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    return any(ast.unparse(base) == "Actor" for cls in classes for base in cls.bases)
+
+
+ACTORS = [path for path in modules("actors", "supervisor", "nodeagent") if holds_an_actor(parsed(path))]
+WORLD = ("time", "random", "socket", "threading")
+"""What the module of an actor has no business with at all: it has `ctx.now()` and `ctx.rng`."""
+
+
+def test_every_actor_of_a_running_system_is_looked_at() -> None:
+    """By the classes that there are: no other way to write one leads past the source."""
+    here = {Path(str(inspect.getsourcefile(cls))) for cls in vocabulary.actors()}
+    assert len(here) >= 12
+    assert here <= set(ACTORS)
+    assert set(ACTORS) <= set(PURE)
+
+
+@pytest.mark.parametrize("path", ACTORS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_module_of_an_actor_imports_nothing_of_the_world_and_no_adapter(path: Path) -> None:
+    names = set(imported(parsed(path)))
+    assert not names & set(WORLD)
+    adapters = {name.removesuffix(".py").replace("/", ".") for name in ADAPTERS if name.startswith("actors/")}
+    assert not names & adapters
+
+
+def imported(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            yield node.module
+            yield from (f"{node.module}.{name.name}" for name in node.names)
+
+
+OFFENCES = {
+    "import time": "imports time",
+    "import time as clock": "imports time",
+    "from time import monotonic": "imports from time",
+    "import datetime": "imports datetime",
+    "from random import random": "global generator",
+    "import random\nrandom.seed(1)": "global generator",
+    "import socket": "imports socket",
+    "from socket import create_connection": "imports from socket",
+    "import threading": "imports threading",
+    "from concurrent.futures import ThreadPoolExecutor": "imports from concurrent",
+    "import os": "imports os",
+    "from os import environ": "imports from os",
+    "from os import getenv": "imports from os",
+    "TEXT = open('x').read()": "calls open()",
+    "TEXT = Path('x').open().read()": ".open() opens a file",
+    "TEXT = (folder / 'x').open()": ".open() opens a file",
+    "TEXT = Path('x').read_text()": "opens a file",
+    "Path('x').write_bytes(b'')": "opens a file",
+    "CLOCK = __import__('time')": "calls __import__()",
+    "CLOCK = importlib.import_module('time')": "hides what it imports",
+    "WORK = asyncio.to_thread(print)": "starts a thread",
+}
+"""Each on the list that an actor's module must not commit, in some of the ways in which it is written."""
+
+
+@pytest.mark.parametrize("offence", OFFENCES, ids=lambda text: str(text).splitlines()[0])
+@pytest.mark.parametrize(
+    "name", ["actors/rollout/manager.py", "supervisor/registry.py", "nodeagent/agent.py"]
+)
+def test_an_offence_that_is_planted_in_an_actor_s_module_is_seen(name: str, offence: str) -> None:
+    """At its top, and in the middle of a method, where a hurried hand would put it."""
+    source = (ROOT / name).read_text()
+    assert not list(ways_out(ast.parse(source)))
+    at_top = f"{source}\n{offence}\n"
+    line = next(line for line in source.splitlines() if line.startswith("    async def "))
+    body = "".join(f"        {part}\n" for part in offence.splitlines())
+    in_method = source.replace(line, f"    def planted(self) -> None:\n{body}\n{line}", 1)
+    for planted in (at_top, in_method):
+        assert any(OFFENCES[offence] in found for found in ways_out(ast.parse(planted)))
 
 
 @pytest.mark.parametrize(

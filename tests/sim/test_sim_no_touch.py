@@ -1,0 +1,119 @@
+"""A simulated run touches nothing outside of itself: what the source does not show, the interpreter tells."""
+
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from configs.load import load
+from sim.cluster import SimCluster
+from sim.outcome import Outcome
+from sim.setting import Setting
+
+SETS = ["job.steps=1", "task.heldout_problems=4", "rollout.prompts=4", "rollout.samples=2", "fleet.trace="]
+TOUCHES = ("open", "socket.", "subprocess.", "os.", "mmap.", "shutil.", "tempfile.", "ctypes.")
+"""Begins of the names of audit events that tell of files, sockets and processes."""
+HARMLESS = {"os.putenv", "os.unsetenv"}
+OURS = ("actors", "supervisor", "nodeagent", "transport", "configs", "sim")
+WAITS_FOR_IT = "sim.cluster"
+"""Measures how long a run takes, for whoever waits for it; no process of the cluster sees that."""
+
+
+class Listener:
+    """An audit hook, which cannot be taken away again: it hears only while it listens."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] | None = None
+        sys.addaudithook(self._hear)
+
+    def _hear(self, event: str, args: tuple[object, ...]) -> None:
+        if self.heard is not None and event.startswith(TOUCHES) and event not in HARMLESS:
+            self.heard.append(f"{event} {args[:1]}")
+
+
+@pytest.fixture(scope="module")
+def listener() -> Listener:
+    return Listener()
+
+
+@contextmanager
+def told_of_clocks_and_draws(heard: list[str]) -> Iterator[None]:
+    """Calls of the machine's clocks, and of the generator that everybody shares, by one of our modules."""
+    patch = pytest.MonkeyPatch()
+
+    def spy(name: str, plain: Callable[..., object]) -> Callable[..., object]:
+        def called(*args: object) -> object:
+            caller = str(sys._getframe(1).f_globals.get("__name__", ""))
+            if caller.partition(".")[0] in OURS and caller != WAITS_FOR_IT:
+                heard.append(f"{name}() in {caller}")
+            return plain(*args)
+
+        return called
+
+    for module, names in (
+        (time, ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "sleep")),
+        (random, ("random", "randrange", "choice", "uniform", "getrandbits", "shuffle")),
+    ):
+        for name in names:
+            patch.setattr(module, name, spy(f"{module.__name__}.{name}", getattr(module, name)))
+    started = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        heard.append(f"threading.Thread.start of {thread.name}")
+        started(thread)
+
+    patch.setattr(threading.Thread, "start", start)
+    try:
+        yield
+    finally:
+        patch.undo()
+
+
+def touched(listener: Listener, planted: Callable[[], object] | None = None) -> tuple[Outcome, list[str]]:
+    """A whole run, and what it touched; `planted` is done in the middle of it."""
+    cluster = SimCluster(Setting(load("quickstart", SETS), seed=1))
+    if planted is not None:
+        cluster.loop.call_at(5.0, planted)
+    listener.heard = heard = []
+    try:
+        with told_of_clocks_and_draws(heard):
+            outcome = cluster.run()
+    finally:
+        listener.heard = None
+    return outcome, heard
+
+
+def test_a_simulated_run_touches_no_file_socket_thread_clock_or_shared_generator(listener: Listener) -> None:
+    SimCluster(Setting(load("quickstart", SETS), seed=1)).run()  # what is imported late is imported now
+    outcome, heard = touched(listener)
+    assert outcome.ended == "done"
+    assert heard == []
+
+
+@pytest.mark.parametrize(
+    ("planted", "says"),
+    [
+        (lambda: Path("/dev/null").read_bytes(), "open"),
+        (lambda: __import__("socket").socket().close(), "socket."),
+        (lambda: threading.Thread(target=print, args=("",)).start(), "threading."),
+        (lambda: Path("/tmp").iterdir().__next__(), "os."),
+    ],
+    ids=["file", "socket", "thread", "folder"],
+)
+def test_what_is_planted_in_a_run_is_heard(
+    listener: Listener, planted: Callable[[], object], says: str
+) -> None:
+    _, heard = touched(listener, planted)
+    assert any(one.startswith(says) for one in heard), heard
+
+
+def test_a_look_at_a_clock_by_one_of_our_modules_is_heard(listener: Listener) -> None:
+    ours: dict[str, object] = {"__name__": "actors.rollout.manager", "time": time, "random": random}
+    for source in ("time.time()", "time.monotonic()", "random.random()"):
+        _, heard = touched(listener, lambda source=source: eval(source, ours))  # type: ignore[misc]
+        assert heard == [f"{source} in actors.rollout.manager"]
