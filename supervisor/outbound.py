@@ -284,8 +284,8 @@ class Outbound:
                 packed = self._packed(to, message, Mode.ASK, source, trace, pending.corr, key, left_ms)
                 self._system.links.send(peer, packed)
                 outcome = await pending.wait(min(deadline, now() + resend))
-                if outcome is None and named:
-                    held = await self._system.names.still_held(to, resend)
+                if outcome is None and named and (left := deadline - now()) > 0:
+                    held = await self._system.names.still_held(to, min(resend, left))
                     outcome = pending.outcome
                     if outcome is None and not held:
                         raise Unreachable(f"{to} does not hold its name any longer")

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor import Actor, AskTimeout, Done, Message, Registry, handles
-from supervisor.address import Incarnations
+from supervisor import Actor, AskTimeout, Deferred, Done, Message, Registry, handles
+from supervisor.address import Address, Incarnations
 from supervisor.journal import Journal
 from supervisor.leases import Digest, Leases
 from supervisor.mailbox import Lane
 from supervisor.memory_journal import MemoryJournal
 from supervisor.message import encode_body
-from supervisor.names import CLAIM_NAMES, REGISTRY
+from supervisor.names import CLAIM_NAMES, REGISTRY, Names
 from supervisor.network import Network
 from supervisor.registry import NameFenced
 from supervisor.sqlite_journal import SqliteJournal
@@ -367,3 +367,32 @@ async def test_processes_that_claim_in_one_moment_share_commits(
         assert len(commits) < 30
         found = await test.ask(REGISTRY, Lookup(name="name-299"), Found)
         assert found.address is not None
+
+
+class Deaf(Actor):
+    """Answers nothing."""
+
+    @handles(Poke)
+    async def poke(self, message: Poke) -> Deferred:
+        return Deferred()
+
+
+async def test_an_ask_by_name_does_not_look_for_its_holder_beyond_its_own_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    until_s: list[float] = []
+    real = Names.still_held
+
+    async def still_held(self: Names, address: Address, deadline_s: float) -> bool:
+        until_s.append(asyncio.get_running_loop().time() + deadline_s)
+        return await real(self, address, deadline_s)
+
+    monkeypatch.setattr(Names, "still_held", still_held)
+    async with TestSystem(tmp_path) as head, TestSystem(tmp_path, node="other", join=head) as other:
+        other.spawn("deaf", Deaf)
+        deadline_s = 5.5 * TEST_LIMITS.resend_s  # its third look would take four of these, and two are left
+        by_s = asyncio.get_running_loop().time() + deadline_s
+        with pytest.raises(AskTimeout):
+            await head.ask("deaf", Poke(), Done, deadline_s)
+        assert len(until_s) >= 2
+        assert max(until_s) <= by_s + 0.05
