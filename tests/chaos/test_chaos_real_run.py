@@ -14,6 +14,7 @@ import pytest
 from chaos.netns import why_not
 
 pytestmark = [
+    pytest.mark.alone,
     pytest.mark.realprocess,
     pytest.mark.skipif(bool(why_not()), reason=f"no network namespaces: {why_not()}"),
     pytest.mark.timeout(300),

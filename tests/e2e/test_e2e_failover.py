@@ -13,6 +13,7 @@ from chaos.netns import why_not
 from nodeagent.exit_codes import LOST
 
 pytestmark = [
+    pytest.mark.alone,
     pytest.mark.realprocess,
     pytest.mark.skipif(bool(why_not()), reason=f"no network namespaces: {why_not()}"),
     pytest.mark.skipif(bool(no_server()), reason=no_server()),

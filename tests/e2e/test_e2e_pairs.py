@@ -3,7 +3,7 @@
 import pytest
 from conftest import MakeRun
 
-pytestmark = [pytest.mark.realprocess, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.alone, pytest.mark.realprocess, pytest.mark.timeout(420)]
 
 PAIRS = [
     (("rollout", ""), ("trainer", "")),

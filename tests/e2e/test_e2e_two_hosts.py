@@ -16,6 +16,7 @@ from configs.schema import Liveness
 from nodeagent.exit_codes import USAGE
 
 pytestmark = [
+    pytest.mark.alone,
     pytest.mark.realprocess,
     pytest.mark.skipif(bool(why_not()), reason=f"no network namespaces: {why_not()}"),
     pytest.mark.timeout(400),

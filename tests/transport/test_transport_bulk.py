@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import random
 import socket
 import struct
 from pathlib import Path
@@ -300,7 +301,7 @@ async def test_a_silent_source_is_given_up_and_a_late_one_too(monkeypatch, conte
 @pytest.mark.parametrize(
     "answer",
     [
-        os.urandom(24),
+        random.Random(24).randbytes(24),
         bulk_frames.encode_answer(bulk_frames.Status.OK, 3, 99, CHUNK),
         bulk_frames.encode_answer(bulk_frames.Status.OK, 4, 1, CHUNK),
         bulk_frames.encode_answer(bulk_frames.Status.OK, 3, 1, CHUNK + 1),
