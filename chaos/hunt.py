@@ -1,21 +1,24 @@
 """Hunts the planted bugs: runs a campaign on each until a check notices, and tells after how many seeds.
 
-Owns the hunt and its table (docs/reliability.md). `python -m chaos.hunt [NAME ...]` runs it.
+Owns the hunt. `python -m chaos.hunt [NAME ...]` runs it; with `--write` it keeps what it found (`caught`).
 """
 
 import argparse
 import asyncio
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 
 import msgspec
 
+from chaos import caught
+from chaos.caught import Caught
+from chaos.leads import lead
 from chaos.mutations import BY_NAME, MUTATIONS, Mutation
 from chaos.orders import Order
 from chaos.plan import Loaded, load
 from chaos.schedule import Schedule
+from chaos.tally import RunTold
 from chaos.workers import run_all
 
 CAMPAIGN = "hunt"
@@ -23,40 +26,45 @@ SEEDS = 40
 """Seeds until a bug counts as not caught."""
 
 
-@dataclass(frozen=True, slots=True)
-class Caught:
-    """What a hunt found. seeds: how many were run until then, the failing one included; check: "" where
-    nothing noticed."""
-
-    name: str
-    safeguard: str
-    seeds: int
-    check: str = ""
-    text: str = ""
-
-
-async def hunt(mutation: Mutation, *, workers: int, seeds: int = SEEDS, campaign: str = CAMPAIGN) -> Caught:
-    """Run seeds with the bug planted, in order, until one is broken."""
-    loaded = load(campaign)
-    orders = [
-        Order(campaign=campaign, seed=seed, schedule=_focused(loaded, seed, mutation))
-        for seed in range(seeds)
-    ]
-    answers = run_all(orders, count=workers, run_s=loaded.campaign.run_s, mutation=mutation.name)
+async def hunt(
+    mutation: Mutation, *, workers: int = 1, first: int = 0, seeds: int = SEEDS, check: str = ""
+) -> Caught:
+    """Run seeds with the bug planted, in order from `first` on, until one is broken; with `check`, until that
+    one notices."""
+    loaded = load(CAMPAIGN)
+    answers = run_all(
+        orders(loaded, mutation, range(first, first + seeds)),
+        count=workers,
+        run_s=loaded.campaign.run_s,
+        mutation=mutation.name,
+    )
     done = 0
     async with aclosing(answers):
         async for told in answers:
             done += 1
-            if told.broken:
-                found = told.broken[0]
-                return Caught(mutation.name, mutation.safeguard, done, found.check, found.text)
-    return Caught(mutation.name, mutation.safeguard, done)
+            for found in told.broken:
+                if check in ("", found.check):
+                    return Caught(
+                        name=mutation.name, seeds=done, check=found.check, seed=told.seed,
+                        at_s=round(found.at_s, 3), text=found.text,
+                    )  # fmt: skip
+    return Caught(name=mutation.name, seeds=done)
 
 
-def _focused(loaded: Loaded, seed: int, mutation: Mutation) -> Schedule | None:
-    """A schedule of the faults that lead to this bug; None: what the campaign draws."""
+def orders(loaded: Loaded, mutation: Mutation, seeds: Sequence[int]) -> Iterator[Order]:
+    """The runs in which this bug is hunted. Without it they must be clean."""
+    for seed in seeds:
+        yield Order(
+            campaign=CAMPAIGN, seed=seed, schedule=focused(loaded, seed, mutation), stop_at_first=True
+        )
+
+
+def focused(loaded: Loaded, seed: int, mutation: Mutation) -> Schedule:
+    """A schedule of the faults that lead to this bug; where it names none, what the campaign draws."""
+    if mutation.lead:
+        return lead(mutation.lead, seed)
     if not mutation.faults:
-        return None
+        return loaded.schedule(seed)
     options = msgspec.structs.replace(
         loaded.campaign.options, kinds=mutation.faults, share_on=1.0, calm=0.0, trace_share=0.0
     )
@@ -64,37 +72,41 @@ def _focused(loaded: Loaded, seed: int, mutation: Mutation) -> Schedule | None:
     return msgspec.structs.replace(loaded, campaign=narrowed).schedule(seed)
 
 
-def table(caught: Sequence[Caught]) -> str:
-    """As Markdown."""
-    rows = [
-        "| planted bug | safeguard that it takes out | caught by | seeds until caught |",
-        "|---|---|---|---|",
-    ]
-    for it in caught:
-        found = (it.check, str(it.seeds)) if it.check else ("**nothing**", f"none in {it.seeds}")
-        rows.append(f"| {it.name} | {it.safeguard} | {found[0]} | {found[1]} |")
-    return "\n".join(rows)
+async def control(mutation: Mutation, seeds: Sequence[int], *, workers: int = 1) -> list[RunTold]:
+    """The same runs with nothing planted."""
+    loaded = load(CAMPAIGN)
+    answers = run_all(orders(loaded, mutation, seeds), count=workers, run_s=loaded.campaign.run_s)
+    async with aclosing(answers):
+        return [told async for told in answers]
 
 
 def main(argv: Sequence[str] | None = None, say: Callable[[str], None] = print) -> int:
-    """Hunt the named bugs, or all; 1 where one was not caught."""
+    """Hunt the named bugs, or all; 1 where one was not caught, or a seed is broken without any bug."""
     parser = argparse.ArgumentParser(prog="python -m chaos.hunt", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"planted bugs: {', '.join(BY_NAME)}")
     parser.add_argument("--workers", type=int, default=1, help="processes side by side (default: 1)")
     parser.add_argument("--seeds", type=int, default=SEEDS, help=f"seeds for each (default: {SEEDS})")
+    parser.add_argument("--control", action="store_true", help="run each catching seed without the bug too")
+    parser.add_argument("--write", action="store_true", help=f"keep it in {caught.TABLE.name} and the page")
     args = parser.parse_args(argv)
     unknown = [name for name in args.names if name not in BY_NAME]
     if unknown:
         parser.error(f"there is no planted bug {unknown[0]!r}; there are {', '.join(BY_NAME)}")
-    found = []
+    found, ill = {}, 0
     for mutation in [BY_NAME[name] for name in args.names] or MUTATIONS:
-        caught = asyncio.run(hunt(mutation, workers=args.workers, seeds=args.seeds))
-        sys.stderr.write(
-            f"{caught.name}: {caught.check or 'not caught'} after {caught.seeds}: {caught.text}\n"
-        )
-        found.append(caught)
-    say(table(found))
-    return 0 if all(it.check for it in found) else 1
+        it = found[mutation.name] = asyncio.run(hunt(mutation, workers=args.workers, seeds=args.seeds))
+        sys.stderr.write(f"{it.name}: {it.check or 'not caught'} after {it.seeds}, {it.at_s} s: {it.text}\n")
+        if it.check and args.control:
+            for told in asyncio.run(control(mutation, [it.seed])):
+                for broken in told.broken:
+                    ill += 1
+                    sys.stderr.write(f"  seed {told.seed} without it: {broken.check}: {broken.text}\n")
+        if args.write:
+            known = caught.write([it])
+            page = caught.PAGE.read_text(encoding="utf-8")
+            caught.PAGE.write_text(caught.put_in(page, caught.table(known)), encoding="utf-8")
+    say(caught.table(found, [BY_NAME[name] for name in found]))
+    return 0 if not ill and all(it.check for it in found.values()) else 1
 
 
 if __name__ == "__main__":

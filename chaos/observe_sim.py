@@ -8,20 +8,24 @@ history.
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
 from actors.cluster import job as places
+from actors.cluster.messages import SaveState
 from actors.rollout.messages import Serving
 from actors.weights.messages import Fetched, Published
+from chaos.deliveries import Session
 from chaos.invariants.catalogue import Jury
 from chaos.invariants.facts import (
     Committed,
     Failed,
     FramesAcknowledged,
+    HandedUp,
     LateWait,
     Measured,
+    PutOnRecord,
     Said,
     ServedImage,
 )
@@ -29,13 +33,18 @@ from chaos.recoveries import Recoveries
 from chaos.responses_sim import Responses
 from nodeagent.exit_codes import GAVE_UP
 from sim.cluster import SimCluster
+from sim.file_mapping import FileMapping
 from sim.hosts import Host, SimProcess
+from sim.models.saved_memory import SimCopies
+from sim.outcome import saved_steps
 from sim.watching import Seen
 from supervisor import ActorSystem
 from supervisor.group_commit import Write
 from supervisor.mailbox import SYSTEM_LIMIT
 from supervisor.message import decode_body
 from supervisor.system_messages import WaitState
+from transport.control_frame import Data
+from transport.link_end import LinkEnd
 from transport.stream_receiver import StreamReceiver
 
 LOOK_S = 1.0
@@ -107,6 +116,9 @@ class Observer:
             self._note_published(process.host, message)
         elif isinstance(message, Serving | Fetched) and seen.direction == "out":
             self._look_at_image(process.host, message)
+        elif isinstance(message, SaveState) and message.trained is not None and seen.direction == "out":
+            newest = self._newest_state(process)
+            self._jury.see(PutOnRecord(self._now_s, process.host.name, message.trained.step, newest))
 
     def _commit(self, host: Host, write: Write) -> None:
         told = write.stream in TOLD_OF
@@ -118,6 +130,12 @@ class Observer:
     def acknowledged(self, stream: str, incarnation: int, seq: int) -> None:
         """See `acknowledgements`."""
         self._jury.see(FramesAcknowledged(self._now_s, stream, incarnation, seq))
+
+    def handed_up(self, session: Session, end: LinkEnd, frame: Data, numbers: Sequence[int]) -> None:
+        """See `deliveries`."""
+        link = end.peer.endpoint if end.peer is not None else end.route.decode(errors="replace")
+        count = len(frame.envelopes)
+        self._jury.see(HandedUp(self._now_s, link, session, frame.first, count, numbers))
 
     # -- looks --
 
@@ -211,6 +229,16 @@ class Observer:
         if not host.memory.exists(path):
             return None
         return host.memory.read(path)
+
+    # -- the trainer's state --
+
+    def _newest_state(self, process: SimProcess) -> int:
+        """The newest whole state on a host, by the bytes in its memory and on its disk; -1: none."""
+        host, job = process.host, self._cluster.job
+        memory = FileMapping(host.memory, places.SHARED_MEMORY)
+        copy = SimCopies(memory, places.state_copy_dir(job, host.name), process.meter).newest()
+        saved = [seen.step for seen in saved_steps([host], job) if not seen.damage]
+        return max([-1 if copy is None else copy.step, *saved])
 
     @property
     def _now_s(self) -> float:

@@ -10,9 +10,10 @@ from chaos.schedule import Schedule
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
     """Run this seed of this campaign; with another schedule than the drawn one, where one is given.
-    availability: see `plan.load`."""
+    availability: see `plan.load`. stop_at_first: no further than to the first violation."""
 
     campaign: str
     seed: int
     schedule: Schedule | None = None
     availability: tuple[str, ...] = ()
+    stop_at_first: bool = False

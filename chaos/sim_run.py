@@ -11,6 +11,7 @@ import msgspec
 from actors.training.records import Step
 from chaos.apply_sim import Faults
 from chaos.availability import as_trace
+from chaos.deliveries import deliveries
 from chaos.faults import STAY
 from chaos.invariants.catalogue import jury_of
 from chaos.invariants.facts import Ending
@@ -58,7 +59,7 @@ def run(
     observer = Observer(cluster, jury, responses)
     faults = Faults(Breaking(cluster), drawn.faults)
     spins = ""
-    with acknowledgements(observer.acknowledged):
+    with acknowledgements(observer.acknowledged), deliveries(observer.handed_up):
         observer.begin()
         faults.arm()
         cluster.begin()

@@ -9,6 +9,7 @@ from dataclasses import replace
 from chaos.invariants.check import Check, Found
 from chaos.invariants.facts import Committed, Ending, Fact
 from chaos.invariants.fences import OldIncarnationsSilent
+from chaos.invariants.links import OnceAndInOrder
 from chaos.invariants.progress import EveryStepEnds, NoSilentWait, NoStrayFailure, NothingGrows
 from chaos.invariants.rewards import RewardsOnce
 from chaos.invariants.samples import EachRequestOnce, NothingLostOrTwice, OnPolicy, ResponseOf
@@ -18,7 +19,7 @@ from rlctl.audit import Evidence
 
 CHECKS: tuple[type[Check], ...] = (
     EachRequestOnce, NothingLostOrTwice, OnPolicy, OldIncarnationsSilent, EachStepOnce, ServedIsPublished,
-    RewardsOnce, EveryStepEnds, NothingGrows, NoSilentWait, NoStrayFailure,
+    RewardsOnce, EveryStepEnds, NothingGrows, NoSilentWait, NoStrayFailure, OnceAndInOrder,
 )  # fmt: skip
 MANAGER = "rollout/manager"
 MAX_FOUND = 50
@@ -84,6 +85,7 @@ def jury_of(response_of: ResponseOf | None) -> Jury:
             NothingGrows(),
             NoSilentWait(),
             NoStrayFailure(),
+            OnceAndInOrder(),
         ),
         shadow,
     )

@@ -51,6 +51,29 @@ class FramesAcknowledged(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class HandedUp(Fact):
+    """A process handed messages of one frame of a control link to its actors. session: of two lives, whose
+    numbers begin at 1; first, count: the numbers that the frame covers; numbers: of those that were handed
+    up, in order."""
+
+    link: str
+    session: tuple[int, ...]
+    first: int
+    count: int
+    numbers: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class PutOnRecord(Fact):
+    """A trainer asks that a step be put on record. newest: the step of the newest whole state on its host
+    then, in memory or on disk, by the bytes that are there; -1: there is none."""
+
+    host: str
+    step: int
+    newest: int
+
+
+@dataclass(frozen=True, slots=True)
 class ServedImage(Fact):
     """The bytes from which an instance serves, at the moment that it says so. digest: of the bytes that are
     there; published: of those that were published under that version and root, None where none were."""

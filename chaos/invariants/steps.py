@@ -11,17 +11,18 @@ from actors.rollout.messages import Serving
 from actors.training.controller import StepFinished
 from actors.weights.messages import Published
 from chaos.invariants.check import Check
-from chaos.invariants.facts import Committed, Ending, Fact, Said, ServedImage
+from chaos.invariants.facts import Committed, Ending, Fact, PutOnRecord, Said, ServedImage
 from chaos.invariants.samples import audited
 from rlctl.audit import Evidence
 
 Made = tuple[tuple[str, int, int], ...]
+MicroBatches = tuple[tuple[int, ...], ...]
 
 
 class EachStepOnce(Check):
     """I5."""
 
-    sees = (Committed,)
+    sees = (Committed, PutOnRecord)
     name = "I5"
     promise = "no step is skipped or done twice, and one done again gives the same bits"
     meaning = (
@@ -35,10 +36,16 @@ class EachStepOnce(Check):
         self._made: dict[int, Made] = {}
         self._roots: dict[tuple[int, Made, bytes], bytes] = {}
         self._root: dict[int, bytes] = {}
+        self._batches: dict[int, tuple[Made, MicroBatches]] = {}
         self._finished = 0
 
     def see(self, fact: Fact) -> Iterable[str]:
-        if isinstance(fact, Committed):
+        if isinstance(fact, PutOnRecord) and fact.newest < fact.step:
+            yield (
+                f"step {fact.step} was put on record while the newest whole state on {fact.host} was of step "
+                f"{fact.newest}: with the trainer the step would die that is on record"
+            )
+        elif isinstance(fact, Committed):
             for message in fact.messages:
                 if isinstance(message, StepTrained):
                     yield from self._trained(message)
@@ -61,6 +68,10 @@ class EachStepOnce(Check):
         made = tuple(sorted((sample.request, sample.count, sample.crc) for sample in event.samples))
         if self._made.setdefault(event.step, made) != made:
             yield f"step {event.step} was done again from other samples"
+        # sums in floating point depend on their order, which the modelled trainer does not show
+        before = self._batches.setdefault(event.step, (made, event.micro_batches))
+        if before[0] == made and before[1] != event.micro_batches:
+            yield f"step {event.step} was done again from the same samples in other micro-batches than before"
         # the same samples on the same weights give the same bits: they are trained in the same order again
         base = self._root.get(event.step - 1, b"")
         how = (event.step, made, base)

@@ -42,8 +42,10 @@ from chaos.invariants.facts import (
     Fact,
     Failed,
     FramesAcknowledged,
+    HandedUp,
     LateWait,
     Measured,
+    PutOnRecord,
     Said,
     ServedImage,
 )
@@ -158,6 +160,10 @@ def whole_story() -> list[Fact]:
             Serving(instance=ENGINE, incarnation=6, version=1, root=b"r1"),
         ),
         ServedImage(3.0, "spot-1", 1, b"r1", b"same", b"same"),
+        PutOnRecord(2.5, "reserved-1", 1, 1),
+        HandedUp(3.0, "tcp://a", (1, 2, 7), 1, 3, (1, 3)),  # the second one could not be read
+        HandedUp(3.0, "tcp://a", (1, 2, 7), 3, 4, range(4, 7)),  # a part of it had come before
+        HandedUp(3.0, "tcp://b", (1, 2, 8), 1, 1, range(1, 2)),
         Measured(3.0, "head/rollout", "mailbox of rollout/manager", 10, 1024),
     ]
 
@@ -246,6 +252,19 @@ BROKEN: list[tuple[str, str, list[Fact]]] = [
     ),
     ("I5", "was recorded after step 0", [commit(StepFinished(step=2), stream="training/controller")]),
     (
+        "I5",
+        "in other micro-batches",
+        [
+            commit(
+                trained(batches=((0, 1), (2,))),
+                Rewound(step=0),
+                trained(batches=((0,), (1, 2))),
+                stream="s",
+            )
+        ],
+    ),
+    ("I5", "the newest whole state on reserved-1 was of step 3", [PutOnRecord(1.0, "reserved-1", 4, 3)]),
+    (
         "I6",
         "never published",
         [
@@ -275,6 +294,22 @@ BROKEN: list[tuple[str, str, list[Fact]]] = [
         "no silent wait",
         "its deadline passed 3.00 s ago",
         [LateWait(9.0, "head/rollout", "x", "an answer", "y", 3.0)],
+    ),
+    (
+        "once and in order",
+        "message 2 of tcp://a was handed up again: all up to 3 had been",
+        [
+            HandedUp(1.0, "tcp://a", (1, 2, 7), 1, 3, range(1, 4)),
+            HandedUp(1.1, "tcp://a", 7, 2, 3, range(2, 5)),
+        ],
+    ),
+    (
+        "once and in order",
+        "those from 4 to 4 never were",
+        [
+            HandedUp(1.0, "tcp://a", (1, 2, 7), 1, 3, range(1, 4)),
+            HandedUp(1.1, "tcp://a", 7, 5, 1, range(5, 6)),
+        ],
     ),
     ("no stray failure", "KeyError", [Failed(9.0, "head/rollout", "KeyError: 5")]),
 ]

@@ -1,15 +1,22 @@
-"""Planted bugs: each fits the source as it is, compiles, and is planted in memory alone."""
+"""Planted bugs: each fits the source as it is, compiles, and is planted in memory alone; what hunts found is
+kept."""
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from chaos.faults import KINDS
-from chaos.hunt import Caught, table
+from chaos.bounds import Bounds, bearable
+from chaos.caught import PAGE, Caught, put_in, read, table, taken_out, write
+from chaos.faults import KINDS, kind_of
+from chaos.hunt import CAMPAIGN, focused
 from chaos.invariants.catalogue import CHECKS
+from chaos.leads import LEADS, lead
 from chaos.mutate import CannotPlant, Edit, changed, plant, source_of
 from chaos.mutations import BY_NAME, MUTATIONS, Mutation
+from chaos.plan import load
+from chaos.schedule import dump
 
 
 def test_there_are_enough_of_them_and_each_has_a_name() -> None:
@@ -28,6 +35,8 @@ def test_a_planted_bug_fits_the_source_and_compiles(mutation: Mutation) -> None:
     assert set(mutation.caught_by) <= {check.name for check in CHECKS}
     assert set(mutation.faults) <= KINDS.keys()
     assert mutation.safeguard
+    assert mutation.lead in ("", *LEADS)
+    assert not (mutation.lead and mutation.faults)
 
 
 def test_an_edit_that_fits_no_longer_says_so() -> None:
@@ -62,7 +71,62 @@ def test_a_planted_bug_changes_what_is_imported_and_nothing_on_disk() -> None:
     assert path.read_text() == before
 
 
+@pytest.mark.parametrize("name", LEADS)
+def test_a_lead_is_one_schedule_a_seed_and_is_over_in_time(name: str) -> None:
+    options = load(CAMPAIGN).campaign.options
+    drawn = {dump(lead(name, seed)) for seed in range(5)}
+    assert len(drawn) == 5
+    assert dump(lead(name, 3)) in drawn
+    for seed in range(5):
+        schedule = lead(name, seed)
+        assert schedule.seed == seed
+        assert all(fault.at_s >= options.begin_s for fault in schedule.faults)
+        assert bearable(schedule.faults, Bounds()) == list(schedule.faults)
+    assert name in {mutation.lead for mutation in MUTATIONS}
+
+
+def test_a_hunt_breaks_what_leads_to_its_bug_and_nothing_else() -> None:
+    loaded = load(CAMPAIGN)
+    narrowed = focused(loaded, 1, BY_NAME["believe every chunk"])
+    assert {kind_of(fault) for fault in narrowed.faults} == {"corrupt_chunk"}
+    assert focused(loaded, 1, BY_NAME["acknowledge before commit"]) == loaded.schedule(1)
+    led = BY_NAME["a ring without an end"]
+    assert focused(loaded, 1, led) == lead(led.lead, 1)
+
+
 def test_the_table_tells_what_was_not_caught() -> None:
-    text = table([Caught("a", "the fence", 3, "I4", "x"), Caught("b", "the dedupe", 40)])
-    assert "| a | the fence | I4 | 3 |" in text
-    assert "| b | the dedupe | **nothing** | none in 40 |" in text
+    first, second, third = MUTATIONS[:3]
+    found = {
+        first.name: Caught(name=first.name, seeds=3, check="I4", seed=2),
+        second.name: Caught(name=second.name, seeds=40),
+    }
+    text = table(found, (first, second, third))
+    assert "Of 3 planted bugs 1 are caught." in text
+    assert f"| {first.name} | {first.safeguard} | everything | I4 | 3 |" in text
+    assert "| everything | **nothing** | none in 40 |" in text
+    assert "| everything | not hunted yet | - |" in text
+
+
+def test_what_was_caught_is_kept_and_the_older_catch_of_a_bug_is_replaced(tmp_path: Path) -> None:
+    file = tmp_path / "caught.toml"
+    first, second = MUTATIONS[1].name, MUTATIONS[0].name
+    write([Caught(name=first, seeds=9, check="I1", seed=8, at_s=1.5, text='a "word"')], file)
+    write([Caught(name=second, seeds=40), Caught(name="a bug that is no more", seeds=1)], file)
+    kept = write([Caught(name=first, seeds=2, check="I2", seed=1)], file)
+    assert read(file) == kept
+    assert list(kept) == [second, first]
+    assert kept[first].check == "I2"
+
+
+def test_a_table_stands_between_its_marks_and_a_page_without_them_is_refused() -> None:
+    page = "above\n<!-- hunt: begin -->\nold\n<!-- hunt: end -->\nbelow\n"
+    made = put_in(page, "new\n")
+    assert taken_out(made) == "new\n"
+    assert made.startswith("above\n")
+    assert made.endswith("below\n")
+    with pytest.raises(ValueError, match="no <!-- hunt"):
+        put_in("nothing here", "new\n")
+
+
+def test_the_page_shows_what_was_caught() -> None:
+    assert taken_out(PAGE.read_text(encoding="utf-8")) == table(read())

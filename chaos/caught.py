@@ -1,0 +1,101 @@
+"""What hunts found: which check caught which planted bug, in which seed. A file, and its table for people.
+
+Owns both forms and where they lie in a checkout: tests/chaos/caught.toml, which a test hunts again, and the
+table in docs/reliability.md, which is made from it and from nothing else. Hunts nothing (`hunt` does).
+"""
+
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+import tomli_w
+
+from chaos.mutations import BY_NAME, MUTATIONS, Mutation
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+TABLE = CHECKOUT / "tests" / "chaos" / "caught.toml"
+PAGE = CHECKOUT / "docs" / "reliability.md"
+BEGIN, END = "<!-- hunt: begin -->\n", "<!-- hunt: end -->\n"
+
+
+class Caught(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a hunt of one planted bug found.
+
+    Args:
+        name: of the bug.
+        seeds: how many were run until then, the catching one included.
+        check: which noticed; "" where nothing did.
+        seed: the first one that caught it.
+        at_s: virtual seconds of that run at which the check noticed.
+        text: what it said.
+    """
+
+    name: str
+    seeds: int
+    check: str = ""
+    seed: int = -1
+    at_s: float = 0.0
+    text: str = ""
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    caught: list[Caught] = []
+
+
+def read(path: Path = TABLE) -> dict[str, Caught]:
+    """By the name of the bug; empty where there is no file yet."""
+    if not path.exists():
+        return {}
+    tree = tomllib.loads(path.read_text(encoding="utf-8"))
+    return {it.name: it for it in msgspec.convert(tree, _File).caught}
+
+
+def write(found: Iterable[Caught], path: Path = TABLE) -> dict[str, Caught]:
+    """Put these in the place of older ones of the same bugs; bugs that are no more are left out."""
+    known = read(path) | {it.name: it for it in found}
+    rows = {name: known[name] for name in BY_NAME if name in known}
+    head = "# Made by `python -m chaos.hunt --write`: what catches each planted bug, and in which seed.\n\n"
+    path.write_text(head + tomli_w.dumps(msgspec.to_builtins(_File(list(rows.values())))), encoding="utf-8")
+    return rows
+
+
+def table(caught: Mapping[str, Caught], mutations: Sequence[Mutation] = MUTATIONS) -> str:
+    """As Markdown, with a line above that counts."""
+    count = sum(bool(it.check) for it in caught.values())
+    rows = [
+        f"Of {len(mutations)} planted bugs {count} are caught.",
+        "",
+        "| planted bug | safeguard that it takes out | broken meanwhile | caught by | seeds until caught |",
+        "|---|---|---|---|---|",
+    ]
+    for mutation in mutations:
+        it = caught.get(mutation.name)
+        found = ("not hunted yet", "-") if it is None else ("**nothing**", f"none in {it.seeds}")
+        if it is not None and it.check:
+            found = (it.check, str(it.seeds))
+        rows.append(
+            f"| {mutation.name} | {mutation.safeguard} | {broken_in(mutation)} | {found[0]} | {found[1]} |"
+        )
+    return "\n".join(rows) + "\n"
+
+
+def broken_in(mutation: Mutation) -> str:
+    """What a hunt of this bug breaks, in words."""
+    if mutation.lead:
+        return mutation.lead
+    return ", ".join(f"`{kind}`" for kind in mutation.faults) or "everything"
+
+
+def put_in(page: str, text: str) -> str:
+    """The page with this between its markers. Raises ValueError for a page without them."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise ValueError(f"no {BEGIN.strip()} and {END.strip()} in the page")
+    return before + begin + text + end + after
+
+
+def taken_out(page: str) -> str:
+    """What stands between the markers of a page; "" without them."""
+    return page.partition(BEGIN)[2].partition(END)[0]

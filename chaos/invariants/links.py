@@ -1,0 +1,45 @@
+"""Once and in order: what control links promise to the actors, from the numbers of what was handed up.
+
+Owns the count by session. How many are known already is counted here anew, from the
+frames; no line of `transport.session` is used.
+"""
+
+from collections.abc import Iterable
+
+from chaos.invariants.check import Check
+from chaos.invariants.facts import Fact, HandedUp
+
+MAX_SESSIONS = 4096
+"""Those that are remembered, the newest: a run has hundreds."""
+
+
+class OnceAndInOrder(Check):
+    """See the module."""
+
+    sees = (HandedUp,)
+    name = "once and in order"
+    promise = "a control link hands up each message once, in the order in which it was sent, none left out"
+    meaning = (
+        "If this fails, an order is carried out twice, or after a later one, or never though nobody was told "
+        "that its link had ended: everything above the links relies on that."
+    )
+
+    def __init__(self) -> None:
+        self._due: dict[tuple[int, ...], int] = {}
+
+    def see(self, fact: Fact) -> Iterable[str]:
+        if isinstance(fact, HandedUp):
+            due = self._due.pop(fact.session, 1)
+            self._due[fact.session] = max(due, fact.first + fact.count)
+            if len(self._due) > MAX_SESSIONS:
+                del self._due[next(iter(self._due))]
+            if fact.first > due:
+                yield (
+                    f"message {fact.numbers[0]} of {fact.link} was handed up, those from {due} to "
+                    f"{fact.first - 1} never were"
+                )
+            elif fact.numbers[0] < due:
+                yield (
+                    f"message {fact.numbers[0]} of {fact.link} was handed up again: all up to {due - 1} had "
+                    "been"
+                )

@@ -1,0 +1,91 @@
+"""Schedules that lead to where a planted bug shows, for what chance alone meets too seldom in a short job.
+
+Owns the scripts: which faults follow each other, with times and targets that a seed draws. They are faults
+like any others, and what they break the job must bear; only how often they meet is not left to chance.
+Pure: one seed gives one schedule.
+"""
+
+import random
+from collections.abc import Callable, Mapping
+
+from chaos.faults import (
+    AnyFault,
+    BadScorer,
+    ClockJump,
+    Freeze,
+    KillHost,
+    KillOnMessage,
+    KillProcess,
+    Slow,
+)
+from chaos.schedule import Schedule
+
+Script = Callable[[random.Random], list[AnyFault]]
+BEGIN_S = 6.0
+"""A cluster is up and has its job by then."""
+
+
+def lead(name: str, seed: int) -> Schedule:
+    """The schedule of that name for a seed. Raises KeyError."""
+    return Schedule(seed=seed).with_faults(LEADS[name](random.Random(f"{seed}/{name}")))
+
+
+def _at(rng: random.Random, low: float, high: float) -> float:
+    return round(rng.uniform(low, high), 3)
+
+
+def _dispatches_that_never_leave(rng: random.Random) -> list[AnyFault]:
+    """The manager dies between the commit of a dispatch and its sending: the instance never hears of it."""
+    return [
+        KillOnMessage(
+            at_s=_at(rng, low, low + 6.0), host="@head", process="rollout", message="Dispatch",
+            count=rng.randint(1, 4), moment="sent",
+        )
+        for low in (BEGIN_S, 16.0, 26.0)
+    ]  # fmt: skip
+
+
+def _other_verdicts_after_a_restart(rng: random.Random) -> list[AnyFault]:
+    """The manager and the reward workers die; whoever scores again finds something else."""
+    at_s = _at(rng, 12.0, 22.0)
+    return [
+        KillProcess(at_s=at_s, host="@head", process="rollout"),
+        KillProcess(at_s=at_s, host="@head", process="reward"),
+        BadScorer(at_s=at_s, how="lie", count=16),
+    ]
+
+
+def _a_host_lost_before_its_checkpoint(rng: random.Random) -> list[AnyFault]:
+    """Checkpoints are slow to come, and the memory with the newest states is gone before."""
+    at_s = _at(rng, 18.0, 40.0)
+    return [
+        Slow(at_s=BEGIN_S, host="@reserved", process="agent", factor=16.0, for_s=60.0),
+        KillHost(at_s=at_s, host="@reserved", back_s=_at(rng, 1.0, 3.0)),
+    ]
+
+
+def _a_manager_that_is_silent(rng: random.Random) -> list[AnyFault]:
+    """Nobody acknowledges for a while, and instances decode on."""
+    return [
+        Freeze(at_s=_at(rng, low, low + 4.0), host="@head", process="rollout", for_s=_at(rng, 3.0, 4.0))
+        for low in (8.0, 16.0, 24.0)
+    ]
+
+
+def _a_clock_that_went_back(rng: random.Random) -> list[AnyFault]:
+    """A host's clock goes back by much more than a restart takes, then a process of it is started again."""
+    at_s = _at(rng, BEGIN_S, 16.0)
+    return [
+        ClockJump(at_s=at_s, host="@head", by_s=-float(rng.choice((600, 3600, 86_400)))),
+        KillProcess(at_s=at_s + _at(rng, 0.5, 5.0), host="@head", process="rollout"),
+        KillProcess(at_s=at_s + _at(rng, 6.0, 9.0), host="@head", process="rollout"),
+    ]
+
+
+LEADS: Mapping[str, Script] = {
+    "dispatches that never leave": _dispatches_that_never_leave,
+    "other verdicts after a restart": _other_verdicts_after_a_restart,
+    "a host lost before its checkpoint": _a_host_lost_before_its_checkpoint,
+    "a manager that is silent": _a_manager_that_is_silent,
+    "a clock that went back": _a_clock_that_went_back,
+}

@@ -1,0 +1,137 @@
+"""Planted bugs below the actors: token streams, control links, incarnations, waits (`transport`,
+`supervisor`, `nodeagent`)."""
+
+from chaos.mutate import Edit
+from chaos.mutations.mutation import Mutation
+
+MESSAGES: tuple[Mutation, ...] = (
+    Mutation(
+        "drop the dedupe of frames",
+        "a frame that comes twice counts once: in the receiver, and again in the state",
+        (
+            Edit(
+                "transport.token_ring",
+                "        if seq <= self.delivered:\n            return Verdict.DUPLICATE\n",
+                "        if seq <= self.delivered:\n            return Verdict.DELIVER\n",
+            ),
+            Edit(
+                "actors.rollout.state",
+                "        elif event.seq <= stream.last_seq:\n"
+                '            changes.refused.append("duplicate")\n'
+                "        elif event.seq != stream.last_seq + 1:\n"
+                '            changes.refused.append("gap")\n',
+                "",
+            ),
+        ),
+        ("I1", "I2"),
+        ("bad_link", "reset", "partition", "freeze"),
+    ),
+    Mutation(
+        "take frames out of order",
+        "a gap in a stream is asked for before anything after it counts",
+        (
+            Edit(
+                "transport.token_ring",
+                "        if seq == self.delivered + 1:\n            return Verdict.DELIVER\n",
+                "        if seq > self.delivered:\n            self.delivered = seq - 1\n"
+                "            return Verdict.DELIVER\n",
+            ),
+            Edit(
+                "actors.rollout.state",
+                '        elif event.seq != stream.last_seq + 1:\n            changes.refused.append("gap")\n',
+                "",
+            ),
+        ),
+        ("I1", "I2"),
+        ("bad_link", "reset", "partition"),
+    ),
+    Mutation(
+        "a ring without an end",
+        "an instance that nobody acknowledges stops decoding when its ring is full",
+        (
+            Edit(
+                "transport.token_ring",
+                "        return len(self._frames) >= self.capacity",
+                "        return False",
+            ),
+        ),
+        ("I9",),
+        lead="a manager that is silent",
+    ),
+    Mutation(
+        "send nothing again",
+        "a control link sends again what was not acknowledged: on a new connection, and when it is asked to",
+        (
+            Edit(
+                "transport.link_end",
+                "        self.ready = True\n        self.out.rewind()\n",
+                "        self.ready = True\n",
+            ),
+            Edit(
+                "transport.link_hearing",
+                "        if frame.again and end.ready:\n",
+                "        if False:\n",
+            ),
+        ),
+        ("I8", "no silent wait", "I9", "once and in order"),
+        ("bad_link", "reset", "partition"),
+    ),
+    Mutation(
+        "deliver control messages twice",
+        "a control message that comes twice is delivered once",
+        (
+            Edit(
+                "transport.session",
+                "        if known >= count:\n            return count\n",
+                "        if known >= count:\n            return 0\n",
+            ),
+        ),
+        ("once and in order",),
+        ("bad_link", "reset", "partition"),
+    ),
+    Mutation(
+        "go on behind a gap",
+        "a control message that is missing is asked for before one behind it is delivered",
+        (
+            Edit(
+                "transport.session",
+                "        if known < 0:\n            self.gaps += 1\n            return count\n",
+                "        known = max(known, 0)\n",
+            ),
+        ),
+        ("once and in order",),
+        ("bad_link", "reset", "partition"),
+    ),
+    Mutation(
+        "follow the clock alone",
+        "a new incarnation is above every older one, whatever the host's clock says: above those of its own "
+        "journal, and those that the registry tells of",
+        (
+            Edit(
+                "nodeagent.system",
+                "        incarnations.at_least(await journals.newest_incarnation())  # whatever this "
+                "host's clock says\n",
+                "",
+            ),
+            Edit(
+                "supervisor.names",
+                "            self._system.incarnations.at_least(holder)\n",
+                "",
+            ),
+        ),
+        ("I4", "I8"),
+        lead="a clock that went back",
+    ),
+    Mutation(
+        "say nothing of late waits",
+        "a wait that passes its deadline is an event",
+        (
+            Edit(
+                "supervisor.waits",
+                "        for wait in [wait for wait in self._waits.values() if wait.deadline.passed(now)]:",
+                "        for wait in [wait for wait in self._waits.values() if False]:",
+            ),
+        ),
+        ("no silent wait",),
+    ),
+)

@@ -1,0 +1,30 @@
+"""What a planted bug is: the safeguard that it takes out, how, and what leads to where it shows.
+
+Owns the shape. Imports nothing of the product: a worker process reads it before the bug is planted.
+"""
+
+from dataclasses import dataclass
+
+from chaos.mutate import Edit
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """One planted bug.
+
+    Args:
+        name: of the bug, in words.
+        safeguard: what is taken out, in words.
+        edits: where. Where several safeguards guard the same thing, all of them are taken out: one alone
+            would rightly change nothing.
+        caught_by: the checks that may notice; which one did is measured (`chaos.caught`).
+        faults: kinds that lead there; a hunt has only these on, where any are named.
+        lead: a schedule that leads there (`chaos.leads`), for what chance alone meets too seldom.
+    """
+
+    name: str
+    safeguard: str
+    edits: tuple[Edit, ...]
+    caught_by: tuple[str, ...]
+    faults: tuple[str, ...] = ()
+    lead: str = ""

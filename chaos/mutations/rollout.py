@@ -1,0 +1,164 @@
+"""Planted bugs in what rollout keeps of requests, tokens and rewards (`actors.rollout`, `actors.engine`)."""
+
+from chaos.mutate import Edit
+from chaos.mutations.mutation import Mutation
+
+ROLLOUT: tuple[Mutation, ...] = (
+    Mutation(
+        "acknowledge before commit",
+        "an instance is told to forget a frame only when the journal has it",
+        (
+            Edit(
+                "actors.rollout.manager",
+                "        await committed\n        self._receiver.acknowledge(",
+                "        self._receiver.acknowledge(",
+            ),
+        ),
+        ("I2",),
+    ),
+    Mutation(
+        "off by one at the splice",
+        "a request goes on from exactly its last collected token",
+        (
+            Edit(
+                "actors.rollout.dispatching",
+                "prefix=log.tokens.tobytes(),",
+                "prefix=log.tokens[:-1].tobytes(),",
+            ),
+        ),
+        ("I1", "I2"),
+    ),
+    Mutation(
+        "a dispatch without its prefix",
+        "what was collected is not generated again",
+        (Edit("actors.rollout.dispatching", "prefix=log.tokens.tobytes(),", 'prefix=b"",'),),
+        ("I1", "I2"),
+    ),
+    Mutation(
+        "skip the fence of streams",
+        "frames of an incarnation that was given up count for nothing",
+        (
+            Edit(
+                "actors.rollout.tickets",
+                "return None if stream is None or stream.gone or stream.incarnation != incarnation else "
+                "stream",
+                "return stream",
+            ),
+        ),
+        ("I1", "I2", "I4"),
+        ("zombie", "partition"),
+    ),
+    Mutation(
+        "forget to supersede a ticket",
+        "a request that was taken back from an instance is that instance's no longer",
+        (
+            Edit(
+                "actors.rollout.tickets",
+                "self.tickets[ticket] = msgspec.structs.replace(self.tickets[ticket], superseded=True)",
+                "self.tickets[ticket] = self.tickets[ticket]",
+            ),
+        ),
+        ("I1", "I2"),
+        lead="dispatches that never leave",
+    ),
+    Mutation(
+        "hand out what the trainer has",
+        "a group reaches the trainer once, however often it asks",
+        (
+            Edit(
+                "actors.rollout.handing_out",
+                "            ready = [g for g in range(len(batch.groups)) if g not in have and "
+                "batch.complete(g)]",
+                "            ready = [g for g in range(len(batch.groups)) if batch.complete(g)]",
+            ),
+        ),
+        ("I1", "I8"),
+    ),
+    Mutation(
+        "hand out half a group",
+        "a group is handed out only when all of it is scored",
+        (
+            Edit(
+                "actors.rollout.token_log",
+                "        return all(log.score is not None for log in self.groups[group])",
+                "        return any(log.score is not None for log in self.groups[group])",
+            ),
+        ),
+        ("I1", "I7"),
+    ),
+    Mutation(
+        "serve any version",
+        "a request goes only to an instance that proved its version, and no other one takes it",
+        (
+            Edit(
+                "actors.rollout.balancer",
+                "            and self.version == version\n            and (root is None or self.root == "
+                "root)\n",
+                "",
+            ),
+            Edit(
+                "actors.engine.worker",
+                "self._orders.adds.append((message.version, message.work))",
+                "self._orders.adds.append((self._serves[0] or 0, message.work))",
+            ),
+        ),
+        ("I1", "I3"),
+    ),
+    Mutation(
+        "the last verdict counts",
+        "a reward counts once: what has a verdict is not scored again, and a second verdict changes nothing",
+        (
+            Edit(
+                "actors.rollout.state",
+                '        elif log.score is not None:\n            changes.refused.append("scored_twice")\n',
+                "",
+            ),
+            Edit(
+                "actors.rollout.scoring",
+                "            if log is not None and log.score is None:",
+                "            if log is not None:",
+            ),
+            Edit(
+                "actors.rollout.token_log",
+                "if log.state is RequestState.FINISHED and log.score is None",
+                "if log.state is RequestState.FINISHED",
+            ),
+        ),
+        ("I7",),
+        lead="other verdicts after a restart",
+    ),
+    Mutation(
+        "give nobody up",
+        "an instance that holds requests in silence, or died, loses them to others",
+        (
+            Edit(
+                "actors.rollout.manager",
+                "        if event.name not in self._instances:  # otherwise it is back already\n"
+                "            await self._lose(event.name, event.incarnation, event.cause)\n",
+                "",
+            ),
+            Edit(
+                "actors.rollout.manager",
+                "            elif now - instance.heard_s > self._config.rollout.deadline_s and "
+                "stream.live():",
+                "            elif False:",
+            ),
+        ),
+        ("I8", "no silent wait"),
+        ("kill_host", "kill_process", "notice"),
+    ),
+    Mutation(
+        "forget what was journaled",
+        "a manager comes back with everything that was committed",
+        (
+            Edit(
+                "actors.rollout.books",
+                "            else:\n                self.state.apply(event)\n",
+                '            elif type(event).__name__ != "FrameLogged":\n'
+                "                self.state.apply(event)\n",
+            ),
+        ),
+        ("I1", "I2"),
+        ("kill_process", "kill_in_commit", "kill_on_message"),
+    ),
+)

@@ -1,0 +1,86 @@
+"""Planted bugs in steps, their records and their weights (`actors.training`, `actors.cluster`,
+`actors.weights`)."""
+
+from chaos.mutate import Edit
+from chaos.mutations.mutation import Mutation
+
+TRAINING: tuple[Mutation, ...] = (
+    Mutation(
+        "do a lost step again in another order",
+        "a step that was lost with its host is done again in its old micro-batches",
+        (
+            Edit(
+                "actors.training.trainer",
+                "        return [[there[group] for group in batch] for batch in record.micro_batches]",
+                "        return [[there[group] for group in sorted(there)]]",
+            ),
+        ),
+        ("I5", "I6"),
+        lead="a host lost before its checkpoint",
+    ),
+    Mutation(
+        "record a step twice",
+        "a step that is on record already is not recorded again",
+        (
+            Edit(
+                "actors.cluster.state_manager",
+                "        if trained is not None and trained.step > self._trained:\n"
+                "            if trained.step != self._trained + 1:",
+                "        if trained is not None:\n            if trained.step > self._trained + 1:",
+            ),
+        ),
+        ("I5",),
+        ("kill_process", "crash_actor"),
+    ),
+    Mutation(
+        "go back without a word",
+        "training that lost its newest state says so in the journal",
+        (
+            Edit(
+                "actors.cluster.state_manager",
+                "            await self.ctx.journal.append(Rewound(step=newest))\n",
+                "",
+            ),
+        ),
+        ("I5",),
+        lead="a host lost before its checkpoint",
+    ),
+    Mutation(
+        "save before it is sealed",
+        "a step is on record only when its state is safe from the death of the trainer",
+        (
+            Edit(
+                "actors.training.trainer",
+                "micro_batches=tuple(done.micro_batches))\n",
+                'micro_batches=tuple(done.micro_batches))\n        await self._save(commit, b"")\n',
+            ),
+        ),
+        ("I5", "I6", "I8"),
+    ),
+    Mutation(
+        "believe every chunk",
+        "bytes of weights are compared with their hashes: each chunk, and the whole image",
+        (
+            Edit("transport.bulk_pull", "        if digest == chunk.digest:\n", "        if True:\n"),
+            Edit(
+                "actors.weights.agent",
+                "                manifest.verify(draft.view)\n",
+                "",
+            ),
+        ),
+        ("I6",),
+        ("corrupt_chunk",),
+    ),
+    Mutation(
+        "poll no more",
+        "whoever waits for news asks again: the news itself may be lost",
+        (
+            Edit(
+                "actors.training.controller",
+                "                await wait.look(self._step_done, STEP_POLL_S)",
+                "                await wait.look(self._step_done)",
+            ),
+        ),
+        ("I8",),
+    ),
+)
