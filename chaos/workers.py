@@ -56,8 +56,8 @@ class Worker:
         return _broken(order.seed, "crashed", f"the worker died: {words or 'without a word'}")
 
     async def end(self) -> None:
-        """Kill the process, if there is one."""
-        process, self._process = self._process, None
+        """Kill the process, if there is one. Whoever was cancelled in here calls it again."""
+        process = self._process
         if process is not None:
             if process.stdin is not None:
                 process.stdin.close()
@@ -67,8 +67,8 @@ class Worker:
             if process.stdout is not None:
                 await process.stdout.read()  # to its end: a pipe that is open still outlives the loop
         if self._errors is not None:
-            await self._errors  # ends with the process
-            self._errors = None
+            await asyncio.wait([self._errors])  # ends with the process
+        self._process = self._errors = None
 
     async def _start(self) -> asyncio.subprocess.Process:
         process = await asyncio.create_subprocess_exec(
@@ -111,8 +111,9 @@ async def run_all(
     left = len(waiting)
     answers: asyncio.Queue[RunTold | Exception] = asyncio.Queue(maxsize=2 * count)
 
-    async def slot() -> None:
-        worker = Worker(run_s, mutation)
+    workers = [Worker(run_s, mutation) for _ in range(min(count, left))]
+
+    async def slot(worker: Worker) -> None:
         try:
             while waiting:
                 await answers.put(await worker.ask(waiting.popleft()))
@@ -121,18 +122,19 @@ async def run_all(
         finally:
             await worker.end()
 
-    slots = [asyncio.create_task(slot()) for _ in range(min(count, left))]
+    slots = [asyncio.create_task(slot(worker)) for worker in workers]
     try:
         for _ in range(left):
             answer = await answers.get()
             if isinstance(answer, Exception):
                 raise answer
             yield answer
-        await asyncio.gather(*slots)  # they end their processes: nothing is left to the loop's end
     finally:
         for task in slots:
             task.cancel()
         await asyncio.gather(*slots, return_exceptions=True)
+        for worker in workers:  # one that was cancelled while it ended its process
+            await worker.end()  # nothing is left to the loop's end
 
 
 def _broken(seed: int, ended: str, text: str) -> RunTold:

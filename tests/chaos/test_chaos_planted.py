@@ -8,6 +8,7 @@ file.
 import asyncio
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 
 from chaos.caught import read
@@ -29,11 +30,15 @@ class Calm:
         self.loaded = load(CAMPAIGN)
         self._runner = asyncio.Runner()
         self._worker = Worker(self.loaded.campaign.run_s)
+        self._told: dict[bytes, RunTold] = {}  # several bugs are hunted in the same runs
 
     def told(self, mutation: Mutation, seed: int) -> RunTold:
         """The run in which that bug is hunted, without it."""
         (order,) = orders(self.loaded, mutation, [seed])
-        return self._runner.run(self._worker.ask(order))
+        run = msgspec.json.encode(order)
+        if run not in self._told:
+            self._told[run] = self._runner.run(self._worker.ask(order))
+        return self._told[run]
 
     def close(self) -> None:
         self._runner.run(self._worker.end())
