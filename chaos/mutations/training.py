@@ -64,8 +64,8 @@ TRAINING: tuple[Mutation, ...] = (
             Edit("transport.bulk_pull", "        if digest == chunk.digest:\n", "        if True:\n"),
             Edit(
                 "actors.weights.agent",
-                "                manifest.verify(draft.view)\n",
-                "",
+                "            await self.ctx.offload(manifest.verify, part.draft.view)\n",
+                "            pass\n",
             ),
         ),
         ("I6",),
