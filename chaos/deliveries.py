@@ -36,10 +36,10 @@ def deliveries(told: Told) -> Iterator[None]:
         processes[hearing] = len(processes)
         plain_init(hearing, table, upkeep, hand_up)
 
-    def data(hearing: Hearing, end: LinkEnd, frame: Data) -> None:
+    def data(hearing: Hearing, end: LinkEnd, frame: Data, size_bytes: int) -> None:
         handed.clear()
         try:
-            plain_data(hearing, end, frame)
+            plain_data(hearing, end, frame, size_bytes)
         finally:
             if handed:
                 session = processes[hearing], end.life, frame.life
