@@ -300,7 +300,7 @@ BROKEN: list[tuple[str, str, list[Fact]]] = [
         "message 2 of tcp://a was handed up again: all up to 3 had been",
         [
             HandedUp(1.0, "tcp://a", (1, 2, 7), 1, 3, range(1, 4)),
-            HandedUp(1.1, "tcp://a", 7, 2, 3, range(2, 5)),
+            HandedUp(1.1, "tcp://a", (1, 2, 7), 2, 3, range(2, 5)),
         ],
     ),
     (
@@ -308,7 +308,7 @@ BROKEN: list[tuple[str, str, list[Fact]]] = [
         "those from 4 to 4 never were",
         [
             HandedUp(1.0, "tcp://a", (1, 2, 7), 1, 3, range(1, 4)),
-            HandedUp(1.1, "tcp://a", 7, 5, 1, range(5, 6)),
+            HandedUp(1.1, "tcp://a", (1, 2, 7), 5, 1, range(5, 6)),
         ],
     ),
     ("no stray failure", "KeyError", [Failed(9.0, "head/rollout", "KeyError: 5")]),
