@@ -80,7 +80,7 @@ def run(folder: Path, *words: str) -> str:
 
 def test_the_page_shows_a_whole_fault_and_a_whole_check() -> None:
     files = [step.file for step in steps()]
-    for name in ("faults", "drawing", "apply_sim", "invariants/catalogue", "mutations"):
+    for name in ("faults", "drawing", "apply_sim", "invariants/catalogue", "mutations/training"):
         assert f"chaos/{name}.py" in files
     assert "sim/breaking.py" in files
 
