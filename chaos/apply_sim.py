@@ -32,6 +32,7 @@ from chaos.faults import (
     Zombie,
     kind_of,
 )
+from chaos.shapes import named
 
 RESERVED_BACK_S = 5.0
 """A reserved host that was switched off without a time comes back after this one: it is reserved."""
@@ -78,7 +79,9 @@ class Cluster(Protocol):
     ) -> bool: ...
     def good_link(self, a: str, b: str) -> None: ...
     def reset(self, a: str, b: str) -> bool: ...
-    def notice(self, host: str, notice_s: float) -> bool: ...
+    def notice(self, host: str, notice_s: float) -> bool:
+        """It is told now, and gone when the time is over."""
+
     def clock_jump(self, host: str, by_s: float) -> bool: ...
     def fill_disk(self, host: str) -> bool: ...
     def empty_disk(self, host: str) -> None: ...
@@ -90,11 +93,15 @@ class Cluster(Protocol):
 
 
 class Faults:
-    """Carries one schedule out. `fired` and `missed` count by kind; both are whole when the run is over."""
+    """Carries one schedule out. `fired` and `missed` count by kind, `shapes` what fired by its shape
+    (`chaos.shapes`); they are whole when the run is over."""
 
     def __init__(self, cluster: Cluster, faults: Sequence[AnyFault]) -> None:
         self.fired: Counter[str] = Counter()
         self.missed: Counter[str] = Counter()
+        self.shapes: Counter[str] = Counter()
+        self.on_strike: Callable[[AnyFault, str], None] | None = None
+        """Told of each fault when it fires or misses, for who writes a story of the run."""
         self._cluster = cluster
         self._faults = faults
 
@@ -114,16 +121,22 @@ class Faults:
 
     def _strike(self, fault: AnyFault) -> None:
         done = self._begin(fault)
-        if done is not None:
-            (self.fired if done else self.missed)[kind_of(fault)] += 1
+        if done:
+            self._fired(fault)
+        elif done is not None:
+            self.missed[kind_of(fault)] += 1
+            if self.on_strike is not None:
+                self.on_strike(fault, "misses")
+
+    def _fired(self, fault: AnyFault) -> None:
+        self.fired[kind_of(fault)] += 1
+        self.shapes.update(named(fault))
+        if self.on_strike is not None:
+            self.on_strike(fault, "fires")
 
     def _hit(self, fault: AnyFault) -> Callable[[], None]:
         """What lies in wait calls this when it strikes."""
-
-        def hit() -> None:
-            self.fired[kind_of(fault)] += 1
-
-        return hit
+        return lambda: self._fired(fault)
 
     def _begin(self, fault: AnyFault) -> bool | None:
         """Whether it fired; None for what lies in wait and says so itself."""
@@ -165,10 +178,7 @@ class Faults:
                     lambda: void(cluster.slow(host, fault.process, 1.0)),
                 )
             case Notice():
-                if cluster.notice(host, fault.notice_s):
-                    cluster.at(fault.over_s, lambda: void(cluster.kill_host(host)))
-                    return True
-                return False
+                return cluster.notice(host, fault.notice_s)
             case ClockJump():
                 return cluster.clock_jump(host, fault.by_s)
             case DiskFull():

@@ -75,8 +75,9 @@ def _deaths(fault: AnyFault) -> tuple[str, list[float]]:
 
 
 def _one_name(host: str) -> str:
-    """One name for a host that stays, however it is called."""
-    return {"head": "@head", "reserved-1": "@reserved"}.get(host, host.partition("/")[0])
+    """One name for a host that stays, however it is called; one for all that do not."""
+    named = {"head": "@head", "reserved-1": "@reserved"}.get(host, "@preemptible")
+    return host.partition("/")[0] if host.startswith("@") else named
 
 
 def _fits(times_s: list[float], lurking: int, bounds: Bounds) -> bool:

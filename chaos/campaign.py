@@ -70,7 +70,11 @@ def minimal(loaded: Loaded, source: str, broken: RunTold, *, mutation: str = "")
         def fails(faults: Sequence[AnyFault]) -> bool:
             schedule = drawn.with_faults(faults)
             order = Order(
-                campaign=source, seed=broken.seed, schedule=schedule, availability=loaded.availability
+                campaign=source,
+                seed=broken.seed,
+                schedule=schedule,
+                stop_at=check,
+                availability=loaded.availability,
             )
             told = runner.run(worker.ask(order))
             return any(found.check == check for found in told.broken)

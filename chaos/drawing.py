@@ -57,19 +57,16 @@ MOMENTS: Mapping[Process, tuple[str, ...]] = {
 """Messages at which something of weight happens in the process that gets them."""
 
 
-ACTORS: Mapping[Process, tuple[str, ...]] = {
-    "rollout": ("balancer", "manager"),
-    "reward": ("proxy",),
-    "trainer": ("trainer", "engine"),
-    "transfer": ("transfer",),
-    "engine": ("engine",),
-}
-"""By the process in which they live; those beside a node agent by its role."""
-AGENT_ACTORS: Mapping[str, tuple[str, ...]] = {
-    "@head": ("registry", "scheduler", "provider", "controller", "agent"),
-    "@reserved": ("state", "agent"),
-    "@preemptible": ("agent",),
-}
+CRASHES: tuple[tuple[str, Process, str], ...] = (
+    ("@head", "rollout", "balancer"), ("@head", "rollout", "manager"), ("@head", "reward", "proxy"),
+    ("@head", "agent", "registry"), ("@head", "agent", "scheduler"), ("@head", "agent", "provider"),
+    ("@head", "agent", "controller"), ("@head", "agent", "agent"),
+    ("@reserved", "trainer", "trainer"), ("@reserved", "trainer", "engine"),
+    ("@reserved", "transfer", "transfer"), ("@reserved", "agent", "state"), ("@reserved", "agent", "agent"),
+    ("@preemptible", "engine", "engine"), ("@preemptible", "transfer", "transfer"),
+    ("@preemptible", "agent", "agent"),
+)  # fmt: skip
+"""Every actor, with the host and the process in which it lives: each is as likely to crash as the others."""
 MOMENT_SHARES: tuple[Moment, ...] = ("received", "replied", "replied", "sent")
 COMMITTERS: tuple[tuple[str, Process], ...] = (
     ("@head", "rollout"),
@@ -148,7 +145,7 @@ class Drawer:
     def _place(self) -> tuple[str, Process]:
         host = self._host()
         kinds: dict[str, tuple[Process, ...]] = {
-            "@head": ("rollout", "reward"),
+            "@head": ("rollout", "reward", "agent") if self._terrain.head_returns else ("rollout", "reward"),
             "@reserved": ("transfer", "trainer", "agent"),
         }
         return host, self._rng.choice(kinds.get(host, ("transfer", "engine", "agent")))
@@ -170,11 +167,9 @@ class Drawer:
         return KillProcess(at_s=at_s, host=host, process=process)
 
     def _crash_actor(self, at_s: float) -> AnyFault:
-        host, process = self._place()
-        role = host.partition("/")[0]
-        if self._rng.random() < 0.3:
-            process = "agent"
-        actor = self._rng.choice(ACTORS.get(process) or AGENT_ACTORS[role])
+        places = [place for place in CRASHES if place[0] != "@preemptible" or self._terrain.preemptible]
+        role, process, actor = self._rng.choice(places)
+        host = self._preemptible() if role == "@preemptible" else role
         return CrashActor(at_s=at_s, host=host, process=process, actor=actor)
 
     def _kill_host(self, at_s: float) -> AnyFault:
@@ -239,7 +234,7 @@ class Drawer:
             duplicate=self._between(0.0, 0.2) if chance() < 0.5 else 0.0,
             delay_s=self._between(0.0, 0.3) if chance() < 0.5 else 0.0,
             jitter_s=self._between(0.0, 0.3) if chance() < 0.5 else 0.0,
-            bytes_per_s=round(10 ** self._rng.uniform(5.5, 8.0)) if chance() < 0.2 else 0.0,
+            bytes_per_s=round(10 ** self._rng.uniform(6.5, 8.5)) if chance() < 0.25 else 0.0,
         )
 
     def _reset(self, at_s: float) -> AnyFault:
@@ -247,9 +242,7 @@ class Drawer:
         return Reset(at_s=at_s, a=a, b=b)
 
     def _notice(self, at_s: float) -> AnyFault:
-        left_s = max(self._horizon_s - at_s, 0.0)
-        notice_s = self._rng.choice([notice_s for notice_s in NOTICES_S if notice_s <= left_s] or [0.0])
-        return Notice(at_s=at_s, host=self._preemptible(), notice_s=notice_s)
+        return Notice(at_s=at_s, host=self._preemptible(), notice_s=self._rng.choice(NOTICES_S))
 
     def _clock_jump(self, at_s: float) -> AnyFault:
         return ClockJump(at_s=at_s, host=self._host(), by_s=self._rng.choice(JUMPS_S))

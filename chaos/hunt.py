@@ -56,7 +56,7 @@ def orders(loaded: Loaded, mutation: Mutation, seeds: Sequence[int]) -> Iterator
     """The runs in which this bug is hunted. Without it they must be clean."""
     for seed in seeds:
         yield Order(
-            campaign=CAMPAIGN, seed=seed, schedule=focused(loaded, seed, mutation), stop_at_first=True
+            campaign=CAMPAIGN, seed=seed, schedule=focused(loaded, seed, mutation), stop_at=""
         )
 
 

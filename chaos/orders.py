@@ -10,10 +10,10 @@ from chaos.schedule import Schedule
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
     """Run this seed of this campaign; with another schedule than the drawn one, where one is given.
-    availability: see `plan.load`. stop_at_first: no further than to the first violation."""
+    availability: see `plan.load`. stop_at: no further than to the first violation of that check, "" of any."""
 
     campaign: str
     seed: int
     schedule: Schedule | None = None
+    stop_at: str | None = None
     availability: tuple[str, ...] = ()
-    stop_at_first: bool = False

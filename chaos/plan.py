@@ -16,6 +16,7 @@ from chaos.coverage import unknown
 from chaos.drawing import Terrain
 from chaos.faults import KINDS, STAY
 from chaos.schedule import Schedule
+from chaos.shapes import wanted
 from chaos.swarm import Options, draw
 from chaos.traces import read_all
 from configs.load import PRESETS, ConfigError, from_tree
@@ -65,6 +66,11 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Kinds that must fire at least once for the campaign to be valid."""
         drawn = tuple(kind for kind in KINDS if kind != STAY or self.traces)
         return self.faults or self.options.kinds or drawn
+
+    @property
+    def wanted_shapes(self) -> tuple[str, ...]:
+        """And in which shapes: in all that those kinds have."""
+        return wanted(self.wanted_faults, head_returns=self.terrain.head_returns)
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):

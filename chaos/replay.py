@@ -1,6 +1,6 @@
-"""Runs one seed again with its whole trace, up to the first violation.
+"""Runs one seed again and writes its story down, up to the first violation.
 
-Owns where the trace goes: a file, or the last lines of it in memory.
+Owns where it goes: a file, or the last lines of it in memory. Its lines are `story`'s.
 """
 
 from collections import deque
@@ -16,7 +16,7 @@ from chaos.tally import RunTold
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """A replay: the run, the last lines of its trace (none of them with a file), and how many there were."""
+    """A replay: the run, the last lines of its story (none of them with a file), and how many there were."""
 
     run: RunTold
     tail: tuple[str, ...]
@@ -38,13 +38,13 @@ def replay(
     with ExitStack() as stack:
         file = stack.enter_context(trace.open("w", encoding="utf-8")) if trace is not None else None
 
-        def sink(line: str) -> None:
+        def tell(line: str) -> None:
             nonlocal lines
             lines += 1
             if file is not None:
-                file.write(line if line.endswith("\n") else f"{line}\n")
+                file.write(f"{line}\n")
             else:
-                kept.append(line.rstrip("\n"))
+                kept.append(line)
 
-        told = run(loaded, seed, schedule, sink=sink, stop_at_first=not go_on)
+        told = run(loaded, seed, schedule, tell=tell, stop_at=None if go_on else "")
     return Replayed(told, tuple(kept), lines)

@@ -14,11 +14,13 @@ from chaos.availability import as_trace
 from chaos.deliveries import deliveries
 from chaos.faults import STAY
 from chaos.invariants.catalogue import jury_of
+from chaos.invariants.check import Found
 from chaos.invariants.facts import Ending
 from chaos.observe_sim import Observer, acknowledgements
 from chaos.plan import Loaded
 from chaos.responses_sim import Responses
 from chaos.schedule import Schedule
+from chaos.story import line_of, line_of_fault, line_of_found
 from chaos.tally import Broken, RunTold
 from configs.schema import Config
 from rlctl.simulated import evidence
@@ -32,7 +34,7 @@ from sim.models.shapes import model_shape
 from sim.setting import Setting
 
 STRIDE_S = 1.0
-"""Virtual seconds between two questions whether the first violation was found."""
+"""Virtual seconds between two questions whether the job is over."""
 TRACE_NAME = "drawn"
 RESERVED_RIG, PREEMPTIBLE_RIG = Rig("t4"), Rig("cpu")
 TOKEN_SCALE = 8
@@ -46,18 +48,32 @@ def run(
     seed: int,
     schedule: Schedule | None = None,
     *,
-    sink: Callable[[str], None] | None = None,
-    stop_at_first: bool = False,
+    tell: Callable[[str], None] | None = None,
+    stop_at: str | None = None,
 ) -> RunTold:
-    """Run a job under the faults of its seed, or under `schedule`. sink: gets the trace, line by line.
-    stop_at_first: end at the first violation (up to `STRIDE_S` behind it)."""
+    """Run a job under the faults of its seed, or under `schedule`. tell: gets the story of the run, line by
+    line (`chaos.story`). stop_at: end at the first violation of that check, "" of any; None goes on to the
+    end of the job."""
     drawn = schedule if schedule is not None else loaded.schedule(seed)
     setting = setting_of(loaded, seed, drawn)
-    cluster = SimCluster(setting, sink)
+    cluster = SimCluster(setting)
     responses = Responses(setting.plant)
     jury = jury_of(responses.of)
     observer = Observer(cluster, jury, responses)
     faults = Faults(Breaking(cluster), drawn.faults)
+    reached: list[Found] = []
+
+    def found(one: Found) -> None:
+        if tell is not None:
+            tell(line_of_found(one))
+        if stop_at is not None and stop_at in ("", one.check):
+            reached.append(one)
+            cluster.loop.stop()  # when what can run at this instant has run
+
+    jury.on_found = found
+    if tell is not None:
+        jury.on_fact = lambda fact: tell(line_of(fact))
+        faults.on_strike = lambda fault, how: tell(line_of_fault(cluster.loop.now_s, fault, how))
     spins = ""
     with acknowledgements(observer.acknowledged), deliveries(observer.handed_up):
         observer.begin()
@@ -67,12 +83,12 @@ def run(
             over = False
             while not over and cluster.loop.now_s < setting.deadline_s:
                 over = cluster.advance(min(cluster.loop.now_s + STRIDE_S, setting.deadline_s))
-                if stop_at_first and jury.found:
+                if reached:
                     break
         except SpinsForever as problem:
             spins = str(problem)
         observer.end()
-        stopped = bool(spins) or (stop_at_first and bool(jury.found))
+        stopped = bool(spins) or bool(reached)
         outcome = cluster.finish(stopped=stopped)
     if not stopped:
         quiet_s = max(outcome.virtual_s - drawn.over_s, 0.0)
@@ -100,6 +116,7 @@ def run(
         wall_s=outcome.wall_s,
         steps=sum(isinstance(record, Step) for record in outcome.history),
         fired=dict(sorted(faults.fired.items())),
+        shapes=dict(sorted(faults.shapes.items())),
         missed=dict(sorted(faults.missed.items())),
         counts=observer.recoveries.counts(),
         broken=tuple(broken),

@@ -8,16 +8,17 @@ goes where a run with a little of everything never gets.
 """
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
+from chaos.aims import BY_PATH, Aim
 from chaos.availability import stays
 from chaos.bounds import Bounds, bearable
 from chaos.drawing import NOTICES_S, Drawer, Terrain
-from chaos.faults import KINDS, STAY, AnyFault, Stay
+from chaos.faults import KINDS, STAY, AnyFault, Notice, Stay
 from chaos.schedule import Schedule
 from configs.trace import Trace
 
@@ -36,6 +37,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         max_faults: in one run.
         calm: share of runs without any fault; they tell what the chaos costs.
         trace_share: share of runs whose preemptible hosts follow a trace, where there are any.
+        aims: recovery paths to which groups of faults are composed (`chaos.aims`). aim_share: share of runs
+            that have one of them, beside what is drawn.
     """
 
     kinds: tuple[str, ...] = ()
@@ -46,11 +49,16 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     max_faults: Annotated[int, Meta(ge=0, le=1000)] = 40
     calm: Annotated[float, Meta(ge=0, le=1)] = 0.02
     trace_share: Annotated[float, Meta(ge=0, le=1)] = 0.25
+    aims: tuple[str, ...] = ()
+    aim_share: Annotated[float, Meta(ge=0, le=1)] = 0.35
 
     def __post_init__(self) -> None:
         unknown = sorted(set(self.kinds) - set(KINDS))
         if unknown:
             raise ValueError(f"kinds: there is no {unknown[0]}; there are {', '.join(KINDS)}")
+        unknown = sorted(set(self.aims) - BY_PATH.keys())
+        if unknown:
+            raise ValueError(f"aims: there is none at {unknown[0]}; there are {', '.join(BY_PATH)}")
         if not 0 < self.gap_s[0] <= self.gap_s[1]:
             raise ValueError(f"gap_s: expected 0 < shortest <= longest, got {list(self.gap_s)}")
         if self.begin_s >= self.horizon_s:
@@ -77,11 +85,13 @@ def draw(
     while on and at_s < options.horizon_s and len(faults) < options.max_faults:
         faults.append(drawer.fault(rng.choice(on), round(at_s, 3)))
         at_s += rng.expovariate(1 / gap_s)
-    faults = bearable((fault for fault in faults if fault.over_s <= options.horizon_s), bounds)
     wanted = not options.kinds or STAY in options.kinds
+    come_and_go: list[AnyFault] = []
     if traces and wanted and terrain.preemptible and rng.random() < options.trace_share:
-        faults += _stays(random.Random(f"{seed}/trace"), terrain, options, traces)
-    return Schedule(seed=seed).with_faults(faults)
+        come_and_go = _stays(random.Random(f"{seed}/trace"), terrain, options, traces)
+    if options.aims and rng.random() < options.aim_share:
+        faults += _aimed(random.Random(f"{seed}/aim"), terrain, options, come_and_go)
+    return Schedule(seed=seed).with_faults(bearable(_in_time(faults, options), bounds) + come_and_go)
 
 
 def _stays(
@@ -100,3 +110,22 @@ def _told(rng: random.Random, stay: Stay) -> Stay:
     """Traces seldom say whether a host got notice; clouds give the same ones as `Notice` draws."""
     notice_s = rng.choice(NOTICES_S)
     return stay if stay.notice_s else msgspec.structs.replace(stay, notice_s=min(notice_s, stay.for_s))
+
+
+def _in_time(faults: Iterable[AnyFault], options: Options) -> list[AnyFault]:
+    """Those that are over by the horizon. Not so a notice: its host leaves as soon as it is done, and may be
+    taken away long after the job's end."""
+    return [fault for fault in faults if isinstance(fault, Notice) or fault.over_s <= options.horizon_s]
+
+
+def _aimed(
+    rng: random.Random, terrain: Terrain, options: Options, come_and_go: Sequence[AnyFault]
+) -> tuple[AnyFault, ...]:
+    """One of the aims, at a time at which it fits, on one of the hosts that there are."""
+    aim: Aim = BY_PATH[rng.choice(options.aims)]
+    hosts = sorted({fault.host for fault in come_and_go if isinstance(fault, Stay)})
+    hosts = hosts or [f"spot-{number}" for number in range(1, terrain.preemptible + 1)]
+    latest_s = options.horizon_s - aim.lasts_s
+    if not hosts or latest_s < options.begin_s:
+        return ()
+    return aim.compose(rng, rng.choice(hosts), round(rng.uniform(options.begin_s, latest_s), 3))

@@ -22,7 +22,8 @@ class Broken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunTold(msgspec.Struct, frozen=True, kw_only=True):
-    """One run. counts: see `coverage`. ended: done, failed, late, stopped, or hung (by the wall clock)."""
+    """One run. counts: see `coverage`; shapes: of what fired, see `shapes`. ended: done, failed, late,
+    stopped, or hung (by the wall clock)."""
 
     seed: int
     trace_hash: str = ""
@@ -31,6 +32,7 @@ class RunTold(msgspec.Struct, frozen=True, kw_only=True):
     wall_s: float = 0.0
     steps: int = 0
     fired: dict[str, int] = {}
+    shapes: dict[str, int] = {}
     missed: dict[str, int] = {}
     counts: dict[str, int] = {}
     broken: tuple[Broken, ...] = ()
@@ -54,6 +56,7 @@ class CampaignTold(msgspec.Struct, frozen=True, kw_only=True):
     never_fired: list[str]
     never_taken: list[str]
     fired: dict[str, int]
+    shapes: dict[str, int]
     missed: dict[str, int]
     paths: dict[str, int]
     counts: dict[str, int]
@@ -68,9 +71,12 @@ def tally(
 ) -> CampaignTold:
     """Add runs up. whole: all seeds were run; of an interrupted campaign nothing is said to be missing."""
     ordered = sorted(runs, key=lambda run: run.seed)
-    fired, missed, counts = (_sum(ordered, name) for name in ("fired", "missed", "counts"))
+    fired, shapes, missed, counts = (_sum(ordered, name) for name in ("fired", "shapes", "missed", "counts"))
     campaign = loaded.campaign
-    unfired = [kind for kind in campaign.wanted_faults if not fired.get(kind)] if whole else []
+    unfired: list[str] = []
+    if whole:
+        unfired = [kind for kind in campaign.wanted_faults if not fired.get(kind)]
+        unfired += [shape for shape in campaign.wanted_shapes if not shapes.get(shape)]
     untaken = never_taken(counts, campaign.paths) if whole else []
     return CampaignTold(
         campaign=loaded.name,
@@ -82,6 +88,7 @@ def tally(
         never_fired=unfired,
         never_taken=untaken,
         fired=fired,
+        shapes=shapes,
         missed=missed,
         paths=taken(counts),
         counts=counts,

@@ -41,7 +41,7 @@ def _serve() -> int:
         key = order.campaign, order.availability
         if key not in loaded:
             loaded[key] = load(*key)
-        told = run(loaded[key], order.seed, order.schedule, stop_at_first=order.stop_at_first)
+        told = run(loaded[key], order.seed, order.schedule, stop_at=order.stop_at)
         answers.write(msgspec.json.encode(told) + b"\n")
     return 0
 

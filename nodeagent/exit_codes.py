@@ -37,6 +37,13 @@ class CannotRun(Exception):
         self.code = code
 
 
+class NoSpace(CannotRun):
+    """The disk of the state directory is full: it may have room again."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(NO_STATE, text)
+
+
 def as_cannot_run(problem: BaseException) -> CannotRun | None:
     """The exit code and the text for a failure that has one, or None for a defect."""
     if isinstance(problem, CannotRun):

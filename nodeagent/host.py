@@ -19,7 +19,7 @@ import psutil
 import uvloop
 
 from configs.schema import Config
-from nodeagent.exit_codes import FAILED, NO_STATE, CannotRun, as_cannot_run
+from nodeagent.exit_codes import FAILED, NO_STATE, CannotRun, NoSpace, as_cannot_run
 from nodeagent.shutdown import Shutdown
 from supervisor import Limits, SqliteJournal
 from supervisor.group_commit import GroupCommit
@@ -126,11 +126,10 @@ def prepare_state_dir(state_dir: Path) -> None:
             NO_STATE, f"state directory {state_dir}: it is a file; give another one with --state-dir"
         ) from problem
     except OSError as problem:
-        free = "free space there, or " if problem.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-        raise CannotRun(
-            NO_STATE,
-            f"state directory {state_dir}: {problem.strerror}; {free}give another one with --state-dir",
-        ) from problem
+        text = f"state directory {state_dir}: {problem.strerror}"
+        if problem.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise NoSpace(f"{text}; free space there, or give another one with --state-dir") from problem
+        raise CannotRun(NO_STATE, f"{text}; give another one with --state-dir") from problem
     finally:
         try:
             probe.unlink(missing_ok=True)

@@ -37,6 +37,8 @@ from supervisor import (
 )
 from supervisor.journal_places import need_client
 
+HEARD_S = 10.0  # for the Scheduler to take the end of a job; it is told again every HEARD_AGAIN_S
+HEARD_AGAIN_S = 0.5
 LEAVE_S = 30.0  # an ordered end takes at most this long; then the process goes without it
 DRAIN_S = 15.0  # of that, for a preemptible host to hand its requests over when a signal ends it
 
@@ -245,10 +247,25 @@ class _Node:
         if self._role != "head":
             self._failed(problem)
             return
-        told = self._system.tell(SCHEDULER, JobEnded(ok=False, reason=str(problem)))
-        task = asyncio.get_running_loop().create_task(told)
+        task = asyncio.get_running_loop().create_task(self._job_failed(str(problem)))
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+
+    async def _job_failed(self, reason: str) -> None:
+        """Until the Scheduler has it on record: nothing of the job runs any more, and nobody else will say
+        so. It may be restarting, or wait for space to write it down."""
+        ended = JobEnded(ok=False, reason=reason)
+        waits = self._system.waits
+        async with waits.waiting(
+            self._agent_name, "the job's end to be heard", SCHEDULER, HEARD_S, go_on=True
+        ):
+            while True:
+                try:
+                    await self._system.ask(SCHEDULER, ended, deadline_s=HEARD_S, expect=Done)
+                    return
+                except AskFailed as problem:
+                    log.warning("the end of the job is not on record yet: %s", problem)
+                    await asyncio.sleep(HEARD_AGAIN_S)
 
     def _actors(self) -> list[ChildSpec]:
         boot = self._site.wall_ms()

@@ -10,13 +10,16 @@ if __name__ == "__main__":
     die_with_parent()  # before the imports below: they take a second, and the parent may be killed meanwhile
 
 import asyncio
+import contextlib
 import logging
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from actors.cluster.job import config_of
-from nodeagent.exit_codes import FAILED, OK, CannotRun, as_cannot_run
+from nodeagent.exit_codes import FAILED, OK, CannotRun, NoSpace, as_cannot_run
 from nodeagent.files import ProcessFile
 from nodeagent.host import Bounds, run_process
 from nodeagent.process_arguments import Order, parse
@@ -27,6 +30,9 @@ from nodeagent.system import open_system
 from nodeagent.trees import TREES, Place
 from supervisor import Supervisor
 
+LOOK_S = 1.0  # between two looks whether a full disk has room again
+SAY_AGAIN_S = 60.0  # that it waits for that
+
 log = logging.getLogger("nodeagent")
 
 
@@ -36,7 +42,7 @@ async def serve(order: Order, stop: Shutdown, site: Site) -> int:
     Raises CannotRun, ConfigError, BadKeys, RefusedToListen, CannotListen, JournalError.
     """
     kind, seat = order.kind, order.seat
-    site.prepare(seat.state_dir)
+    await _space(site, seat.state_dir, stop)
     job = site.read_job(order.job_file)
     seat = replace(seat, job=job.run_id)
     config = config_of(job)
@@ -79,6 +85,28 @@ async def serve(order: Order, stop: Shutdown, site: Site) -> int:
         raise as_cannot_run(failures[0]) or CannotRun(FAILED, str(failures[0]))
     log.info("stopped in order")
     return OK
+
+
+async def _space(site: Site, state_dir: Path, stop: Shutdown) -> None:
+    """Until the state directory takes something, or `stop`. Who is started while its disk is full waits here:
+    to end and be started again would only use up what its supervisor takes, and fail the job. It has no
+    actors yet, so it says on standard error what it waits for. Raises CannotRun where waiting does not help.
+    """
+    loop = asyncio.get_running_loop()
+    told_s = -math.inf
+    while True:
+        try:
+            site.prepare(state_dir)
+            return
+        except NoSpace as full:
+            if stop.is_set():
+                raise
+            if loop.time() - told_s >= SAY_AGAIN_S:
+                told_s = loop.time()
+                site.say(f"waiting: {full}")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_S):
+                await stop.wait()
 
 
 def main(argv: Sequence[str] | None = None) -> int:

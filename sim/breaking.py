@@ -215,11 +215,11 @@ class Breaking:
         return True
 
     def bad_scorer(self, how: str, count: int, done: Callable[[], None]) -> bool:
-        """The next `count` answers of verifiers: `hang`, `crash` or `lie`. `done` is called for each."""
+        """The next `count` answers of verifiers: `hang`, `crash` or `lie`. `done` is called for each
+        when it comes."""
         kinds = {"hang": Fault.HANG, "crash": Fault.CRASH, "lie": Fault.WRONG_KIND}
         for _ in range(count):
-            self._cluster.scorer_faults.ordered.append(kinds[how])
-            done()
+            self._cluster.scorer_faults.order(kinds[how], done)
         return True
 
     def kill_on_message(

@@ -16,7 +16,7 @@ from actors.cluster import job as places
 from actors.cluster.local_hosts import Join
 from actors.cluster.messages import JobSpec
 from configs.schema import Traces
-from nodeagent.exit_codes import IN_USE, NO_STATE, USAGE, CannotRun
+from nodeagent.exit_codes import IN_USE, USAGE, CannotRun, NoSpace
 from nodeagent.files import AGENT_FILE, PROCESSES, AgentFile, ProcessFile
 from nodeagent.fittings import Fittings
 from nodeagent.host import LOG_BYTES, Seat
@@ -108,7 +108,7 @@ class SimSite:
         try:
             self._host.disk.files.write(f"{state_dir}/.probe", b"\0")
         except OSError as problem:
-            raise CannotRun(NO_STATE, f"state directory {state_dir}: {problem}") from problem
+            raise NoSpace(f"state directory {state_dir}: {problem}") from problem
         self._host.disk.files.delete(f"{state_dir}/.probe")
 
     def hold(self, state_dir: Path) -> Held:

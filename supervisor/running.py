@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from supervisor.child_spec import BRUTAL_KILL, ChildSpec, Waiting
-from supervisor.errors import Cause, Hopeless, JournalError, JournalUnable, Killed, SupervisorFailed
+from supervisor.errors import Cause, Fenced, Hopeless, JournalError, JournalUnable, Killed, SupervisorFailed
 from supervisor.process import ProcessExit, ProcessSpec
 from supervisor.stand_in import LOOK_S, SUSPENDED_LATE_S, StandIn
 
@@ -30,6 +30,7 @@ log = logging.getLogger("supervisor")
 
 LONGEST_S = 86400.0
 """What `INFINITY` is to a timer: an ordered stop that takes a day has hung."""
+FENCED_STARTS = 3  # the registry and a journal may each fence once; more often is a failure
 KILLED_S = 1.0  # for a killed subtree to be gone; an actor that is deaf to that goes with the process
 
 
@@ -113,11 +114,15 @@ class RunningActor:
         self._up = False
         self._waiting: asyncio.Task[None] | None = None  # for its journal
         self._system, self._spec, self._journals = system, spec, journals
-        if heir is not None and heir.latest().alive:
-            self._cell = heir.latest()
-            system.adopt(self._cell, self._exited)
-        else:
-            self._cell = self._spawned()
+        self._cell = self._again(heir)
+
+    def _again(self, heir: Cell | None) -> Cell:
+        """A new life: that of the heir, who has what waits, or else one of its own."""
+        if heir is None or not heir.latest().alive:
+            return self._spawned()
+        cell = heir.latest()
+        self._system.adopt(cell, self._exited)
+        return cell
 
     def _spawned(self) -> Cell:
         spec, keep = self._spec, self._spec.mailbox is Waiting.KEEP
@@ -135,11 +140,18 @@ class RunningActor:
 
     async def start(self, halted: asyncio.Future[None]) -> Ended | None:
         """See `Running`."""
-        started = self._cell.started
-        await asyncio.wait([started, halted], return_when=asyncio.FIRST_COMPLETED)
-        if not started.done() or started.cancelled():
-            return None  # its supervisor stops
-        problem = started.exception()
+        for _ in range(FENCED_STARTS):
+            started = self._cell.started
+            await asyncio.wait([started, halted], return_when=asyncio.FIRST_COMPLETED)
+            if not started.done() or started.cancelled():
+                return None  # its supervisor stops
+            problem = started.exception()
+            if not isinstance(problem, Fenced):
+                break
+            # Its number was too low, as after this host's clock went back; by now the next one is above what
+            # fenced it. It says nothing against the child, so it is no failed start.
+            log.warning("%s begins under a higher incarnation: %s", self._spec.name, problem)
+            self._cell = self._again(self._cell.heir)
         if isinstance(problem, Exception) and not isinstance(problem, JournalUnable):
             return Ended.of(problem, self._what)
         self._up = True

@@ -119,8 +119,8 @@ class StateManager(Actor):
             await self.ctx.idle(self._wanted)
             self._wanted.clear()
             copy = await self.ctx.offload_aside(self._copies.newest)
-            if copy is None or copy.step <= self._durable:
-                continue
+            if copy is None or not self._durable < copy.step <= self._trained:
+                continue  # one that is not on record yet is followed by its record: its trainer says it again
             try:
                 written = await self.ctx.offload_aside(self._store.adopt, copy)
             except Damaged as problem:  # the trainer has replaced it meanwhile; it says so when it is done

@@ -62,11 +62,11 @@ class RewardProxy(Actor):
         return deferred
 
     async def _pose(self, message: GetProblems, deferred: Deferred) -> None:
+        loop = asyncio.get_running_loop()
+        asked = [loop.create_task(self._pool.problem(message.split, index)) for index in message.indices]
         try:
             async with self.ctx.wait("problems", on=WORKERS, deadline_s=self._late_s, go_on=True):
-                posed = await asyncio.gather(
-                    *[self._pool.problem(message.split, index) for index in message.indices]
-                )
+                posed = await asyncio.gather(*asked)
         except (ProblemLost, Overloaded) as problem:  # a job waits for it, and does not fail
             deferred.answer(Suspended(str(problem)))
             return
@@ -76,6 +76,11 @@ class RewardProxy(Actor):
         except PoolFailed as problem:
             deferred.answer(Crashed(str(problem)))
             raise  # the supervisor starts another pool, or gives up aloud
+        finally:
+            for (
+                one
+            ) in asked:  # where one is lost all are asked for anew: nobody wants the others of this time
+                one.cancel()
         deferred.answer(Problems(prompts=[one.prompt_tokens for one in posed]))
 
     @handles(Score)

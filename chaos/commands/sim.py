@@ -158,7 +158,7 @@ def _run(args: argparse.Namespace) -> int:
         raise usage(str(problem)) from problem
     if args.jobs < 0:
         raise usage(f"--jobs {args.jobs}: expected a number of processes ≥ 1")
-    workers = args.jobs or os.cpu_count() or 1
+    workers = args.jobs or len(os.sched_getaffinity(0))
     runs: list[RunTold] = []
     progress = Progress(sys.stderr)
     code, whole = OK, True

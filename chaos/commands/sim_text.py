@@ -123,6 +123,8 @@ def list_lines() -> Iterator[str]:
 def _faults(told: CampaignTold | RunTold) -> Iterator[str]:
     fired = ", ".join(f"{kind} {count}" for kind, count in told.fired.items()) or "none"
     yield f"  faults fired     {fired}"
+    if told.shapes:
+        yield f"  of these         {', '.join(f'{shape} {count}' for shape, count in told.shapes.items())}"
     if told.missed:
         missed = ", ".join(f"{kind} {count}" for kind, count in told.missed.items())
         yield f"  missed           {missed} (their target was not there)"

@@ -3,7 +3,7 @@
 Owns the list. A new check is written in a room of its own or beside its like, and entered in `jury_of`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from chaos.invariants.check import Check, Found
@@ -34,10 +34,16 @@ class Jury:
         self._checks = tuple(checks)
         self._seeing: dict[type[Fact], list[Check]] = {}
         self._shadow = shadow
+        self.on_fact: Callable[[Fact], None] | None = None
+        """Told of everything before the checks see it: for who writes a story of the run."""
+        self.on_found: Callable[[Found], None] | None = None
+        """Told of each violation, when it is seen."""
 
     def see(self, fact: Fact) -> None:
         """Something happened. The checks see a commit first as it stood before (a release forgets), then the
         shadow follows it, event by event."""
+        if self.on_fact is not None:
+            self.on_fact(fact)
         if isinstance(fact, Committed) and fact.stream == MANAGER:
             for message in () if fact.snapshot else fact.messages:
                 self._shown(replace(fact, messages=(message,)))
@@ -49,8 +55,9 @@ class Jury:
         self._shown(fact)
 
     def close(self, evidence: Evidence, ending: Ending) -> list[Found]:
-        """The run is over: everything that was found."""
-        for check in self._checks:
+        """The run is over: everything that was found. First what stood still: what is missing at the end of
+        a job that did not end follows from that."""
+        for check in sorted(self._checks, key=lambda it: it.name != EveryStepEnds.name):
             for text in check.end(evidence, ending):
                 self._add(check.name, ending.virtual_s, text)
         return self.found
@@ -67,6 +74,8 @@ class Jury:
     def _add(self, name: str, at_s: float, text: str) -> None:
         if len(self.found) < MAX_FOUND:
             self.found.append(Found(name, at_s, text))
+            if self.on_found is not None:
+                self.on_found(self.found[-1])
 
 
 def jury_of(response_of: ResponseOf | None) -> Jury:

@@ -15,6 +15,7 @@ import math
 import random
 from array import array
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -53,12 +54,20 @@ class ScorerFaults:
     """Faults that somebody ordered, on top of the law's chances: the next items of a host take one each.
     `done`: how many of each kind came, ordered or drawn."""
 
-    ordered: deque[Fault] = field(default_factory=deque)
     done: dict[Fault, int] = field(default_factory=dict)
+    _ordered: deque[tuple[Fault, Callable[[], None]]] = field(default_factory=deque)
+
+    def order(self, fault: Fault, came: Callable[[], None] = lambda: None) -> None:
+        """One more; `came` is called when it comes."""
+        self._ordered.append((fault, came))
 
     def take(self) -> Fault | None:
-        """The next ordered one."""
-        return self.ordered.popleft() if self.ordered else None
+        """The next ordered one: it comes now."""
+        if not self._ordered:
+            return None
+        fault, came = self._ordered.popleft()
+        came()
+        return fault
 
     def note(self, fault: Fault) -> None:
         """It came."""

@@ -163,6 +163,7 @@ def test_what_breaks_for_a_time_heals_when_it_is_over() -> None:
         "8 slow reserved-1/trainer 1", "9 good head reserved-1", "13 room head", "14 cont spot-2/engine",
     ]  # fmt: skip
     assert armed.fired == {"freeze": 1, "zombie": 1, "slow": 1, "partition": 1, "bad_link": 1, "disk_full": 1}
+    assert armed.shapes == {"partition: one way": 1, "bad_link: loss": 1}
     assert not armed.missed
 
 
@@ -193,6 +194,7 @@ def test_a_fault_without_its_target_is_missed_and_not_fired() -> None:
     )
     assert done == ["1 off spot-1", "2 off spot-2"]
     assert armed.fired == {"kill_host": 2}
+    assert armed.shapes == {"kill_host: preemptible": 2}
     assert armed.missed == {"kill_process": 2, "partition": 1, "reset": 1}
 
 
@@ -210,17 +212,18 @@ def test_what_lies_in_wait_counts_when_it_strikes() -> None:
     for strike in cluster.waiting:
         strike()
     assert armed.fired == {"kill_on_message": 1, "kill_in_commit": 1, "corrupt_chunk": 2, "bad_scorer": 1}
+    assert armed.shapes == {"kill_on_message: replied": 1, "kill_in_commit: torn": 1, "bad_scorer: lie": 1}
 
 
-def test_a_noticed_host_goes_when_its_time_is_over_and_a_storm_strikes_again_and_again() -> None:
-    done, _, _ = carried_out(
+def test_a_notice_is_the_cluster_s_to_carry_out_and_a_storm_strikes_again_and_again() -> None:
+    done, armed, _ = carried_out(
         Notice(at_s=1, host="spot-2", notice_s=30),
         RestartStorm(at_s=2, host="spot-1", process="engine", kills=3, every_s=0.5),
     )
     assert done == [
         "1 notice spot-2 30", "2 kill spot-1/engine", "2.5 kill spot-1/engine", "3 kill spot-1/engine",
-        "31 off spot-2",
     ]  # fmt: skip
+    assert armed.shapes == {"notice: 30 s": 1}
 
 
 def test_the_other_kinds_reach_the_cluster_and_stays_are_left_to_the_provider() -> None:

@@ -81,6 +81,16 @@ def test_a_campaign_is_valid_only_when_every_wanted_fault_fired_and_every_path_w
     assert tally(plan, "0:2", runs[:1], 1.0, whole=False).valid
 
 
+def test_a_kind_that_never_came_in_one_of_its_shapes_makes_a_campaign_invalid() -> None:
+    plan = loaded(faults=["partition"])
+    one_way = RunTold(seed=0, fired={"partition": 3}, shapes={"partition: one way": 3})
+    assert tally(plan, "0:1", [one_way], 1.0).never_fired == ["partition: both ways"]
+    both = RunTold(seed=1, fired={"partition": 1}, shapes={"partition: both ways": 1})
+    whole = tally(plan, "0:2", [one_way, both], 1.0)
+    assert whole.valid
+    assert whole.shapes == {"partition: both ways": 1, "partition: one way": 3}
+
+
 def test_a_violation_of_any_run_fails_the_campaign_and_no_run_is_no_success() -> None:
     broken = RunTold(seed=4, broken=(Broken(check="I2", at_s=3.0, text="lost"),))
     told = tally(loaded(), "4:6", [broken, RunTold(seed=5)], 1.0)

@@ -3,6 +3,7 @@
 import pytest
 from whole_system import SMALL
 
+from actors.training.records import Restart
 from configs.load import load
 from rlctl.audit import audit
 from rlctl.simulated import evidence
@@ -23,4 +24,19 @@ def test_a_node_agent_that_restarts_after_its_clock_went_back_goes_on_with_the_j
     assert fired == [True, True]
     assert (outcome.ended, outcome.reason) == ("done", "")
     assert outcome.findings == []
+    assert audit(evidence(outcome)) == []
+
+
+def test_processes_that_start_anew_after_their_clock_went_back_begin_above_what_fences_them() -> None:
+    """No start of theirs fails for it, and none of their supervisor's patience is used up."""
+    cluster = SimCluster(Setting(load("quickstart", SMALL), seed=5, deadline_s=120.0))
+    breaking = Breaking(cluster)
+    fired: list[bool] = []
+    breaking.at(6.0, lambda: fired.append(breaking.clock_jump("reserved-1", -7200.0)))
+    breaking.at(6.2, lambda: fired.append(breaking.kill_process("reserved-1", "agent")))
+    outcome = cluster.run()
+    assert fired == [True, True]
+    assert (outcome.ended, outcome.reason) == ("done", "")
+    failed = [record.cause for record in outcome.history if isinstance(record, Restart)]
+    assert not [cause for cause in failed if "did not start" in cause]
     assert audit(evidence(outcome)) == []

@@ -58,7 +58,7 @@ def test_each_ordered_fault_costs_a_worker_and_not_the_item() -> None:
     async def use(pool: WorkerPool, faults: ScorerFaults) -> list[Verdict]:
         verdicts = []
         for fault in (Fault.HANG, Fault.CRASH, Fault.GARBAGE):
-            faults.ordered.append(fault)
+            faults.order(fault)
             verdicts.append(await pool.score("train", 1, [5]))
         assert pool.deaths == {"timeout": 1, "crashed": 2}
         assert faults.done == {Fault.HANG: 1, Fault.CRASH: 1, Fault.GARBAGE: 1}
@@ -70,7 +70,8 @@ def test_each_ordered_fault_costs_a_worker_and_not_the_item() -> None:
 
 def test_a_lying_worker_is_an_error_or_another_score() -> None:
     async def use(pool: WorkerPool, faults: ScorerFaults) -> list[Verdict]:
-        faults.ordered += [Fault.WRONG_KIND, Fault.WRONG_SCORE]
+        faults.order(Fault.WRONG_KIND)
+        faults.order(Fault.WRONG_SCORE)
         return [await pool.score("train", 1, [5]) for _ in range(3)]
 
     wrong_kind, wrong, right = run(ScorerLaw(), use)

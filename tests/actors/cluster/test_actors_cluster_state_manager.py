@@ -135,6 +135,22 @@ async def test_a_host_that_lost_its_memory_goes_back_to_the_checkpoint_and_says_
         ]
 
 
+async def test_a_state_that_is_not_on_record_waits_for_its_record_before_it_is_durable(
+    tmp_path: Path,
+) -> None:
+    """Its trainer died between the sealing and the record; a checkpoint of a step that nobody knows of must
+    not be left behind."""
+    HostCopies(tmp_path / "copies").write(1, {"state": b"1"})
+    async with host(tmp_path) as here:
+        await asyncio.sleep(0.2)
+        assert await here.latest() == StateIs(
+            step=1, path=str(tmp_path / "copies" / "slot-0"), durable_step=-1, kept_step=-1
+        )
+        await here.save(1)
+        await here.until_durable(1)
+        assert await here.record() == [("StepTrained", 1)]
+
+
 class SlowDisk(CheckpointStore):
     """Takes as long as it is told to."""
 

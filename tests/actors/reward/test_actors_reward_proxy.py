@@ -79,6 +79,34 @@ async def test_a_problem_that_was_lost_with_its_worker_is_asked_for_again(
     assert asked == 2
 
 
+async def test_where_one_problem_is_lost_the_others_of_its_ask_hold_up_nobody(
+    system: TestSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is asked for anew must not wait behind what nobody wants any more."""
+    asked: list[int] = []
+    given_up: list[int] = []
+    whole = WorkerPool.problem
+
+    async def problem(pool: WorkerPool, split: str, index: int) -> ProblemOut:
+        asked.append(index)
+        if asked == [7, 8]:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                given_up.append(index)
+                raise
+        if asked == [7]:
+            await asyncio.sleep(0.01)
+            raise ProblemLost("problem 7 of 'train': no answer within 1 s")
+        return await whole(pool, split, index)
+
+    monkeypatch.setattr(WorkerPool, "problem", problem)
+    wanted = GetProblems(split="train", indices=[7, 8])
+    problems = await system.ask("reward/proxy", wanted, Problems, deadline_s=60)
+    assert problems.prompts == [[7, 8], [8, 9]]
+    assert (asked, given_up) == ([7, 8, 7, 8], [8])
+
+
 async def test_bytes_that_are_no_tokens_are_refused(system: TestSystem) -> None:
     with pytest.raises(Refused, match="3 bytes are no u32 tokens"):
         await ask(system, Score(request="r", split="train", index=1, tokens=b"abc"))

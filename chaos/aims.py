@@ -1,0 +1,100 @@
+"""Aims: a few faults together that lead to a recovery path where single ones seldom go.
+
+Owns the compositions, one a path of `coverage`. Pure. Which run gets one, and when, is `swarm`'s. A schedule
+that has one in it is a schedule as any other: it is replayed and shrunk fault by fault.
+"""
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from chaos.faults import (
+    FROZEN_DEAD_S,
+    AnyFault,
+    BadLink,
+    ClockJump,
+    CrashActor,
+    KillHost,
+    KillProcess,
+    Notice,
+    Partition,
+    Reset,
+    RestartStorm,
+    Zombie,
+)
+
+Compose = Callable[[random.Random, str, float], tuple[AnyFault, ...]]
+"""The faults of an aim, from a generator, the name of a preemptible host, and the time at which it begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """path: of `coverage.PATHS`, where it leads. how: in words. lasts_s: until the last of it is over."""
+
+    path: str
+    how: str
+    lasts_s: float
+    compose: Compose
+
+
+def _broken_pull(rng: random.Random, host: str, at_s: float) -> tuple[AnyFault, ...]:
+    """Some five seconds go by until the host is there again and pulls. Over this line an image of 1.2 GB in
+    four chunks takes 7 to 14 s, so each reset finds some chunks there and others not."""
+    rate_bytes_s = round(rng.uniform(85e6, 170e6))
+    first_s, gap_s = rng.uniform(8.5, 10.0), rng.uniform(2.0, 3.0)
+    resets = (_ms(at_s + first_s + number * gap_s) for number in range(3))
+    return (
+        KillHost(at_s=at_s, host=host),
+        BadLink(at_s=_ms(at_s + 0.1), a="@reserved", b=host, for_s=17.0, bytes_per_s=rate_bytes_s),
+        *(Reset(at_s=reset_s, a="@reserved", b=host) for reset_s in resets),
+    )
+
+
+def _stale_stream(rng: random.Random, host: str, at_s: float) -> tuple[AnyFault, ...]:
+    """Frozen or cut off for longer than the manager's patience, then heard again with what its ring holds."""
+    if rng.random() < 0.5:
+        return (Zombie(at_s=at_s, host=host, process="engine", for_s=_ms(rng.uniform(FROZEN_DEAD_S, 12.0))),)
+    return (Partition(at_s=at_s, a="@head", b=host, for_s=_ms(rng.uniform(7.0, 12.0))),)
+
+
+def _lost_ground(rng: random.Random, host: str, at_s: float) -> tuple[AnyFault, ...]:
+    """The actor that the manager stands on."""
+    return (CrashActor(at_s=at_s, host="@head", process="rollout", actor="balancer"),)
+
+
+def _clock_back(rng: random.Random, host: str, at_s: float) -> tuple[AnyFault, ...]:
+    """What starts after this bears an older incarnation than what it follows."""
+    by_s = rng.choice((-30.0, -3600.0, -86_400.0))
+    kill_s = _ms(at_s + rng.uniform(0.2, 2.0))
+    return (
+        ClockJump(at_s=at_s, host=host, by_s=by_s),
+        KillProcess(at_s=kill_s, host=host, process=rng.choice(("engine", "transfer"))),
+    )
+
+
+def _long_notice(rng: random.Random, host: str, at_s: float) -> tuple[AnyFault, ...]:
+    """Time enough to end what it decodes."""
+    return (Notice(at_s=at_s, host=host, notice_s=rng.choice((30.0, 120.0))),)
+
+
+def _worn_out(rng: random.Random, host: str, at_s: float) -> tuple[AnyFault, ...]:
+    """More deaths than the supervisor of a host takes."""
+    return (
+        RestartStorm(at_s=at_s, host=host, process="engine", kills=8, every_s=_ms(rng.uniform(0.8, 1.5))),
+    )
+
+
+AIMS: tuple[Aim, ...] = (
+    Aim("partial re-pull", "a new host pulls over a slow line that breaks in the middle", 17.1, _broken_pull),
+    Aim("stream fence", "an instance is heard again after it was given up", 12.0, _stale_stream),
+    Aim("rest_for_one", "the balancer crashes, and the manager stands on it", 0.0, _lost_ground),
+    Aim("name fence", "a process starts anew after its host's clock went back", 2.0, _clock_back),
+    Aim("drain", "a host is told long before its end", 0.0, _long_notice),
+    Aim("give up", "an engine is killed more often than its supervisor takes", 12.0, _worn_out),
+)
+BY_PATH: Mapping[str, Aim] = {aim.path: aim for aim in AIMS}
+
+
+def _ms(seconds: float) -> float:
+    """As drawn schedules have it."""
+    return round(seconds, 3)

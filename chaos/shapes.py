@@ -1,0 +1,84 @@
+"""Shapes: what a fault was, finer than its kind. A kind that only ever fired in one of them is half tried.
+
+Owns their names. Pure. `apply_sim` counts a shape where it counts the kind; a campaign that wants a kind
+wants all of its shapes.
+"""
+
+from collections.abc import Mapping
+
+from chaos.faults import (
+    AnyFault,
+    BadLink,
+    BadScorer,
+    ClockJump,
+    KillHost,
+    KillInCommit,
+    KillOnMessage,
+    Notice,
+    Partition,
+    kind_of,
+)
+
+SHAPES: Mapping[str, tuple[str, ...]] = {
+    "kill_host": ("preemptible", "reserved, back again", "head, back at its address"),
+    "kill_on_message": ("received", "sent", "replied"),
+    "kill_in_commit": ("lost", "torn"),
+    "partition": ("one way", "both ways"),
+    "bad_link": ("loss", "duplicates", "delay", "jitter", "rate"),
+    "notice": ("0 s", "30 s", "120 s"),
+    "clock_jump": ("back", "forward"),
+    "bad_scorer": ("hang", "crash", "lie"),
+}
+"""By kind, in the order in which they are told. Jitter is what reorders: messages of different connections
+overtake each other. `replied`: between the commit and the reply."""
+
+
+def shapes_of(fault: AnyFault) -> tuple[str, ...]:
+    """Those of one fault; none where its kind has no shapes."""
+    match fault:
+        case KillHost():
+            return (_host(fault.host),)
+        case KillOnMessage():
+            return (fault.moment,)
+        case KillInCommit():
+            return ("torn" if fault.torn else "lost",)
+        case Partition():
+            return ("both ways" if fault.both else "one way",)
+        case BadLink():
+            had = {
+                "loss": fault.loss,
+                "duplicates": fault.duplicate,
+                "delay": fault.delay_s,
+                "jitter": fault.jitter_s,
+                "rate": fault.bytes_per_s,
+            }
+            return tuple(shape for shape, much in had.items() if much)
+        case Notice():
+            return (f"{fault.notice_s:g} s",)
+        case ClockJump():
+            return ("back" if fault.by_s < 0 else "forward",)
+        case BadScorer():
+            return (fault.how,)
+    return ()
+
+
+def named(fault: AnyFault) -> tuple[str, ...]:
+    """Its shapes as they are counted: `kind: shape`."""
+    kind = kind_of(fault)
+    return tuple(f"{kind}: {shape}" for shape in shapes_of(fault))
+
+
+def wanted(kinds: tuple[str, ...], *, head_returns: bool) -> tuple[str, ...]:
+    """All shapes of these kinds, as they are counted. A head that does not come back is never killed."""
+    return tuple(
+        f"{kind}: {shape}"
+        for kind in kinds
+        for shape in SHAPES.get(kind, ())
+        if head_returns or not shape.startswith("head")
+    )
+
+
+def _host(host: str) -> str:
+    if host.lstrip("@").startswith("head"):
+        return "head, back at its address"
+    return "reserved, back again" if host.lstrip("@").startswith("reserved") else "preemptible"

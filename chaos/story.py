@@ -1,0 +1,94 @@
+"""A run as people read it: one line for each fault, message, commit and violation, with its virtual time.
+
+Owns the words and what of a message is left out of its line. Pure.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from chaos.faults import AnyFault, told
+from chaos.invariants.check import Found
+from chaos.invariants.facts import (
+    Committed,
+    Fact,
+    Failed,
+    FramesAcknowledged,
+    LateWait,
+    Measured,
+    Said,
+    ServedImage,
+)
+from supervisor.message import kind_of
+
+MAX_CHARS = 200
+"""Of the fields of one message."""
+ARROWS = {"in": "<-", "out": "->", "local": "--"}
+"""What a process got, what it sent, what stayed in it."""
+
+
+def line_of(fact: Fact) -> str:
+    """One fact. Messages are shown with the process that saw them: a message between two processes has two
+    lines, one where it was sent and one where it came."""
+    match fact:
+        case Said():
+            way = f"{fact.source} {ARROWS.get(fact.direction, fact.direction)} {fact.to}"
+            what = f"{fact.process:<18} {fact.mode:<5} {way}: {kind_of(fact.message)} {fields(fact.message)}"
+        case Committed():
+            kinds = ", ".join(f"{kind_of(one)} {fields(one)}" for one in fact.messages)
+            rows = "snapshot" if fact.snapshot else "commit"
+            what = f"{fact.host:<18} {rows} of {fact.stream}#{fact.incarnation}: {kinds}"
+        case FramesAcknowledged():
+            what = f"{'':<18} frames of {fact.stream}#{fact.incarnation} up to {fact.seq} are acknowledged"
+        case ServedImage():
+            digest = fact.digest.hex()[:12]
+            what = f"{fact.host:<18} has weights of version {fact.version}, digest {digest}"
+        case LateWait():
+            what = (
+                f"{fact.process:<18} {fact.who} waits for {fact.what} on {fact.on}, late {fact.late_s:.1f} s"
+            )
+        case Measured():
+            what = f"{fact.process:<18} {fact.what}: {fact.value:g} of {fact.limit:g}"
+        case Failed():
+            what = f"{fact.process:<18} failed: {fact.text}"
+        case _:
+            what = str(fact)
+    return f"{fact.at_s:12.6f} {what}"
+
+
+def line_of_fault(at_s: float, fault: AnyFault, happened: str) -> str:
+    """A fault that struck, or missed."""
+    return f"{at_s:12.6f} FAULT {happened}: {told(fault)}"
+
+
+def line_of_found(found: Found) -> str:
+    """A violation, where it was seen."""
+    return f"{found.at_s:12.6f} VIOLATION of {found.check}: {found.text}"
+
+
+def fields(message: object) -> str:
+    """The fields of a message: numbers and names as they are, what is long by its size."""
+    text = " ".join(_fields(message))
+    return text if len(text) <= MAX_CHARS else f"{text[: MAX_CHARS - 3]}..."
+
+
+def _fields(message: object) -> Iterator[str]:
+    for field in msgspec.structs.fields(type(message)):  # type: ignore[arg-type]  # messages are structs
+        yield f"{field.name}={_short(getattr(message, field.name))}"
+
+
+def _short(value: object) -> str:
+    if isinstance(value, bytes) and len(value) > 16:
+        return f"<{len(value)} bytes>"
+    if isinstance(value, bytes):
+        return value.hex() or "-"
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, msgspec.Struct):
+        return f"({fields(value)})"
+    if isinstance(value, dict | list | tuple) and len(value) > 4:
+        return f"<{len(value)} of them>"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_short(one) for one in value)}]"
+    text = str(value)
+    return text if text.isprintable() else repr(text)

@@ -1,0 +1,87 @@
+"""The story of a run: lines that people can read, and that end where the first promise was broken."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from actors.rollout.messages import Dispatch, RegisterInstance, Work
+from chaos.faults import KillProcess
+from chaos.invariants.catalogue import Jury
+from chaos.invariants.check import Check, Found
+from chaos.invariants.facts import Committed, Fact, FramesAcknowledged, LateWait, Measured, Said, ServedImage
+from chaos.invariants.shadow import Shadow
+from chaos.plan import load
+from chaos.replay import replay
+from chaos.schedule import Schedule
+from chaos.story import MAX_CHARS, fields, line_of, line_of_fault, line_of_found
+from supervisor import Done
+
+TINY = str(Path(__file__).with_name("tiny.toml"))
+WORK = Work(ticket=3, prompt=b"p" * 40, prefix=b"", seed=7, max_new_tokens=9, temperature=1.0)
+
+
+def test_a_message_tells_who_and_what_and_its_long_fields_only_by_their_size() -> None:
+    message = Dispatch(epoch="1.2", version=4, work=[WORK])
+    line = line_of(Said(12.5, "head/rollout", "out", "tell", "rollout/manager", "spot-1/engine", message))
+    assert line.startswith(
+        "   12.500000 head/rollout       tell  rollout/manager -> spot-1/engine: Dispatch "
+    )
+    assert "epoch=1.2 version=4 work=[(ticket=3 prompt=<40 bytes>" in line
+    many = Dispatch(epoch="x" * 500, version=4, work=[WORK] * 9)
+    assert len(fields(many)) <= MAX_CHARS
+    assert "work=<9 of them>" in fields(Dispatch(epoch="", version=4, work=[WORK] * 9))
+    assert fields(Done()) == ""
+
+
+@pytest.mark.parametrize(
+    ("fact", "says"),
+    [
+        (Committed(1.0, "head", "rollout/manager", 5, (Done(),)), "commit of rollout/manager#5: Done"),
+        (Committed(1.0, "head", "registry", 5, (), snapshot=True), "snapshot of registry#5"),
+        (FramesAcknowledged(1.0, "spot-1/engine", 8, 21), "frames of spot-1/engine#8 up to 21"),
+        (ServedImage(1.0, "spot-1", 3, b"r", b"\xab" * 16, None), "version 3, digest abababababab"),
+        (LateWait(1.0, "head/rollout", "m", "an answer", "x", 4.25), "waits for an answer on x, late 4.2 s"),
+        (Measured(1.0, "head/rollout", "mailbox of m", 9, 8), "mailbox of m: 9 of 8"),
+    ],
+)
+def test_every_kind_of_fact_has_a_line_of_its_own(fact: Fact, says: str) -> None:
+    line = line_of(fact)
+    assert line.startswith("    1.000000 ")
+    assert says in line
+    assert "\n" not in line
+
+
+def test_faults_and_violations_stand_out() -> None:
+    kill = KillProcess(at_s=3.0, host="head", process="rollout")
+    assert "FAULT fires: at     3.00 s  kill_process" in line_of_fault(3.0, kill, "fires")
+    assert line_of_found(Found("I2", 4.0, "lost")) == "    4.000000 VIOLATION of I2: lost"
+
+
+class NobodyRegisters(Check):
+    """Broken by the first instance that comes."""
+
+    sees = (Said,)
+    name = "I1"
+
+    def see(self, fact: Fact) -> Iterable[str]:
+        if isinstance(fact, Said) and isinstance(fact.message, RegisterInstance):
+            yield f"{fact.message.instance} came"
+
+
+@pytest.mark.parametrize("go_on", [False, True])
+def test_a_replay_ends_with_the_first_violation_unless_it_is_to_go_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, go_on: bool
+) -> None:
+    monkeypatch.setattr("chaos.sim_run.jury_of", lambda _: Jury((NobodyRegisters(),), Shadow()))
+    story = tmp_path / "story.txt"
+    told = replay(load(TINY), 1, Schedule(seed=1), trace=story, go_on=go_on)
+    lines = story.read_text().splitlines()
+    violations = [number for number, line in enumerate(lines) if "VIOLATION of I1: " in line]
+    assert violations
+    assert told.run.broken[0].check == "I1"
+    assert any(" RegisterInstance " in line for line in lines[: violations[0]])
+    assert told.run.ended == ("done" if go_on else "stopped")
+    at_s = told.run.broken[0].at_s
+    behind = [line for line in lines[violations[0] :] if float(line[:12]) > at_s + 0.001]
+    assert bool(behind) is go_on

@@ -1,0 +1,44 @@
+"""Full disks under processes that start: they wait for space, and what fails meanwhile is still heard."""
+
+import pytest
+from whole_system import SMALL
+
+from configs.load import load
+from rlctl.audit import audit
+from rlctl.simulated import evidence
+from sim.breaking import Breaking
+from sim.cluster import SimCluster
+from sim.setting import Setting
+
+
+@pytest.mark.parametrize(("host", "kind"), [("head", "rollout"), ("reserved-1", "trainer")])
+def test_a_process_that_is_killed_while_its_disk_is_full_waits_for_space_and_the_job_goes_on(
+    host: str, kind: str
+) -> None:
+    cluster = SimCluster(Setting(load("quickstart", SMALL), seed=5, deadline_s=200.0))
+    breaking = Breaking(cluster)
+    fired: list[bool] = []
+    breaking.at(3.0, lambda: fired.append(breaking.fill_disk(host)))
+    breaking.at(3.5, lambda: fired.append(breaking.kill_process(host, kind)))
+    breaking.at(30.0, lambda: breaking.empty_disk(host))
+    outcome = cluster.run()
+    assert fired == [True, True]
+    assert (outcome.ended, outcome.reason) == ("done", "")
+    assert outcome.findings == []
+    assert audit(evidence(outcome)) == []
+    waited = [(at_s, text) for at_s, process, text in outcome.said if process == f"{host}/{kind}"]
+    assert len(waited) == 1  # once, not in every look
+    assert "no space is left" in waited[0][1]
+
+
+def test_children_that_fail_too_often_end_the_job_though_the_scheduler_cannot_write_it_down_yet() -> None:
+    cluster = SimCluster(Setting(load("quickstart", SMALL), seed=5, deadline_s=200.0))
+    breaking = Breaking(cluster)
+    breaking.at(3.0, lambda: breaking.fill_disk("head"))
+    for number in range(20):
+        breaking.at(4.0 + number, lambda: breaking.kill_process("head", "reward"))
+    breaking.at(30.0, lambda: breaking.empty_disk("head"))
+    outcome = cluster.run()
+    assert outcome.ended == "failed"
+    assert "the limit of 5 restarts" in outcome.reason
+    assert 30.0 < outcome.virtual_s < 60.0
