@@ -200,6 +200,7 @@ class Outbound:
         if source is not None and source.deadline is not None and IN_HAND.get() is source:
             deadline = min(deadline, source.deadline)
         pause = RETRY_S
+        suspended: Suspended | None = None
         while True:
             address: Address | None
             try:
@@ -229,11 +230,16 @@ class Outbound:
                 await asyncio.sleep(min(pause, max(deadline - now(), 0.0)))
                 pause = min(pause * 2, MAX_RETRY_S)
                 continue
-            except Suspended:
+            except Suspended as problem:
                 if now() + SUSPENDED_RETRY_S >= deadline:
                     raise
+                suspended = problem
                 await asyncio.sleep(SUSPENDED_RETRY_S)
                 continue
+            except AskTimeout:
+                if suspended is not None:  # the last that was heard: it takes nothing for now, and why
+                    raise suspended from None
+                raise
             if not isinstance(reply, expect):
                 raise Crashed(f"{address} answered {kind_of(reply)}, expected {expect.__name__}")
             return reply

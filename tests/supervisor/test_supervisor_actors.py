@@ -20,6 +20,7 @@ from supervisor import (
     Unreachable,
     handles,
 )
+from supervisor.names import Names
 from supervisor.testing import TEST_LIMITS, TestSystem
 from transport.wire import CONNECT_DEADLINE_S
 
@@ -231,6 +232,32 @@ async def test_an_ask_follows_a_name_whose_dead_holder_nobody_had_dialled(tmp_pa
         two.spawn("odd", Odd)
         async with asyncio.timeout(CONNECT_DEADLINE_S / 2):  # sooner than the dead one is given up
             assert (await asking).entries == []
+
+
+async def test_an_ask_ends_at_its_deadline_though_the_registry_takes_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While nobody answers, it asks who holds the name now: that must not outlast what it gave itself."""
+    left_s: list[float] = []
+
+    async def silent(names: Names, address: Address, deadline_s: float) -> bool:
+        left_s.append(deadline_s)
+        await asyncio.sleep(deadline_s)
+        return True
+
+    monkeypatch.setattr(Names, "still_held", silent)
+    async with (
+        TestSystem(tmp_path) as head,
+        TestSystem(tmp_path, node="one", join=head) as one,
+    ):
+        one.spawn("odd", Odd)
+        await head.ask("odd", Log(), Entries)
+        began_s = asyncio.get_running_loop().time()
+        with pytest.raises(AskTimeout):
+            await head.ask("odd", Block(seconds=2.0), Done, deadline_s=0.15)
+        assert asyncio.get_running_loop().time() - began_s >= 0.15
+    assert len(left_s) == 1  # at the deadline itself nobody is asked any more
+    assert left_s[0] <= 0.15 - 0.1 + 0.01  # what was left after the first re-send was due
 
 
 async def test_a_resent_ask_takes_effect_once(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from supervisor import (
     Actor,
     AskTimeout,
+    Deferred,
     Done,
     JournalFull,
     Message,
@@ -187,3 +188,31 @@ async def test_a_registry_on_a_full_disk_keeps_what_it_granted_and_refuses_new_n
         disk.free()
         assert (await system.system.resolve(f"{'n' * 200}-{names}", 5.0)).name
         assert "suspended" not in shown(system, "registry").figures
+
+
+class Slow(Actor):
+    """Takes nothing at first, and takes its time afterwards."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    @handles(HowMany)
+    async def count(self, message: HowMany) -> Deferred:
+        self.asked += 1
+        if self.asked == 1:
+            raise Suspended("no space: free some")
+        return Deferred()
+
+
+async def test_who_was_told_why_nothing_is_taken_hears_that_at_the_deadline_too(
+    system: TestSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not that nobody answered: who waits for whoever is suspended would give up."""
+    monkeypatch.setattr("supervisor.outbound.SUSPENDED_RETRY_S", 0.02)
+    slow = Slow()
+    system.spawn("slow", lambda: slow)
+    with pytest.raises(Suspended, match="free some"):
+        await system.ask("slow", HowMany(), Counted, deadline_s=0.2)
+    assert slow.asked == 2
+    with pytest.raises(AskTimeout):
+        await system.ask("slow", HowMany(), Counted, deadline_s=0.05)
