@@ -71,7 +71,8 @@ def test_the_command_replays_a_schedule_and_shows_the_end_of_its_trace(
     out = capsys.readouterr().out
     assert "every check held" in out
     assert "faults fired     bad_scorer 2, corrupt_chunk 2, kill_process 3" in out
-    assert len(out.splitlines()) == 8
+    assert "of these         bad_scorer: crash 2" in out
+    assert len(out.splitlines()) == 9
 
 
 @pytest.mark.timeout(300)  # a process of its own, with all imports
