@@ -20,7 +20,7 @@ from chaos.observe_sim import Observer, acknowledgements
 from chaos.plan import Loaded
 from chaos.responses_sim import Responses
 from chaos.schedule import Schedule
-from chaos.story import line_of, line_of_fault, line_of_found
+from chaos.story import line_of, line_of_fault, line_of_found, line_of_note
 from chaos.tally import Broken, RunTold
 from configs.schema import Config
 from rlctl.simulated import evidence
@@ -56,7 +56,13 @@ def run(
     end of the job."""
     drawn = schedule if schedule is not None else loaded.schedule(seed)
     setting = setting_of(loaded, seed, drawn)
-    cluster = SimCluster(setting)
+
+    def noted(note: str) -> None:
+        line = line_of_note(note)
+        if line and tell is not None:
+            tell(line)
+
+    cluster = SimCluster(setting, noted if tell is not None else None)
     responses = Responses(setting.plant)
     jury = jury_of(responses.of)
     observer = Observer(cluster, jury, responses)

@@ -23,6 +23,7 @@ from supervisor.message import kind_of
 
 MAX_CHARS = 200
 """Of the fields of one message."""
+TOLD_BETTER = ("net ", "events ", "snapshot ")
 ARROWS = {"in": "<-", "out": "->", "local": "--"}
 """What a process got, what it sent, what stayed in it."""
 
@@ -54,6 +55,13 @@ def line_of(fact: Fact) -> str:
         case _:
             what = str(fact)
     return f"{fact.at_s:12.6f} {what}"
+
+
+def line_of_note(note: str) -> str:
+    """A line of the simulation's own trace: what became of processes, hosts, clocks and disks. "" for what the
+    facts tell in better words (messages, commits)."""
+    time, _, rest = note.rstrip("\n").partition(" ")
+    return "" if rest.startswith(TOLD_BETTER) else f"{float(time):12.6f} {rest}"
 
 
 def line_of_fault(at_s: float, fault: AnyFault, happened: str) -> str:

@@ -14,7 +14,7 @@ from chaos.invariants.shadow import Shadow
 from chaos.plan import load
 from chaos.replay import replay
 from chaos.schedule import Schedule
-from chaos.story import MAX_CHARS, fields, line_of, line_of_fault, line_of_found
+from chaos.story import MAX_CHARS, fields, line_of, line_of_fault, line_of_found, line_of_note
 from supervisor import Done
 
 TINY = str(Path(__file__).with_name("tiny.toml"))
@@ -56,6 +56,12 @@ def test_faults_and_violations_stand_out() -> None:
     kill = KillProcess(at_s=3.0, host="head", process="rollout")
     assert "FAULT fires: at     3.00 s  kill_process" in line_of_fault(3.0, kill, "fires")
     assert line_of_found(Found("I2", 4.0, "lost")) == "    4.000000 VIOLATION of I2: lost"
+
+
+def test_what_becomes_of_processes_hosts_and_disks_is_told_and_messages_only_once() -> None:
+    assert line_of_note("7.5 disk full ('head',)\n") == "    7.500000 disk full ('head',)"
+    assert line_of_note("7.5 net (4, 7.6, 200, 1)\n") == ""
+    assert line_of_note("7.5 events ('head', 'x', 'y', 3, b'')\n") == ""
 
 
 class NobodyRegisters(Check):
