@@ -58,7 +58,7 @@ def line_of(fact: Fact) -> str:
 
 
 def line_of_note(note: str) -> str:
-    """A line of the simulation's own trace: what became of processes, hosts, clocks and disks. "" for what the
+    """A line of the simulation's own trace: what becomes of processes, hosts, clocks, disks. "" for what the
     facts tell in better words (messages, commits)."""
     time, _, rest = note.rstrip("\n").partition(" ")
     return "" if rest.startswith(TOLD_BETTER) else f"{float(time):12.6f} {rest}"
