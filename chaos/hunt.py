@@ -55,9 +55,7 @@ async def hunt(
 def orders(loaded: Loaded, mutation: Mutation, seeds: Sequence[int]) -> Iterator[Order]:
     """The runs in which this bug is hunted. Without it they must be clean."""
     for seed in seeds:
-        yield Order(
-            campaign=CAMPAIGN, seed=seed, schedule=focused(loaded, seed, mutation), stop_at=""
-        )
+        yield Order(campaign=CAMPAIGN, seed=seed, schedule=focused(loaded, seed, mutation), stop_at="")
 
 
 def focused(loaded: Loaded, seed: int, mutation: Mutation) -> Schedule:

@@ -10,7 +10,7 @@ from chaos.schedule import Schedule
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
     """Run this seed of this campaign; with another schedule than the drawn one, where one is given.
-    availability: see `plan.load`. stop_at: no further than to the first violation of that check, "" of any."""
+    availability: see `plan.load`. stop_at: no further than to the first violation of that check, "": any."""
 
     campaign: str
     seed: int
