@@ -40,7 +40,9 @@ from rlctl.extensions import announced
 _DESCRIPTION = """\
 Reinforcement-learning post-training with rollouts on machines that may vanish at any instant.
 
-Begin with `rlctl doctor`, then `rlctl run quickstart`. Every command has a --help with examples."""
+Begin with `rlctl doctor`, then `rlctl run quickstart`. What a job would cost on other machines: `rlctl
+simulate quickstart`. Whether it keeps its promises when it is broken: `rlctl sim run` (on virtual time) and
+`rlctl chaos run real-ci` (on real processes). Every command has a --help with examples."""
 
 LOOKING = (ps, tree, top, tap, waits, deadletters, describe, logs)
 COMMANDS = (

@@ -17,6 +17,7 @@ from actors.training.records import AnyRecord, Step
 from configs.schema import Config
 from rlctl.what_if import Figures, figures_of, in_model_tokens
 from sim.cluster import SimCluster
+from sim.loop import SpinsForever
 from sim.outcome import Outcome
 from sim.setting import Setting
 
@@ -106,14 +107,19 @@ def simulate(
     cluster = SimCluster(setting)
     began_s = time.perf_counter()
     cluster.begin()
-    piece_s, over = FIRST_PIECE_S, False
-    while not over and not stop.asked and cluster.loop.now_s < setting.deadline_s:
+    piece_s, over, defect = FIRST_PIECE_S, False, ""
+    while not over and not stop.asked and not defect and cluster.loop.now_s < setting.deadline_s:
         piece_began_s = time.perf_counter()
-        over = cluster.advance(min(cluster.loop.now_s + piece_s, setting.deadline_s))
+        try:
+            over = cluster.advance(min(cluster.loop.now_s + piece_s, setting.deadline_s))
+        except SpinsForever as problem:
+            defect = f"a defect of ours, please report it with these settings: {problem}"
         took_s = time.perf_counter() - piece_began_s
         piece_s *= FASTER if took_s < PIECE_WALL_S / 2 else SLOWER if took_s > PIECE_WALL_S * 2 else 1.0
         tell(progress_of(name, cluster, time.perf_counter() - began_s, number, runs))
-    outcome = cluster.finish(stopped=stop.asked and not over)
+    outcome = cluster.finish(stopped=bool(defect) or (stop.asked and not over))
+    if defect:
+        outcome = replace(outcome, ended="failed", reason=defect)
     records = in_model_tokens(outcome.history, setting.plant.token_scale)
     return Simulated(name, outcome, records, figures_of(records, setting.config))
 

@@ -35,6 +35,14 @@ _RUN_EXAMPLES = """\
   rlctl chaos run my-campaign.toml --json out.json
   rlctl chaos run real-10min --plain > chaos.log   lines instead of a live panel"""
 
+_EPILOG = """\
+examples:
+  rlctl chaos list                                 campaigns that come with the package
+  rlctl chaos run real-ci --seed 7                 under four minutes
+  make chaos                                       ten minutes, shown as they happen
+
+It needs root (namespaces, tmpfs, TUN devices) and touches nothing else of the machine. The same promises are
+tried on virtual time, by the thousand, with `rlctl sim run`. See docs/chaos.md and docs/reliability.md."""
 _LIST_EXAMPLES = "  rlctl chaos list --json"
 CHAOS_DIR = Path("runs/chaos")
 
@@ -45,7 +53,7 @@ def add(commands: Subparsers) -> None:
         "chaos",
         help="break a cluster of real processes, and see it recover",
         description=_DESCRIPTION,
-        epilog="see `rlctl chaos run --help`; docs/chaos.md tells how to write campaigns and faults",
+        epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     below = parser.add_subparsers(dest="chaos_command", required=True, metavar="run|list")

@@ -24,12 +24,17 @@ _DESCRIPTION = """\
 Break a simulated cluster, thousands of times, and see whether it keeps its promises.
 
 The cluster is the product itself: its actors, its messages, its supervision; simulated are time, network,
-disks, engines and trainers. A seed decides everything that happens, so what failed once fails again."""
+disks, engines and trainers. A seed decides everything that happens, so what failed once fails again.
+
+Begin with `rlctl sim run --seeds 0:20`. The exit code is 1 where a promise did not hold, and where a campaign
+proved nothing: a fault that was asked for never fired, a recovery path that was named was never taken.
+docs/reliability.md has the promises; docs/chaos.md tells how to write faults, checks and campaigns."""
 
 _EXAMPLES = """\
   rlctl sim run                                    the ci campaign: 300 seeds
   rlctl sim run --campaign nightly --seeds 0:2000 --json nightly.json
-  rlctl sim run --seeds 0:20 --availability spot-traces/  hosts that come and go as on a real cloud
+  rlctl sim run --seeds 0:20 --availability spot.csv
+                                                   hosts that come and go as on a real cloud
   rlctl sim replay 17                              seed 17 again, up to the first violation
   rlctl sim replay 17 --schedule minimal.toml --trace trace.txt
   rlctl sim list                                   campaigns, faults, checks and recovery paths"""
@@ -50,16 +55,32 @@ Run one seed again and write down every message, commit and fault, up to the fir
 The trace goes to --trace, or its last --tail lines to standard output. With --schedule the faults of that
 file are used, such as the minimal ones that `rlctl sim run` wrote."""
 
+_RUN_EXAMPLES = """\
+  rlctl sim run                                    all 300 seeds of ci
+  rlctl sim run --seeds 0:50 --json ci.json        fired faults, recovery paths, violations, trace hashes
+  rlctl sim run --campaign my-campaign.toml        one of your own; see docs/chaos.md
+  rlctl sim run --seeds 0:20 --availability traces/"""
+
+_REPLAY_EXAMPLES = """\
+  rlctl sim replay 17 --trace trace.txt            every message up to the first violation, in a file
+  rlctl sim replay 17 --schedule seed-17.toml      with the fewest faults that still fail
+  rlctl sim replay 17 --campaign nightly --on      to its end, whatever is found"""
+
 _LIST = "What there is: campaigns, kinds of faults, checks with what they mean, recovery paths."
 
 
 def add(commands: Subparsers) -> None:
     """Declare the command."""
     parser = add_command(
-        commands, "sim", _sim, help="break a simulated cluster", description=_DESCRIPTION, examples=_EXAMPLES
+        commands,
+        "sim",
+        _sim,
+        help="break a simulated cluster, by the thousand",
+        description=_DESCRIPTION,
+        examples=_EXAMPLES,
     )
     actions = parser.add_subparsers(dest="action", required=True, metavar="run|replay|list")
-    run = _action(actions, "run", "run a campaign", _RUN, "  rlctl sim run --seeds 0:50 --json ci.json")
+    run = _action(actions, "run", "run a campaign", _RUN, _RUN_EXAMPLES)
     run.add_argument("--campaign", default="ci", metavar="NAME", help="name or TOML file (default: ci)")
     _add_availability(run, "--trace")
     run.add_argument(
@@ -83,7 +104,7 @@ def add(commands: Subparsers) -> None:
         "replay",
         "run one seed again, with its trace",
         _REPLAY,
-        "  rlctl sim replay 17 --trace trace.txt",
+        _REPLAY_EXAMPLES,
     )
     replay.add_argument("seed", type=int, metavar="SEED")
     replay.add_argument("--campaign", default="ci", metavar="NAME", help="name or TOML file (default: ci)")

@@ -14,6 +14,7 @@ import pytest
 
 from actors.rollout.messages import BatchLedger
 from actors.training.history import HistoryWriter
+from actors.training.records import Step
 from configs import trace
 from configs.load import dump, load
 from configs.schema import Config
@@ -27,6 +28,8 @@ from rlctl.simulate import Progress, Simulated, Stop, baseline_of, simulate
 from rlctl.testimony import LEDGER
 from rlctl.what_if import figures_of, in_model_tokens
 from rlctl.what_if_plots import offers, short, time_unit, tokens_per_unit
+from sim.cluster import SimCluster
+from sim.loop import SpinsForever
 from sim.models.hardware import assumptions
 from sim.models.rig import Rig
 from sim.setting import Setting
@@ -168,6 +171,23 @@ def test_a_user_who_stops_it_at_once_gets_a_page_too() -> None:
     asked = simulate_page.Asked(setting.config, Words(), None)
     assert "job: stopped" in simulate_page.page_of(asked, [done])
     assert any("0 of 2" in line for line in simulate_page.rows_of(asked, [done]))
+
+
+def test_a_process_that_spins_ends_the_run_with_words_and_what_was_computed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plain = SimCluster.advance
+
+    def advance(cluster: SimCluster, until_s: float) -> bool:
+        if plain(cluster, until_s) or sum(isinstance(it, Step) for it in cluster.history) >= 1:
+            raise SpinsForever("5000001 turns at 7 s, and no end")
+        return False
+
+    monkeypatch.setattr(SimCluster, "advance", advance)
+    done = simulate("job", tiny("job.steps=50"), Stop(), lambda _: None)
+    assert (done.outcome.ended, done.figures.steps >= 1) == ("failed", True)
+    assert "a defect of ours" in done.outcome.reason
+    assert "5000001 turns" in done.outcome.reason
 
 
 def test_progress_says_how_far_it_is_and_from_the_first_step_on_how_long_it_takes() -> None:
