@@ -18,13 +18,15 @@ from actors.weights.manifest import Manifest, ManifestError
 from actors.weights.messages import Fetch, Fetched, Offer, Offered, Publish, Published
 from configs.schema import Config
 from supervisor import Actor, AskFailed, Deferred, Refused, Waiting, handles
-from transport.bulk import BulkSource, Chunk, PullError
+from transport.bulk import BulkSource, Chunk, PullError, SourceGone
 
 OFFER_DEADLINE_S = 5.0
 CHUNK_DEADLINE_S = 60.0  # until another chunk is here; 4 MiB in that time are a link of 70 KB/s
 FETCH_LATE_S = 60.0  # a fetch without a new chunk for so long is worth a line, again each time
 ATTEMPTS = 20  # in a row that gave no new chunk; each costs at least the pause. Then whoever wants it is told
 RETRY_S = 0.2
+QUICK_RETRIES = 3  # in a row: a source that restarts is back by then
+MAX_RETRY_S = 3.0  # after them, where the source hangs up: one that serves as many as it can is not stormed
 
 
 class _Note(msgspec.Struct, frozen=True, array_like=True):
@@ -161,8 +163,15 @@ class TransferAgent(Actor):
                 why = str(problem)
                 here = f"{len(part.done)} chunks are here"
                 self.ctx.log.warning("version %d, attempt %d: %s; %s", message.version, attempt, why, here)
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(self._pause_s(fruitless, problem))
         return Refused(f"version {message.version} could not be pulled: {why}")
+
+    def _pause_s(self, fruitless: int, problem: Exception) -> float:
+        """Before the next attempt; drawn, so that those who failed together do not come back together."""
+        if fruitless <= QUICK_RETRIES or not isinstance(problem, SourceGone):
+            return RETRY_S
+        most_s = min(RETRY_S * 2.0 ** (fruitless - QUICK_RETRIES), MAX_RETRY_S)
+        return self.ctx.rng.uniform(most_s / 2, most_s)
 
     async def _attempt(self, message: Fetch, source: str, part: _Part, wait: Waiting) -> None:
         """Pull what is missing from this source; with the last chunk the version is whole, and served."""

@@ -6,6 +6,7 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from actors.weights.messages import Fetch, Fetched, Offer, Offered, Publish, Pub
 from configs.load import from_tree
 from supervisor import Refused
 from supervisor.testing import TestSystem
-from transport.bulk import BulkSource, Chunk, PullResult, PullTimeout
+from transport.bulk import BulkSource, Chunk, PullResult, PullTimeout, SourceGone
 
 CHUNK = 64 * 1024
 SIZE = 20 * CHUNK + 17
@@ -194,3 +195,25 @@ async def test_a_pull_that_gets_nowhere_is_given_up_and_leaves_no_draft(
         with pytest.raises(Refused, match="could not be pulled: nothing arrived"):
             await two.fetch(1, root)
         assert list((tmp_path / "b").iterdir()) == []
+
+
+async def test_a_source_that_hangs_up_is_asked_ever_more_seldom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A source takes so many pullers and closes the connections of the others: a thousand of them at once."""
+    pauses: list[float] = []
+    monkeypatch.setattr(agent, "RETRY_S", 0.001)
+    monkeypatch.setattr(agent, "MAX_RETRY_S", 0.02)
+    async with pair(tmp_path) as two:
+
+        async def full(*_: object, **__: object) -> PullResult:
+            pauses.append(asyncio.get_running_loop().time())
+            raise SourceGone("it hung up")
+
+        monkeypatch.setattr(two.receiver.system.network, "pull", full)
+        root = await two.publish(1, os.urandom(SIZE))
+        with pytest.raises(Refused, match="could not be pulled: it hung up"):
+            await two.fetch(1, root)
+    between = [later - sooner for sooner, later in pairwise(pauses)]
+    assert len(between) == agent.ATTEMPTS - 1
+    assert min(between[-5:]) >= 0.01, "far more than the first pause: the source is not stormed"
