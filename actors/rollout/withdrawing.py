@@ -41,6 +41,10 @@ class Withdrawals:
     def look(self) -> None:
         """Requests have ended: answer whoever holds nothing any more."""
         self._ended.set()
+        self._answer()
+
+    def _answer(self) -> None:
+        """Wakes nobody: a withdrawal that woke the others with its own look would be woken by theirs."""
         for name, withdrawal in list(self._under_way.items()):
             stream = self._state.streams.get(name)
             if stream is None or stream.gone or not stream.live():
@@ -59,7 +63,7 @@ class Withdrawals:
         self, instance: Instance, withdrawal: _Withdrawal, deadline: Deadline, wait: Waiting
     ) -> None:
         while True:
-            self.look()
+            self._answer()
             if self._under_way.get(instance.name) is not withdrawal:
                 return
             stream = self._state.streams.alive(instance.name, instance.incarnation)
