@@ -85,7 +85,7 @@ def test_a_stay_fires_when_the_trace_takes_its_host_away_and_when_it_gives_notic
 def test_hosts_that_are_told_together_leave_without_keeping_the_manager_busy(
     tiny: Loaded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two withdrawals at once woke each other for as long as their grace lasted, and nobody else got a turn."""
+    """Two withdrawals at once woke each other for as long as their grace lasted: nobody else got a turn."""
     monkeypatch.setattr("sim.loop.MAX_TURNS_AT_ONCE", 50_000)
     for seed in range(3):
         together = [Stay(host=host, at_s=0.0, for_s=8.0, notice_s=6.0) for host in ("n1", "n2")]
