@@ -142,7 +142,7 @@ class Watches:
         now = _now()
         if self._processes:
             # Less than a beat where a silence reaches its hard bound sooner: it holds to the millisecond.
-            left_s = min(process.detector.left_s(now) for process in self._processes.values())
+            left_s = min([process.detector.left_s(now) for process in self._processes.values()])
             pause_s = min(self._system.limits.beat_s, max(left_s, MIN_PAUSE_S))
         elif self._watchers or self._local:
             pause_s = AFFIRM_S
@@ -192,12 +192,14 @@ class Watches:
                 log.warning("%d processes watch: %s is told of dead links only", MAX_WATCHERS, watch.endpoint)
                 return
         watcher.route, watcher.heard_s = route, _now()
-        room = MAX_WATCHES - sum(len(other.watched) for other in self._watchers.values())
+        room: int | None = None  # counted for what is new: watches are affirmed again and again
         for life in watch.watched:
             cell = self._system.cell(life[0])
             if cell is None or cell.address.incarnation != life[1]:
                 self._tell_ended(watcher.peer, life, "not alive")
             elif life not in watcher.watched:
+                if room is None:
+                    room = MAX_WATCHES - sum(len(other.watched) for other in self._watchers.values())
                 if room <= 0:
                     log.warning("%d watches: %s is told of dead links only", MAX_WATCHES, watch.endpoint)
                     break

@@ -104,6 +104,7 @@ TYPES: Final[dict[Type, type[ControlFrame]]] = {
     Type.REFUSED: RefusedLink,
     Type.GONE: Gone,
 }
+_DATA, _ACK = int(Type.DATA), int(Type.ACK)  # looked up for every message
 _pack = msgspec.msgpack.Encoder().encode
 _unpack_data = msgspec.msgpack.Decoder(Data).decode
 _unpack_ack = msgspec.msgpack.Decoder(Ack).decode
@@ -175,9 +176,10 @@ def decode(frame: bytes, refuse: Callable[[str, str], None]) -> ControlFrame:
         raise Oversize(f"frame of {len(frame)} bytes, the limit is {MAX_FRAME_BYTES}")
     if frame[1:5] == _OURS:  # the fast path; whatever fails on it is looked at in full below
         try:
-            if frame[6] == Type.DATA and frame[5] < 0x80:
+            kind = frame[6] if frame[5] < 0x80 else 0
+            if kind == _DATA:
                 return _unpack_data(frame)
-            if frame[6] == Type.ACK and frame[5] < 0x80:
+            if kind == _ACK:
                 return _unpack_ack(frame)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, IndexError):
             pass

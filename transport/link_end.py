@@ -147,6 +147,11 @@ class LinkEnd:
         )
 
     @property
+    def idle(self) -> bool:
+        """Whether the session stands, and nothing is on its way that somebody waits for."""
+        return self.ready and not self.out.in_flight and not self.waiters
+
+    @property
     def owes(self) -> bool:
         """Whether the other end does not know yet what was received or consumed."""
         return self.into.received != self._told_ack or self.into.limit != self._told_limit

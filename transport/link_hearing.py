@@ -45,6 +45,8 @@ class Hearing:
             raise
         if isinstance(frame, Data) and end is not None and frame.life == end.peer_life:
             self._data(end, frame, len(frames[0]))
+        elif isinstance(frame, Ack) and end is not None and frame.life == end.peer_life:
+            self._ack(end, frame)
         elif isinstance(frame, Hello):
             self._hello(route, end, frame)
         elif isinstance(frame, RefusedLink):
@@ -59,8 +61,6 @@ class Hearing:
         elif isinstance(frame, Gone):
             if frame.life == end.life:
                 self._table.over(end, Link.DOWN, "peer restarted")
-        elif isinstance(frame, Ack) and frame.life == end.peer_life:
-            self._ack(end, frame)
         elif end.peer_life:  # else our WELCOME is still to come
             self._wire.refuse(
                 route, "other-life", f"of life {frame.life}, the session is with {end.peer_life}"

@@ -25,6 +25,7 @@ class LinkTable:
         self.wire = wire
         self.limits = limits
         self.ends: dict[Peer | Route, LinkEnd] = {}
+        self._once: dict[Peer | Route, LinkEnd] = {}  # by whom they lead to alone
         self.lost: Counter[str] = Counter()  # messages that an ended link dropped, by reason
         self.ended: Counter[str] = Counter()  # what ended links had counted, by `link_end.COUNTED`
         self.diallers = 0  # ends that others dialled
@@ -34,7 +35,7 @@ class LinkTable:
 
     def each(self) -> list[LinkEnd]:
         """Every end once."""
-        return [end for key, end in self.ends.items() if key == end.to]
+        return list(self._once.values())
 
     def of(self, route: Route) -> LinkEnd | None:
         """The end to which a frame of this route speaks."""
@@ -50,7 +51,7 @@ class LinkTable:
         """A new end with a life of its own."""
         self._next_life += 1
         end = LinkEnd(to, self.wire.send, self._next_life, self.limits, self._loop.time())
-        self.ends[to] = end
+        self.ends[to] = self._once[to] = end
         self.diallers += end.peer is None
         return end
 
@@ -67,6 +68,7 @@ class LinkTable:
         """Forget an end without an event; what it had not delivered for certain is counted."""
         if self.ends.pop(end.to, None) is None:
             return
+        del self._once[end.to]
         self.ends.pop(end.route, None)
         self.diallers -= end.peer is None
         self.ended.update(end.counts())

@@ -171,7 +171,15 @@ class Upkeep:
     def _look(self) -> None:
         self._look_timer, self._look_due_s = None, math.inf
         now_s = self._loop.time()
-        due_s = min((self._look_after(end, now_s) for end in self._table.each()), default=math.inf)
+        due_s, heard_s = math.inf, now_s - self._limits.silence_s
+        for end in self._table.each():
+            if end.idle and (end.peer is not None or end.heard_at_s >= heard_s):  # as nearly all are
+                end.since_s = now_s
+                at_s = math.inf if end.peer is not None else now_s + CALM_S
+            else:
+                at_s = self._look_after(end, now_s)
+            if at_s < due_s:
+                due_s = at_s
         if due_s < math.inf:
             self._look_by(max(due_s, now_s + SLACK_S))
 
