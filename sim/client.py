@@ -21,7 +21,8 @@ from transport.wire import Peer
 SCHEDULER = "cluster/scheduler"
 SUBMIT_S = 60.0  # the scheduler starts the fleet before it answers
 STATUS_S = 5.0
-STATUS_PERIOD_S = 0.5
+STATUS_PERIOD_S = (0.5, 10.0)
+STATUS_SHARE = 0.01  # of the time that the job takes already: who waits for minutes asks each few seconds
 AGAIN_S = 1.0
 
 
@@ -56,8 +57,11 @@ async def job_done(system: ActorSystem, job: JobSpec) -> JobIs:
             state = await system.ask(SCHEDULER, SubmitJob(job=job), deadline_s=SUBMIT_S, expect=JobIs)
         except AskFailed:
             await asyncio.sleep(AGAIN_S)
+    now = asyncio.get_running_loop().time
+    taken_s = now()
     while state.state == "running":
-        await asyncio.sleep(STATUS_PERIOD_S)
+        least_s, most_s = STATUS_PERIOD_S
+        await asyncio.sleep(min(max(least_s, (now() - taken_s) * STATUS_SHARE), most_s))
         try:
             state = await system.ask(SCHEDULER, JobStatus(), deadline_s=STATUS_S, expect=JobIs)
         except AskFailed:

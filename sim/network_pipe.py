@@ -38,7 +38,7 @@ class Pipe(Generic[T]):
     called once, unless the receiver `shut` it before."""
 
     __slots__ = (
-        "_due", "_last_s", "_on_item", "_over", "_path", "_process", "_queue", "_silence", "_source",
+        "_due", "_last_s", "_now", "_on_item", "_over", "_path", "_process", "_queue", "_silence", "_source",
         "_timer", "bound", "counts", "number", "on_end", "on_free", "shut_off", "target", "trace",
     )  # fmt: skip
 
@@ -65,6 +65,7 @@ class Pipe(Generic[T]):
         self._path = path
         self._source = source
         self._process = target.process
+        self._now = target.process.time
         self._silence = silence
         self._queue: deque[tuple[float, int, T | End]] = deque()  # (arrives at, size, what); inf: held up
         self._on_item: Callable[[T], None] | None = None
@@ -105,7 +106,7 @@ class Pipe(Generic[T]):
         if profile.vanish and path.rng.random() < profile.vanish:
             self.counts["vanished"] += 1
             return True
-        now_s = self._process.time()
+        now_s = self._now()
         self._put(now_s, path.message_s(now_s, size_bytes), size_bytes, item, mark)
         if profile.double and path.rng.random() < profile.double:
             self.counts["doubled"] += 1
@@ -224,7 +225,7 @@ class Pipe(Generic[T]):
 
     def _read(self) -> None:
         self._due = False
-        now_s = self._process.time()
+        now_s = self._now()
         try:
             for _ in range(READ_BUDGET):
                 if not self._queue or self._queue[0][0] > now_s or self._on_item is None:
@@ -235,7 +236,8 @@ class Pipe(Generic[T]):
                     return
                 self._on_item(item)
         finally:
-            self._schedule()  # also after an exception of the reader, which the loop reports
+            if self._queue:
+                self._schedule()  # also after an exception of the reader, which the loop reports
 
     def _silent(self) -> None:
         self._timer = None

@@ -26,6 +26,7 @@ from supervisor import Actor, AskFailed, Done, Message, ProcessExit, Refused, ha
 
 SCHEDULER = "cluster/scheduler"
 LOOK_S = 0.2  # granularity of the trace's clock
+CALM_LOOK_S = 1.0  # without a trace: hosts that have ended are started again so soon
 JOURNAL_S = 1.0  # a resumed run repeats at most this much of the trace
 NOTICE_DEADLINE_S = 5.0  # for a host to take its notice
 
@@ -82,7 +83,7 @@ class LocalProvider(Actor):
         if state.job is not None and state.boot == self._boot:
             self._ticking = state.ticking
             await self._raise_fleet(state.job)
-        self.ctx.every(LOOK_S, LookAtFleet())
+        self._look_again()
 
     @handles(StartFleet)
     async def start_fleet(self, message: StartFleet) -> None:
@@ -132,6 +133,11 @@ class LocalProvider(Actor):
                 await self._journal()
         self._looked_s = now_s
         await self._carry_out()
+        self._look_again()
+
+    def _look_again(self) -> None:
+        follows = self._fleet is not None and self._fleet.follows_trace
+        self.ctx.after(LOOK_S if follows else CALM_LOOK_S, LookAtFleet())
 
     # -- carrying out --
 
