@@ -26,6 +26,9 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """
 
     SCHEMA: ClassVar[int] = 1
+    QUESTION: ClassVar[bool] = False
+    """Whether an ask of this kind changes nothing, so that it is answered anew when it comes again: what was
+    true at the first time may not be at the second."""
 
     def __init_subclass__(cls, **_options: object) -> None:
         # msgspec makes a frozen class in two passes, so the same definition may arrive twice.

@@ -213,7 +213,7 @@ class Outbound:
                 if address.endpoint == self._system.endpoint:
                     reply = await self._ask_local(address, message, deadline, key, source, trace)
                 else:
-                    if not key:
+                    if not key and not message.QUESTION:
                         self._asks += 1
                         key = f"{self._key}{self._asks}"
                     reply = await self._ask_remote(

@@ -1,5 +1,7 @@
 """What actor systems say to each other, beneath the actors."""
 
+from typing import ClassVar
+
 from supervisor.address import Address
 from supervisor.message import Message
 
@@ -196,6 +198,7 @@ class Unregister(Message, frozen=True):
 class Lookup(Message, frozen=True):
     """Who holds `name`?"""
 
+    QUESTION: ClassVar[bool] = True
     name: str
 
 
@@ -208,6 +211,7 @@ class Found(Message, frozen=True):
 class ListNames(Message, frozen=True):
     """Everything that is registered, names starting with `prefix`."""
 
+    QUESTION: ClassVar[bool] = True
     prefix: str = ""
 
 

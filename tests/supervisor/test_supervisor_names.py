@@ -25,7 +25,8 @@ from supervisor.stage import Stage
 from supervisor.system import ActorSystem
 from supervisor.system_messages import ClaimNames, Found, LeaseGranted, Lookup, RenewLease
 from supervisor.testing import TEST_LIMITS, TestSystem
-from transport.wire import MAX_FRAME_BYTES, Peer
+from transport.envelope import decode
+from transport.wire import MAX_FRAME_BYTES, Peer, Route, Sent
 
 LEASE_S = 1.0
 
@@ -396,3 +397,27 @@ async def test_an_ask_by_name_does_not_look_for_its_holder_beyond_its_own_deadli
             await head.ask("deaf", Poke(), Done, deadline_s)
         assert len(until_s) >= 2
         assert max(until_s) <= by_s + 0.05
+
+
+async def test_who_asks_again_for_a_holder_is_told_who_holds_the_name_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with TestSystem(tmp_path) as head, TestSystem(tmp_path, node="other", join=head) as other:
+        head.spawn("named", Named)
+        await until(lambda: "named" in head.system.names._claimed)
+        lost: list[bytes] = []
+        send = head.system.links.send
+
+        def losing(to: Peer | Route, packed: bytes, **how: bool) -> Sent:
+            if not lost and decode(packed).kind == "Found":
+                lost.append(packed)
+                return Sent.OK
+            return send(to, packed, **how)
+
+        monkeypatch.setattr(head.system.links, "send", losing)
+        registry = Address(name=REGISTRY, endpoint=head.system.endpoint)
+        asked = asyncio.create_task(other.ask(registry, Lookup(name="named"), Found))
+        await until(lambda: lost)
+        head.kill("named")
+        newer = head.spawn("named", Named)
+        assert (await asked).address == newer
