@@ -15,11 +15,13 @@ from chaos.faults import (
     ClockJump,
     CrashActor,
     KillHost,
+    KillOnMessage,
     KillProcess,
     Notice,
     Partition,
     Reset,
     RestartStorm,
+    Slow,
     Zombie,
 )
 
@@ -84,12 +86,40 @@ def _worn_out(rng: random.Random, host: str, at_s: float) -> tuple[AnyFault, ...
     )
 
 
+def _lost_state(rng: random.Random, host: str, at_s: float) -> tuple[AnyFault, ...]:
+    """Checkpoints come slowly, and the memory with the newer states is gone before."""
+    kill_s = _ms(at_s + rng.uniform(8.0, 16.0))
+    return (
+        Slow(at_s=at_s, host="@reserved", process="agent", factor=16.0, for_s=20.0),
+        KillHost(at_s=kill_s, host="@reserved", back_s=_ms(rng.uniform(0.5, 3.0))),
+    )
+
+
+def _unsent(rng: random.Random, host: str, at_s: float) -> tuple[AnyFault, ...]:
+    """The manager dies between the commit of a dispatch and its sending: the instance never hears of it."""
+    return (
+        KillOnMessage(
+            at_s=at_s, host="@head", process="rollout", message="Dispatch", count=rng.randint(1, 4),
+            moment="sent",
+        ),
+    )  # fmt: skip
+
+
+def _worn_line(rng: random.Random, host: str, at_s: float) -> tuple[AnyFault, ...]:
+    """Between an instance and its manager much is lost and much comes twice, while it streams."""
+    loss, duplicate = _ms(rng.uniform(0.1, 0.25)), _ms(rng.uniform(0.1, 0.25))
+    return (BadLink(at_s=at_s, a="@head", b=host, for_s=15.0, loss=loss, duplicate=duplicate),)
+
+
 AIMS: tuple[Aim, ...] = (
     Aim("partial re-pull", "a new host pulls over a slow line that breaks in the middle", 17.1, _broken_pull),
     Aim("stream fence", "an instance is heard again after it was given up", 12.0, _stale_stream),
     Aim("rest_for_one", "the balancer crashes, and the manager stands on it", 0.0, _lost_ground),
     Aim("name fence", "a process starts anew after its host's clock went back", 2.0, _clock_back),
     Aim("drain", "a host is told long before its end", 0.0, _long_notice),
+    Aim("rewind", "the newest state is lost with its host, before its checkpoint", 20.0, _lost_state),
+    Aim("revoked", "a dispatch is on record, and never leaves", 0.0, _unsent),
+    Aim("frame gap", "token frames are lost and come twice", 15.0, _worn_line),
     Aim("give up", "an engine is killed more often than its supervisor takes", 12.0, _worn_out),
 )
 BY_PATH: Mapping[str, Aim] = {aim.path: aim for aim in AIMS}

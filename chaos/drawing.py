@@ -43,19 +43,35 @@ NOTICES_S = (0.0, 30.0, 120.0)
 JUMPS_S = (-86_400.0, -3600.0, -30.0, -2.0, 2.0, 30.0, 3600.0, 86_400.0)
 """A day (a wrong date), an hour (a wrong zone), half a minute and two seconds (NTP steps)."""
 
-MOMENTS: Mapping[Process, tuple[str, ...]] = {
-    "rollout": (
+Seat = tuple[str, Process]
+"""A role of hosts and a process there."""
+GOT: Mapping[Seat, tuple[str, ...]] = {
+    ("@head", "rollout"): (
         "RegisterInstance", "SubmitBatch", "TakeGroups", "ReleaseBatch", "Serving", "Withdraw", "Place",
         "Placed", "Verdict",
     ),
-    "reward": ("Score", "GetProblems"),
-    "trainer": ("TrainStep", "Groups", "OpenSeeding", "CloseSeeding", "Published", "Dispatch", "StateIs"),
-    "transfer": ("Publish", "Offer", "Fetch", "Offered"),
-    "engine": ("Dispatch", "Abort", "ServeWeights", "Registered", "Fetched"),
-    "agent": ("SaveState", "LatestState", "RecordOf"),
+    ("@head", "reward"): ("Score", "GetProblems"),
+    ("@head", "agent"): ("ClaimNames", "NodeHello", "NodeSeen", "PlanNext", "StepDone", "StateSaved"),
+    ("@reserved", "trainer"): (
+        "TrainStep", "Groups", "OpenSeeding", "CloseSeeding", "Published", "Dispatch", "StateIs",
+    ),
+    ("@reserved", "transfer"): ("Publish", "Offer"),
+    ("@reserved", "agent"): ("SaveState", "LatestState", "RecordOf"),
+    ("@preemptible", "transfer"): ("Fetch", "Offered"),
+    ("@preemptible", "engine"): ("Dispatch", "ServeWeights", "Registered", "Fetched"),
+    ("@preemptible", "agent"): ("NodeWork",),
 }  # fmt: skip
 """Messages at which something of weight happens in the process that gets them."""
-
+SENT: Mapping[Seat, tuple[str, ...]] = {
+    ("@head", "rollout"): ("Dispatch", "Dispatch", "ServeWeights", "Score"),
+    ("@head", "agent"): ("SubmitBatch", "TrainStep", "ReleaseBatch", "GetProblems"),
+    ("@reserved", "trainer"): ("TakeGroups", "Publish", "SaveState", "RegisterInstance", "Serving"),
+    ("@reserved", "agent"): ("StateSaved", "NodeHello"),
+    ("@preemptible", "transfer"): ("Offer",),
+    ("@preemptible", "engine"): ("RegisterInstance", "Fetch", "Serving"),
+    ("@preemptible", "agent"): ("NodeHello",),
+}
+"""And in the process that sends them: what it committed before has happened, and nobody hears of it."""
 
 CRASHES: tuple[tuple[str, Process, str], ...] = (
     ("@head", "rollout", "balancer"), ("@head", "rollout", "manager"), ("@head", "reward", "proxy"),
@@ -187,8 +203,11 @@ class Drawer:
 
     def _kill_on_message(self, at_s: float) -> AnyFault:
         host, process = self._place()
-        message = self._rng.choice(MOMENTS[process])
+        seat = host.partition("/")[0], process
         moment = self._rng.choice(MOMENT_SHARES)
+        if moment == "sent" and seat not in SENT:
+            moment = "received"
+        message = self._rng.choice((SENT if moment == "sent" else GOT)[seat])
         count = 1 + int(self._rng.expovariate(1 / 3.0))
         return KillOnMessage(
             at_s=at_s, host=host, process=process, message=message, count=count, moment=moment

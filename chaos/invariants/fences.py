@@ -1,5 +1,7 @@
 """I4: an older incarnation changes nothing, from the commits and the names alone."""
 
+import math
+from collections import deque
 from collections.abc import Iterable
 
 from chaos.invariants.check import Check
@@ -8,6 +10,11 @@ from chaos.invariants.samples import audited
 from rlctl.audit import Evidence
 from supervisor.registry import Fences, NameFenced
 from supervisor.system_messages import Found
+
+GRANT_S = 1.0
+"""From the commit of a fence to the grant of its name: the next turn of the registry, which may be slowed."""
+ANSWERS = 2048
+"""Answers of the registry that may be given again; more than the lookups of a cluster in the time of one."""
 
 
 class OldIncarnationsSilent(Check):
@@ -25,6 +32,8 @@ class OldIncarnationsSilent(Check):
     def __init__(self) -> None:
         self._newest: dict[tuple[str, str], int] = {}  # bounded by the streams that there are
         self._held: dict[str, int] = {}
+        self._since_s: dict[str, float] = {}
+        self._answers: deque[Found] = deque(maxlen=ANSWERS)
 
     def see(self, fact: Fact) -> Iterable[str]:
         if isinstance(fact, Committed):
@@ -38,23 +47,37 @@ class OldIncarnationsSilent(Check):
             self._newest[stream] = max(newest, fact.incarnation)
             for message in fact.messages:
                 if isinstance(message, NameFenced):
-                    yield from self._claims(message.name, message.incarnation)
+                    yield from self._claims(fact.at_s, message.name, message.incarnation)
                 elif isinstance(message, Fences):
                     self._held.update(message.highest)
+                    for name in message.highest:
+                        self._since_s.setdefault(name, fact.at_s)
         elif isinstance(fact, Said) and fact.direction == "out" and isinstance(fact.message, Found):
-            address = fact.message.address
-            if address is not None and address.incarnation < self._held.get(address.name, 0):
-                yield (
-                    f"{address.name} was found at incarnation {address.incarnation}, "
-                    f"{self._held[address.name]} "
-                    "holds it"
-                )
+            yield from self._found(fact.at_s, fact.message)
 
     def end(self, evidence: Evidence, ending: Ending) -> Iterable[str]:
         return audited(self.name, evidence)
 
-    def _claims(self, name: str, incarnation: int) -> Iterable[str]:
+    def _found(self, at_s: float, found: Found) -> Iterable[str]:
+        """An answer of the registry. The name is a new incarnation's from its grant on, which follows the
+        commit. Who asks again, because the answer was lost, gets the same one again, however old it is: to
+        that asker it is a late one."""
+        address = found.address
+        if address is None:
+            return
+        held = self._held.get(address.name, 0)
+        if address.incarnation == held:
+            self._since_s[address.name] = -math.inf  # granted: nothing older is found from here on
+        elif (
+            address.incarnation < held
+            and at_s - self._since_s[address.name] > GRANT_S
+            and not any(found is earlier for earlier in self._answers)
+        ):
+            yield f"{address.name} was found at incarnation {address.incarnation}, {held} holds it"
+        self._answers.append(found)
+
+    def _claims(self, at_s: float, name: str, incarnation: int) -> Iterable[str]:
         before = self._held.get(name, 0)
         if incarnation <= before:
             yield f"{name} was given to incarnation {incarnation} after {before} had held it"
-        self._held[name] = max(before, incarnation)
+        self._held[name], self._since_s[name] = max(before, incarnation), at_s
