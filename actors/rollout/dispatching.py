@@ -69,6 +69,8 @@ class Dispatching:
             await self._ctx.idle(self._changed)
             self._changed.clear()
             await self._report_load()
+            if not self._books.state.log.waiting:
+                continue
             for batch, weights in list(self._books.weights.items()):
                 queued = self._books.state.log.queued(weights.version)
                 waiting = [log for log in queued if log.batch == batch]

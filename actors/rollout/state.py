@@ -92,7 +92,8 @@ class RolloutState:
                 self._restore(event)
             case _:
                 changes.refused.append("not_an_event")
-        self.refused.update(changes.refused)
+        if changes.refused:
+            self.refused.update(changes.refused)
         return changes
 
     def refusal(self, event: BatchSubmitted) -> str | None:

@@ -203,9 +203,14 @@ class TokenLog:
         Those that were under way before come first, the longest prefix in front: they hold their groups back
         longest. The others keep the order of their batch.
         """
-        logs = (self.requests[name] for name in self._queued)
-        chosen = [log for log in logs if version is None or log.version == version]
-        return sorted(chosen, key=lambda log: (-len(log.tokens), log.attempts == 0, log.group, log.sample))
+        requests = self.requests
+        order = [
+            (-len(log.tokens), log.attempts == 0, log.group, log.sample, log.id)
+            for log in map(requests.__getitem__, self._queued)
+            if version is None or log.version == version
+        ]
+        order.sort()
+        return [requests[key[4]] for key in order]
 
     @property
     def waiting(self) -> int:
