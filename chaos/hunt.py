@@ -43,12 +43,13 @@ async def hunt(
         async for told in answers:
             done += 1
             noticed = [found for found in told.broken if check in ("", found.check)]
-            # the end of a job that failed brings what cannot be looked at any more, too: that tells nothing
-            for found in sorted(noticed, key=lambda it: it.check not in mutation.caught_by):
+            if noticed:
+                # the end of a job that failed brings what cannot be looked at any more, too
+                found = min(noticed, key=lambda it: it.check not in mutation.caught_by)
                 return Caught(
                     name=mutation.name, seeds=done, check=found.check, seed=told.seed,
-                        at_s=round(found.at_s, 3), text=found.text,
-                    )  # fmt: skip
+                    at_s=round(found.at_s, 3), text=found.text,
+                )  # fmt: skip
     return Caught(name=mutation.name, seeds=done)
 
 

@@ -72,6 +72,11 @@ def _a_manager_that_is_silent(rng: random.Random) -> list[AnyFault]:
     ]
 
 
+def _verifiers_that_hang(rng: random.Random) -> list[AnyFault]:
+    """Every worker of rewards hangs, again and again: whoever waits behind them waits past its deadline."""
+    return [BadScorer(at_s=_at(rng, 11.0, 15.0), how="hang", count=12)]
+
+
 def _a_clock_that_went_back(rng: random.Random) -> list[AnyFault]:
     """A host's clock goes back by much more than a restart takes, then a process of it is started again."""
     at_s = _at(rng, BEGIN_S, 16.0)
@@ -87,5 +92,6 @@ LEADS: Mapping[str, Script] = {
     "other verdicts after a restart": _other_verdicts_after_a_restart,
     "a host lost before its checkpoint": _a_host_lost_before_its_checkpoint,
     "a manager that is silent": _a_manager_that_is_silent,
+    "verifiers that hang": _verifiers_that_hang,
     "a clock that went back": _a_clock_that_went_back,
 }

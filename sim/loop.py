@@ -185,8 +185,9 @@ class SimLoop:
     def _run(self) -> None:
         ready, timers = self.ready, self.timers
         next_turn, now_runs = ready.popleft, asyncio._set_running_loop
+        at_once = 0  # turns since time moved on
         while True:
-            at_once = 0
+            before = at_once
             while ready:
                 batch = len(ready)
                 at_once += batch
@@ -209,12 +210,13 @@ class SimLoop:
                         raise
                     except BaseException as problem:  # noqa: BLE001 (as asyncio: the loop goes on)
                         process.call_exception_handler({"message": "a callback failed", "exception": problem})
-            self.turns += at_once
+            self.turns += at_once - before
             if self._cancelled > FEWEST_CANCELLED and 2 * self._cancelled > len(timers):
                 self._drop_cancelled()
             if not timers or timers[0][0] > self._until_s:
                 break
-            self.now_s = max(self.now_s, timers[0][0])
+            if timers[0][0] > self.now_s:
+                self.now_s, at_once = timers[0][0], 0
             while timers and timers[0][0] <= self.now_s:
                 due = heapq.heappop(timers)[2]
                 due._scheduled = False

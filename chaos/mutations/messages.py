@@ -128,10 +128,11 @@ MESSAGES: tuple[Mutation, ...] = (
         (
             Edit(
                 "supervisor.waits",
-                "        for wait in [wait for wait in self._waits.values() if wait.deadline.passed(now)]:",
-                "        for wait in [wait for wait in self._waits.values() if False]:",
+                "            if deadline.at_s + SWEEP_SLACK_S < self._sweep_s:\n",
+                "            if False:\n",
             ),
         ),
         ("no silent wait",),
+        lead="verifiers that hang",
     ),
 )

@@ -230,6 +230,23 @@ def test_an_exception_that_nobody_awaits_is_a_finding(loop: SimLoop) -> None:
     assert "the task" in loop.findings[1].what
 
 
+def test_a_timer_that_is_due_again_at_once_spins_too(loop: SimLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sim.loop.MAX_TURNS_AT_ONCE", 1000)
+    process = loop.spawn("the spinner", "h")
+    turns = 0
+
+    def again() -> None:
+        nonlocal turns
+        turns += 1
+        if turns < 5000:  # ends by itself where nobody ends it
+            process.call_at(process.time() - 1.0, again)
+
+    process.call_later(1.0, again)
+    with pytest.raises(SpinsForever, match="the spinner"):
+        loop.run()
+    loop.close()
+
+
 def test_whoever_spins_without_time_passing_is_told(loop: SimLoop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sim.loop.MAX_TURNS_AT_ONCE", 1000)
     process = loop.spawn("the spinner", "h")
