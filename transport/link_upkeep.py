@@ -201,7 +201,9 @@ class Upkeep:
                 end.asked_at_s = now_s
             elif now_s - end.asked_at_s >= patience_s - SLACK_S:
                 end.asked_at_s = now_s
-                end.acknowledge(ask=True)
+                if end.acknowledge(ask=True) is Sent.NO_ROUTE and end.peer is None:
+                    end.ready = False  # it comes back in time, or never: nobody is left to acknowledge
+                    return self._look_after_broken(end, now_s)
             return end.asked_at_s + patience_s
         if end.peer is not None:
             return math.inf

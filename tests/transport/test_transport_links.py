@@ -343,6 +343,18 @@ async def test_sessions_of_diallers_are_bounded_and_dropped_when_their_route_is_
     await eventually(lambda: len(b.links.states()) == 1)
 
 
+async def test_who_dialled_and_died_with_an_answer_on_its_way_is_forgotten_too(carrier, eventually) -> None:
+    b = Process(carrier, "b", 9, LinkLimits(probe_s=0.1, answer_ack_s=0.1, broken_s=0.2))
+    a = Process(carrier, "a", 1)
+    a.links.send(b.local, numbered(1))
+    await eventually(lambda: b.got == [1])
+    assert b.links.send(b.routes[0], numbered(2)) is Sent.OK
+    await asyncio.sleep(0)
+    await a.wire.close()  # killed: nobody acknowledges any more
+    await eventually(lambda: b.links.states() == [], within_s=10)
+    assert b.links.lost == {"route gone": 1}
+
+
 async def test_forgetting_a_peer_drops_what_waits_and_the_next_send_dials_anew(carrier, eventually) -> None:
     a, b = Process(carrier, "a", 1), Process(carrier, "b", 2)
     a.links.send(b.local, numbered(1))
