@@ -258,7 +258,6 @@ OFFENCES = {
 def test_an_offence_that_is_planted_in_an_actor_s_module_is_seen(name: str, offence: str) -> None:
     """At its top, and in the middle of a method, where a hurried hand would put it."""
     source = (ROOT / name).read_text()
-    assert not list(ways_out(ast.parse(source)))
     at_top = f"{source}\n{offence}\n"
     line = next(line for line in source.splitlines() if line.startswith("    async def "))
     body = "".join(f"        {part}\n" for part in offence.splitlines())
