@@ -44,7 +44,8 @@ CLAIM_NAMES = 2_000
 """Names in one claim: some 100 KiB, far below the limit of a frame and a few milliseconds of the registry's
 time."""
 RESOLVED_S = 10.0
-"""A resolved name is looked up anew after this time, so that nobody tells a holder of old for ever."""
+"""A resolved name is looked up anew after this time, or after a lease where that is longer, so that nobody
+tells a holder of old for ever."""
 RENEWALS = 3
 """Renewals in a lease: one may be lost, and the next be late, before a name is."""
 CANDIDATE_S = 1.0  # for one of several processes that may hold the registry; its answer takes milliseconds
@@ -294,7 +295,7 @@ class Names:
             if found.address is not None:
                 if len(self._resolved) >= MAX_RESOLVED:
                     self._resolved.clear()
-                self._resolved[name] = found.address, now() + RESOLVED_S
+                self._resolved[name] = found.address, now() + max(RESOLVED_S, self._granted_s)
                 return found.address
             await asyncio.sleep(min(pause, deadline.left_s(now())))
             pause = min(pause * 2, MAX_RETRY_S)

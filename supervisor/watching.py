@@ -6,8 +6,8 @@ links are worked by the loop that works the actors (so it proves that the loop t
 Once a beat every watching process looks; one of which nothing was heard lately is asked, by a frame of the
 link that its link answers. So a beat costs two small frames where nothing is said anyway and none where
 something is, and where two processes watch each other the question of one is the sign of life for the other.
-A `Watch` is sent once, over links that do not lose; all watches are affirmed again, in one message, every
-`AFFIRM_S`, which heals what a restart lost.
+A `Watch` is sent once, over links that do not lose; all watches are affirmed again now and then, in one
+message, which heals what a restart lost.
 
 Dead is: the link down (a refused connection is seen at once), or the verdict of the detector on the silence.
 A process that is suspected (a broken link, a silence that is unlikely) is neither; who wants to know
@@ -43,9 +43,10 @@ QUIET_BEATS = 0.75
 silence that is nobody's fault stays below two beats, far from suspicion; above 1/2, so that of two processes
 that watch each other one asks and both hear, unless they look at the same moment."""
 AFFIRM_S = 10.0
-"""Every watch is said again this often; what a process lost is healed by then."""
-FORGET_S = 3 * AFFIRM_S
-"""A watching process that was not heard for so long watches no longer."""
+"""Every watch is said again this often, or once in a lease where that is longer; what a process lost is
+healed by then."""
+FORGET_AFTER = 3
+"""A watching process that was not heard for the time of so many affirmations watches no longer."""
 MAX_WATCHES = 65_536
 """Watches of other processes on actors of this one: a thousand processes with some sixty each. One beyond it
 is not taken, and logged."""
@@ -128,6 +129,9 @@ class Watches:
             if quiet and not links.ask_life(process.peer):
                 self._say(process, process.watched)  # dials it
 
+    def _affirm_s(self) -> float:
+        return max(AFFIRM_S, self._system.limits.lease_s)
+
     def _patience(self) -> Patience:
         limits = self._system.limits
         return Patience.within(limits.silent_s, beat_s=limits.beat_s)
@@ -145,7 +149,7 @@ class Watches:
             left_s = min([process.detector.left_s(now) for process in self._processes.values()])
             pause_s = min(self._system.limits.beat_s, max(left_s, MIN_PAUSE_S))
         elif self._watchers or self._local:
-            pause_s = AFFIRM_S
+            pause_s = self._affirm_s()
         else:
             return
         self._due_s = now + pause_s
@@ -155,7 +159,7 @@ class Watches:
         self._timer = None
         now = _now()
         self.look(now, stalled_s=now - self._due_s)
-        if now - self._affirmed_s >= AFFIRM_S:
+        if now - self._affirmed_s >= self._affirm_s():
             self._affirmed_s = now
             self._affirm(now)
         self._look_later()
@@ -285,7 +289,8 @@ class Watches:
             else:
                 del self._processes[endpoint]
         for endpoint, watcher in list(self._watchers.items()):
-            if now - watcher.heard_s > FORGET_S:
+            heard_s = max(watcher.heard_s, self._system.links.heard_s(watcher.route))
+            if now - heard_s > FORGET_AFTER * self._affirm_s():
                 del self._watchers[endpoint]
         for life, cells in list(self._local.items()):
             cells[:] = [cell for cell in cells if cell.alive]

@@ -52,7 +52,8 @@ ASK_DEADLINE_S = 10.0
 TAKEN_LATE_S = 60.0  # an order or a piece of news that nobody takes for so long is worth a line
 RETRY_S = 0.2
 SOON_S = 0.5  # between two hellos of a host that waits until the others have let go of an earlier job
-LOOK_S = 0.5  # how often silence is looked for; far below the silence that counts
+LOOK_S = 0.5  # at least; how often silence is looked for
+LOOKS = 10  # within the silence that counts
 MAX_UNTOLD = 4 * MAX_MEMBERS  # events that the controller has not taken yet; the oldest go first
 
 
@@ -107,7 +108,7 @@ class Scheduler(Actor):
             if self._now.state == "running":
                 self.ctx.background(self._insist(StartFleet(job=self._now.job)), "fleet")
         self.ctx.background(self._tell_controller(), "news of hosts")
-        self.ctx.every(LOOK_S, LookForSilence())
+        self._look_later()
 
     # -- the job --
 
@@ -257,8 +258,12 @@ class Scheduler(Actor):
             roles={node: member.role for node, member in members if member.role != HEAD},
         )
 
+    def _look_later(self) -> None:
+        self.ctx.after(max(LOOK_S, self._liveness.dead_s / LOOKS), LookForSilence())
+
     @handles(LookForSilence)
     async def look_for_silence(self, message: LookForSilence) -> None:
+        self._look_later()
         self._changed(self._members.silent(self.ctx.now(), self._liveness.dead_s))
 
     async def on_terminated(self, event: Terminated) -> None:

@@ -230,7 +230,7 @@ async def test_a_watch_that_was_forgotten_by_a_process_is_affirmed(
         looking = look(one.system, two.spawn("sitting", Sitting))
         await asyncio.sleep(0.2)
         two.system.watches._watchers.clear()
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.5 + TEST_LIMITS.lease_s)
         two.kill("sitting")
         await until(lambda: looking.ended)
 
