@@ -158,7 +158,13 @@ def load(path: str) -> Campaign:
 def read(text: str, name: str) -> Campaign:
     """From TOML; `name` stands in front of what is wrong. Raises BadCampaign."""
     try:
-        campaign = msgspec.convert(tomllib.loads(text), Campaign)
+        tree = tomllib.loads(text)
+        if "on" not in tree:
+            raise BadCampaign(
+                f'{name}: it lacks `on = "processes"`; one of simulated clusters is run by `rlctl sim run '
+                "--campaign ...`"
+            )
+        campaign = msgspec.convert(tree, Campaign)
         campaign.settings("", 0)
     except tomllib.TOMLDecodeError as problem:
         raise BadCampaign(f"{name}: not valid TOML: {problem}") from problem

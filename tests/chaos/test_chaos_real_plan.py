@@ -38,6 +38,7 @@ def test_every_campaign_of_the_package_can_be_used() -> None:
     [
         ("on = [", "not valid TOML"),
         (MINIMAL.replace("processes", "moon"), "on"),
+        (MINIMAL.replace('on = "processes"', ""), "rlctl sim run"),
         (MINIMAL.replace("reset", "rest"), "there is no fault 'rest'; there are kill_process"),
         (MINIMAL + '[job]\njob = { steps = "many" }\n', "job.steps: expected"),
         (MINIMAL + "[job]\njob = { stepps = 3 }\n", "job.stepps: unknown key"),
