@@ -21,7 +21,7 @@ _LISTENS = re.compile(r"listens at tcp://(\S+):(\d+)")
 
 def left_behind(run: RunDir) -> list[str]:
     """What is left of a run, in words; empty when it is wholly gone."""
-    found = {process.pid: process for process in [*remains(run), *_naming(run)]}
+    found = {process.pid: process for process in [*remains(run), *naming(run.path)]}
     return [
         *map(_describe, found.values()),
         *(f"shared memory {path}" for path in run.memory()),
@@ -52,12 +52,12 @@ def stale_files(root: Path) -> list[Path]:
     return sorted([*root.rglob(AGENT_FILE), *processes, *locks])
 
 
-def _naming(run: RunDir) -> Iterator[psutil.Process]:
-    """Processes whose command line names the run's folder, this one and its parents excepted."""
+def naming(folder: Path) -> Iterator[psutil.Process]:
+    """Processes whose command line names a folder, this one and its parents excepted."""
     own = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            named = any(str(run.path) in argument for argument in process.cmdline())
+            named = any(str(folder) in argument for argument in process.cmdline())
             if named and process.pid not in own and process.status() != psutil.STATUS_ZOMBIE:
                 yield process
 

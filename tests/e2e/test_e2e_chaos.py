@@ -3,11 +3,15 @@
 import json
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
 
 from chaos.netns import why_not
+from chaos.orphans import naming
+from chaos.real.abilities import impossible, told
+from chaos.real.campaign import load
 
 pytestmark = [
     pytest.mark.alone,
@@ -21,6 +25,10 @@ SEED = 1
 def test_the_ci_campaign_breaks_ten_things_of_six_kinds_and_every_invariant_holds(tmp_path: Path) -> None:
     file, root = tmp_path / "told.json", tmp_path / "out"
     argv = [sys.executable, "-m", "chaos.commands.chaos", "run", "real-ci", "--seed", str(SEED), "--plain"]
+    lacking = {kind: why for kind, why in impossible().items() if kind in load("real-ci").drawn}
+    if lacking:
+        warnings.warn(f"left out on this machine: {told(lacking)}", stacklevel=1)
+        argv += ["--without", ",".join(lacking)]
     done = subprocess.run(
         [*argv, "--json", str(file), "--out", str(root)],
         capture_output=True,
@@ -29,9 +37,16 @@ def test_the_ci_campaign_breaks_ten_things_of_six_kinds_and_every_invariant_hold
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    told = json.loads(file.read_text())
-    assert (told["ok"], told["violations"], told["invalid"]) == (True, [], [])
-    assert sum(told["fired"].values()) >= 10
-    assert len(told["fired"]) >= 6
-    assert all(one["recovered_s"] is not None for one in told["faults"] if not one["missed"])
-    assert all(job["exit_code"] == 0 and not job["violations"] for job in told["jobs"])
+    said = json.loads(file.read_text())
+    assert (said["ok"], said["violations"], said["invalid"]) == (True, [], [])
+    assert said["without"] == list(lacking)
+    assert sum(said["fired"].values()) >= 10
+    assert len(said["fired"]) >= 6
+    fired = [one for one in said["faults"] if not one["missed"]]
+    assert all(one["recovered_s"] is not None and one["evidence"] for one in fired)
+    assert {one["kind"]: one["recovered"] for one in said["recovery"] if one["fired"]} == said["fired"]
+    assert said["paths"]["one_for_one"] >= 1
+    assert all(job["exit_code"] == 0 and not job["violations"] for job in said["jobs"])
+    assert "every invariant held" in done.stdout
+    assert "<svg" in (root / "chaos.html").read_text()
+    assert list(naming(root)) == []
