@@ -8,6 +8,7 @@ from actors.cluster.messages import StepTrained
 from actors.rollout.events import GroupsTaken
 from chaos.procs import AGENT, Proc
 from configs.schema import Training
+from rlctl.audit import step_of
 from rlctl.evidence import MANAGER, gather
 from supervisor import JournalError
 from supervisor.journal_file import read_streams
@@ -52,19 +53,19 @@ def final(run: RealRun) -> dict[str, bytes]:
 
 
 def in_mid_step(run: RealRun, after: int) -> int:
-    """The incarnation of the trainer, if it is above `after` and has the first micro-batch of a step and not
-    all of the step; otherwise 0."""
+    """The incarnation of the trainer, if it is above `after` and was handed the first micro-batch of a step
+    that is not done; otherwise 0. (Short steps are handed to it as a whole, and it trains them in parts.)"""
     journal = run.run.head / "journal" / run.run.id / "rollout.sqlite"
     try:
         messages = read_streams(journal, [MANAGER])[MANAGER].messages
     except JournalError:
         return 0  # its writer was killed this moment and has not come back
-    taken = [one for one in messages if isinstance(one, GroupsTaken) and one.batch.startswith("step-")]
-    told = [one for one in taken if one.taker > after]
-    newest = [one for one in told if (one.batch, one.taker) == (told[-1].batch, told[-1].taker)]
+    taken = [one for one in messages if isinstance(one, GroupsTaken) and one.taker > after]
+    newest = [one for one in taken if (one.batch, one.taker) == (taken[-1].batch, taken[-1].taker)]
+    if not newest or step_of(newest[-1].batch) in (None, *run.steps()):
+        return 0
     groups = {group for one in newest for group in one.groups}
-    begun = groups.issuperset(range(Training().micro_batch_groups)) and len(groups) < PROMPTS
-    return newest[-1].taker if begun else 0
+    return newest[-1].taker if groups.issuperset(range(Training().micro_batch_groups)) else 0
 
 
 def kill(run: RealRun, kind: str, node: str = "") -> Proc:
@@ -85,7 +86,8 @@ def kill_in_mid_decode(run: RealRun, kind: str) -> Proc:
 
 
 def kill_trainer_in_mid_step(run: RealRun, after: int = 0) -> int:
-    """While it has the gradient of a part of the step, which dies with it. Its incarnation, above `after`."""
+    """While it trains a step: the gradient of what it has of that dies with it. Its incarnation, above
+    `after`."""
     seen: list[int] = []
     run.wait(lambda: seen.append(in_mid_step(run, after)) or seen[-1], "a step that has begun")
     kill(run, "trainer")
