@@ -45,6 +45,8 @@ It needs root (namespaces, tmpfs, TUN devices) and touches nothing else of the m
 tried on virtual time, by the thousand, with `rlctl sim run`. See docs/chaos.md and docs/reliability.md."""
 _LIST_EXAMPLES = "  rlctl chaos list --json"
 CHAOS_DIR = Path("runs/chaos")
+IMPOSSIBLE = "impossible"
+"""Stands for every kind of fault that this machine cannot do."""
 
 
 def add(commands: Subparsers) -> None:
@@ -73,7 +75,7 @@ def add(commands: Subparsers) -> None:
     run.add_argument("--plain", action="store_true", help="lines instead of a live panel")
     run.add_argument(
         "--without", default="", metavar="KIND,...",
-        help="leave these faults out, because this machine cannot do them; the report names them",
+        help="leave these faults out; `impossible`: those that this machine cannot do. The report names them",
     )  # fmt: skip
     listed = add_command(
         below, "list", chaos_list, help="campaigns that come with the package",
@@ -106,20 +108,26 @@ def chaos_run(args: argparse.Namespace) -> int:
     from chaos.real.view import LiveView, PlainView
     from configs.load import ConfigError
 
-    try:
-        campaign = campaigns.load(args.campaign)
-        campaign = campaign.leaving_out(kind.strip() for kind in args.without.split(",") if kind.strip())
-    except campaigns.BadCampaign as problem:
-        raise usage(str(problem)) from problem
     if args.seed < 0:
         raise usage(f"--seed {args.seed}: expected a number ≥ 0")
-    if reason := why_not():
-        raise failed(f"chaos on real processes is not possible here: {reason}")
-    if lacking := {kind: why for kind, why in abilities.impossible().items() if kind in campaign.drawn}:
-        raise failed(
-            f"{campaign.name} cannot be done here: {abilities.told(lacking)}",
-            f"what can be done: --without {','.join(lacking)}",
-        )
+    without = [kind.strip() for kind in args.without.split(",") if kind.strip()]
+    try:
+        campaign = campaigns.load(args.campaign).leaving_out(kind for kind in without if kind != IMPOSSIBLE)
+        if reason := why_not():
+            raise failed(f"chaos on real processes is not possible here: {reason}")
+        lacking = {kind: why for kind, why in abilities.impossible().items() if kind in campaign.drawn}
+        if lacking and IMPOSSIBLE not in without:
+            raise failed(
+                f"{campaign.name} cannot be done here: {abilities.told(lacking)}",
+                f"what can be done: --without {','.join(lacking)}, or --without {IMPOSSIBLE}",
+            )
+        if lacking:
+            sys.stderr.write(f"left out: {abilities.told(lacking)}\n")
+            campaign = campaign.leaving_out(lacking)
+    except campaigns.BadCampaign as problem:
+        raise usage(str(problem)) from problem
+    except NoNamespaces as problem:
+        raise failed(f"chaos on real processes is not possible here: {problem}") from problem
     _make_room(args.json)
     root = _folder(args.out, campaign, args.seed)
     to_stdout = str(args.json) == "-"

@@ -95,7 +95,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--jitter", type=float, default=0.0, metavar="S")
     parser.add_argument("--flips", type=int, default=0, help="of the way to the second host")
     args = parser.parse_args(argv)
-    one, other = (tun(pid, args.device) for pid in args.between)
+    try:
+        one, other = (tun(pid, args.device) for pid in args.between)
+    except OSError as problem:
+        sys.exit(f"{problem.filename or 'a TUN device'}: {problem.strerror}")
     there = Quality(args.loss, args.duplicate, args.delay, args.jitter, args.flips)
     back = Quality(args.loss, args.duplicate, args.delay, args.jitter)
     wires = (Wire(there, f"{args.seed}/there"), Wire(back, f"{args.seed}/back"))

@@ -1,13 +1,16 @@
 """What is done to wires between namespaces is really done, and really undone."""
 
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from chaos.netns import Host, Switch, why_not
+from chaos.netns import TOOLS, Host, Switch, why_not
+from chaos.real.abilities import impossible, told
 from chaos.real.bad_wires import BadWires
 from chaos.real.packets import Quality
 
@@ -198,6 +201,18 @@ def test_a_wire_that_lies_gets_past_tcp(switch: Switch) -> None:
     wires.undo()
     ask.end()
     echo.end()
+
+
+def test_what_this_machine_cannot_break_is_known_before_and_said_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for tool in (*TOOLS, "sh", "cat"):  # and neither `tc` nor `ss`
+        (tmp_path / tool).symlink_to(shutil.which(tool) or "")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    lacking = impossible()
+    assert "execute tc" in lacking["bad_link"]
+    assert "'ss'" in lacking["reset"]
+    assert "no reset: " in told(lacking)
 
 
 def test_hosts_see_the_disks_of_their_switch_and_nobody_else_does(

@@ -10,8 +10,6 @@ import pytest
 
 from chaos.netns import why_not
 from chaos.orphans import naming
-from chaos.real.abilities import impossible, told
-from chaos.real.campaign import load
 
 pytestmark = [
     pytest.mark.alone,
@@ -25,10 +23,7 @@ SEED = 1
 def test_the_ci_campaign_breaks_ten_things_of_six_kinds_and_every_invariant_holds(tmp_path: Path) -> None:
     file, root = tmp_path / "told.json", tmp_path / "out"
     argv = [sys.executable, "-m", "chaos.commands.chaos", "run", "real-ci", "--seed", str(SEED), "--plain"]
-    lacking = {kind: why for kind, why in impossible().items() if kind in load("real-ci").drawn}
-    if lacking:
-        warnings.warn(f"left out on this machine: {told(lacking)}", stacklevel=1)
-        argv += ["--without", ",".join(lacking)]
+    argv += ["--without", "impossible"]
     done = subprocess.run(
         [*argv, "--json", str(file), "--out", str(root)],
         capture_output=True,
@@ -39,7 +34,8 @@ def test_the_ci_campaign_breaks_ten_things_of_six_kinds_and_every_invariant_hold
     assert done.returncode == 0, done.stdout + done.stderr
     said = json.loads(file.read_text())
     assert (said["ok"], said["violations"], said["invalid"]) == (True, [], [])
-    assert said["without"] == list(lacking)
+    if said["without"]:
+        warnings.warn(f"not tried on this machine: {done.stderr}", stacklevel=1)
     assert sum(said["fired"].values()) >= 10
     assert len(said["fired"]) >= 6
     fired = [one for one in said["faults"] if not one["missed"]]
