@@ -13,7 +13,7 @@ from types import FrameType
 
 import msgspec
 
-from actors.training.records import AnyRecord, Step
+from actors.training.records import AnyRecord, Sample, Step
 from configs.schema import Config
 from rlctl.what_if import Figures, figures_of, in_model_tokens
 from sim.cluster import SimCluster
@@ -25,11 +25,12 @@ PIECE_WALL_S = 0.25
 """Wall seconds of one piece: so long a user waits for his Ctrl-C, and a view for news."""
 FIRST_PIECE_S = 1.0  # virtual; the next ones follow from how fast it goes
 FASTER, SLOWER = 2.0, 0.5
+LEAST_SHARE = 0.1  # of the first step, before anything is said of the time that is left
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, tag="progress", tag_field="kind"):
     """How far a run is, the `number`-th of `runs`. virtual_s: seconds of the cluster; wall_s: those that it
-    took; left_s: wall seconds to the end of this run, None before its first step ended."""
+    took; left_s: wall seconds to the end of this run, None while too little of it is there to tell."""
 
     run: str
     number: int
@@ -124,8 +125,19 @@ def simulate(
     return Simulated(name, outcome, records, figures_of(records, setting.config))
 
 
+def share_of_first_step(cluster: SimCluster) -> float:
+    """How much there is of the first step's responses, and of the evaluation's before it; at most 1."""
+    setting = cluster.setting
+    looks = [record for record in cluster.history if isinstance(record, Sample)]
+    config, scale = setting.config, setting.plant.token_scale
+    requests = config.rollout.prompts * config.rollout.samples + config.task.heldout_problems
+    tokens = requests * setting.plant.law.mean(config.rollout.max_new_tokens * scale) / scale
+    return min(looks[-1].tokens_collected / tokens, 1.0) if looks else 0.0
+
+
 def progress_of(name: str, cluster: SimCluster, wall_s: float, number: int = 1, runs: int = 1) -> Progress:
-    """How far it is; the time that is left follows from the steps that have ended."""
+    """How far it is. The time that is left follows from the steps that have ended; in the first one, from the
+    responses that it has so far."""
     ended = [record for record in cluster.history if isinstance(record, Step)]
     steps, now_s = cluster.setting.config.job.steps, cluster.loop.now_s
     left_s = None
@@ -133,6 +145,8 @@ def progress_of(name: str, cluster: SimCluster, wall_s: float, number: int = 1, 
         step_s = sum(step.step_s for step in ended) / len(ended)
         virtual_left_s = (steps - len(ended)) * step_s - (now_s - ended[-1].t_s)
         left_s = max(virtual_left_s, 0.0) * wall_s / now_s
+    elif (share := share_of_first_step(cluster)) >= LEAST_SHARE:
+        left_s = (steps / share - 1.0) * wall_s
     return Progress(
         run=name,
         number=number,

@@ -190,11 +190,24 @@ def test_a_process_that_spins_ends_the_run_with_words_and_what_was_computed(
     assert "5000001 turns" in done.outcome.reason
 
 
+def test_the_first_step_too_says_how_long_the_run_will_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long step has no end to reckon with for minutes; its responses tell."""
+    monkeypatch.setattr("rlctl.simulate.FASTER", 1.0)  # pieces of a second, however fast the machine is
+    seen: list[Progress] = []
+    long = ["job.steps=1", "rollout.prompts=32", "rollout.samples=8"]
+    done = simulate("job", tiny(*long), Stop(), seen.append)
+    told = [at for at in seen if at.step == 0 and at.left_s is not None]
+    assert told
+    assert all(0 <= at.left_s <= 20 * at.wall_s for at in told if at.left_s is not None)
+    assert done.figures.steps == 1
+
+
 def test_progress_says_how_far_it_is_and_from_the_first_step_on_how_long_it_takes() -> None:
     seen: list[Progress] = []
     simulate("job", tiny("job.steps=3"), Stop(), seen.append)
     assert [at.step for at in seen] == sorted(at.step for at in seen)
-    assert all((at.left_s is None) == (at.step == 0) for at in seen)
+    assert seen[0].left_s is None
+    assert all(at.left_s is not None for at in seen if at.step)
     assert seen[-1].left_s == 0.0
     assert all(later.virtual_s > at.virtual_s for at, later in pairwise(seen))
 
