@@ -10,12 +10,14 @@ from collections.abc import Callable, Mapping
 
 from chaos.faults import (
     AnyFault,
+    BadLink,
     BadScorer,
     ClockJump,
     Freeze,
     KillHost,
     KillOnMessage,
     KillProcess,
+    Reset,
     Slow,
 )
 from chaos.schedule import Schedule
@@ -72,6 +74,39 @@ def _a_manager_that_is_silent(rng: random.Random) -> list[AnyFault]:
     ]
 
 
+def _a_bad_network(rng: random.Random) -> list[AnyFault]:
+    """Between the hosts that say most to each other messages vanish, come twice, and connections break."""
+    faults: list[AnyFault] = []
+    for other in ("@reserved", "@preemptible/0", "@preemptible/1"):
+        at_s = _at(rng, 7.0, 10.0)
+        faults.append(
+            BadLink(
+                at_s=at_s, a="@head", b=other, for_s=_at(rng, 20.0, 30.0), loss=_at(rng, 0.05, 0.15),
+                duplicate=_at(rng, 0.1, 0.3), jitter_s=_at(rng, 0.0, 0.1),
+            )
+        )  # fmt: skip
+        faults += [Reset(at_s=_at(rng, at_s, at_s + 20.0), a="@head", b=other) for _ in range(3)]
+    return faults
+
+
+def _a_trainer_that_starts_again(rng: random.Random) -> list[AnyFault]:
+    """Its process dies in step after step; it finds what it had sealed."""
+    return [
+        KillProcess(at_s=_at(rng, low, low + 5.0), host="@reserved", process="trainer")
+        for low in (20.0, 30.0, 40.0)
+    ]
+
+
+def _a_trainer_that_dies_behind_its_step(rng: random.Random) -> list[AnyFault]:
+    """The step is sealed, and whoever waits for it is not told."""
+    return [
+        KillOnMessage(
+            at_s=BEGIN_S, host="@reserved", process="trainer", message="SaveState", count=rng.randint(1, 2),
+            moment="sent",
+        )
+    ]  # fmt: skip
+
+
 def _verifiers_that_hang(rng: random.Random) -> list[AnyFault]:
     """Every worker of rewards hangs, again and again: whoever waits behind them waits past its deadline."""
     return [BadScorer(at_s=_at(rng, 11.0, 15.0), how="hang", count=12)]
@@ -92,6 +127,9 @@ LEADS: Mapping[str, Script] = {
     "other verdicts after a restart": _other_verdicts_after_a_restart,
     "a host lost before its checkpoint": _a_host_lost_before_its_checkpoint,
     "a manager that is silent": _a_manager_that_is_silent,
+    "a bad network": _a_bad_network,
+    "a trainer that starts again": _a_trainer_that_starts_again,
+    "a trainer that dies behind its step": _a_trainer_that_dies_behind_its_step,
     "verifiers that hang": _verifiers_that_hang,
     "a clock that went back": _a_clock_that_went_back,
 }

@@ -24,7 +24,7 @@ MESSAGES: tuple[Mutation, ...] = (
             ),
         ),
         ("I1", "I2"),
-        ("bad_link", "reset", "partition", "freeze"),
+        lead="a bad network",
     ),
     Mutation(
         "take frames out of order",
@@ -43,7 +43,7 @@ MESSAGES: tuple[Mutation, ...] = (
             ),
         ),
         ("I1", "I2"),
-        ("bad_link", "reset", "partition"),
+        lead="a bad network",
     ),
     Mutation(
         "a ring without an end",
@@ -74,7 +74,7 @@ MESSAGES: tuple[Mutation, ...] = (
             ),
         ),
         ("I8", "no silent wait", "I9", "once and in order"),
-        ("bad_link", "reset", "partition"),
+        lead="a bad network",
     ),
     Mutation(
         "deliver control messages twice",
@@ -87,7 +87,7 @@ MESSAGES: tuple[Mutation, ...] = (
             ),
         ),
         ("once and in order",),
-        ("bad_link", "reset", "partition"),
+        lead="a bad network",
     ),
     Mutation(
         "go on behind a gap",
@@ -100,7 +100,7 @@ MESSAGES: tuple[Mutation, ...] = (
             ),
         ),
         ("once and in order",),
-        ("bad_link", "reset", "partition"),
+        lead="a bad network",
     ),
     Mutation(
         "follow the clock alone",

@@ -30,7 +30,7 @@ TRAINING: tuple[Mutation, ...] = (
             ),
         ),
         ("I5",),
-        ("kill_process", "crash_actor"),
+        lead="a trainer that starts again",
     ),
     Mutation(
         "go back without a word",
@@ -82,5 +82,6 @@ TRAINING: tuple[Mutation, ...] = (
             ),
         ),
         ("I8",),
+        lead="a trainer that dies behind its step",
     ),
 )
