@@ -17,6 +17,7 @@ from chaos.faults import (
     KillHost,
     KillOnMessage,
     KillProcess,
+    Partition,
     Reset,
     Slow,
 )
@@ -74,6 +75,21 @@ def _a_manager_that_is_silent(rng: random.Random) -> list[AnyFault]:
     ]
 
 
+def _instances_that_are_given_up_and_live(rng: random.Random) -> list[AnyFault]:
+    """Cut off for longer than the manager's patience, then heard again with what they decoded meanwhile."""
+    return [
+        Partition(
+            at_s=_at(rng, 11.0, 16.0), a="@head", b=f"@preemptible/{number}", for_s=_at(rng, 12.0, 18.0)
+        )
+        for number in range(2)
+    ]
+
+
+def _instances_that_are_gone(rng: random.Random) -> list[AnyFault]:
+    """Every preemptible host vanishes while it has requests."""
+    return [KillHost(at_s=_at(rng, 10.0, 18.0), host=f"@preemptible/{number}") for number in range(3)]
+
+
 def _a_bad_network(rng: random.Random) -> list[AnyFault]:
     """Between the hosts that say most to each other messages vanish, come twice, and connections break."""
     faults: list[AnyFault] = []
@@ -127,6 +143,8 @@ LEADS: Mapping[str, Script] = {
     "other verdicts after a restart": _other_verdicts_after_a_restart,
     "a host lost before its checkpoint": _a_host_lost_before_its_checkpoint,
     "a manager that is silent": _a_manager_that_is_silent,
+    "instances that are given up, and live": _instances_that_are_given_up_and_live,
+    "instances that are gone": _instances_that_are_gone,
     "a bad network": _a_bad_network,
     "a trainer that starts again": _a_trainer_that_starts_again,
     "a trainer that dies behind its step": _a_trainer_that_dies_behind_its_step,

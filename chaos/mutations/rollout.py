@@ -46,7 +46,7 @@ ROLLOUT: tuple[Mutation, ...] = (
             ),
         ),
         ("I1", "I2", "I4"),
-        ("zombie", "partition"),
+        lead="instances that are given up, and live",
     ),
     Mutation(
         "forget to supersede a ticket",
@@ -145,7 +145,7 @@ ROLLOUT: tuple[Mutation, ...] = (
             ),
         ),
         ("I8", "no silent wait"),
-        ("kill_host", "kill_process", "notice"),
+        lead="instances that are gone",
     ),
     Mutation(
         "forget what was journaled",
