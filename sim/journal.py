@@ -199,7 +199,10 @@ class SimJournal:
         except JournalError as problem:
             results = [problem] * len(group.queued)
             unable = str(problem) if isinstance(problem, JournalUnable) else self._unable
-        self._process.call_soon(self._acknowledge, group, results, unable)
+        if self._process.runs_freely:
+            self._acknowledge(group, results, unable)
+        else:
+            self._process.call_soon(self._acknowledge, group, results, unable)
 
     def _acknowledge(self, group: Group, results: Sequence[Committed | Exception], unable: str) -> None:
         self._unable = unable

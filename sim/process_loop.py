@@ -158,6 +158,11 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         """Whether it is stopped, to go on later."""
         return self.alive and self._parked is not None
 
+    @property
+    def runs_freely(self) -> bool:
+        """Whether it runs now whatever is due: it lives, and is neither frozen nor slow."""
+        return self._queue is self._master.ready
+
     def freeze(self) -> None:
         """SIGSTOP: nothing of it runs until `thaw`; what comes for it meanwhile waits in order."""
         if self.alive and self._parked is None:

@@ -68,6 +68,5 @@ class WatchedStore:
         future = asyncio.ensure_future(work)
         if not future.done():
             deadline = Deadline.after(late_s, future.get_loop().time())
-            wait = self._waits.begin(stream, what, "the disk", deadline, renew_s=late_s)
-            future.add_done_callback(lambda _: self._waits.end(wait))
+            self._waits.begin(stream, what, "the disk", deadline, renew_s=late_s, until=future)
         return future

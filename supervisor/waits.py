@@ -24,6 +24,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import TracebackType
+from typing import Any
 
 from supervisor.deadline import Deadline
 from supervisor.errors import WaitTimeout
@@ -58,6 +59,7 @@ class Wait:
     deadline: Deadline
     renew_s: float = 0.0  # 0: its owner ends it at the deadline; else it is renewed by this much
     expired: int = 0  # how often its deadline passed
+    until: asyncio.Future[Any] | None = None  # over when this is done, without being told
 
     def state(self, now: float) -> WaitState:
         """What others see of it."""
@@ -83,6 +85,7 @@ class Waits:
         self.expired: deque[ExpiredWait] = deque(maxlen=MAX_EXPIRED)
         self.unlisted = 0
         self._waits: dict[int, Wait] = {}  # in the order of their beginning
+        self._settling: deque[Wait] = deque()  # those with an `until`
         self._timer: asyncio.TimerHandle | None = None  # of the next sweep; none while nothing waits
         self._sweep_s = math.inf
         self._closed = False
@@ -91,12 +94,26 @@ class Waits:
         self._unsaid = 0
 
     def __len__(self) -> int:
+        self._forget_settled()
         return len(self._waits)
 
-    def begin(self, who: str, what: str, on: str, deadline: Deadline, *, renew_s: float = 0.0) -> Wait:
-        """Enter a wait; whoever began it must `end` it. `what` is a few words without numbers (it is counted
-        by them), `on` names whom it is on."""
-        wait = Wait(who, what, on, _now(), deadline, renew_s)
+    def begin(
+        self,
+        who: str,
+        what: str,
+        on: str,
+        deadline: Deadline,
+        *,
+        renew_s: float = 0.0,
+        until: asyncio.Future[Any] | None = None,
+    ) -> Wait:
+        """Enter a wait; whoever began it must `end` it, unless it is over when `until` is done. `what` is a
+        few words without numbers (it is counted by them), `on` names whom it is on."""
+        wait = Wait(who, what, on, _now(), deadline, renew_s, until=until)
+        if until is not None:
+            while self._settling and _settled(self._settling[0]):  # they settle in order
+                self.end(self._settling.popleft())
+            self._settling.append(wait)
         if len(self._waits) < MAX_WAITS:
             self._waits[id(wait)] = wait
             if deadline.at_s + SWEEP_SLACK_S < self._sweep_s:
@@ -129,6 +146,7 @@ class Waits:
 
     def sweep(self, now: float) -> None:
         """Turn what passed its deadline unnoticed into events."""
+        self._forget_settled()
         for wait in [wait for wait in self._waits.values() if wait.deadline.passed(now)]:
             if wait.renew_s:
                 self._passed(wait, now)
@@ -141,6 +159,11 @@ class Waits:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
+
+    def _forget_settled(self) -> None:
+        for wait in [wait for wait in self._settling if _settled(wait)]:
+            self._settling.remove(wait)
+            self.end(wait)
 
     def _sweep_at(self, at_s: float) -> None:
         if self._closed:
@@ -162,6 +185,7 @@ class Waits:
     def snapshot(self, limit: int = MAX_WAITS) -> list[WaitState]:
         """Every wait now, the oldest first; at most `limit`."""
         now = _now()
+        self._forget_settled()
         states = [wait.state(now) for wait in self._waits.values()]
         for source in self.sources:
             states.extend(source(now))
@@ -243,6 +267,10 @@ async def idle(event: asyncio.Event, at_most_s: float | None = None) -> bool:
         async with asyncio.timeout(at_most_s):
             await event.wait()
     return event.is_set()
+
+
+def _settled(wait: Wait) -> bool:
+    return wait.until is not None and wait.until.done()
 
 
 def _now() -> float:
