@@ -80,10 +80,10 @@ def _figure(picture: str, caption: str) -> str:
 
 def _fault(one: FaultTold) -> Sequence[object]:
     if one.missed:
-        return f"{one.at_s:.1f} s", one.what, NONE, f"missed: {one.missed}", ""
+        return _s(one.at_s), one.what, NONE, f"missed: {one.missed}", ""
     evidence = ", ".join(f"{key.replace('_', ' ')} {count:,}" for key, count in one.evidence.items() if count)
     recovered = _s(one.recovered_s) if not one.lacking else f"NEVER: {', '.join(one.lacking)}"
-    return f"{one.at_s:.1f} s", one.what, _s(one.broken_s), recovered, evidence
+    return _s(one.at_s), one.what, _s(one.broken_s), recovered, evidence
 
 
 def _table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -95,4 +95,4 @@ def _table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def _s(seconds: float | None) -> str:
-    return NONE if seconds is None else f"{seconds:.1f} s"
+    return NONE if seconds is None else f"{seconds:.1f}\u00a0s"

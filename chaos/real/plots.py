@@ -9,6 +9,7 @@ MIN_S = 0.1
 """Recoveries seen at the first look are drawn here: looks are a few a second."""
 ROW_IN = 0.3
 WINDOW_S = 3.0  # over which the rate of tokens is taken
+SILENCE_S = 3 * WINDOW_S  # without any token is drawn as such
 
 
 def recovery_plot(told: CampaignTold) -> str:
@@ -69,11 +70,17 @@ def time_plot(told: CampaignTold) -> str:
 def rates_of(pace: tuple[tuple[float, int], ...]) -> tuple[list[float], list[float]]:
     """Tokens a second over windows of at least `WINDOW_S`, at their ends."""
     times, rates = [], []
+    usual_s = (pace[-1][0] - pace[0][0]) / len(pace) if pace else 0.0  # long campaigns are thinned
     last: tuple[float, int] | None = None
     for at_s, tokens in pace:
         if last is None:
             last = (at_s, tokens)
         elif at_s - last[0] >= WINDOW_S:
+            if at_s - last[0] >= max(
+                SILENCE_S, 5 * usual_s
+            ):  # between two jobs, say: nothing came, and then something
+                times.append(last[0] + WINDOW_S)
+                rates.append(0.0)
             times.append(at_s)
             rates.append(max(0, tokens - last[1]) / (at_s - last[0]))
             last = (at_s, tokens)

@@ -168,3 +168,11 @@ def test_a_long_campaign_is_thinned_and_keeps_its_end() -> None:
     assert len(thinned(pace)) <= MAX_PACE + 1
     assert thinned(pace)[-1] == (49_999.0, 499_990)
     assert all(rate == pytest.approx(10.0) for rate in rates_of(tuple(thinned(pace)))[1][:-1])
+
+
+def test_a_time_without_tokens_is_drawn_as_one() -> None:
+    pace = [(float(at_s), 10 * at_s) for at_s in range(40)] + [
+        (100.0 + at_s, 400 + 10 * at_s) for at_s in range(40)
+    ]
+    between = [rate for at_s, rate in zip(*rates_of(tuple(pace)), strict=True) if 40 < at_s < 100]
+    assert between == [0.0]
