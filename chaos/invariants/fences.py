@@ -1,7 +1,6 @@
 """I4: an older incarnation changes nothing, from the commits and the names alone."""
 
 import math
-from collections import deque
 from collections.abc import Iterable
 
 from chaos.invariants.check import Check
@@ -13,8 +12,6 @@ from supervisor.system_messages import Found
 
 GRANT_S = 1.0
 """From the commit of a fence to the grant of its name: the next turn of the registry, which may be slowed."""
-ANSWERS = 2048
-"""Answers of the registry that may be given again; more than the lookups of a cluster in the time of one."""
 
 
 class OldIncarnationsSilent(Check):
@@ -33,7 +30,6 @@ class OldIncarnationsSilent(Check):
         self._newest: dict[tuple[str, str], int] = {}  # bounded by the streams that there are
         self._held: dict[str, int] = {}
         self._since_s: dict[str, float] = {}
-        self._answers: deque[Found] = deque(maxlen=ANSWERS)
 
     def see(self, fact: Fact) -> Iterable[str]:
         if isinstance(fact, Committed):
@@ -59,22 +55,16 @@ class OldIncarnationsSilent(Check):
         return audited(self.name, evidence)
 
     def _found(self, at_s: float, found: Found) -> Iterable[str]:
-        """An answer of the registry. The name is a new incarnation's from its grant on, which follows the
-        commit. Who asks again, because the answer was lost, gets the same one again, however old it is: to
-        that asker it is a late one."""
+        """An answer of the registry: the name is a new incarnation's from its grant on, which follows the
+        commit."""
         address = found.address
         if address is None:
             return
         held = self._held.get(address.name, 0)
         if address.incarnation == held:
             self._since_s[address.name] = -math.inf  # granted: nothing older is found from here on
-        elif (
-            address.incarnation < held
-            and at_s - self._since_s[address.name] > GRANT_S
-            and not any(found is earlier for earlier in self._answers)
-        ):
+        elif address.incarnation < held and at_s - self._since_s[address.name] > GRANT_S:
             yield f"{address.name} was found at incarnation {address.incarnation}, {held} holds it"
-        self._answers.append(found)
 
     def _claims(self, at_s: float, name: str, incarnation: int) -> Iterable[str]:
         before = self._held.get(name, 0)
