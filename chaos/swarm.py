@@ -99,7 +99,7 @@ def _stays(
 ) -> list[AnyFault]:
     """A piece of a real trace in which something happens, made as fast as the run is short."""
     trace = traces[rng.choice(sorted(traces))]
-    speed = rng.choice(SPEEDS)
+    speed = min(rng.choice(SPEEDS), max(trace.end_s / options.horizon_s, 1.0))  # a short one lasts the run
     length_s = options.horizon_s * speed
     from_s = rng.uniform(0.0, max(trace.end_s - length_s, 0.0))
     found = stays(trace, from_s=from_s, for_s=length_s, speed=speed, hosts=terrain.preemptible)
