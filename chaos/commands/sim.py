@@ -168,7 +168,7 @@ def _loaded(args: argparse.Namespace) -> "Loaded":
 def _run(args: argparse.Namespace) -> int:
     """`rlctl sim run`."""
     from chaos.campaign import campaign, first_broken, minimal, span
-    from chaos.commands.sim_text import Progress, told_lines
+    from chaos.commands.sim_text import Progress, minimal_lines, told_lines
     from chaos.plan import BadCampaign, parse_seeds
     from chaos.tally import tally
 
@@ -193,6 +193,10 @@ def _run(args: argparse.Namespace) -> int:
     except (OSError, ValueError) as problem:
         raise failed(f"the campaign could not be run: {problem}") from problem
     progress.end()
+    out = console()
+    again = " ".join([args.campaign, *(f"--availability {quote(path)}" for path in args.availability)])
+    for line in told_lines(told, again):  # before the search: whoever ends that has the report
+        out.print(line, markup=False)
     shrunk = []
     if whole and not args.no_shrink:
         for broken in first_broken(runs):
@@ -203,11 +207,10 @@ def _run(args: argparse.Namespace) -> int:
                 shrunk.append(minimal(loaded, args.campaign, broken))
             except ValueError as problem:
                 sys.stderr.write(f"seed {broken.seed}: {problem}\n")
+                continue
+            for line in minimal_lines(shrunk[-1], again, args.minimal):
+                out.print(line, markup=False)
     _write(args, told, shrunk)
-    out = console()
-    again = " ".join([args.campaign, *(f"--availability {quote(path)}" for path in args.availability)])
-    for line in told_lines(told, shrunk, again, args.minimal):
-        out.print(line, markup=False)
     if told.violations or not told.valid:
         return FAILED
     return code

@@ -4,7 +4,7 @@ Owns the words. Pure but for the progress line, which has a stream and a clock.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
@@ -62,7 +62,7 @@ class Progress:
             self._out.flush()
 
 
-def told_lines(told: CampaignTold, shrunk: Sequence[Minimal], source: str, folder: Path) -> Iterator[str]:
+def told_lines(told: CampaignTold, source: str) -> Iterator[str]:
     """A campaign's end. source: what `--campaign` was given, and what else a replay must be told."""
     yield (
         f"{told.campaign}: {told.runs} runs of seeds {told.seeds}, {told.virtual_s / 3600:.1f} simulated "
@@ -85,8 +85,6 @@ def told_lines(told: CampaignTold, shrunk: Sequence[Minimal], source: str, folde
     if len(broken) > SHOWN:
         others = ", ".join(str(run.seed) for run in broken[SHOWN:][:20])
         yield f"  and {len(broken) - SHOWN} more: seeds {others}"
-    for found in shrunk:
-        yield from _minimal(found, source, folder)
 
 
 def replay_lines(replayed: Replayed, trace: Path | None) -> Iterator[str]:
@@ -141,7 +139,8 @@ def _violation(run: RunTold, explained: set[str]) -> Iterator[str]:
         yield f"      {explanation(first.check)}"
 
 
-def _minimal(found: Minimal, source: str, folder: Path) -> Iterator[str]:
+def minimal_lines(found: Minimal, source: str, folder: Path) -> Iterator[str]:
+    """The fewest faults of a failing seed."""
     what = "no fault of these can be dropped" if found.minimal else "the search ran out of runs"
     count = len(found.schedule.faults)
     head = f"  seed {found.seed}, fewest faults that still break {found.check}"
