@@ -21,7 +21,6 @@ from chaos.faults import (
     Partition,
     Reset,
     RestartStorm,
-    Slow,
     Zombie,
 )
 
@@ -87,12 +86,13 @@ def _worn_out(rng: random.Random, host: str, at_s: float) -> tuple[AnyFault, ...
 
 
 def _lost_state(rng: random.Random, host: str, at_s: float) -> tuple[AnyFault, ...]:
-    """Checkpoints come slowly, and the memory with the newer states is gone before."""
-    kill_s = _ms(at_s + rng.uniform(8.0, 16.0))
+    """A step is on record, and the memory with its state is gone before the checkpoint."""
     return (
-        Slow(at_s=at_s, host="@reserved", process="agent", factor=16.0, for_s=20.0),
-        KillHost(at_s=kill_s, host="@reserved", back_s=_ms(rng.uniform(0.5, 3.0))),
-    )
+        KillOnMessage(
+            at_s=at_s, host="@reserved", process="agent", message="SaveState", moment="replied",
+            power_back_s=_ms(rng.uniform(0.5, 3.0)),
+        ),
+    )  # fmt: skip
 
 
 def _unsent(rng: random.Random, host: str, at_s: float) -> tuple[AnyFault, ...]:
@@ -117,7 +117,7 @@ AIMS: tuple[Aim, ...] = (
     Aim("rest_for_one", "the balancer crashes, and the manager stands on it", 0.0, _lost_ground),
     Aim("name fence", "a process starts anew after its host's clock went back", 2.0, _clock_back),
     Aim("drain", "a host is told long before its end", 0.0, _long_notice),
-    Aim("rewind", "the newest state is lost with its host, before its checkpoint", 20.0, _lost_state),
+    Aim("rewind", "the newest state is lost with its host, before its checkpoint", 0.0, _lost_state),
     Aim("revoked", "a dispatch is on record, and never leaves", 0.0, _unsent),
     Aim("frame gap", "token frames are lost and come twice", 15.0, _worn_line),
     Aim("give up", "an engine is killed more often than its supervisor takes", 12.0, _worn_out),

@@ -57,9 +57,18 @@ class Cluster(Protocol):
         """At the next commit of that process; `done` is called when it happened."""
 
     def kill_on_message(
-        self, host: str, kind: str, message: str, count: int, moment: Moment, done: Callable[[], None]
+        self,
+        host: str,
+        kind: str,
+        message: str,
+        count: int,
+        moment: Moment,
+        done: Callable[[], None],
+        *,
+        power_back_s: float,
     ) -> bool:
-        """At the `count`-th message of that kind from now on; `done` is called when it happened."""
+        """At the `count`-th message of that kind from now on; `done` is called when it happened. With
+        `power_back_s` the whole host goes, and is up again after so long."""
 
     def freeze(self, host: str, kind: str) -> bool: ...
     def thaw(self, host: str, kind: str) -> bool: ...
@@ -159,7 +168,13 @@ class Faults:
                 return self._kill_host(fault, host)
             case KillOnMessage():
                 lurks = cluster.kill_on_message(
-                    host, fault.process, fault.message, fault.count, fault.moment, self._hit(fault)
+                    host,
+                    fault.process,
+                    fault.message,
+                    fault.count,
+                    fault.moment,
+                    self._hit(fault),
+                    power_back_s=fault.power_back_s,
                 )
                 return self._lurks(fault, lurks)
             case KillInCommit():

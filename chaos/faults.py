@@ -81,13 +81,15 @@ class KillZone(Fault, frozen=True, kw_only=True, tag="kill_zone"):
 class KillOnMessage(Fault, frozen=True, kw_only=True, tag="kill_on_message"):
     """SIGKILL to a process the moment that it has handled or sent the k-th message of a kind, counted from
     `at_s` on. `moment`: `received`, before it is handled; `sent`, as it leaves; `replied`, after what it
-    handled was committed and before the reply to it is on the wire."""
+    handled was committed and before the reply to it is on the wire. `power_back_s` above 0: its whole host
+    loses its power, and is up again so long after."""
 
     host: Where
     process: Process
     message: str
     count: Count = 1
     moment: Moment = "received"
+    power_back_s: Seconds = 0.0
 
 
 class KillInCommit(Fault, frozen=True, kw_only=True, tag="kill_in_commit"):

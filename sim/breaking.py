@@ -223,17 +223,30 @@ class Breaking:
         return True
 
     def kill_on_message(
-        self, host: str, kind: str, message: str, count: int, moment: Moment, done: Callable[[], None]
+        self,
+        host: str,
+        kind: str,
+        message: str,
+        count: int,
+        moment: Moment,
+        done: Callable[[], None],
+        *,
+        power_back_s: float = 0.0,
     ) -> bool:
         """SIGKILL to the process of that kind on that host at the `count`-th message of a kind that passes it
         from now on: `received`, before it is handled; `sent`, before it leaves; `replied`, when the answer to
-        one of them is made and before it leaves, which is after its effects were committed."""
+        one of them is made and before it leaves, which is after its effects were committed. `power_back_s`
+        above 0: the whole host loses its power, and has it again so long after."""
         wait = _Wait(host, kind, message, count, moment)
 
         def hook(seen: Seen) -> None:
             if wait.over(seen):
                 self._cluster.unwatch(hook)
-                seen.process.kill()
+                if power_back_s > 0:
+                    self.kill_host(host)
+                    self._cluster.loop.call_later(power_back_s, lambda: self.start_host(host))
+                else:
+                    seen.process.kill()
                 done()
 
         self._cluster.watch(hook)

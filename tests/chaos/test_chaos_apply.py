@@ -81,10 +81,18 @@ class FakeCluster:
         return self._do(f"in commit {host}/{kind} {torn}", host)
 
     def kill_on_message(
-        self, host: str, kind: str, message: str, count: int, moment: Moment, done: Callable[[], None]
+        self,
+        host: str,
+        kind: str,
+        message: str,
+        count: int,
+        moment: Moment,
+        done: Callable[[], None],
+        *,
+        power_back_s: float,
     ) -> bool:
         self.waiting.append(done)
-        return self._do(f"on {moment} {message} {count} {host}/{kind}", host)
+        return self._do(f"on {moment} {message} {count} {host}/{kind} {power_back_s:g}", host)
 
     def freeze(self, host: str, kind: str) -> bool:
         return self._do(f"stop {host}/{kind}", host)

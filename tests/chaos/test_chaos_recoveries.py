@@ -2,6 +2,7 @@
 
 from actors.cluster.messages import NodeSeen
 from actors.cluster.state_manager import Rewound
+from actors.rollout.events import InstanceJoined
 from actors.rollout.messages import Dispatch, TakeGroups, Work
 from chaos.coverage import PATHS
 from chaos.invariants.facts import Committed, Said
@@ -60,6 +61,9 @@ def test_messages_and_commits_tell_of_moves_resumes_and_rewinds() -> None:
         found.said(said(TakeGroups(batch="step-3", taker=taker, have=[], min_groups=1, wait_s=1.0)))
     found.said(said(NodeSeen(node="spot-1", role="preemptible", event="drained"), "out"))
     found.committed(Committed(1.0, "reserved-1", "training/state", 1, (Rewound(step=2),)))
+    for incarnation in (7, 8, 7):
+        joined = InstanceJoined(instance="spot-1/engine", incarnation=incarnation)
+        found.committed(Committed(1.0, "head", "rollout/manager", 1, (joined,)))
     found.gave_up()
     found.disks({"tail repaired": 2, "something else": 9})
     assert found.counts() == {
@@ -69,6 +73,7 @@ def test_messages_and_commits_tell_of_moves_resumes_and_rewinds() -> None:
         "restarts.gave_up": 1,
         "steps.resumed": 1,
         "steps.rewound": 1,
+        "workers.registered_again": 1,
     }
 
 
