@@ -1,5 +1,5 @@
 # make run    the quickstart: GRPO on machines that vanish, about five minutes
-# make test   lint, types and every test
+# make test   lint, types, every test, and the ci campaign: 300 simulated jobs under faults, with its report
 # make fuzz   every decoder under atheris for SECONDS (60); finds go to tests/corpus
 # make chaos  ten minutes of faults on real processes in network namespaces (root), shown as they happen
 # All make .venv first, once; nothing else on the machine is touched.
@@ -13,10 +13,12 @@ BIN      := .venv/bin
 run: setup
 	$(BIN)/rlctl run configs/quickstart.toml
 
-# two at a time; then, one after the other, those that need the machine for themselves
+# Two at a time; then, one after the other, those that need the machine for themselves; then 300 simulated jobs,
+# one a core: the report says what was broken, how the system recovered, and which promise did not hold.
 test: setup lint
 	$(BIN)/python -m pytest -m "not alone" -n 2 --dist worksteal
 	$(BIN)/python -m pytest -m alone
+	$(BIN)/rlctl sim run
 
 lint: setup
 	$(BIN)/ruff check .
