@@ -30,7 +30,8 @@ def replaced(earlier: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
     for part in ("samples", "notes", "versions"):
         merged[part] = {**earlier[part], **later[part]}
     dated = {"rows": sorted(later["samples"]), **{key: later[key] for key in ("began", "machine")}}
-    merged["again"] = [*earlier.get("again", []), dated]
+    before = [again for again in earlier.get("again", []) if not set(again["rows"]) <= set(dated["rows"])]
+    merged["again"] = [*before, dated]
     return merged
 
 

@@ -88,6 +88,9 @@ def test_rows_that_are_measured_again_replace_the_old_ones_and_are_dated() -> No
         "monday",
         [{"rows": ["tell"], "began": "friday", "machine": {}}],
     )
+    assert replaced(merged, {**later, "began": "sunday"})["again"] == [
+        {"rows": ["tell"], "began": "sunday", "machine": {}}
+    ]
     with pytest.raises(ValueError, match="rounds"):
         replaced(earlier, {**later, "rounds": 1})
 

@@ -74,7 +74,7 @@ class Loopback:
     """Opens wires of one process."""
 
     def __init__(self) -> None:
-        self.network = LoopbackNetwork(grace_s=0.4, connect_deadline_s=0.6)
+        self.network = LoopbackNetwork(grace_s=0.8, connect_deadline_s=1.2)
         self.wires: list[Wire] = []
 
     def open(self, name: str) -> Wire:
@@ -114,7 +114,7 @@ class Plain:
         endpoint = self.address(name).endpoint
         for _ in range(200):  # the socket that was closed last leaves its port a moment later
             try:
-                wire = ZmqWire(name, 1, endpoint, self.keys, grace_s=0.4, connect_deadline_s=0.6)
+                wire = ZmqWire(name, 1, endpoint, self.keys, grace_s=0.8, connect_deadline_s=1.2)
             except CannotListen:
                 time.sleep(0.005)
             else:

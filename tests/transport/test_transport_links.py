@@ -19,7 +19,7 @@ from transport.refusal import BadField
 from transport.session import PROMPT_MESSAGES, START_LIMIT
 from transport.wire import Link, Peer, Route, Sent
 
-LIMITS = LinkLimits(ack_delay_s=0.05, answer_ack_s=0.1, probe_s=0.1, answer_s=1.0)
+LIMITS = LinkLimits(ack_delay_s=0.05, answer_ack_s=0.1, probe_s=0.1, answer_s=2.0)
 
 
 class Process:
