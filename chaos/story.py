@@ -14,8 +14,10 @@ from chaos.invariants.facts import (
     Fact,
     Failed,
     FramesAcknowledged,
+    HandedUp,
     LateWait,
     Measured,
+    PutOnRecord,
     Said,
     ServedImage,
 )
@@ -41,6 +43,16 @@ def line_of(fact: Fact) -> str:
             what = f"{fact.host:<18} {rows} of {fact.stream}#{fact.incarnation}: {kinds}"
         case FramesAcknowledged():
             what = f"{'':<18} frames of {fact.stream}#{fact.incarnation} up to {fact.seq} are acknowledged"
+        case HandedUp():
+            came = f"{fact.first} to {fact.first + fact.count - 1}" if fact.count > 1 else str(fact.first)
+            handed = ", ".join(map(str, fact.numbers)) or "nothing"
+            which = (
+                "all" if list(fact.numbers) == list(range(fact.first, fact.first + fact.count)) else handed
+            )
+            what = f"{'':<18} message {came} of {fact.link} (session {fact.session[0]}) handed up: {which}"
+        case PutOnRecord():
+            newest = f"the newest is of step {fact.newest}" if fact.newest >= 0 else "there is none"
+            what = f"{fact.host:<18} wants step {fact.step} on record; of the whole states here {newest}"
         case ServedImage():
             digest = fact.digest.hex()[:12]
             what = f"{fact.host:<18} has weights of version {fact.version}, digest {digest}"

@@ -7,9 +7,21 @@ import pytest
 
 from actors.rollout.messages import Dispatch, RegisterInstance, Work
 from chaos.faults import KillProcess
+from chaos.invariants import facts
 from chaos.invariants.catalogue import Jury
 from chaos.invariants.check import Check, Found
-from chaos.invariants.facts import Committed, Fact, FramesAcknowledged, LateWait, Measured, Said, ServedImage
+from chaos.invariants.facts import (
+    Committed,
+    Fact,
+    Failed,
+    FramesAcknowledged,
+    HandedUp,
+    LateWait,
+    Measured,
+    PutOnRecord,
+    Said,
+    ServedImage,
+)
 from chaos.invariants.shadow import Shadow
 from chaos.plan import load
 from chaos.replay import replay
@@ -34,22 +46,41 @@ def test_a_message_tells_who_and_what_and_its_long_fields_only_by_their_size() -
     assert fields(Done()) == ""
 
 
-@pytest.mark.parametrize(
-    ("fact", "says"),
-    [
-        (Committed(1.0, "head", "rollout/manager", 5, (Done(),)), "commit of rollout/manager#5: Done"),
-        (Committed(1.0, "head", "registry", 5, (), snapshot=True), "snapshot of registry#5"),
-        (FramesAcknowledged(1.0, "spot-1/engine", 8, 21), "frames of spot-1/engine#8 up to 21"),
-        (ServedImage(1.0, "spot-1", 3, b"r", b"\xab" * 16, None), "version 3, digest abababababab"),
-        (LateWait(1.0, "head/rollout", "m", "an answer", "x", 4.25), "waits for an answer on x, late 4.2 s"),
-        (Measured(1.0, "head/rollout", "mailbox of m", 9, 8), "mailbox of m: 9 of 8"),
-    ],
-)
+FACTS: list[tuple[Fact, str]] = [
+    (Said(1.0, "head/agent", "in", "ask", "a", "b", Done()), "ask   a <- b: Done"),
+    (Committed(1.0, "head", "rollout/manager", 5, (Done(),)), "commit of rollout/manager#5: Done"),
+    (Committed(1.0, "head", "registry", 5, (), snapshot=True), "snapshot of registry#5"),
+    (FramesAcknowledged(1.0, "spot-1/engine", 8, 21), "frames of spot-1/engine#8 up to 21"),
+    (HandedUp(1.0, "tcp://a", (7, 1, 2), 4, 1, (4,)), "message 4 of tcp://a (session 7) handed up: all"),
+    (
+        HandedUp(1.0, "tcp://a", (7, 1, 2), 4, 3, (5, 6)),
+        "message 4 to 6 of tcp://a (session 7) handed up: 5, 6",
+    ),
+    (
+        PutOnRecord(1.0, "reserved-1", 3, 2),
+        "wants step 3 on record; of the whole states here the newest is of step 2",
+    ),
+    (PutOnRecord(1.0, "reserved-1", 3, -1), "of the whole states here there is none"),
+    (ServedImage(1.0, "spot-1", 3, b"r", b"\xab" * 16, None), "version 3, digest abababababab"),
+    (LateWait(1.0, "head/rollout", "m", "an answer", "x", 4.25), "waits for an answer on x, late 4.2 s"),
+    (Measured(1.0, "head/rollout", "mailbox of m", 9, 8), "mailbox of m: 9 of 8"),
+    (Failed(1.0, "head/rollout", "a defect"), "failed: a defect"),
+]
+
+
+@pytest.mark.parametrize(("fact", "says"), FACTS)
 def test_every_kind_of_fact_has_a_line_of_its_own(fact: Fact, says: str) -> None:
     line = line_of(fact)
     assert line.startswith("    1.000000 ")
     assert says in line
     assert "\n" not in line
+
+
+def test_no_kind_of_fact_is_left_out() -> None:
+    kinds = {
+        kind.__name__ for kind in vars(facts).values() if isinstance(kind, type) and issubclass(kind, Fact)
+    }
+    assert {type(fact).__name__ for fact, _ in FACTS} == kinds - {"Fact"}
 
 
 def test_faults_and_violations_stand_out() -> None:
