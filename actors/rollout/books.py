@@ -101,8 +101,8 @@ def ledger_of(batch: Batch) -> BatchLedger:
         requests=tuple(
             RequestLedger(
                 request=log.id,
-                count=len(log.tokens),
-                crc=zlib.crc32(log.tokens.tobytes()),
+                count=len(log),
+                crc=zlib.crc32(log.tokens_bytes()),
                 spans=tuple(log.spans),
                 score=log.score if log.score is not None else 0.0,
                 status=log.status,

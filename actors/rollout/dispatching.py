@@ -147,7 +147,7 @@ def _work(ticket: int, log: RequestLog) -> Work:
     return Work(
         ticket=ticket,
         prompt=log.prompt.tobytes(),
-        prefix=log.tokens.tobytes(),
+        prefix=log.tokens_bytes(),
         seed=log.seed,
         max_new_tokens=log.max_new_tokens,
         temperature=log.temperature,

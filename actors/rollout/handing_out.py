@@ -68,8 +68,8 @@ def _group_out(batch: Batch, group: int) -> GroupOut:
         samples=tuple(
             SampleOut(
                 request=log.id,
-                tokens=log.tokens.tobytes(),
-                logprobs=log.logprobs.tobytes(),
+                tokens=log.tokens_bytes(),
+                logprobs=log.logprobs_bytes(),
                 score=log.score if log.score is not None else 0.0,
                 spans=tuple(log.spans),
             )

@@ -48,7 +48,7 @@ class Scoring:
 
     async def _score(self, log: RequestLog) -> None:
         prompt = self._books.state.log.batches[log.batch].submitted.prompts[log.group]
-        ask = Score(request=log.id, split=prompt.split, index=prompt.index, tokens=log.tokens.tobytes())
+        ask = Score(request=log.id, split=prompt.split, index=prompt.index, tokens=log.tokens_bytes())
         deadline_s = self._limits.deadline_s * (self._limits.attempts + 1)
         async with self._ctx.wait("a verdict", on=REWARD, deadline_s=2 * deadline_s, go_on=True):
             await self._ask_until_scored(log, ask, deadline_s)

@@ -4,8 +4,6 @@ Owns the conversion between the live values and their records, both ways, and no
 and little-endian, as on the wire and as on every host that Gleaner runs on.
 """
 
-from array import array
-
 from actors.rollout.events import BatchRecord, RequestRecord, StreamRecord
 from actors.rollout.tickets import Stream
 from actors.rollout.token_log import Batch, RequestLog, RequestState, TokenLog
@@ -27,8 +25,8 @@ def _record_request(log: RequestLog) -> RequestRecord:
         sample=log.sample,
         state=log.state.value,
         attempts=log.attempts,
-        tokens=log.tokens.tobytes(),
-        logprobs=log.logprobs.tobytes(),
+        tokens=log.tokens_bytes(),
+        logprobs=log.logprobs_bytes(),
         spans=tuple(log.spans),
         score=log.score,
         status=log.status,
@@ -42,8 +40,7 @@ def restore_batch(log: TokenLog, record: BatchRecord) -> None:
     for kept in record.requests:
         request = batch.groups[kept.group][kept.sample]
         request.attempts = kept.attempts
-        request.tokens, request.logprobs = array("I", kept.tokens), array("f", kept.logprobs)
-        request.spans = list(kept.spans)
+        request.restore(kept.tokens, kept.logprobs, kept.spans)
         request.score, request.status = kept.score, kept.status
         log.move(request, RequestState(kept.state))
 

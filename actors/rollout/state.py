@@ -115,7 +115,7 @@ class RolloutState:
     @property
     def tokens_lost(self) -> int:
         """Collected tokens that stand nowhere. Always 0, or there is a bug."""
-        standing = sum([len(log.tokens) for log in self.log.requests.values()])
+        standing = sum([len(log) for log in self.log.requests.values()])
         return self.counters.tokens_collected - self.counters.tokens_released - standing
 
     def snapshot(self) -> RolloutSnapshot:
@@ -158,7 +158,7 @@ class RolloutState:
             changes.refused.append("unknown_batch")
             return
         closed = {log.id: log for log in self.log.close(event.batch).requests()}
-        self.counters.tokens_released += sum(len(log.tokens) for log in closed.values())
+        self.counters.tokens_released += sum(len(log) for log in closed.values())
         for name, stream in self.streams.items():
             for number, ticket in list(stream.tickets.items()):
                 if ticket.request in closed:
@@ -224,7 +224,7 @@ class RolloutState:
         for row in zip(*columns, strict=True):
             number, token, logprob, flags = row
             log = flowing.get(number)
-            if flags or log is None or len(log.tokens) + 1 >= log.max_new_tokens:
+            if flags or log is None or len(log) + 1 >= log.max_new_tokens:
                 self._row(event, stream, row, changes)
             else:
                 log.go_on(token, logprob)

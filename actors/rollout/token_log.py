@@ -28,7 +28,7 @@ class RequestState(enum.StrEnum):
 
 @dataclass(slots=True)
 class RequestLog:
-    """One request from prompt to score. `tokens` (u32) are the generated ones, `logprobs` (f32) theirs."""
+    """One request from prompt to score. Its length is the number of tokens generated for it."""
 
     id: str
     batch: str
@@ -41,13 +41,35 @@ class RequestLog:
     version: int
     state: RequestState = RequestState.QUEUED
     attempts: int = 0
-    tokens: "array[int]" = field(default_factory=lambda: array("I"))
-    logprobs: "array[float]" = field(default_factory=lambda: array("f"))
     score: float | None = None
     status: str = ""
+    _tokens: "array[int]" = field(default_factory=lambda: array("I"))
+    _logprobs: "array[float]" = field(default_factory=lambda: array("f"))
     _spans: list[Span] = field(default_factory=list)  # the count of the newest is `_count`
     _attempt: int = -1  # of the newest span
     _count: int = 0  # its tokens, here because it grows with each of them
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def __bool__(self) -> bool:
+        """A request without tokens is one all the same."""
+        return True
+
+    def tokens_bytes(self) -> bytes:
+        """The generated tokens, u32, raw, little-endian."""
+        return self._tokens.tobytes()
+
+    def logprobs_bytes(self) -> bytes:
+        """Their log-probs (natural logarithm), f32, raw, little-endian."""
+        return self._logprobs.tobytes()
+
+    def restore(self, tokens: bytes, logprobs: bytes, spans: Iterable[Span]) -> None:
+        """Have exactly these, as they were read from the log at rest."""
+        self._tokens, self._logprobs = array("I", tokens), array("f", logprobs)
+        self._spans = list(spans)
+        if self._spans:
+            self._attempt, self._count = self._spans[-1].attempt, self._spans[-1].count
 
     @property
     def spans(self) -> list[Span]:
@@ -55,12 +77,6 @@ class RequestLog:
         if not self._spans:
             return []
         return [*self._spans[:-1], msgspec.structs.replace(self._spans[-1], count=self._count)]
-
-    @spans.setter
-    def spans(self, spans: Iterable[Span]) -> None:
-        self._spans = list(spans)
-        if self._spans:
-            self._attempt, self._count = self._spans[-1].attempt, self._spans[-1].count
 
     def append(self, token: int, logprob: float, instance: str, incarnation: int) -> None:
         """Add one token of the current attempt."""
@@ -71,8 +87,8 @@ class RequestLog:
     def go_on(self, token: int, logprob: float) -> None:
         """Add one token of the attempt that made the newest one."""
         self._count += 1
-        self.tokens.append(token)
-        self.logprobs.append(logprob)
+        self._tokens.append(token)
+        self._logprobs.append(logprob)
 
     def _begin_span(self, instance: str, incarnation: int) -> None:
         self._spans = self.spans
@@ -82,7 +98,7 @@ class RequestLog:
                 instance=instance,
                 incarnation=incarnation,
                 version=self.version,
-                start=len(self.tokens),
+                start=len(self),
                 count=0,
             )
         )
@@ -91,7 +107,7 @@ class RequestLog:
     @property
     def full(self) -> bool:
         """No token may follow."""
-        return len(self.tokens) >= self.max_new_tokens
+        return len(self) >= self.max_new_tokens
 
     def faults(self) -> Iterator[str]:
         """What is wrong with this log; nothing, unless there is a bug."""
@@ -106,11 +122,11 @@ class RequestLog:
             if span.version != self.version:
                 yield f"{self.id}: span under version {span.version}, the batch has {self.version}"
             position, attempt = span.start + span.count, span.attempt
-        if not position == len(self.tokens) == len(self.logprobs):
-            sizes = f"{len(self.tokens)} tokens, {len(self.logprobs)} log-probs"
+        if not position == len(self._tokens) == len(self._logprobs):
+            sizes = f"{len(self._tokens)} tokens, {len(self._logprobs)} log-probs"
             yield f"{self.id}: spans cover {position} of {sizes}"
-        if len(self.tokens) > self.max_new_tokens:
-            yield f"{self.id}: {len(self.tokens)} tokens, at most {self.max_new_tokens} were asked for"
+        if len(self) > self.max_new_tokens:
+            yield f"{self.id}: {len(self)} tokens, at most {self.max_new_tokens} were asked for"
         if self.score is not None and self.state is not RequestState.FINISHED:
             yield f"{self.id}: scored while {self.state}"
 
@@ -205,7 +221,7 @@ class TokenLog:
         """
         requests = self.requests
         order = [
-            (-len(log.tokens), log.attempts == 0, log.group, log.sample, log.id)
+            (-len(log), log.attempts == 0, log.group, log.sample, log.id)
             for log in map(requests.__getitem__, self._queued)
             if version is None or log.version == version
         ]

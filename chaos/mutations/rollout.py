@@ -22,8 +22,8 @@ ROLLOUT: tuple[Mutation, ...] = (
         (
             Edit(
                 "actors.rollout.dispatching",
-                "prefix=log.tokens.tobytes(),",
-                "prefix=log.tokens[:-1].tobytes(),",
+                "prefix=log.tokens_bytes(),",
+                "prefix=log.tokens_bytes()[:-4],",
             ),
         ),
         ("I1", "I2"),
@@ -31,7 +31,7 @@ ROLLOUT: tuple[Mutation, ...] = (
     Mutation(
         "a dispatch without its prefix",
         "what was collected is not generated again",
-        (Edit("actors.rollout.dispatching", "prefix=log.tokens.tobytes(),", 'prefix=b"",'),),
+        (Edit("actors.rollout.dispatching", "prefix=log.tokens_bytes(),", 'prefix=b"",'),),
         ("I1", "I2"),
     ),
     Mutation(

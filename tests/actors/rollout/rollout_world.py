@@ -22,6 +22,7 @@ from actors.rollout.events import (
 )
 from actors.rollout.state import RolloutState
 from actors.rollout.tickets import ABORTED, FINISHED, FIRST, NO_TOKEN
+from actors.rollout.token_log import RequestLog
 from supervisor import Message
 
 MAX_NEW = 6
@@ -33,6 +34,14 @@ def true_token(request: str, position: int) -> int:
 
 def true_length(request: str) -> int:
     return 1 + zlib.crc32(request.encode()) % MAX_NEW
+
+
+def tokens_of(log: RequestLog) -> list[int]:
+    return memoryview(log.tokens_bytes()).cast("I").tolist()
+
+
+def logprobs_of(log: RequestLog) -> list[float]:
+    return memoryview(log.logprobs_bytes()).cast("f").tolist()
 
 
 def submission(batch: str = "step-1", version: int = 1, groups: int = 2, samples: int = 2) -> BatchSubmitted:
@@ -127,7 +136,7 @@ class World:
         chosen = queued[: self.rng.randint(1, 3)]
         first = self.state.streams.next_ticket(engine.name, engine.incarnation)
         for ticket, log in enumerate(chosen, first):
-            engine.tickets[ticket] = (log.id, len(log.tokens), True)
+            engine.tickets[ticket] = (log.id, len(log), True)
         self.apply(
             Dispatched(
                 instance=engine.name,

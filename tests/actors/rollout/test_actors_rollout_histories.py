@@ -5,7 +5,7 @@ import random
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rollout_world import World, true_length, true_token
+from rollout_world import World, logprobs_of, tokens_of, true_length, true_token
 
 from actors.rollout.events import BatchReleased
 from actors.rollout.state import RolloutState
@@ -34,8 +34,8 @@ def test_every_log_is_a_prefix_of_what_its_request_alone_would_have_generated(
 ) -> None:
     world = lived(history)
     for log in world.state.log.requests.values():
-        assert list(log.tokens) == [true_token(log.id, position) for position in range(len(log.tokens))]
-        assert list(log.logprobs) == [-0.5 * position for position in range(len(log.tokens))]
+        assert tokens_of(log) == [true_token(log.id, position) for position in range(len(log))]
+        assert logprobs_of(log) == [-0.5 * position for position in range(len(log))]
     assert world.state.tokens_lost == 0
 
 
@@ -45,8 +45,8 @@ def test_every_history_ends_with_each_group_handed_out_once(history: tuple[int, 
     world = lived(history)
     world.finish()
     for log in world.state.log.requests.values():
-        assert len(log.tokens) == true_length(log.id)
-        assert sum(span.count for span in log.spans) == len(log.tokens)
+        assert len(log) == true_length(log.id)
+        assert sum(span.count for span in log.spans) == len(log)
     assert sorted(group for taker, group in world.handed if taker == world.taker) == [0, 1]
     collected = sum(true_length(log) for log in world.state.log.requests)
     assert world.state.counters.tokens_collected == collected

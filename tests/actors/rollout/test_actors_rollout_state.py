@@ -4,7 +4,7 @@ import math
 from array import array
 
 import pytest
-from rollout_world import MAX_NEW, frame, submission
+from rollout_world import MAX_NEW, frame, logprobs_of, submission, tokens_of
 
 from actors.rollout import tickets as ticket_table
 from actors.rollout.events import (
@@ -58,7 +58,7 @@ def test_rows_extend_the_log_of_their_ticket(state: RolloutState) -> None:
     assert changes.started == [("spot", 4)]
     changes = state.apply(frame("spot", 4, 2, [(1, 71, -0.5, FINISHED)]))
     log = state.log.requests[ONE]
-    assert (list(log.tokens), list(log.logprobs)) == ([70, 71], [-0.25, -0.5])
+    assert (tokens_of(log), logprobs_of(log)) == ([70, 71], [-0.25, -0.5])
     assert log.state is RequestState.FINISHED
     assert changes.finished == [ONE]
     assert [(ended.ticket, ended.was_executing) for ended in changes.ended] == [(1, True)]
@@ -73,7 +73,7 @@ def test_a_request_of_a_dead_instance_continues_from_its_last_token(state: Rollo
     dispatch(state, "other", 9, 1, ONE)
     state.apply(frame("other", 9, 1, [(1, 71, 0.0, FIRST | FINISHED)]))
     log = state.log.requests[ONE]
-    assert list(log.tokens) == [70, 71]
+    assert tokens_of(log) == [70, 71]
     assert [(span.attempt, span.instance, span.start, span.count) for span in log.spans] == [
         (1, "spot", 0, 1),
         (2, "other", 1, 1),
@@ -87,7 +87,7 @@ def test_rows_of_a_revoked_ticket_are_counted_as_generated_twice_and_dropped(sta
     state.apply(TicketsRevoked(instance="spot", incarnation=4, tickets=(1,)))
     dispatch(state, "spot", 4, 2, ONE)
     state.apply(frame("spot", 4, 2, [(1, 71, 0.0, 0), (2, 71, 0.0, FIRST)]))
-    assert list(state.log.requests[ONE].tokens) == [70, 71]
+    assert tokens_of(state.log.requests[ONE]) == [70, 71]
     assert state.counters.tokens_generated_twice == 1
     state.apply(frame("spot", 4, 3, [(1, 0, 0.0, ABORTED | NO_TOKEN)]))
     assert list(state.streams["spot"].tickets) == [2]
@@ -98,7 +98,7 @@ def test_an_aborted_ticket_hands_its_request_over_with_its_tokens(state: Rollout
     changes = state.apply(frame("spot", 4, 2, [(1, 0, 0.0, ABORTED | NO_TOKEN)]))
     assert changes.queued == [ONE]
     assert [ended.was_executing for ended in changes.ended] == [True]
-    assert list(state.log.requests[ONE].tokens) == [70]
+    assert tokens_of(state.log.requests[ONE]) == [70]
 
 
 def test_an_abort_before_decoding_began_was_never_executing(state: RolloutState) -> None:
@@ -111,7 +111,7 @@ def test_a_row_under_another_version_is_refused_and_its_request_waits_again(stat
     changes = state.apply(frame("spot", 4, 1, [(1, 70, 0.0, FIRST)], version=2))
     assert changes.refused == ["wrong_version"]
     assert changes.queued == [ONE]
-    assert not state.log.requests[ONE].tokens
+    assert not len(state.log.requests[ONE])
     assert state.refused["wrong_version"] == 1
     assert state.check() == []
 
@@ -138,7 +138,7 @@ def test_duplicate_and_early_frames_are_dropped(state: RolloutState) -> None:
     assert state.apply(frame("spot", 4, 2, [(1, 71, 0.0, 0)])).refused == ["gap"]
     assert state.apply(first).refused == []
     assert state.apply(first).refused == ["duplicate"]
-    assert list(state.log.requests[ONE].tokens) == [70]
+    assert tokens_of(state.log.requests[ONE]) == [70]
     assert state.streams.have("spot", 4) == 1
 
 
@@ -147,7 +147,7 @@ def test_an_older_incarnation_changes_nothing(state: RolloutState) -> None:
     assert state.log.requests[ONE].state is RequestState.QUEUED
     changes = state.apply(frame("spot", 4, 1, [(1, 70, 0.0, FIRST)]))
     assert changes.refused == ["fenced"]
-    assert not state.log.requests[ONE].tokens
+    assert not len(state.log.requests[ONE])
     assert state.counters.tokens_generated_twice == 1
     assert state.apply(InstanceJoined(instance="spot", incarnation=4)).refused == ["fenced"]
     assert state.apply(InstanceGone(instance="spot", incarnation=4, cause="late")).refused == ["fenced"]
@@ -173,7 +173,7 @@ def test_a_request_that_is_full_is_finished_without_being_told(state: RolloutSta
     for seq in range(1, MAX_NEW + 1):
         changes = state.apply(frame("spot", 4, seq, [(1, seq, 0.0, 0)]))
     assert changes.finished == [ONE]
-    assert len(state.log.requests[ONE].tokens) == MAX_NEW
+    assert len(state.log.requests[ONE]) == MAX_NEW
 
 
 def test_a_frame_whose_columns_do_not_fit_costs_the_incarnation_and_no_token(state: RolloutState) -> None:
@@ -185,7 +185,7 @@ def test_a_frame_whose_columns_do_not_fit_costs_the_incarnation_and_no_token(sta
     assert changes.refused == ["malformed"]
     assert changes.queued == [ONE]
     assert state.streams.have("spot", 4) is None
-    assert list(state.log.requests[ONE].tokens) == [70]
+    assert tokens_of(state.log.requests[ONE]) == [70]
 
 
 def test_a_group_is_complete_when_all_of_its_samples_are_scored(state: RolloutState) -> None:
@@ -313,18 +313,18 @@ def test_an_event_of_another_kind_is_refused_not_raised() -> None:
 def test_log_probs_keep_their_bits(state: RolloutState) -> None:
     state.apply(frame("spot", 4, 1, [(1, 2**32 - 1, -math.pi, FIRST)]))
     log = state.log.requests[ONE]
-    assert log.logprobs == array("f", [-math.pi])
-    assert log.tokens == array("I", [2**32 - 1])
+    assert log.logprobs_bytes() == array("f", [-math.pi]).tobytes()
+    assert tokens_of(log) == [2**32 - 1]
 
 
 def test_check_names_what_is_broken(state: RolloutState) -> None:
     state.apply(frame("spot", 4, 1, [(1, 70, 0.0, FIRST)]))
     log = state.log.requests[ONE]
     assert state.check() == []
-    log.tokens.append(71)
+    log.restore(array("I", [70, 71]).tobytes(), bytes(8), log.spans)
     assert any("spans cover 1 of 2 tokens" in fault for fault in state.check())
     assert any("stand nowhere" in fault for fault in state.check())
-    log.tokens.pop()
+    log.restore(array("I", [70]).tobytes(), bytes(4), log.spans)
     log.state = RequestState.FINISHED
     assert any("is elsewhere" in fault for fault in state.check())
     log.state = RequestState.QUEUED
