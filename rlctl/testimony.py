@@ -13,7 +13,7 @@ from actors.cluster.state_manager import Rewound
 from actors.rollout.books import BatchWeights, ManagerSnapshot, ledger_of
 from actors.rollout.messages import BatchLedger
 from actors.rollout.state import RolloutState
-from actors.training.controller import StepFinished
+from actors.training.job_journal import StepFinished
 from configs.schema import Config
 from rlctl.audit import CheckpointSeen, Evidence
 from supervisor.journal_file import StreamContent

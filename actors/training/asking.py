@@ -7,9 +7,12 @@ for a job in the middle of a step it means later, with ever longer pauses in whi
 import asyncio
 from typing import TypeVar
 
-from supervisor import Context, Deadline, Message, Overloaded
+from supervisor import Context, Deadline, Message, Overloaded, Suspended
 
 R = TypeVar("R", bound=Message)
+
+ASK_DEADLINE_S = 60.0  # control asks: far above any restart of the one that answers
+SUSPENDED_S = 3600.0  # for an operator to make space on a full disk; then the job fails, and can be resumed
 
 FIRST_PAUSE_S = 0.1  # a mailbox of a thousand messages is emptied in about that time
 LONGEST_PAUSE_S = 5.0
@@ -35,3 +38,32 @@ async def ask_patiently(
         async with ctx.wait("room in a mailbox", on=to, deadline_s=2 * LONGEST_PAUSE_S, go_on=True):
             await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+
+class Asking:
+    """The asks of a job. `waits_for`: who takes nothing for now, and why; "" for nobody."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self.waits_for = ""
+
+    async def ask(self, to: str, message: Message, expect: type[R], deadline_s: float = ASK_DEADLINE_S) -> R:
+        """Ask; whoever takes nothing for now, because a disk is full, say, or too much waits already, is
+        waited for and named.
+
+        Raises: what `ctx.ask` raises; `Suspended` and `Overloaded` after `SUSPENDED_S`.
+        """
+        until = Deadline.after(SUSPENDED_S, self._ctx.now())
+        while True:
+            try:
+                reply = await ask_patiently(
+                    self._ctx, to, message, expect=expect, deadline_s=deadline_s, patience_s=SUSPENDED_S
+                )
+            except Suspended as problem:
+                if until.passed(self._ctx.now()):
+                    raise
+                self._ctx.log.warning("the job waits: %s", problem)
+                self.waits_for = str(problem)
+            else:
+                self.waits_for = ""
+                return reply

@@ -5,7 +5,7 @@ Owns what is seen of time and of size. The limits are stated in production code;
 
 from collections.abc import Iterable
 
-from actors.training.controller import StepFinished
+from actors.training.job_journal import StepFinished
 from chaos.invariants.check import Check
 from chaos.invariants.facts import Committed, Ending, Fact, Failed, LateWait, Measured
 from rlctl.audit import Evidence

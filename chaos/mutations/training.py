@@ -76,7 +76,7 @@ TRAINING: tuple[Mutation, ...] = (
         "whoever waits for news asks again: the news itself may be lost",
         (
             Edit(
-                "actors.training.controller",
+                "actors.training.loop",
                 "                await wait.look(self._step_done, STEP_POLL_S)",
                 "                await wait.look(self._step_done)",
             ),

@@ -32,7 +32,7 @@ from actors.rollout.messages import (
     Weights,
     Work,
 )
-from actors.training.controller import StepFinished
+from actors.training.job_journal import StepFinished
 from actors.weights.messages import Published
 from chaos.invariants.catalogue import CHECKS, Jury, explanation, jury_of
 from chaos.invariants.check import Found

@@ -23,7 +23,7 @@ from actors.rollout.events import (
 )
 from actors.rollout.messages import BatchLedger
 from actors.rollout.state import RolloutState
-from actors.training.controller import StepFinished
+from actors.training.job_journal import StepFinished
 from configs.load import load
 from configs.schema import Config
 from rlctl.audit import audit

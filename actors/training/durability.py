@@ -1,0 +1,53 @@
+"""Durability: how far the loop may run ahead of the disk, and when the samples of a step may be forgotten.
+
+Owns the newest step that is known to be in a checkpoint.
+"""
+
+import asyncio
+
+from actors.cluster.messages import LatestState, StateIs
+from actors.rollout.messages import ReleaseBatch
+from actors.training.asking import Asking
+from actors.training.job_journal import Standing
+from supervisor import Context, Done
+
+STATE = "training/state"
+MANAGER = "rollout/manager"
+MAX_UNDURABLE = 4  # steps ahead of the newest durable checkpoint; then the loop waits for the disk
+DISK_LATE_S = 120.0  # a checkpoint that takes longer is worth a line, again each time
+LOOK_S = 2.0  # the StateManager tells what is durable; this is for when that was lost
+
+
+class Durability:
+    """See the module."""
+
+    def __init__(self, ctx: Context, asking: Asking, standing: Standing) -> None:
+        self._ctx, self._asking, self._standing = ctx, asking, standing
+        self.step = 0
+        self._saved = asyncio.Event()
+
+    def saved(self, step: int) -> None:
+        """A checkpoint of this step is on the disk."""
+        self.step = max(self.step, step)
+        self._saved.set()
+
+    async def release(self) -> None:
+        """Forget batches whose step is recorded here and in a checkpoint before the newest: a damaged newest
+        one costs a step, and that is done again from the samples of its batch."""
+        state = await self._asking.ask(STATE, LatestState(), StateIs)
+        self.step = max(self.step, state.durable_step)
+        last = min(state.kept_step, self._standing.finished)
+        for step in range(max(1, last - 2 * MAX_UNDURABLE), last + 1):
+            await self._asking.ask(MANAGER, ReleaseBatch(batch=f"step-{step}"), Done)
+
+    async def until(self, step: int) -> None:
+        """Wait for the disk to have this step."""
+        if self.step >= step:
+            return
+        async with self._ctx.wait("a checkpoint", on=STATE, deadline_s=DISK_LATE_S, go_on=True) as wait:
+            while self.step < step:
+                self._saved.clear()
+                state = await self._asking.ask(STATE, LatestState(), StateIs)
+                self.step = max(self.step, state.durable_step)
+                if self.step < step:
+                    await wait.look(self._saved, LOOK_S)

@@ -1,0 +1,57 @@
+"""What the controller journals: where the job stands. Owns the shapes, and what a replay of them comes to."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+from supervisor import Message
+
+
+class EvalDone(Message, frozen=True):
+    """Journaled: a held-out evaluation is over."""
+
+    when: str
+
+
+class BeganIn(Message, frozen=True):
+    """Journaled: the run began, or was resumed, in this life of the head."""
+
+    boot: int
+
+
+class JobOver(Message, frozen=True):
+    """Journaled: every step is durable, both evaluations are done; nothing more is told to the history."""
+
+
+class StepFinished(Message, frozen=True):
+    """Journaled: this step is trained and in the history."""
+
+    step: int
+
+
+@dataclass(slots=True)
+class Standing:
+    """Where the job stands: the last step on record, the evaluations that are done, the life of the head in
+    which it began (None: in none yet), whether it is over."""
+
+    finished: int = 0
+    evals: set[str] = field(default_factory=set)
+    boot: int | None = None
+    over: bool = False
+
+
+async def standing_of(events: AsyncIterator[Message]) -> Standing:
+    """What these events come to, in their order."""
+    standing = Standing()
+    async for event in events:
+        match event:
+            case BeganIn():
+                standing.boot = event.boot
+            case StepFinished():
+                standing.finished = event.step
+            case EvalDone():
+                standing.evals.add(event.when)
+            case JobOver():
+                standing.over = True
+            case _:
+                pass
+    return standing

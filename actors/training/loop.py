@@ -1,0 +1,104 @@
+"""The loop of a job: a batch submitted, a step trained, the next one planned, until the last.
+
+Owns the order. Every part of it is idempotent: a controller that was killed begins the loop anew where its
+journal says that the job stands.
+"""
+
+import asyncio
+
+from actors.cluster.messages import StartTrace
+from actors.training.asking import Asking
+from actors.training.chronicle import Chronicle
+from actors.training.durability import MAX_UNDURABLE, Durability
+from actors.training.evaluation import Evaluation
+from actors.training.job_journal import Standing, StepFinished
+from actors.training.messages import StepResult, TrainerIs, TrainerStatus, TrainState, TrainStep
+from actors.training.planning import Planning
+from actors.training.submission import Submission
+from configs.schema import Config
+from supervisor import Context, Refused
+
+TRAINER = "training/trainer"
+PROVIDER = "cluster/provider"
+START_DEADLINE_S = 180.0  # until a trainer has joined, loaded and published; imports on a cold disk are slow
+STEP_POLL_S = 2.0  # the trainer tells when it is done; this is for when that was lost
+STEP_LATE_S = 600.0  # a step that takes longer is worth a line, again each time: small ones take seconds
+
+
+class JobLoop:
+    """See the module; `run` it to the end of the job, `step_done` when the trainer says so."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        asking: Asking,
+        config: Config,
+        standing: Standing,
+        durability: Durability,
+        chronicle: Chronicle,
+    ) -> None:
+        self._ctx, self._asking, self._config = ctx, asking, config
+        self._standing, self._durability, self._chronicle = standing, durability, chronicle
+        self._submission = Submission(asking, config)
+        self._planning = Planning(ctx, asking)
+        self._evaluation = Evaluation(ctx, asking, config, self._submission, standing, chronicle)
+        self._step_done = asyncio.Event()
+
+    def step_done(self) -> None:
+        """The trainer has something to show."""
+        self._step_done.set()
+
+    async def run(self) -> None:
+        """Every step, and an evaluation before the first and after the last one."""
+        trainer = await self._trainer()
+        await self._durability.release()
+        if trainer.step == 0 and self._standing.finished == 0 and "first" not in self._standing.evals:
+            await self._evaluation.run("first", trainer)
+        await self._ctx.tell(PROVIDER, StartTrace())
+        # A host copy that is lost with its host takes the trainer back to its last checkpoint, at any time.
+        while (step := min(self._standing.finished, trainer.step) + 1) <= self._config.job.steps:
+            await self._one_step(step, trainer)
+            trainer = await self._trainer()
+        if "last" not in self._standing.evals:
+            await self._evaluation.run("last", trainer)
+        await self._durability.until(self._config.job.steps)
+
+    async def _trainer(self) -> TrainerIs:
+        return await self._asking.ask(TRAINER, TrainerStatus(), TrainerIs, START_DEADLINE_S)
+
+    async def _one_step(self, step: int, trainer: TrainerIs) -> None:
+        begin_s = self._ctx.now()
+        batch = f"step-{step}"
+        plan = await self._planning.plan(step)
+        if trainer.step < step:
+            await self._submission.step(step, trainer)
+        result = await self._train(
+            TrainStep(step=step, batch=batch, groups=self._config.rollout.prompts, t_seed_s=plan.t_seed_s)
+        )
+        if result is None:
+            return  # the trainer went back: so does the loop
+        if step > self._standing.finished:
+            plan = await self._planning.next(step, batch, result, plan)
+            self._chronicle.step(result, plan, self._ctx.now() - begin_s, self._ctx.now())
+            await self._ctx.journal.append(StepFinished(step=step))
+            self._standing.finished = step
+        await self._durability.until(step - MAX_UNDURABLE)
+        await self._durability.release()
+
+    async def _train(self, order: TrainStep) -> StepResult | None:
+        """Ask until the step is done; a trainer that was restarted meanwhile begins it again. None: it came
+        back with an earlier state."""
+        async with self._ctx.wait("a trained step", on=TRAINER, deadline_s=STEP_LATE_S, go_on=True) as wait:
+            while True:
+                self._step_done.clear()
+                try:
+                    state = await self._asking.ask(TRAINER, order, TrainState)
+                except Refused:
+                    trainer = await self._asking.ask(TRAINER, TrainerStatus(), TrainerIs)
+                    if trainer.step < order.step - 1:
+                        self._ctx.log.warning("the trainer went back to step %d", trainer.step)
+                        return None
+                    raise
+                if state.result is not None:
+                    return state.result
+                await wait.look(self._step_done, STEP_POLL_S)
