@@ -8,7 +8,7 @@ PYTHON   ?= python3.11
 PIP_ARGS ?=
 BIN      := .venv/bin
 
-.PHONY: run test setup lint bench bench-peers fuzz chaos clean
+.PHONY: run test setup lint bench bench-peers reference fuzz chaos clean
 
 run: setup
 	$(BIN)/rlctl run configs/quickstart.toml
@@ -41,6 +41,14 @@ bench-peers: .bench/peers/.ready .bench/monarch/.ready
 	$(PYTHON) -m venv .bench/$*
 	.bench/$*/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -r $<
 	touch $@
+
+# what TRL's own losses say, for tests/trl: renewed with its pinned releases, in environments of their own (3 GB)
+reference: .bench/trl/.ready .bench/trl_ppo/.ready
+	.bench/trl/bin/python tests/trl/losses.py tests/trl/losses.json
+	.bench/trl_ppo/bin/python tests/trl/losses.py tests/trl/losses_ppo.json
+
+.bench/trl/.ready: tests/trl/requirements.txt
+.bench/trl_ppo/.ready: tests/trl/requirements_ppo.txt
 
 setup: .venv/.ready
 

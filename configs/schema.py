@@ -127,7 +127,17 @@ class Engine(Section, frozen=True, kw_only=True):
 
 
 class Training(Section, frozen=True, kw_only=True):
-    """GRPO and its optimizer (AdamW)."""
+    """The loss and its optimizer (AdamW)."""
+
+    loss: Literal["grpo", "dapo", "gspo", "ppo"] = "dapo"
+    """Clipped surrogate. `dapo`: every token counts as much, so long answers are not favoured; `grpo`: every
+    sample does; `gspo`: a ratio of the whole response (clip at a few 1e-4); `ppo`: one clip on both sides."""
+    importance: Literal["none", "truncated"] = "truncated"
+    """Correction of samples that other weights, or an engine that rounds otherwise, made: each token is
+    weighted with the ratio of its probabilities, at most `importance_cap`. On-policy that is 1 but for
+    rounding. `none`: the surrogate's ratio is against the policy that sampled; only its clip bounds it."""
+    importance_cap: Positive = 2.0
+    """Largest weight of a token; 2 is what the authors of truncated importance sampling found to be sound."""
 
     learning_rate: Positive = 4e-4
     """Step size; high because the model is tiny."""

@@ -25,7 +25,7 @@ from actors.engine.qwen3 import Qwen3
 from actors.reward.problems import Problems
 from actors.reward.task import Prompts
 from actors.training.demonstrations import demonstrate
-from actors.training.grpo import token_logprobs
+from actors.training.logprobs import token_logprobs
 from actors.training.new_tokenizer import CHAT_TEMPLATE, END, PAD, UNKNOWN, new_tokenizer
 from actors.training.sample import Sample
 from actors.training.samples import by_length, collate

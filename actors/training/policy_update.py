@@ -19,7 +19,8 @@ from torch import Tensor
 
 from actors.engine.checkpoint import load_checkpoint
 from actors.engine.qwen3 import Qwen3
-from actors.training.grpo import policy_sums, token_logprobs
+from actors.training.logprobs import token_logprobs
+from actors.training.losses import LOSSES, loss_sums
 from actors.training.sample import Sample
 from actors.training.samples import Batch, by_length, collate
 from actors.training.work import MicroBatchStats, StepStats
@@ -50,6 +51,7 @@ class _Sums:
     tokens: int = 0
     loss: float = 0.0
     clipped: float = 0.0
+    truncated: float = 0.0
     drift: float = 0.0
 
 
@@ -65,6 +67,8 @@ class TrainerCompute:
         torch.set_num_threads(settings.threads)
         self.model: Qwen3 = load_checkpoint(model_dir, torch.float32).train()
         self._settings = settings
+        self._rule = LOSSES[settings.loss]
+        self._cap = settings.importance_cap if settings.importance == "truncated" else None
         self._temperature = temperature
         self._weights = dict(self.model.named_parameters())
         self._optimizer = torch.optim.AdamW(
@@ -101,11 +105,10 @@ class TrainerCompute:
         before = (self._sums.tokens, self._sums.loss)
         for part in by_length(samples, MOST_TOKENS):
             self._accumulate(self._sums, collate(part))
-        self._sums.samples += len(samples)
         return MicroBatchStats(len(samples), self._sums.tokens - before[0], self._sums.loss - before[1])
 
     def finish_step(self) -> StepStats:
-        """Divide the gradient by the step's tokens, clip its norm, and move the weights.
+        """Divide the gradient by the step's tokens or samples, clip its norm, and move the weights.
 
         Raises `OutOfOrder` for a step without a sample, `NotFinite` before anything is changed.
         """
@@ -113,8 +116,9 @@ class TrainerCompute:
         if sums is None or sums.tokens == 0:
             raise OutOfOrder("finish_step without a sample: call begin_step and add_micro_batch first")
         gradients = [weight.grad for weight in self._weights.values() if weight.grad is not None]
+        count = sums.samples if self._rule.per_sample else sums.tokens
         for gradient in gradients:
-            gradient.div_(sums.tokens)
+            gradient.div_(count)
         norm = torch.nn.utils.get_total_norm(gradients, foreach=False)
         self._sums = None
         if not torch.isfinite(norm):
@@ -128,9 +132,10 @@ class TrainerCompute:
             step=self._steps,
             samples=sums.samples,
             tokens=sums.tokens,
-            loss=sums.loss / sums.tokens,
+            loss=sums.loss / count,
             grad_norm=norm.item(),
             clipped=sums.clipped / sums.tokens,
+            truncated=sums.truncated / sums.tokens,
             drift=sums.drift / sums.tokens,
         )
 
@@ -171,9 +176,20 @@ class TrainerCompute:
     def _accumulate(self, sums: _Sums, batch: Batch) -> None:
         settings = self._settings
         logprobs = token_logprobs(self.model, batch, self._temperature)
-        added = policy_sums(logprobs, batch.logprobs, batch.advantages, settings.clip_low, settings.clip_high)
+        added = loss_sums(
+            self._rule,
+            logprobs,
+            batch.logprobs,
+            batch.advantages,
+            batch.lengths,
+            clip_low=settings.clip_low,
+            clip_high=settings.clip_high,
+            importance_cap=self._cap,
+        )
         added.loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         sums.tokens += added.tokens
+        sums.samples += added.samples
         sums.loss += added.loss.item()
         sums.clipped += added.clipped.item()
+        sums.truncated += added.truncated.item()
         sums.drift += added.drift.item()

@@ -1,7 +1,7 @@
 """How responses to train on become padded tensors.
 
 Owns the batch, and how samples (`sample`) are cut into batches. Does not own what is computed from them
-(`grpo`). Pure.
+(`losses`). Pure.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ class Batch:
 
     inputs int64 [B, T-1]: what the model reads. chosen bool [B, T-1]: positions that predict a response
     token; row by row they list the N tokens of targets int64 [N], logprobs and advantages float32 [N].
+    lengths int64 [B]: of the responses.
     """
 
     inputs: Tensor
@@ -28,6 +29,7 @@ class Batch:
     targets: Tensor
     logprobs: Tensor
     advantages: Tensor
+    lengths: Tensor
 
 
 def collate(samples: Sequence[Sample]) -> Batch:
@@ -46,6 +48,7 @@ def collate(samples: Sequence[Sample]) -> Batch:
         targets=torch.tensor([token for sample in samples for token in sample.response]),
         logprobs=torch.tensor([p for sample in samples for p in sample.logprobs], dtype=torch.float32),
         advantages=torch.tensor([sample.advantage for sample in samples]).repeat_interleave(lengths),
+        lengths=lengths,
     )
 
 

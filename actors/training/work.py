@@ -27,7 +27,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchStats:
-    """What one micro-batch added: samples, response tokens, and its loss summed over those tokens."""
+    """What one micro-batch added: samples, response tokens, and its loss, summed."""
 
     samples: int
     tokens: int
@@ -38,8 +38,9 @@ class MicroBatchStats:
 class StepStats:
     """A finished step. `step` counts optimizer steps from 1.
 
-    loss: mean over tokens. grad_norm: before clipping. clipped: share of the tokens that the ratio's clip
-    took out. drift: mean estimated KL from the sampling policy, nats a token; on-policy it is rounding.
+    loss: mean over tokens or samples, as the loss has it. grad_norm: before clipping. clipped: share of the
+    tokens that the ratio's clip took out; truncated: of those whose importance weight was capped. drift: mean
+    estimated KL from the sampling policy, nats a token; on-policy it is rounding.
     """
 
     step: int
@@ -49,6 +50,7 @@ class StepStats:
     grad_norm: float
     clipped: float
     drift: float
+    truncated: float = 0.0
 
 
 class TrainerWork(Protocol):

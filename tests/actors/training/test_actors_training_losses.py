@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from actors.training.advantages import group_advantages
-from actors.training.grpo import policy_sums, token_logprobs
+from actors.training.logprobs import token_logprobs
+from actors.training.losses import LOSSES, LossSums, loss_sums
 from actors.training.sample import Sample
 from actors.training.samples import by_length, collate
 
@@ -67,9 +68,16 @@ def some_samples(count: int, seed: int = 0) -> list[Sample]:
     return samples
 
 
+def dapo(logprobs: Tensor, sampled: Tensor, advantages: Tensor, lengths: Tensor | None = None) -> LossSums:
+    """Its loss with the clip of the paper; every token a sample of its own where nothing else is said."""
+    if lengths is None:
+        lengths = torch.ones(len(logprobs), dtype=torch.int64)
+    return loss_sums(LOSSES["dapo"], logprobs, sampled, advantages, lengths, clip_low=0.2, clip_high=0.28)
+
+
 def add_gradient(model: Toy, samples: list[Sample]) -> int:
     batch = collate(samples)
-    sums = policy_sums(token_logprobs(model, batch), batch.logprobs, batch.advantages, 0.2, 0.28)
+    sums = dapo(token_logprobs(model, batch), batch.logprobs, batch.advantages, batch.lengths)
     sums.loss.backward()
     return sums.tokens
 
@@ -112,7 +120,7 @@ def test_the_gradient_is_that_of_the_formula_written_out_token_by_token() -> Non
 def test_on_policy_the_gradient_is_the_policy_gradient_and_nothing_is_clipped() -> None:
     logprobs = torch.tensor([-0.5, -2.0, -1.0], dtype=torch.float64, requires_grad=True)
     advantages = torch.tensor([1.0, -2.0, 0.0])
-    sums = policy_sums(logprobs, logprobs.detach().clone(), advantages, 0.2, 0.28)
+    sums = dapo(logprobs, logprobs.detach().clone(), advantages)
     sums.loss.backward()
     assert logprobs.grad is not None
     assert logprobs.grad.tolist() == [-1.0, 2.0, 0.0]
@@ -134,7 +142,7 @@ def test_the_clip_stops_a_token_only_where_it_already_moved_the_right_way(
     ratio: float, advantage: float, moves: bool
 ) -> None:
     logprobs = torch.tensor([math.log(ratio)], requires_grad=True)
-    sums = policy_sums(logprobs, torch.zeros(1), torch.tensor([advantage]), 0.2, 0.28)
+    sums = dapo(logprobs, torch.zeros(1), torch.tensor([advantage]))
     sums.loss.backward()
     assert logprobs.grad is not None
     assert (logprobs.grad.item() != 0) == moves
