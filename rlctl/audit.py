@@ -132,8 +132,9 @@ def _taken_back(trained: Sequence[StepTrained | Rewound]) -> Counter[int | None]
 
 
 def _reaches(step: int, event: StepTrained, ledger: BatchLedger, expected: int) -> Iterator[str]:
-    collected = {request.request: request for request in ledger.requests}
-    if len(ledger.requests) != expected or len(collected) != expected:
+    counting = [request for request in ledger.requests if not request.dropped]
+    collected = {request.request: request for request in counting}
+    if len(counting) != expected or len(collected) != expected:
         yield f"step {step}: the batch holds {len(collected)} requests, expected {expected}"
     times = Counter(sample.request for sample in event.samples)
     yield from _some(

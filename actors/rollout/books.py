@@ -106,6 +106,7 @@ def ledger_of(batch: Batch) -> BatchLedger:
                 spans=tuple(log.spans),
                 score=log.score if log.score is not None else 0.0,
                 status=log.status,
+                dropped=log.dropped,
             )
             for log in batch.requests()
         ),

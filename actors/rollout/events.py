@@ -22,13 +22,25 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchSubmitted(Message, frozen=True):
-    """The prompts of a batch, in the order of their groups; every token must be made under `version`."""
+    """The prompts of a batch, in the order of their groups; every token must be made under `version`.
+
+    What counts of it is decided by `actors.rollout.sampling`. wanted: groups that it ends with, 0 = all of
+    them. drop_uniform: a complete group whose scores are all equal is dropped, and another prompt drawn in
+    its place, up to `most` groups in all. over_sampling: so many prompts are under way for each group that is
+    still missing; when `wanted` are there, the rest is aborted. again: a sample without a verdict of its own
+    is made again so many times.
+    """
 
     batch: str
     version: int
     prompts: tuple[Prompt, ...]
     max_new_tokens: int
     temperature: float = 1.0
+    wanted: int = 0
+    most: int = 0
+    drop_uniform: bool = False
+    over_sampling: float = 1.0
+    again: int = 0
 
 
 class InstanceJoined(Message, frozen=True):
@@ -89,6 +101,38 @@ class Scored(Message, frozen=True):
     status: str = "ok"
 
 
+class GroupsKept(Message, frozen=True):
+    """These complete groups count, of a batch that does not keep all of its groups."""
+
+    batch: str
+    groups: tuple[int, ...]
+
+
+class GroupsDropped(Message, frozen=True):
+    """These groups do not count; `why` is a reason of `actors.rollout.sampling`. What is under way for them
+    is aborted."""
+
+    batch: str
+    groups: tuple[int, ...]
+    why: str
+
+
+class GroupsAdded(Message, frozen=True):
+    """More prompts, from group `first` on: drawn in the place of dropped ones."""
+
+    batch: str
+    first: int
+    prompts: tuple[Prompt, ...]
+
+
+class SampleAgain(Message, frozen=True):
+    """A finished sample has no verdict of its own (`why`): it is made again, from its prompt, as another
+    request."""
+
+    request: str
+    why: str
+
+
 class GroupsTaken(Message, frozen=True):
     """Complete groups went to the trainer's incarnation `taker`. A newer taker starts the batch anew."""
 
@@ -115,7 +159,10 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A `token_log.RequestLog` at rest, less what its batch tells. Tokens u32, log-probs f32, raw."""
+    """A `token_log.RequestLog` at rest, less what its batch tells. Tokens u32, log-probs f32, raw.
+
+    again: how often its sample had been made before. dropped: why it does not count, "" if it does.
+    """
 
     group: int
     sample: int
@@ -126,15 +173,20 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     spans: tuple[Span, ...]
     score: float | None
     status: str
+    again: int = 0
+    dropped: str = ""
 
 
 class BatchRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """An open batch at rest."""
+    """An open batch at rest. dropped: group and why. Samples that were made again stand before the others."""
 
     submitted: BatchSubmitted
     taker: int
     taken: tuple[int, ...]
     requests: tuple[RequestRecord, ...]
+    kept: tuple[int, ...] = ()
+    dropped: tuple[tuple[int, str], ...] = ()
+    added: tuple[Prompt, ...] = ()
 
 
 class Ticket(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,7 +210,12 @@ class StreamRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Counters(msgspec.Struct, kw_only=True):
-    """Sums since the job began; they outlive batches, instances and restarts."""
+    """Sums since the job began; they outlive batches, instances and restarts.
+
+    tokens_wasted: by cause, of those that no step is trained on. "aborted": their group was surplus, or what
+    still came after an abort; "dropped": their group was uniform; "lost": their sample was made again;
+    "stale": made under weights that are too old.
+    """
 
     tokens_collected: int = 0
     tokens_released: int = 0
@@ -166,7 +223,20 @@ class Counters(msgspec.Struct, kw_only=True):
     requests_finished: int = 0
     requests_migrated: int = 0
     groups_taken: int = 0
+    groups_dropped: int = 0
+    groups_aborted: int = 0
+    samples_again: int = 0
     frames: int = 0
+    tokens_wasted: dict[str, int] = {}
+
+    def waste(self, cause: str, tokens: int) -> None:
+        """These tokens were made in vain."""
+        if tokens:
+            self.tokens_wasted[cause] = self.tokens_wasted.get(cause, 0) + tokens
+
+    def copy(self) -> "Counters":
+        """The same sums, in a value of its own."""
+        return msgspec.structs.replace(self, tokens_wasted=dict(self.tokens_wasted))
 
 
 class RolloutSnapshot(Message, frozen=True):

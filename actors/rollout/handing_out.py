@@ -38,8 +38,8 @@ class Takers:
                 continue
             self._seen[name] = batch.verdicts
             have = set(ask.have)
-            ready = [g for g in range(len(batch.groups)) if g not in have and batch.complete(g)]
-            left = len(batch.groups) - len(have)
+            ready = [g for g in range(len(batch.groups)) if g not in have and batch.due(g)]
+            left = batch.wanted - len(have)
             if len(ready) >= min(ask.min_groups, left) or until.passed(self._ctx.now()):
                 self._forget(name)
                 self._ctx.background(self._hand_out(batch, ask, ready, deferred), "hand out")
@@ -54,7 +54,7 @@ class Takers:
         deferred.answer(
             Groups(
                 groups=[_group_out(batch, group) for group in ready],
-                remaining=len(batch.groups) - len(ask.have) - len(ready),
+                remaining=batch.wanted - len(ask.have) - len(ready),
                 remote_serving=self._instances.serving("preemptible", batch.submitted.version),
             )
         )

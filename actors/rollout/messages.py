@@ -211,7 +211,7 @@ class Withdrawn(Message, frozen=True):
 
 class RequestLedger(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one request: its token count, the CRC-32 of its tokens (u32, raw), its spans, its
-    score."""
+    score. dropped: why it did not count, "" if it did."""
 
     request: str
     count: int
@@ -219,6 +219,7 @@ class RequestLedger(msgspec.Struct, frozen=True, kw_only=True):
     spans: tuple[Span, ...]
     score: float
     status: str
+    dropped: str = ""
 
 
 class BatchLedger(Message, frozen=True):

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from actors.reward.messages import Score, Verdict
 from actors.rollout.books import Books
 from actors.rollout.events import Scored
-from actors.rollout.token_log import RequestLog
+from actors.rollout.token_log import RequestLog, RequestState
 from configs.schema import Reward
 from supervisor import AskFailed, Context
 
@@ -47,7 +47,7 @@ class Scoring:
                 await self._score(log)
 
     async def _score(self, log: RequestLog) -> None:
-        prompt = self._books.state.log.batches[log.batch].submitted.prompts[log.group]
+        prompt = self._books.state.log.batches[log.batch].prompt(log.group)
         ask = Score(request=log.id, split=prompt.split, index=prompt.index, tokens=log.tokens_bytes())
         deadline_s = self._limits.deadline_s * (self._limits.attempts + 1)
         async with self._ctx.wait("a verdict", on=REWARD, deadline_s=2 * deadline_s, go_on=True):
@@ -55,7 +55,7 @@ class Scoring:
 
     async def _ask_until_scored(self, log: RequestLog, ask: Score, deadline_s: float) -> None:
         pause_s = RETRY_S
-        while log.id in self._books.state.log.requests:
+        while log.id in self._books.state.log.requests and log.state is RequestState.FINISHED:
             try:
                 verdict = await self._ctx.ask(
                     REWARD, ask, deadline_s=deadline_s, expect=Verdict, key=f"score/{log.id}"

@@ -16,6 +16,9 @@ def record_batch(batch: Batch) -> BatchRecord:
         taker=batch.taker,
         taken=tuple(sorted(batch.taken)),
         requests=tuple(_record_request(log) for log in batch.requests()),
+        kept=tuple(batch.fates.kept),
+        dropped=tuple(batch.fates.dropped.items()),
+        added=tuple(batch.fates.added),
     )
 
 
@@ -30,6 +33,8 @@ def _record_request(log: RequestLog) -> RequestRecord:
         spans=tuple(log.spans),
         score=log.score,
         status=log.status,
+        again=log.again,
+        dropped=log.dropped,
     )
 
 
@@ -37,12 +42,18 @@ def restore_batch(log: TokenLog, record: BatchRecord) -> None:
     """Open the batch of `record` in `log` as it was."""
     batch = log.open(record.submitted)
     batch.taker, batch.taken = record.taker, set(record.taken)
-    for kept in record.requests:
+    log.add(batch, record.added)
+    batch.fates.kept, batch.fates.dropped = dict.fromkeys(record.kept), dict(record.dropped)
+    past = len(record.requests) - sum(map(len, batch.groups))
+    for number, kept in enumerate(record.requests):
         request = batch.groups[kept.group][kept.sample]
         request.attempts = kept.attempts
         request.restore(kept.tokens, kept.logprobs, kept.spans)
         request.score, request.status = kept.score, kept.status
+        request.dropped = kept.dropped
         log.move(request, RequestState(kept.state))
+        if number < past:
+            log.again(request)
 
 
 def record_stream(instance: str, stream: Stream) -> StreamRecord:

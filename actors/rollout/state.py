@@ -13,8 +13,6 @@ request is with one instance at most; every token of a batch bears the version o
 
 from collections import Counter
 
-import msgspec
-
 from actors.rollout.changes import Changes, Ended
 from actors.rollout.events import (
     BatchReleased,
@@ -22,13 +20,18 @@ from actors.rollout.events import (
     Counters,
     Dispatched,
     FrameLogged,
+    GroupsAdded,
+    GroupsDropped,
+    GroupsKept,
     GroupsTaken,
     InstanceGone,
     InstanceJoined,
     RolloutSnapshot,
+    SampleAgain,
     Scored,
     TicketsRevoked,
 )
+from actors.rollout.selection import select
 from actors.rollout.snapshot import record_batch, record_stream, restore_batch, restore_stream
 from actors.rollout.tickets import (
     ABORTED,
@@ -69,6 +72,8 @@ class RolloutState:
                 self._scored(event, changes)
             case GroupsTaken():
                 self._taken(event, changes)
+            case GroupsKept() | GroupsDropped() | GroupsAdded() | SampleAgain():
+                select(self.log, self.streams, self.counters, event, changes)
             case BatchSubmitted():
                 self._submitted(event, changes)
             case BatchReleased():
@@ -102,10 +107,17 @@ class RolloutState:
         if opened is not None:
             return None if opened.submitted == event else f"batch {event.batch} is open with other contents"
         count = sum(len(prompt.seeds) for prompt in event.prompts)
+        if event.most > len(event.prompts) > 0:
+            count += (event.most - len(event.prompts)) * len(event.prompts[0].seeds)
         if not event.prompts or not all(prompt.tokens and prompt.seeds for prompt in event.prompts):
             return f"batch {event.batch}: every prompt needs tokens and seeds, and there must be a prompt"
         if event.max_new_tokens < 1:
             return f"batch {event.batch}: max_new_tokens is {event.max_new_tokens}, at least 1 is needed"
+        if event.wanted and not event.wanted <= len(event.prompts) <= event.most:
+            return (
+                f"batch {event.batch}: {event.wanted} wanted groups, {len(event.prompts)} prompts and at "
+                f"most {event.most} groups do not go together"
+            )
         if len(self.log.batches) >= MAX_OPEN_BATCHES:
             return f"batch {event.batch}: {MAX_OPEN_BATCHES} batches are open, release one first"
         if len(self.log.requests) + count > MAX_OPEN_REQUESTS:
@@ -123,7 +135,7 @@ class RolloutState:
         return RolloutSnapshot(
             batches=tuple(record_batch(batch) for batch in self.log.batches.values()),
             streams=tuple(record_stream(name, stream) for name, stream in self.streams.items()),
-            counters=msgspec.structs.replace(self.counters),
+            counters=self.counters.copy(),
             refused=dict(self.refused),
         )
 
@@ -238,7 +250,11 @@ class RolloutState:
             changes.refused.append("late_row" if number < stream.next_ticket else "unknown_ticket")
             return
         if ticket.superseded:
-            self.counters.tokens_generated_twice += has_token(flags)
+            log = self.log.requests[ticket.request]
+            if log.state is RequestState.DROPPED:
+                self.counters.waste("aborted", has_token(flags))
+            else:
+                self.counters.tokens_generated_twice += has_token(flags)
             if flags & (FINISHED | ABORTED):
                 stream.forget(number)
             return
@@ -283,6 +299,8 @@ class RolloutState:
         log = self.log.requests.get(event.request)
         if log is None:
             changes.refused.append("unknown_request")
+        elif log.state is RequestState.DROPPED:
+            changes.refused.append("scored_dropped")
         elif log.state is not RequestState.FINISHED:
             changes.refused.append("scored_unfinished")
         elif log.score is not None:
@@ -313,5 +331,5 @@ class RolloutState:
         for batch in event.batches:
             restore_batch(self.log, batch)
         self.streams = Streams({record.instance: restore_stream(record) for record in event.streams})
-        self.counters = msgspec.structs.replace(event.counters)
+        self.counters = event.counters.copy()
         self.refused = Counter(event.refused)

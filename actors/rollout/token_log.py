@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from actors.rollout.events import BatchSubmitted, Span
+from actors.rollout.events import BatchSubmitted, Prompt, Span
+from actors.rollout.fates import Fates
+from actors.rollout.sampling import seed_again
 
 
 class RequestState(enum.StrEnum):
@@ -24,6 +26,7 @@ class RequestState(enum.StrEnum):
     QUEUED = "queued"
     DISPATCHED = "dispatched"
     FINISHED = "finished"
+    DROPPED = "dropped"  # it does not count: nothing more is made of it
 
 
 @dataclass(slots=True)
@@ -43,6 +46,8 @@ class RequestLog:
     attempts: int = 0
     score: float | None = None
     status: str = ""
+    again: int = 0  # how often its sample had been made before
+    dropped: str = ""  # why it does not count
     _tokens: "array[int]" = field(default_factory=lambda: array("I"))
     _logprobs: "array[float]" = field(default_factory=lambda: array("f"))
     _spans: list[Span] = field(default_factory=list)  # the count of the newest is `_count`
@@ -127,7 +132,7 @@ class RequestLog:
             yield f"{self.id}: spans cover {position} of {sizes}"
         if len(self) > self.max_new_tokens:
             yield f"{self.id}: {len(self)} tokens, at most {self.max_new_tokens} were asked for"
-        if self.score is not None and self.state is not RequestState.FINISHED:
+        if self.score is not None and self.state not in (RequestState.FINISHED, RequestState.DROPPED):
             yield f"{self.id}: scored while {self.state}"
 
 
@@ -140,7 +145,10 @@ class Batch:
     taker: int = 0
     taken: set[int] = field(default_factory=set)
     verdicts: int = 0
-    """How many came: while there is no other, no other group is complete."""
+    """How many came, and decisions about groups: while there is no other, no other group is due."""
+    fates: Fates = field(default_factory=Fates)
+    past: list[RequestLog] = field(default_factory=list)
+    """Requests whose samples were made again: they count no more, and stay for the ledger."""
 
     @property
     def name(self) -> str:
@@ -150,21 +158,60 @@ class Batch:
         """All samples of the group are finished and scored."""
         return all(log.score is not None for log in self.groups[group])
 
+    def due(self, group: int) -> bool:
+        """The group is complete and counts: the trainer may have it."""
+        return group in self.fates.kept if self.selects else self.complete(group)
+
+    @property
+    def selects(self) -> bool:
+        """Not every group counts: it is decided one by one."""
+        return bool(self.submitted.wanted)
+
+    @property
+    def wanted(self) -> int:
+        """How many groups it ends with."""
+        return self.submitted.wanted or len(self.groups)
+
+    def prompt(self, group: int) -> Prompt:
+        """Of this group, submitted with the batch or added later."""
+        first = len(self.submitted.prompts)
+        return self.submitted.prompts[group] if group < first else self.fates.added[group - first]
+
     def ready(self, taker: int) -> list[int]:
-        """Complete groups that this taker does not have yet; none for one that a newer taker has replaced."""
+        """Groups that are due and that this taker does not have yet; none for one that a newer taker has
+        replaced."""
         if taker < self.taker:
             return []
         taken = self.taken if taker == self.taker else frozenset[int]()
-        return [group for group in range(len(self.groups)) if group not in taken and self.complete(group)]
+        return [group for group in range(len(self.groups)) if group not in taken and self.due(group)]
 
     def requests(self) -> Iterator[RequestLog]:
+        """All of them, those first whose samples were made again."""
+        yield from self.past
         for group in self.groups:
             yield from group
 
 
-def request_id(batch: str, group: int, sample: int) -> str:
+def request_id(batch: str, group: int, sample: int, again: int = 0) -> str:
     """The name of a request: the same for the same place in a batch, so it can key retried asks."""
-    return f"{batch}/{group}/{sample}"
+    return f"{batch}/{group}/{sample}~{again}" if again else f"{batch}/{group}/{sample}"
+
+
+def _request(
+    event: BatchSubmitted, group: int, sample: int, prompt: "array[int]", seed: int, again: int = 0
+) -> RequestLog:
+    return RequestLog(
+        id=request_id(event.batch, group, sample, again),
+        batch=event.batch,
+        group=group,
+        sample=sample,
+        prompt=prompt,
+        seed=seed,
+        max_new_tokens=event.max_new_tokens,
+        temperature=event.temperature,
+        version=event.version,
+        again=again,
+    )
 
 
 class TokenLog:
@@ -176,28 +223,44 @@ class TokenLog:
         self._queued: dict[str, None] = {}  # an ordered set
 
     def open(self, event: BatchSubmitted) -> Batch:
-        groups = [
-            [
-                RequestLog(
-                    id=request_id(event.batch, group, sample),
-                    batch=event.batch,
-                    group=group,
-                    sample=sample,
-                    prompt=array("I", prompt.tokens),
-                    seed=seed,
-                    max_new_tokens=event.max_new_tokens,
-                    temperature=event.temperature,
-                    version=event.version,
-                )
+        batch = self.batches[event.batch] = Batch(event, [])
+        self._make(batch, event.prompts)
+        return batch
+
+    def add(self, batch: Batch, prompts: tuple[Prompt, ...]) -> list[RequestLog]:
+        """More groups for an open batch: their requests."""
+        batch.fates.added.extend(prompts)
+        return self._make(batch, prompts)
+
+    def again(self, log: RequestLog) -> RequestLog:
+        """The request that makes the sample of `log` again; `log` itself is the past."""
+        batch, again = self.batches[log.batch], log.again + 1
+        first_seed = batch.prompt(log.group).seeds[log.sample]
+        new = _request(
+            batch.submitted, log.group, log.sample, log.prompt, seed_again(first_seed, again), again
+        )
+        batch.past.append(log)
+        batch.groups[log.group][log.sample] = new
+        self._enter(new)
+        return new
+
+    def _make(self, batch: Batch, prompts: tuple[Prompt, ...]) -> list[RequestLog]:
+        made = []
+        for group, prompt in enumerate(prompts, len(batch.groups)):
+            tokens = array("I", prompt.tokens)
+            logs = [
+                _request(batch.submitted, group, sample, tokens, seed)
                 for sample, seed in enumerate(prompt.seeds)
             ]
-            for group, prompt in enumerate(event.prompts)
-        ]
-        batch = self.batches[event.batch] = Batch(event, groups)
-        for log in batch.requests():
-            self.requests[log.id] = log
-            self._queued[log.id] = None
-        return batch
+            batch.groups.append(logs)
+            made += logs
+        for log in made:
+            self._enter(log)
+        return made
+
+    def _enter(self, log: RequestLog) -> None:
+        self.requests[log.id] = log
+        self._queued[log.id] = None
 
     def close(self, name: str) -> Batch:
         batch = self.batches.pop(name)
@@ -252,6 +315,7 @@ class TokenLog:
                 for group in sorted(batch.taken)
                 if not batch.complete(group)
             ]
+            faults += [f"{batch.name}: {text}" for text in batch.fates.faults(batch.wanted, batch.taken)]
         waiting = {log.id for log in self.requests.values() if log.state is RequestState.QUEUED}
         if waiting != self._queued.keys():
             faults.append(f"the queue differs from the states by {sorted(waiting ^ self._queued.keys())[:3]}")

@@ -80,7 +80,11 @@ class EachRequestOnce(Check):
     def _handed_out(self, group: GroupOut) -> Iterator[str]:
         for sample in group.samples:
             known = self._shadow.requests.get(sample.request)
-            if known is not None and not known.finished:
+            if known is not None:
+                self._shadow.handed_out.add(sample.request)
+            if known is not None and known.dropped:
+                yield f"{sample.request} was handed out, and its group was dropped"
+            elif known is not None and not known.finished:
                 yield f"{sample.request} was handed out before its end was journaled"
             elif known is not None and known.tokens.tobytes() != sample.tokens:
                 yield (

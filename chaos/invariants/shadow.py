@@ -5,6 +5,7 @@ Owns which tokens each request has, from the events in the order of their commit
 again. What the manager journaled and refused is refused here for a reason of its own, or it is a difference.
 """
 
+import hashlib
 import zlib
 from array import array
 from collections.abc import Iterator
@@ -16,8 +17,12 @@ from actors.rollout.events import (
     BatchSubmitted,
     Dispatched,
     FrameLogged,
+    GroupsAdded,
+    GroupsDropped,
     InstanceGone,
     InstanceJoined,
+    Prompt,
+    SampleAgain,
     Scored,
     TicketsRevoked,
 )
@@ -43,6 +48,8 @@ class ShadowRequest:
     finished: bool = False
     score: float | None = None
     attempts: int = 0
+    dropped: bool = False  # it does not count, and no step may train on it
+    again: int = 0
 
     @property
     def crc(self) -> int:
@@ -69,7 +76,9 @@ class Shadow:
         self.roots: dict[str, bytes] = {}  # of their weights
         self.streams: dict[str, _Stream] = {}
         self.collected = 0
+        self.handed_out: set[str] = set()  # requests of open batches that the trainer was given
         self._batches: dict[str, list[str]] = {}
+        self._events: dict[str, BatchSubmitted] = {}
 
     def apply(self, event: Message) -> Iterator[Fault]:
         """What is wrong with this event, given those before it: the invariant, and a text."""
@@ -90,6 +99,12 @@ class Shadow:
                 yield from self._frame(event)
             case Scored():
                 self._scored(event)
+            case GroupsAdded():
+                yield from self._added(event)
+            case GroupsDropped():
+                yield from self._dropped(event)
+            case SampleAgain():
+                self._again(event)
             case BatchWeights():
                 if event.batch in self._batches:
                     self.roots.setdefault(event.batch, event.weights.root)
@@ -104,8 +119,13 @@ class Shadow:
     def _submitted(self, event: BatchSubmitted) -> Iterator[Fault]:
         if event.batch in self._batches:
             return  # submitted again: the first one counts
-        names = []
-        for group, prompt in enumerate(event.prompts):
+        self._batches[event.batch] = []
+        self._events[event.batch] = event
+        self.versions[event.batch] = event.version
+        yield from self._open(event, 0, event.prompts)
+
+    def _open(self, event: BatchSubmitted, first: int, prompts: tuple[Prompt, ...]) -> Iterator[Fault]:
+        for group, prompt in enumerate(prompts, first):
             for sample, seed in enumerate(prompt.seeds):
                 name = f"{event.batch}/{group}/{sample}"
                 if name in self.requests:
@@ -113,12 +133,46 @@ class Shadow:
                 self.requests[name] = ShadowRequest(
                     name, event.batch, seed, event.version, event.max_new_tokens
                 )
-                names.append(name)
-        self._batches[event.batch] = names
-        self.versions[event.batch] = event.version
+                self._batches[event.batch].append(name)
+
+    def _added(self, event: GroupsAdded) -> Iterator[Fault]:
+        batch = self._events.get(event.batch)
+        if batch is not None and f"{event.batch}/{event.first}/0" not in self.requests:
+            yield from self._open(batch, event.first, event.prompts)
+
+    def _dropped(self, event: GroupsDropped) -> Iterator[Fault]:
+        for group in event.groups:
+            for name in self._batches.get(event.batch, ()):
+                if name.startswith(f"{event.batch}/{group}/"):
+                    self._drop(self.requests[name])
+                    if name in self.handed_out:
+                        yield "I1", f"{name} was dropped after it had been handed out"
+
+    def _again(self, event: SampleAgain) -> None:
+        past = self.requests.get(event.request)
+        if past is None or past.dropped or not past.finished or past.score is not None:
+            return
+        self._drop(past)
+        name = f"{event.request.partition('~')[0]}~{past.again + 1}"
+        first = self.requests[event.request.partition("~")[0]].seed
+        digest = hashlib.blake2b(f"{first}/again/{past.again + 1}".encode(), digest_size=8).digest()
+        self.requests[name] = ShadowRequest(
+            name, past.batch, int.from_bytes(digest) >> 1, past.version, past.limit, again=past.again + 1
+        )
+        self._batches[past.batch].append(name)
+
+    def _drop(self, request: ShadowRequest) -> None:
+        request.dropped = True
+        if request.holder is not None:
+            instance, _incarnation, ticket = request.holder
+            del self.streams[instance].tickets[ticket]
+            self.streams[instance].past.add(ticket)
+            request.holder = None
 
     def _released(self, batch: str) -> None:
         closed = set(self._batches.pop(batch, ()))
+        self._events.pop(batch, None)
+        self.handed_out -= closed
         self.versions.pop(batch, None)
         self.roots.pop(batch, None)
         for name in closed:
@@ -154,8 +208,9 @@ class Shadow:
                 continue  # overtaken by an end or a release: nobody has it
             if request.holder is not None:
                 yield "I1", f"{name} was dispatched to {event.instance} while {request.holder[0]} has it"
-            elif request.finished:
-                yield "I1", f"{name} was dispatched to {event.instance} and is finished"
+            elif request.finished or request.dropped:
+                what = "finished" if request.finished else "dropped"
+                yield "I1", f"{name} was dispatched to {event.instance} and is {what}"
             elif request.version != event.version:
                 yield "I3", f"{name} of version {request.version} was dispatched under {event.version}"
             elif ticket <= known.newest_ticket:

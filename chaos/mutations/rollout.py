@@ -67,9 +67,8 @@ ROLLOUT: tuple[Mutation, ...] = (
         (
             Edit(
                 "actors.rollout.handing_out",
-                "            ready = [g for g in range(len(batch.groups)) if g not in have and "
-                "batch.complete(g)]",
-                "            ready = [g for g in range(len(batch.groups)) if batch.complete(g)]",
+                "            ready = [g for g in range(len(batch.groups)) if g not in have and batch.due(g)]",
+                "            ready = [g for g in range(len(batch.groups)) if batch.due(g)]",
             ),
         ),
         ("I1", "I8"),

@@ -193,9 +193,12 @@ class World:
             self.handed += [(self.taker, group) for group in groups]
             self.apply(GroupsTaken(batch=batch.name, taker=self.taker, groups=groups))
 
+    def submission(self) -> BatchSubmitted:
+        return submission()
+
     def run(self, moves: int) -> None:
         """A random history, then whatever it takes to end it."""
-        self.apply(submission())
+        self.apply(self.submission())
         kinds = [self.join, self.dispatch, self.decode, self.decode, self.deliver]
         kinds += [self.deliver_again, self.kill, self.revoke, self.score, self.take]
         for _ in range(moves):
