@@ -1,0 +1,125 @@
+"""The paper's set-up as settings: machines, models, prices, what its artifact sets, and the variants.
+
+Owns every number that is taken from the paper or assumed for it, each with its source. "Paper" is RLBoost
+(NSDI 26); "artifact" its authors' public repository (Terra-Flux/PolyRL, branch `artifact`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from bench.evaluation import segments
+from bench.evaluation.cells import Cell
+from configs.load import load
+from configs.trace import Trace
+from rlctl.modelled import Words, setting_of
+from sim.models.lengths import RLBOOST_8B, RLBOOST_14B, LengthLaw
+from sim.models.training_cost import Passes
+from sim.setting import Paces, Setting
+
+RESERVED_PER_HOUR, PREEMPTIBLE_PER_HOUR = 83.79, 5.32
+"""Paper, table 2: an hour of eight H100 on demand, and of two on the spot market."""
+PROMPT_TOKENS = 128
+"""Assumed of every prompt; OpenR1-Math's are short against its responses."""
+BASE = "rlboost-14b"
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """One of the paper's models. hosts: reserved ones, of eight H100 each. scale: tokens of the model that
+    one token of a message stands for."""
+
+    shape: str
+    law: LengthLaw
+    hosts: int = 1
+    scale: int = 64
+
+
+MODELS: Mapping[str, Model] = {
+    "8b": Model("qwen3-8b", RLBOOST_8B),
+    "14b": Model("qwen3-14b", RLBOOST_14B),
+    # No paper gives its lengths: those of 14B are taken.
+    "32b": Model("qwen3-32b", RLBOOST_14B, hosts=2),
+}
+
+ARTIFACT = (
+    "training.micro_batch_groups=2",  # min_stream_batch_size: 16 responses, of groups of 8
+    "seeding.eta=3",
+    "seeding.initial_s=150",  # T_init
+    "seeding.min_s=5",
+    "engine.slots=256",  # max running requests
+    "rollout.max_pending=32",  # at most 4 prompts of 8 samples are dispatched to an engine at a time
+    "fleet.n_prem_max=10",  # more than any segment has
+    "task.heldout_problems=1",  # evaluations are not looked at
+    f"prices.preemptible_per_hour={PREEMPTIBLE_PER_HOUR}",
+)
+
+VARIANTS: Mapping[str, tuple[str, ...]] = {
+    "gleaner": (),
+    "no-memory": ("seeding.memory=false",),
+    "no-seeding": ("seeding.initial_s=0", "seeding.min_s=0", "seeding.max_s=0"),
+}
+"""Settings over those of the artifact."""
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What cells have in common beside themselves. traces: folder of the segments, None: made ones.
+    extra: variants that somebody named on the command line."""
+
+    traces: Path | None = None
+    extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    def variant(self, name: str) -> tuple[str, ...]:
+        """Its settings. Raises KeyError for one that nobody named."""
+        return {**VARIANTS, **dict(self.extra)}[name]
+
+
+def setting(cell: Cell, around: Around) -> Setting:
+    """The setting of a cell. Raises TraceError where a segment cannot be read."""
+    model = MODELS[cell.model]
+    scale = cell.token_scale or model.scale
+    sets = [*ARTIFACT, f"prices.reserved_per_hour={RESERVED_PER_HOUR * model.hosts}", f"job.seed={cell.seed}"]
+    sets += [f"job.steps={cell.steps or 1000}", *around.variant(cell.variant)]
+    if cell.limit:
+        sets.append(f"rollout.max_new_tokens={cell.limit}")
+    if cell.kind == "colocated":
+        sets.append("fleet.n_prem_max=0")
+    if cell.kind == "static":
+        sets.append(f"fleet.n_prem_max={cell.hosts}")
+    law = model.law
+    words = Words(
+        model=model.shape,
+        reserved=f"h100x{8 * model.hosts}:tp2",
+        preemptible="h100x2:tp2",
+        lengths=f"{law.median},{law.sigma},{law.correlation}",
+        token_scale=scale,
+        gbit_s=200.0,
+        boot_s=60.0,
+    )
+    made = setting_of(load(BASE, sets), words)
+    rows = max(1, round(PROMPT_TOKENS / scale))
+    plant = replace(
+        made.plant,
+        scorer=replace(made.plant.scorer, prompt_rows=(rows, rows)),
+        passes=Passes(recompute=True, old_logprobs=True, reference=True),  # artifact
+        offload=True,  # artifact: the optimizer, not the parameters
+    )
+    # Assumed of a machine that is newly on offer: the paper emulates instances on machines that run already.
+    paces = Paces(boot_s=60.0 if cell.kind == "segment" else 1.0)
+    trace = trace_of(cell, around)
+    fleet = msgspec.structs.replace(made.config.fleet, trace=trace.name if trace is not None else "")
+    config = msgspec.structs.replace(made.config, fleet=fleet)
+    return replace(made, config=config, plant=plant, trace=trace, paces=paces)
+
+
+def trace_of(cell: Cell, around: Around) -> Trace | None:
+    """When its preemptible hosts come and go; None: always there. Raises TraceError."""
+    if cell.kind != "segment":
+        return None
+    if around.traces is None:
+        return segments.made(cell.segment)
+    found = segments.read(around.traces, cell.segment)
+    return Trace(f"segment-{cell.segment}", found.events)
