@@ -160,7 +160,7 @@ class RolloutManager(Actor):
         instance = self._instances.get(message.instance)
         if instance is None:
             stream = self._state.streams.get(message.instance)
-            if stream is not None and stream.live():
+            if stream is not None and stream.held:
                 raise Refused(f"{message.instance} has not registered again yet: try again")
             return Withdrawn(handed_over=0)
         instance.version = None
@@ -229,9 +229,9 @@ class RolloutManager(Actor):
                 if name in self._awaited and self._registered_by.passed(now):
                     self._awaited.discard(name)
                     await self._lose(name, stream.incarnation, "did not come back")
-            elif now - instance.heard_s > self._config.rollout.deadline_s and stream.live():
+            elif now - instance.heard_s > self._config.rollout.deadline_s and stream.held:
                 self._owed.silent(name, now - instance.heard_s)
-                silence = f"held {len(stream.live())} requests in silence for {now - instance.heard_s:.0f} s"
+                silence = f"held {stream.held} requests in silence for {now - instance.heard_s:.0f} s"
                 await self._lose(name, stream.incarnation, silence)
         self._takers.look()
         self._owed.look(now)

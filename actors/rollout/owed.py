@@ -50,7 +50,7 @@ class Owed:
         """All of it now."""
         for name, stream in self._state.streams.items():
             instance = self._instances.get(name)
-            if instance is not None and stream.live():
+            if instance is not None and stream.held:
                 silent_s = now - instance.heard_s
                 yield self._on("tokens", name, silent_s, self._deadline_s - silent_s)
         if self._state.log.waiting:

@@ -70,10 +70,12 @@ def record_stream(instance: str, stream: Stream) -> StreamRecord:
 
 def restore_stream(record: StreamRecord) -> Stream:
     """The stream as it was."""
+    tickets = dict(record.tickets)
     return Stream(
         incarnation=record.incarnation,
         last_seq=record.last_seq,
         next_ticket=record.next_ticket,
         gone=record.gone,
-        tickets=dict(record.tickets),
+        tickets=tickets,
+        held=sum(not ticket.superseded for ticket in tickets.values()),
     )

@@ -13,6 +13,8 @@ request is with one instance at most; every token of a batch bears the version o
 
 from collections import Counter
 
+import numpy as np
+
 from actors.rollout.changes import Changes, Ended
 from actors.rollout.events import (
     BatchReleased,
@@ -43,6 +45,7 @@ from actors.rollout.tickets import (
     columns_of,
     has_token,
 )
+from actors.rollout.token_columns import Mask
 from actors.rollout.token_log import RequestState, TokenLog
 from supervisor import Message
 
@@ -91,8 +94,9 @@ class RolloutState:
                 if stream is None:
                     changes.refused.append("fenced")
                 else:
-                    for ticket in sorted(stream.live().keys() & set(event.tickets)):
-                        self._revoke(event.instance, stream, ticket, changes)
+                    for ticket in sorted(set(event.tickets)):
+                        if stream.is_live(ticket):
+                            self._revoke(event.instance, stream, ticket, changes)
             case RolloutSnapshot():
                 self._restore(event)
             case _:
@@ -127,7 +131,7 @@ class RolloutState:
     @property
     def tokens_lost(self) -> int:
         """Collected tokens that stand nowhere. Always 0, or there is a bug."""
-        standing = sum([len(log) for log in self.log.requests.values()])
+        standing = self.log.columns.held()
         return self.counters.tokens_collected - self.counters.tokens_released - standing
 
     def snapshot(self) -> RolloutSnapshot:
@@ -169,8 +173,9 @@ class RolloutState:
         if event.batch not in self.log.batches:
             changes.refused.append("unknown_batch")
             return
-        closed = {log.id: log for log in self.log.close(event.batch).requests()}
-        self.counters.tokens_released += sum(len(log) for log in closed.values())
+        before = self.log.columns.held()
+        closed = {log.id for log in self.log.close(event.batch).requests()}
+        self.counters.tokens_released += before - self.log.columns.held()
         for name, stream in self.streams.items():
             for number, ticket in list(stream.tickets.items()):
                 if ticket.request in closed:
@@ -230,18 +235,23 @@ class RolloutState:
             self._rows(event, stream, columns, changes)
 
     def _rows(self, event: FrameLogged, stream: Stream, columns: Columns, changes: Changes) -> None:
-        """Nearly every row is one more token of a request that goes on: those are taken here."""
-        flowing = stream.flowing if event.version is None else {}
-        taken = 0
-        for row in zip(*columns, strict=True):
-            number, token, logprob, flags = row
-            log = flowing.get(number)
-            if flags or log is None or len(log) + 1 >= log.max_new_tokens:
-                self._row(event, stream, row, changes)
-            else:
-                log.go_on(token, logprob)
-                taken += 1
-        self.counters.tokens_collected += taken
+        """Nearly every row is one more token of a request that goes on: those go into their columns at once.
+
+        A row with flags, of a ticket that has no token yet, or with the last token that its request may have,
+        is looked at by itself, and so are the rows after it of the same ticket.
+        """
+        tickets, tokens, logprobs, flags = columns
+        taken: Mask | None = np.zeros(len(tickets), np.bool_)
+        if event.version is None:
+            halt = flags != 0 if np.count_nonzero(flags) else None
+            taken = self.log.columns.take(stream.slots(tickets), tokens, logprobs, halt)
+        if taken is None:
+            self.counters.tokens_collected += len(tickets)
+            return
+        alone = np.flatnonzero(~taken)
+        self.counters.tokens_collected += len(tickets) - len(alone)
+        for row in zip(*(column[alone].tolist() for column in columns), strict=True):
+            self._row(event, stream, row, changes)
 
     def _row(self, event: FrameLogged, stream: Stream, row: Row, changes: Changes) -> None:
         number, token, logprob, flags = row
@@ -268,7 +278,7 @@ class RolloutState:
             changes.started.append((event.instance, event.incarnation))
         if has_token(flags):
             log.append(token, logprob, event.instance, event.incarnation)
-            stream.flowing[number] = log
+            stream.flow(number, log.slot)
             self.counters.tokens_collected += 1
         if flags & FINISHED or log.full:
             self.counters.requests_finished += 1

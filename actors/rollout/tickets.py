@@ -8,12 +8,15 @@ incarnation; so the table holds no more than the open requests and their recent 
 from dataclasses import dataclass, field
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from actors.rollout.events import FrameLogged, Ticket
-from actors.rollout.token_log import RequestLog
+from actors.rollout.token_columns import NO_SLOT, Logprobs, Slots, Tokens
 from transport.token_frame import Flag
 
-MAX_TICKETS = 8192  # of one stream; at the limit the oldest superseded one is forgotten: its rows are "late"
+MAX_TICKETS = 8192  # superseded ones of one stream; beyond, the oldest is forgotten: its rows are "late"
+_WINDOW_AT_FIRST = 64  # tickets; entries of 8 bytes
 MAX_GONE = 1024  # fences kept for dead instances; an instance that is not known at all is refused as well
 
 # Plain integers: an IntFlag costs ten times as much in the loop over rows.
@@ -31,12 +34,17 @@ class Stream:
     next_ticket: int = 1
     gone: bool = False
     tickets: dict[int, Ticket] = field(default_factory=dict)
-    flowing: dict[int, RequestLog] = field(default_factory=dict)
-    """The logs of live tickets that have got a token: where their next ones go."""
+    held: int = 0
+    """How many of them are live."""
+    _flowing: Slots = field(default_factory=lambda: np.zeros(_WINDOW_AT_FIRST, np.int64))
+    _first: int = 0
+    """The ticket of the first entry of `_flowing`: tickets grow, so those that live lie close together. The
+    last entry stays `NO_SLOT`, for all beyond."""
 
     def give(self, ticket: int, request: str, attempt: int) -> None:
         """Note a dispatch."""
         self.tickets[ticket] = Ticket(request=request, attempt=attempt)
+        self.held += 1
         self.next_ticket = max(self.next_ticket, ticket + 1)
 
     def start(self, ticket: int) -> None:
@@ -44,14 +52,53 @@ class Stream:
 
     def supersede(self, ticket: int) -> None:
         self.tickets[ticket] = msgspec.structs.replace(self.tickets[ticket], superseded=True)
-        self.flowing.pop(ticket, None)
-        if len(self.tickets) > MAX_TICKETS:
-            del self.tickets[min(number for number, kept in self.tickets.items() if kept.superseded)]
+        self.held -= 1
+        self._flow_no_more(ticket)
+        if len(self.tickets) > MAX_TICKETS + self.held:
+            del self.tickets[next(number for number, kept in self.tickets.items() if kept.superseded)]
 
     def forget(self, ticket: int) -> None:
         """No row of it is expected any more."""
-        del self.tickets[ticket]
-        self.flowing.pop(ticket, None)
+        self.held -= not self.tickets.pop(ticket).superseded
+        self._flow_no_more(ticket)
+
+    def flow(self, ticket: int, slot: int) -> None:
+        """It has got a token: its next ones go to this slot of the token columns."""
+        at = ticket - self._first
+        if not 0 <= at < len(self._flowing) - 1:
+            self._move_window(ticket)
+            at = ticket - self._first
+        self._flowing[at] = slot
+
+    def slots(self, tickets: NDArray[np.uint32]) -> Slots:
+        """Where the tokens of these tickets go; `NO_SLOT` for those that do not flow."""
+        at = tickets - np.uint32(self._first)  # below the first it wraps around, and is beyond the last
+        return self._flowing.take(at, mode="clip")
+
+    def _flow_no_more(self, ticket: int) -> None:
+        at = ticket - self._first
+        if 0 <= at < len(self._flowing):
+            self._flowing[at] = NO_SLOT
+
+    def _move_window(self, ticket: int) -> None:
+        """Let it begin at the oldest ticket that is left, with room for as many again."""
+        first = min(ticket, next(iter(self.tickets), ticket))
+        used = np.flatnonzero(self._flowing)
+        newest = max(ticket, int(used[-1]) + self._first if len(used) else 0)
+        moved = np.zeros(max(_WINDOW_AT_FIRST, 2 * (newest - first + 1)), np.int64)
+        moved[used + (self._first - first)] = self._flowing[used]
+        self._flowing, self._first = moved, first
+
+    def clear(self) -> None:
+        """Nothing is expected of it any more."""
+        self.tickets.clear()
+        self.held = 0
+        self._flowing, self._first = np.zeros(_WINDOW_AT_FIRST, np.int64), 0
+
+    def is_live(self, ticket: int) -> bool:
+        """Whether its rows count."""
+        known = self.tickets.get(ticket)
+        return known is not None and not known.superseded
 
     def live(self) -> dict[int, Ticket]:
         """The tickets whose rows count."""
@@ -92,17 +139,17 @@ class Streams(dict[str, Stream]):
     def fence(self, stream: Stream) -> None:
         """Nothing of this incarnation counts from now on."""
         stream.gone = True
-        stream.tickets.clear()
-        stream.flowing.clear()
+        stream.clear()
         gone = [name for name, other in self.items() if other.gone]
         for name in gone[: max(0, len(gone) - MAX_GONE)]:
             del self[name]
 
 
-Columns = tuple["memoryview[int]", "memoryview[int]", "memoryview[float]", bytes]
+Columns = tuple[NDArray[np.uint32], Tokens, Logprobs, NDArray[np.uint8]]
 """Tickets, tokens, log-probs and flags of a frame, row by row."""
 Row = tuple[int, int, float, int]
 """One of them."""
+_U32, _F32, _U8 = np.dtype("<u4"), np.dtype("<f4"), np.dtype("u1")
 
 
 def columns_of(frame: FrameLogged) -> Columns | None:
@@ -110,8 +157,12 @@ def columns_of(frame: FrameLogged) -> Columns | None:
     count = len(frame.flags)
     if any(len(column) != 4 * count for column in (frame.tickets, frame.tokens, frame.logprobs)):
         return None
-    tickets, tokens = (memoryview(column).cast("I") for column in (frame.tickets, frame.tokens))
-    return tickets, tokens, memoryview(frame.logprobs).cast("f"), frame.flags
+    return (
+        np.frombuffer(frame.tickets, _U32),
+        np.frombuffer(frame.tokens, _U32),
+        np.frombuffer(frame.logprobs, _F32),
+        np.frombuffer(frame.flags, _U8),
+    )
 
 
 def has_token(flags: int) -> bool:

@@ -1,8 +1,8 @@
 """The token log: what was generated so far for each request of the open batches.
 
-Owns the requests, their tokens, log-probs, spans and scores, and which groups were handed out. It does not
-know tickets, frames or streams (`state` does), nor where a request should go next (`balancer` does). Pure: no
-clock, no I/O.
+Owns the requests, their spans and scores, and which groups were handed out; their tokens and log-probs stand
+in `token_columns`, where each request has a slot. It does not know tickets, frames or streams (`state` does),
+nor where a request should go next (`balancer` does). Pure: no clock, no I/O.
 
 Invariants (`TokenLog.check`): the spans of a request join without gap or overlap and cover all of its tokens;
 every span bears the version of the request; a group is handed out only when it is complete.
@@ -18,6 +18,7 @@ import msgspec
 from actors.rollout.events import BatchSubmitted, Prompt, Span
 from actors.rollout.fates import Fates
 from actors.rollout.sampling import seed_again
+from actors.rollout.token_columns import TokenColumns
 
 
 class RequestState(enum.StrEnum):
@@ -42,20 +43,18 @@ class RequestLog:
     max_new_tokens: int
     temperature: float
     version: int
+    columns: TokenColumns
+    slot: int
     state: RequestState = RequestState.QUEUED
     attempts: int = 0
     score: float | None = None
     status: str = ""
     again: int = 0  # how often its sample had been made before
     dropped: str = ""  # why it does not count
-    _tokens: "array[int]" = field(default_factory=lambda: array("I"))
-    _logprobs: "array[float]" = field(default_factory=lambda: array("f"))
-    _spans: list[Span] = field(default_factory=list)  # the count of the newest is `_count`
-    _attempt: int = -1  # of the newest span
-    _count: int = 0  # its tokens, here because it grows with each of them
+    _spans: tuple[Span, ...] = ()  # the count of the newest is what the others leave: it grows
 
     def __len__(self) -> int:
-        return len(self._tokens)
+        return self.columns.length(self.slot)
 
     def __bool__(self) -> bool:
         """A request without tokens is one all the same."""
@@ -63,42 +62,29 @@ class RequestLog:
 
     def tokens_bytes(self) -> bytes:
         """The generated tokens, u32, raw, little-endian."""
-        return self._tokens.tobytes()
+        return self.columns.tokens(self.slot)
 
     def logprobs_bytes(self) -> bytes:
         """Their log-probs (natural logarithm), f32, raw, little-endian."""
-        return self._logprobs.tobytes()
+        return self.columns.logprobs(self.slot)
 
     def restore(self, tokens: bytes, logprobs: bytes, spans: Iterable[Span]) -> None:
         """Have exactly these, as they were read from the log at rest."""
-        self._tokens, self._logprobs = array("I", tokens), array("f", logprobs)
-        self._spans = list(spans)
-        if self._spans:
-            self._attempt, self._count = self._spans[-1].attempt, self._spans[-1].count
+        self.columns.fill(self.slot, tokens, logprobs)
+        self._spans = tuple(spans)
 
     @property
     def spans(self) -> list[Span]:
         """Which attempt made which tokens."""
         if not self._spans:
             return []
-        return [*self._spans[:-1], msgspec.structs.replace(self._spans[-1], count=self._count)]
+        last = self._spans[-1]
+        return [*self._spans[:-1], msgspec.structs.replace(last, count=len(self) - last.start)]
 
     def append(self, token: int, logprob: float, instance: str, incarnation: int) -> None:
         """Add one token of the current attempt."""
-        if self._attempt != self.attempts:
-            self._begin_span(instance, incarnation)
-        self.go_on(token, logprob)
-
-    def go_on(self, token: int, logprob: float) -> None:
-        """Add one token of the attempt that made the newest one."""
-        self._count += 1
-        self._tokens.append(token)
-        self._logprobs.append(logprob)
-
-    def _begin_span(self, instance: str, incarnation: int) -> None:
-        self._spans = self.spans
-        self._spans.append(
-            Span(
+        if not self._spans or self._spans[-1].attempt != self.attempts:
+            begun = Span(
                 attempt=self.attempts,
                 instance=instance,
                 incarnation=incarnation,
@@ -106,8 +92,8 @@ class RequestLog:
                 start=len(self),
                 count=0,
             )
-        )
-        self._attempt, self._count = self.attempts, 0
+            self._spans = (*self.spans, begun)
+        self.columns.append(self.slot, token, logprob)
 
     @property
     def full(self) -> bool:
@@ -127,9 +113,8 @@ class RequestLog:
             if span.version != self.version:
                 yield f"{self.id}: span under version {span.version}, the batch has {self.version}"
             position, attempt = span.start + span.count, span.attempt
-        if not position == len(self._tokens) == len(self._logprobs):
-            sizes = f"{len(self._tokens)} tokens, {len(self._logprobs)} log-probs"
-            yield f"{self.id}: spans cover {position} of {sizes}"
+        if position != len(self):
+            yield f"{self.id}: spans cover {position} of {len(self)} tokens"
         if len(self) > self.max_new_tokens:
             yield f"{self.id}: {len(self)} tokens, at most {self.max_new_tokens} were asked for"
         if self.score is not None and self.state not in (RequestState.FINISHED, RequestState.DROPPED):
@@ -197,27 +182,11 @@ def request_id(batch: str, group: int, sample: int, again: int = 0) -> str:
     return f"{batch}/{group}/{sample}~{again}" if again else f"{batch}/{group}/{sample}"
 
 
-def _request(
-    event: BatchSubmitted, group: int, sample: int, prompt: "array[int]", seed: int, again: int = 0
-) -> RequestLog:
-    return RequestLog(
-        id=request_id(event.batch, group, sample, again),
-        batch=event.batch,
-        group=group,
-        sample=sample,
-        prompt=prompt,
-        seed=seed,
-        max_new_tokens=event.max_new_tokens,
-        temperature=event.temperature,
-        version=event.version,
-        again=again,
-    )
-
-
 class TokenLog:
     """The requests of the open batches. Methods change state without judging; `RolloutState` judges."""
 
     def __init__(self) -> None:
+        self.columns = TokenColumns()
         self.batches: dict[str, Batch] = {}
         self.requests: dict[str, RequestLog] = {}
         self._queued: dict[str, None] = {}  # an ordered set
@@ -236,7 +205,7 @@ class TokenLog:
         """The request that makes the sample of `log` again; `log` itself is the past."""
         batch, again = self.batches[log.batch], log.again + 1
         first_seed = batch.prompt(log.group).seeds[log.sample]
-        new = _request(
+        new = self._request(
             batch.submitted, log.group, log.sample, log.prompt, seed_again(first_seed, again), again
         )
         batch.past.append(log)
@@ -249,7 +218,7 @@ class TokenLog:
         for group, prompt in enumerate(prompts, len(batch.groups)):
             tokens = array("I", prompt.tokens)
             logs = [
-                _request(batch.submitted, group, sample, tokens, seed)
+                self._request(batch.submitted, group, sample, tokens, seed)
                 for sample, seed in enumerate(prompt.seeds)
             ]
             batch.groups.append(logs)
@@ -257,6 +226,24 @@ class TokenLog:
         for log in made:
             self._enter(log)
         return made
+
+    def _request(
+        self, event: BatchSubmitted, group: int, sample: int, prompt: "array[int]", seed: int, again: int = 0
+    ) -> RequestLog:
+        return RequestLog(
+            id=request_id(event.batch, group, sample, again),
+            batch=event.batch,
+            group=group,
+            sample=sample,
+            prompt=prompt,
+            seed=seed,
+            max_new_tokens=event.max_new_tokens,
+            temperature=event.temperature,
+            version=event.version,
+            columns=self.columns,
+            slot=self.columns.begin(event.max_new_tokens),
+            again=again,
+        )
 
     def _enter(self, log: RequestLog) -> None:
         self.requests[log.id] = log
@@ -266,6 +253,7 @@ class TokenLog:
         batch = self.batches.pop(name)
         for log in batch.requests():
             del self.requests[log.id]
+            self.columns.end(log.slot)
             self._queued.pop(log.id, None)
         return batch
 
@@ -316,6 +304,7 @@ class TokenLog:
                 if not batch.complete(group)
             ]
             faults += [f"{batch.name}: {text}" for text in batch.fates.faults(batch.wanted, batch.taken)]
+        faults += self.columns.faults()
         waiting = {log.id for log in self.requests.values() if log.state is RequestState.QUEUED}
         if waiting != self._queued.keys():
             faults.append(f"the queue differs from the states by {sorted(waiting ^ self._queued.keys())[:3]}")

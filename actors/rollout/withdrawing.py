@@ -47,7 +47,7 @@ class Withdrawals:
         """Wakes nobody: a withdrawal that woke the others with its own look would be woken by theirs."""
         for name, withdrawal in list(self._under_way.items()):
             stream = self._state.streams.get(name)
-            if stream is None or stream.gone or not stream.live():
+            if stream is None or stream.gone or not stream.held:
                 del self._under_way[name]
                 withdrawal.deferred.answer(Withdrawn(handed_over=len(withdrawal.aborted)))
 

@@ -138,8 +138,7 @@ ROLLOUT: tuple[Mutation, ...] = (
             ),
             Edit(
                 "actors.rollout.manager",
-                "            elif now - instance.heard_s > self._config.rollout.deadline_s and "
-                "stream.live():",
+                "            elif now - instance.heard_s > self._config.rollout.deadline_s and stream.held:",
                 "            elif False:",
             ),
         ),

@@ -3,6 +3,7 @@
 import math
 from array import array
 
+import msgspec
 import pytest
 from rollout_world import MAX_NEW, frame, logprobs_of, submission, tokens_of
 
@@ -321,10 +322,13 @@ def test_check_names_what_is_broken(state: RolloutState) -> None:
     state.apply(frame("spot", 4, 1, [(1, 70, 0.0, FIRST)]))
     log = state.log.requests[ONE]
     assert state.check() == []
-    log.restore(array("I", [70, 71]).tobytes(), bytes(8), log.spans)
-    assert any("spans cover 1 of 2 tokens" in fault for fault in state.check())
+    log.columns.append(log.slot, 71, 0.0)
     assert any("stand nowhere" in fault for fault in state.check())
-    log.restore(array("I", [70]).tobytes(), bytes(4), log.spans)
+    state.counters.tokens_collected += 1
+    assert state.check() == []
+    other = state.log.requests["step-1/0/1"]
+    other.restore(array("I", [70, 71]).tobytes(), bytes(8), [msgspec.structs.replace(log.spans[0], start=1)])
+    assert any("starts at 1, not at 0" in fault for fault in state.check())
     log.state = RequestState.FINISHED
     assert any("is elsewhere" in fault for fault in state.check())
     log.state = RequestState.QUEUED
