@@ -198,7 +198,8 @@ class SimCluster:
             name,
             zone=setting.zone(name),
             seed=setting.seed,
-            egress_bytes_s=setting.egress_bytes_s,
+            egress_bytes_s=min(setting.egress_bytes_s, setting.ingress_bytes_s(name)),
+            ingress_bytes_s=setting.ingress_bytes_s(name),
         )
 
     def _agent(self, name: str, state_dir: Path, port: int, words: list[str]) -> Main:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 from collections.abc import Callable, Coroutine
 
@@ -208,15 +209,23 @@ class Host:
 
     Args:
         name: its name, and that of the node on it. zone: hosts of a zone may fail together.
-        egress_bytes_s: of its network card.
+        egress_bytes_s, ingress_bytes_s: of its network card.
     """
 
     def __init__(
-        self, loop: SimLoop, net: SimNet, name: str, *, zone: str, seed: int, egress_bytes_s: float
+        self,
+        loop: SimLoop,
+        net: SimNet,
+        name: str,
+        *,
+        zone: str,
+        seed: int,
+        egress_bytes_s: float,
+        ingress_bytes_s: float = math.inf,
     ) -> None:
         self.loop, self.net = loop, net
         self.name, self.zone = name, zone
-        self.address = net.add_host(name, egress_bytes_s=egress_bytes_s)
+        self.address = net.add_host(name, egress_bytes_s=egress_bytes_s, ingress_bytes_s=ingress_bytes_s)
         self.disk = SimDisk(loop, random.Random(f"{seed}/disk/{name}"), name)
         self.memory = SimMemory()
         self.locks: dict[str, SimProcess] = {}

@@ -5,6 +5,7 @@ Owns the value and the names that follow from it. Nothing here is random and not
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -57,7 +58,8 @@ class Setting:
         reserved, preemptible: what stands in the hosts of a role.
         trace: when preemptible hosts come and go; None: `fleet.n_prem_max` of them, always.
         deadline_s: virtual seconds by which the job must be over.
-        link: what lies between two hosts, in each direction. egress_bytes_s: of a host's network card.
+        link: what lies between two hosts, in each direction. egress_bytes_s: of a host's network card;
+            preemptible_bytes_s: of a preemptible one's, in and out, where it is slower.
         zones: names that preemptible hosts are dealt to in turn; those of a zone may fail together.
     """
 
@@ -70,12 +72,17 @@ class Setting:
     deadline_s: float = 3600.0
     link: Profile = field(default_factory=Profile)
     egress_bytes_s: float = 1.25e9
+    preemptible_bytes_s: float = math.inf
     paces: Paces = field(default_factory=Paces)
     zones: tuple[str, ...] = ("a", "b", "c")
 
     def rig(self, host: str) -> Rig:
         """What stands in a host."""
         return self.preemptible if role_of(host) == "preemptible" else self.reserved
+
+    def ingress_bytes_s(self, host: str) -> float:
+        """What a host's network card takes in."""
+        return self.preemptible_bytes_s if role_of(host) == "preemptible" else math.inf
 
     def preemptible_hosts(self) -> list[str]:
         """Every preemptible host that there may be, in the order of their first offer."""

@@ -23,6 +23,11 @@ RESERVED_PER_HOUR, PREEMPTIBLE_PER_HOUR = 83.79, 5.32
 """Paper, table 2: an hour of eight H100 on demand, and of two on the spot market."""
 PROMPT_TOKENS = 128
 """Assumed of every prompt; OpenR1-Math's are short against its responses."""
+RESERVED_GBIT_S, PREEMPTIBLE_GBIT_S = 200.0, 50.0
+"""Paper, table 2: the network card of a reserved host that faces the others, and that of a spot instance."""
+MEMORY_FRACTION = 0.6
+"""Artifact, of all engines: the share of a device that weights and cache fill; SGLang takes what it needs
+beside them from the rest."""
 BASE = "rlboost-14b"
 
 
@@ -96,7 +101,7 @@ def setting(cell: Cell, around: Around) -> Setting:
         preemptible="h100x2:tp2",
         lengths=f"{law.median},{law.sigma},{law.correlation}",
         token_scale=scale,
-        gbit_s=200.0,
+        gbit_s=RESERVED_GBIT_S,
         boot_s=60.0,
     )
     made = setting_of(load(BASE, sets), words)
@@ -108,11 +113,23 @@ def setting(cell: Cell, around: Around) -> Setting:
         offload=True,  # artifact: the optimizer, not the parameters
     )
     # Assumed of a machine that is newly on offer: the paper emulates instances on machines that run already.
+    memory = msgspec.structs.replace(
+        made.reserved.assumptions, memory_fraction=MEMORY_FRACTION, reserved_memory_bytes=0.0
+    )
     paces = Paces(boot_s=60.0 if cell.kind == "segment" else 1.0)
     trace = trace_of(cell, around)
     fleet = msgspec.structs.replace(made.config.fleet, trace=trace.name if trace is not None else "")
     config = msgspec.structs.replace(made.config, fleet=fleet)
-    return replace(made, config=config, plant=plant, trace=trace, paces=paces)
+    return replace(
+        made,
+        config=config,
+        plant=plant,
+        reserved=replace(made.reserved, assumed=memory),
+        preemptible=replace(made.preemptible, assumed=memory),
+        trace=trace,
+        paces=paces,
+        preemptible_bytes_s=PREEMPTIBLE_GBIT_S * 1e9 / 8,
+    )
 
 
 def trace_of(cell: Cell, around: Around) -> Trace | None:

@@ -95,7 +95,7 @@ def settings_hash(cell: Cell, made: Setting) -> str:
     trace = [(event.t_s, event.event, event.instance) for event in made.trace.events] if made.trace else None
     plant = {key: repr(value) for key, value in vars(made.plant).items() if key != "pool"}
     rigs = [asdict(made.reserved), asdict(made.preemptible)]
-    around = [repr(made.link), made.egress_bytes_s, repr(made.paces), made.seed]
+    around = [repr(made.link), made.egress_bytes_s, made.preemptible_bytes_s, repr(made.paces), made.seed]
     parts = [cell, dump(made.config), trace, plant, rigs, repr(made.reserved.assumptions), around]
     return hashlib.blake2b(msgspec.json.encode(parts), digest_size=8).hexdigest()
 

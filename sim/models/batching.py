@@ -46,18 +46,17 @@ MAX_LEFT = 2**62  # rows; nobody has so many
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one instance. slots: requests decoded together. cache_tokens: of the modelled model, over all copies
-    of it. reserve_tokens: kept free for each running request when another enters."""
+    """Of one copy of the model. slots: requests decoded together. cache_tokens: of the modelled model.
+    reserve_tokens: kept free for each running request when another enters."""
 
     slots: int
     cache_tokens: int
     reserve_tokens: int = 0
     frame_rows: int = 1
     token_scale: int = 1
-    replicas: int = 1
 
     def __post_init__(self) -> None:
-        if min(self.slots, self.cache_tokens, self.frame_rows, self.token_scale, self.replicas) < 1:
+        if min(self.slots, self.cache_tokens, self.frame_rows, self.token_scale) < 1:
             raise ValueError(f"{self}: everything but the reserve must be at least 1")
         if self.slots > MAX_ROWS // 2:
             raise ValueError(f"{self.slots} slots are too many, at most {MAX_ROWS // 2} fit a token frame")
@@ -156,11 +155,11 @@ class ContinuousBatch:
 
     def _turn_of_equals(self, ends: list[int], each: int) -> tuple[StepOutput, float]:
         """The usual case: every request has `each` rows in this turn."""
-        held, scale, copies = self._held, self.limits.token_scale, self.limits.replicas
+        held, scale = self._held, self.limits.token_scale
         context, left = self._context_and_left()
         rows, steps = len(held), each * scale
         middle = context * scale + rows * (steps - 1) / 2
-        seconds = steps * self.cost.decode(rows / copies, middle / copies)
+        seconds = steps * self.cost.decode(rows, middle)
         output = rows_of_equals(held, each, self._vocabulary)
         if self._fresh:
             output.flags[::each][held["fresh"]] |= np.uint8(Flag.FIRST)
@@ -238,7 +237,7 @@ class ContinuousBatch:
             del self._waiting[entry.ticket]
         self._hold(entering)
         self.counts.tokens_prefilled += int(tokens)
-        return self.cost.prefill(tokens / limits.replicas, pairs / limits.replicas)
+        return self.cost.prefill(tokens, pairs)
 
     def _hold(self, entries: list[Entry]) -> None:
         new = np.zeros(len(entries), _HELD)
@@ -295,18 +294,18 @@ class ContinuousBatch:
         """Seconds of the turn's decode steps: stretches of equal rows, each linear in its context."""
         if not len(steps):
             return 0.0
-        scale, copies = self.limits.token_scale, self.limits.replicas
+        scale = self.limits.token_scale
         context = (self._held["prompt"] + self._held["made"]) * scale
         most = int(steps.max())
         if int(steps.min()) == most:  # the usual case: nobody ends within the turn
             count = most * scale
             middle = int(context.sum()) + len(steps) * (count - 1) / 2
-            return count * self.cost.decode(len(steps) / copies, middle / copies)
+            return count * self.cost.decode(len(steps), middle)
         seconds, done = 0.0, 0
         for until in np.unique(steps).tolist():
             active = steps >= until
             rows, count = int(active.sum()), (until - done) * scale
             middle = int(context[active].sum()) + rows * (done * scale + (count - 1) / 2)
-            seconds += count * self.cost.decode(rows / copies, middle / copies)
+            seconds += count * self.cost.decode(rows, middle)
             done = until
         return seconds

@@ -13,8 +13,9 @@ from pathlib import Path
 from actors.engine.turn import Orders, Refusal, Turn
 from actors.rollout.messages import Work
 from actors.weights.messages import Fetched
-from sim.models.batching import ContinuousBatch, Entry, Limits
+from sim.models.batching import Entry, Limits
 from sim.models.clock import Clock
+from sim.models.copies import Copies
 from sim.models.engine_cost import EngineCost
 from sim.models.lengths import LengthLaw
 from sim.models.tokens import request_key
@@ -23,8 +24,10 @@ from sim.models.weight_bytes import BrokenImage, weights_of
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """What is modelled. load_s: of one load of weights. max_tokens: of prompt and response together, in rows,
-    as the settings have it; tokens_follow_weights: other weights give other tokens, as with a real model."""
+    """What is modelled. cost, limits: of each of `copies` copies of the model. load_s: of one load of
+    weights. max_tokens: of prompt and response together, in rows, as the settings have it.
+    tokens_follow_weights: other weights give other tokens, as with a real model. known_by: rows of a prompt
+    that tell one from another, None: all."""
 
     cost: EngineCost
     limits: Limits
@@ -34,6 +37,8 @@ class Engine:
     max_tokens: int
     max_pending: int = 4096
     tokens_follow_weights: bool = False
+    copies: int = 1
+    known_by: int | None = None
 
 
 class SimEngineHost:
@@ -47,7 +52,7 @@ class SimEngineHost:
 
     def __init__(self, engine: Engine, memory: Mapping[Path, bytes], clock: Clock) -> None:
         self._engine, self._memory, self._clock = engine, memory, clock
-        self.batch = ContinuousBatch(engine.cost, engine.limits, vocabulary=engine.vocabulary)
+        self.batch = Copies(engine.copies, engine.cost, engine.limits, vocabulary=engine.vocabulary)
         self._version: int | None = None
         self._root = b""
         self._weights = b""
@@ -105,7 +110,9 @@ class SimEngineHost:
         return None
 
     def _entry(self, work: Work) -> Entry:
-        prompt = int.from_bytes(hashlib.blake2b(work.prompt, digest_size=8).digest(), "little")
+        known = self._engine.known_by
+        told = work.prompt if known is None else work.prompt[: 4 * known]
+        prompt = int.from_bytes(hashlib.blake2b(told, digest_size=8).digest(), "little")
         made = len(work.prefix) // 4
         weights = self._weights if self._engine.tokens_follow_weights else b""
         return Entry(

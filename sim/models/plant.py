@@ -27,6 +27,9 @@ CHUNK_BYTES = 64 * 2**10
 CHUNK_STANDS_FOR_BYTES = 2**29
 """At most: a chunk on the wire must come within the patience of who serves it, among several who pull."""
 LEAST_CHUNKS, MOST_CHUNKS = 4, 128
+KNOWN_BY = 1
+"""Rows of a prompt that tell its problem where a row stands for many tokens: the number of rows differs from
+scale to scale, and a problem's responses should be as long at each of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +103,10 @@ class Plant:
         assumed = rig.assumptions
         limits = Limits(
             slots=config.engine.slots,
-            cache_tokens=kv_capacity_tokens(self.shape, rig) * rig.replicas,
+            cache_tokens=kv_capacity_tokens(self.shape, rig),
             reserve_tokens=assumed.admission_reserve_tokens,
             frame_rows=self.frame_rows,
             token_scale=self.token_scale,
-            replicas=rig.replicas,
         )
         return Engine(
             cost=self.measured.engine or engine_cost(self.shape, rig),
@@ -114,6 +116,8 @@ class Plant:
             load_s=load_s(self.shape, rig),
             max_tokens=config.engine.max_prompt_tokens + config.rollout.max_new_tokens,
             tokens_follow_weights=self.tokens_follow_weights,
+            copies=rig.replicas,
+            known_by=KNOWN_BY if self.token_scale > 1 else None,
         )
 
     def trainer(self, rig: Rig) -> TrainingCost:

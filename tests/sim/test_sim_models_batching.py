@@ -27,9 +27,9 @@ COST = EngineCost(
 
 
 def batch(
-    slots: int = 8, cache_tokens: int = 10**6, frame_rows: int = 1, token_scale: int = 1, **more: int
+    slots: int = 8, cache_tokens: int = 10**6, frame_rows: int = 1, token_scale: int = 1
 ) -> ContinuousBatch:
-    limits = Limits(slots, cache_tokens, frame_rows=frame_rows, token_scale=token_scale, **more)
+    limits = Limits(slots, cache_tokens, frame_rows=frame_rows, token_scale=token_scale)
     return ContinuousBatch(COST, limits, vocabulary=VOCABULARY)
 
 
@@ -179,13 +179,6 @@ def test_a_frame_never_holds_more_rows_than_the_wire_takes() -> None:
     assert len(output) == 4000
     run(engine)
     assert engine.counts.tokens_generated == 64_000
-
-
-def test_replicas_share_requests_and_cache() -> None:
-    one, two = batch(slots=8), batch(slots=8, replicas=2)
-    for engine in (one, two):
-        engine.add([entry(number, 40) for number in range(8)])
-    assert run(two)[2] < run(one)[2]
 
 
 def test_limits_that_no_frame_could_carry_are_refused() -> None:

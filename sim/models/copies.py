@@ -1,0 +1,91 @@
+"""Copies of a model that decode side by side in one instance, each with its own batch, cache and pace.
+
+Owns which copy gets a request, and the order in which turns of copies are over. Pure, like `batching`: who
+calls lets the seconds pass. A request goes to the copy that has the fewest and stays there, as with
+data-parallel ranks: nothing is shared, so the copy with the longest responses is the last to be done.
+
+A turn of one copy is under way while others end theirs. What is to be aborted meanwhile ends with its copy's
+next turn, as orders that come in a turn wait for its end anyway.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from actors.engine.engine import StepOutput
+from sim.models.batching import ContinuousBatch, Entry, Limits
+from sim.models.engine_cost import EngineCost
+from transport.token_frame import Flag
+
+_ENDED = int(Flag.FINISHED | Flag.ABORTED)
+
+
+@dataclass(slots=True)
+class _Copy:
+    """A batch, and its turn that is under way: what comes of it, and the seconds until then."""
+
+    batch: ContinuousBatch
+    output: StepOutput | None = None
+    left_s: float = 0.0
+
+
+class Copies:
+    """See the module. cost, limits: of each of `count` copies."""
+
+    def __init__(self, count: int, cost: EngineCost, limits: Limits, *, vocabulary: int) -> None:
+        self._copies = [_Copy(ContinuousBatch(cost, limits, vocabulary=vocabulary)) for _ in range(count)]
+
+    @property
+    def batches(self) -> list[ContinuousBatch]:
+        """Of each copy."""
+        return [copy.batch for copy in self._copies]
+
+    @property
+    def pending(self) -> int:
+        return sum(copy.batch.pending for copy in self._copies)
+
+    @property
+    def idle(self) -> bool:
+        return all(copy.output is None and copy.batch.idle for copy in self._copies)
+
+    def knows(self, ticket: int) -> bool:
+        """This ticket waits or executes."""
+        return any(copy.batch.knows(ticket) for copy in self._copies)
+
+    def add(self, entries: Iterable[Entry]) -> None:
+        """Queue each where the fewest are."""
+        for entry in entries:
+            least = min(self.batches, key=lambda batch: batch.pending + batch.executing)
+            least.add([entry])
+
+    def abort(self, tickets: Sequence[int]) -> None:
+        """End these tickets, waiting, executing or unknown; some turn to come has a row for each."""
+        left = list(tickets)
+        for batch in self.batches:
+            here = [ticket for ticket in left if batch.knows(ticket)]
+            batch.abort(here)
+            left = [ticket for ticket in left if ticket not in here]
+        self._copies[0].batch.abort(left)
+
+    def drain(self) -> None:
+        """Abort everything. Of turns under way nothing comes but the ends of requests, as aborted ones."""
+        for copy in self._copies:
+            copy.batch.drain()
+            if copy.output is not None:
+                ended = copy.output.tickets[(copy.output.flags & _ENDED) != 0]
+                copy.batch.abort(ended.tolist())
+                copy.output = None
+
+    def turn(self) -> tuple[StepOutput | None, float]:
+        """The next turn of a copy that is over: its frame, and the seconds until then."""
+        for copy in self._copies:
+            if copy.output is None and not copy.batch.idle:
+                copy.output, copy.left_s = copy.batch.turn()
+        busy = [copy for copy in self._copies if copy.output is not None]
+        if not busy:
+            return None, 0.0
+        first = min(busy, key=lambda copy: copy.left_s)
+        output, seconds = first.output, first.left_s
+        first.output = None
+        for copy in busy:
+            copy.left_s -= seconds
+        return output, seconds
