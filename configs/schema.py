@@ -310,6 +310,18 @@ class Traces(Section, frozen=True, kw_only=True):
     """Share of the traces that are kept; a trace is kept or left out as a whole."""
 
 
+class Loggers(Section, frozen=True, kw_only=True):
+    """Where `rlctl run` shows the run's figures beside its own report. They need `pip install
+    'gleaner[loggers]'`; one that fails is told and left, and the run goes on."""
+
+    tensorboard: bool = False
+    """Event files in `tensorboard/` of the run's folder."""
+    wandb: Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{0,128}\Z")] = ""
+    """Project of Weights & Biases that gets a run of the same id; "" = none."""
+    wandb_offline: bool = False
+    """Keep what would be sent in `wandb/` of the run's folder, for `wandb sync`; needs no network."""
+
+
 class Config(Section, frozen=True, kw_only=True):
     """All settings of one main job, resolved."""
 
@@ -328,6 +340,7 @@ class Config(Section, frozen=True, kw_only=True):
     network: Network = Network()
     limits: Limits = Limits()
     traces: Traces = Traces()
+    loggers: Loggers = Loggers()
 
     def __post_init__(self) -> None:
         if self.training.micro_batch_groups > self.rollout.prompts:

@@ -25,6 +25,8 @@ from rlctl.evidence import gather
 from rlctl.head import running_head
 from rlctl.interrupt import Interrupt, stopped
 from rlctl.live import Mode, follow, show
+from rlctl.loggers.feed import Feed
+from rlctl.loggers.opening import open_sinks
 from rlctl.progress import Progress
 from rlctl.runs import RunDir
 from supervisor import AskFailed, Done, Refused, Suspended
@@ -73,7 +75,10 @@ async def drive(
         config=dump(config),
     )
     viewer = _Viewer(run, view)
+    loggers = _loggers(run, config)
     try:
+        if loggers is not None:
+            loggers.start()
         async with _cluster(run, config, elsewhere, stop) as cluster:
             await cluster.until(stop, _job_done(cluster.client, job, viewer))
         violations = _close_books(run, config, elsewhere)
@@ -81,6 +86,18 @@ async def drive(
         return violations
     finally:
         await viewer.stop()
+        if loggers is not None:
+            await asyncio.to_thread(loggers.stop)
+
+
+def _loggers(run: RunDir, config: Config) -> Feed | None:
+    """What feeds the loggers of the settings; None where there is none."""
+    wanted = config.loggers
+    if not (wanted.tensorboard or wanted.wandb):
+        return None
+    follower = HistoryFollower(run.history)
+    follower.poll()  # before a resume: they have it
+    return Feed(follower, lambda: open_sinks(run, config, wanted))
 
 
 class _Driven:

@@ -7,6 +7,7 @@ process has torch.
 import os
 import shutil
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 from actors.cluster.job import SHARED_MEMORY
@@ -52,6 +53,10 @@ def _settings(config: Config) -> Iterator[str]:
         require_clear_beyond_loopback(listen_address(config), config.network.bulk)
     except (BadKeys, RefusedToListen) as problem:
         yield f"network: {problem}"
+    wanted = {"tensorboard": config.loggers.tensorboard, "wandb": bool(config.loggers.wandb)}
+    for package, on in wanted.items():
+        if on and find_spec(package) is None:
+            yield f"loggers.{package}: the package is not installed; pip install 'gleaner[loggers]'"
     if config.model.path:
         try:
             Qwen3Config.load(config.model.path)

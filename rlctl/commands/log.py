@@ -1,0 +1,69 @@
+"""`rlctl log`: the figures of a run into TensorBoard or Weights & Biases."""
+
+import argparse
+
+import msgspec
+
+from actors.training.history import HistoryError, HistoryFollower
+from configs.schema import Loggers
+from rlctl import runs
+from rlctl.commands.terminal import Subparsers, add_command, add_runs_dir
+from rlctl.errors import OK, failed, nothing, usage
+from rlctl.live import follow
+from rlctl.loggers.feed import feed
+from rlctl.loggers.opening import open_sinks
+from rlctl.loggers.sink import SinkFailed
+
+_DESCRIPTION = """\
+Give the figures of a run to TensorBoard or Weights & Biases: those that there are, and while the run goes on
+those that come, until its end.
+
+`rlctl run` does it by itself where the settings say so ([loggers]); this is for a run that was made without,
+or is watched from elsewhere. Steps and evaluations stand over the step, looks at the fleet over seconds."""
+
+_EXAMPLES = """\
+  rlctl log --tensorboard                     the newest run, into runs/<id>/tensorboard
+  rlctl log quickstart-2026 --wandb my-project --offline
+  rlctl run quickstart --set loggers.tensorboard=true"""
+
+
+def add(commands: Subparsers) -> None:
+    """Declare the command."""
+    parser = add_command(
+        commands,
+        "log",
+        log,
+        help="a run's figures into TensorBoard or W&B",
+        description=_DESCRIPTION,
+        examples=_EXAMPLES,
+    )
+    parser.add_argument("name", nargs="?", default="", metavar="RUN", help="id or path (default: the newest)")
+    parser.add_argument("--tensorboard", action="store_true", help="event files in the run's folder")
+    parser.add_argument("--wandb", default="", metavar="PROJECT", help="a run of the same id there")
+    parser.add_argument("--offline", action="store_true", help="with --wandb: files that `wandb sync` sends")
+    add_runs_dir(parser)
+
+
+def log(args: argparse.Namespace) -> int:
+    """Do it."""
+    if not (args.tensorboard or args.wandb):
+        raise usage("name a logger: --tensorboard, --wandb PROJECT, or both")
+    run = runs.find(args.runs_dir, args.name)
+    if not run.history.exists():
+        raise nothing(f"{run.id} has no history yet: it never began to train")
+    asked = {"tensorboard": args.tensorboard, "wandb": args.wandb, "wandb_offline": args.offline}
+    try:
+        wanted = msgspec.convert(asked, Loggers)
+    except msgspec.ValidationError as problem:
+        raise usage(f"--wandb {args.wandb!r}: {problem}") from problem
+    failures: list[str] = []
+    try:
+        sinks = open_sinks(run, run.config(), wanted)
+        count = feed(follow(HistoryFollower(run.history), run.driven), sinks, failures.append)
+    except (SinkFailed, HistoryError) as problem:
+        raise failed(str(problem)) from problem
+    if failures:
+        raise failed(*failures)
+    for sink in sinks:
+        print(f"{count} records: {sink.where}")
+    return OK

@@ -1,0 +1,91 @@
+"""Feeds the loggers of a run from its history, on a thread of its own, while the run goes on.
+
+Owns the thread and what becomes of a logger that fails: it is told once and gets nothing more; the others and
+the run go on. The history is a file, so a slow logger is behind, and nothing is kept in memory for it.
+"""
+
+import sys
+import threading
+from collections.abc import Callable, Iterable, Sequence
+
+from actors.training.history import AnyRecord, HistoryError, HistoryFollower
+from rlctl.live import follow
+from rlctl.loggers.figures import figures_of
+from rlctl.loggers.sink import Sink, SinkFailed
+
+CLOSE_S = 30.0
+"""What a logger may still take after the run's end; it is left alone then."""
+
+
+def say(line: str) -> None:
+    """Tell whoever watches."""
+    sys.stderr.write(f"{line}\n")
+
+
+def feed(records: Iterable[AnyRecord], sinks: Sequence[Sink], tell: Callable[[str], None] = say) -> int:
+    """Give every record's figures to every sink, and close them; how many records had figures."""
+    working, count = list(sinks), 0
+    for record in records:
+        figures = figures_of(record)
+        if figures is not None:
+            count += 1
+            for sink in list(working):
+                try:
+                    sink.write(figures)
+                except SinkFailed as problem:
+                    tell(f"{problem} (it gets no more figures)")
+                    working.remove(sink)
+    for sink in working:
+        try:
+            sink.close()
+        except SinkFailed as problem:
+            tell(str(problem))
+    return count
+
+
+class Feed:
+    """Feeds what the history gets from now on.
+
+    Args:
+        follower: has read what the loggers have already.
+        open_sinks: makes them, on the feed's thread: a service may let one wait.
+    """
+
+    def __init__(
+        self,
+        follower: HistoryFollower,
+        open_sinks: Callable[[], list[Sink]],
+        tell: Callable[[str], None] = say,
+    ) -> None:
+        self._follower, self._open, self._tell = follower, open_sinks, tell
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="loggers", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self, within_s: float = CLOSE_S) -> None:
+        """No more will come: what is there is written out. One that takes longer is told and left."""
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join(within_s)
+            if self._thread.is_alive():
+                self._tell(f"a logger takes longer than {within_s:.0f} s to end: left alone")
+
+    def _run(self) -> None:
+        try:
+            sinks = self._open()
+        except SinkFailed as problem:
+            self._tell(f"{problem} (the run goes on without)")
+            return
+        for sink in sinks:
+            self._tell(f"figures: {sink.where}")
+        try:
+            feed(
+                follow(self._follower, lambda: not self._over.is_set(), sleep=self._over.wait),
+                sinks,
+                self._tell,
+            )
+        except HistoryError as problem:
+            self._tell(f"loggers: {problem}")

@@ -1,0 +1,50 @@
+"""Which figures of a history a logger shows, and under which names.
+
+Pure. Names are `group/name`, with the unit where there is one. Figures of steps and evaluations stand over
+the step; figures of looks at the fleet over seconds of the run.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from actors.training.records import AnyRecord, End, Eval, Sample, Step
+
+NOT_FIGURES = frozenset({"t_s", "step"})
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """`values` by name at `at`: the step, or for `over` = "seconds" whole seconds of the run. t_s: when, in
+    seconds of the run."""
+
+    over: Literal["step", "seconds"]
+    at: int
+    t_s: float
+    values: dict[str, float]
+
+
+def figures_of(record: AnyRecord) -> Figures | None:
+    """The figures of one record; None where it has none (a host came, an actor was restarted)."""
+    match record:
+        case Step():
+            return Figures("step", record.step, record.t_s, _numbers(record, "train"))
+        case Eval():
+            values = {"eval/reward": record.reward, "eval/problems": float(record.problems)}
+            return Figures("step", record.step, record.t_s, values)
+        case Sample():
+            return Figures("seconds", round(record.t_s), record.t_s, _numbers(record, "fleet"))
+        case End():
+            values = _numbers(record, "run")
+            return Figures("seconds", round(record.t_s), record.t_s, values)
+        case _:
+            return None
+
+
+def _numbers(record: Step | Sample | End, group: str) -> dict[str, float]:
+    """Every field that is a number, so that a new one needs no word here."""
+    found: dict[str, float] = {}
+    for name in record.__struct_fields__:
+        value = getattr(record, name)
+        if name not in NOT_FIGURES and isinstance(value, int | float):
+            found[f"{group}/{name}"] = float(value)
+    return found
