@@ -74,11 +74,15 @@ class StateIs(Message, frozen=True):
 
 
 class PlanNext(Message, frozen=True):
-    """To the Scheduler: what step `step` measured; None asks for the plan of `step` without a new
-    measurement."""
+    """To the Scheduler: the plan of `step`, please.
+
+    `times`: what the step before measured; None: nothing new. `reserved_engines`: of the reserved hosts, 0
+    where it is not known yet.
+    """
 
     step: int
     times: StepTimes | None
+    reserved_engines: int = 0
 
 
 class Plan(Message, frozen=True):

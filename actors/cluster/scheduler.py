@@ -174,7 +174,7 @@ class Scheduler(Actor):
         now = self._now
         if now.job is None:
             raise Refused("there is no job to plan for")
-        seeding = now.seeding or self._policy.initial()
+        seeding = now.seeding or self._policy.initial(message.reserved_engines)
         planned_step = now.planned_step
         if message.times is not None and message.step > planned_step:
             seeding = self._policy.next(seeding, message.times)

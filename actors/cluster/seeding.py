@@ -20,10 +20,13 @@ MAX_MEMORY = 1024  # entries of M; counts are small integers, so more would be a
 class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
     """What one step measured; seconds and instances.
 
-    `train_wait_s`: the trainer idle, waiting for samples to fill a micro-batch. `remote_wait_s`: remote
-    instances idle, from the last response until the step's end. `train_s`: the trainer computing.
-    `remote_s`: remote instances generating. `mean_prem` (n̄): preemptible instances, averaged over the
-    step. `next_prem` (n̂): preemptible instances active just before the next step starts.
+    `train_wait_s`: the trainer idle, waiting for samples to fill a micro-batch; seeding is no wait.
+    `remote_wait_s`: remote instances idle, from the last response of each to the step's end, the mean over
+    those that generated. `train_s`: the trainer computing. `remote_s`: remote instances generating, such that
+    `remote_s * mean_prem` is the time of all of them together. `mean_prem` (n̄): preemptible instances,
+    averaged over the step. `next_prem` (n̂): those that are there just before the next step starts.
+    `reserved_engines` (N_resv): rollout engines that the reserved hosts are divided into while they seed; 0:
+    not known. `instance_engines`: engines of one preemptible instance; the paper's have one.
     """
 
     train_wait_s: float
@@ -32,6 +35,8 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
     remote_s: float
     mean_prem: float
     next_prem: int
+    reserved_engines: int = 0
+    instance_engines: float = 1.0
 
 
 class SeedingState(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,17 +51,18 @@ class SeedingPolicy:
     """Algorithm 1. Line numbers are the paper's."""
 
     def __init__(self, settings: Seeding, *, n_reserved: int, n_prem_max: int) -> None:
+        """`n_reserved`: engines of the reserved hosts where they have not told yet."""
         if n_reserved < 1 or n_prem_max < 0:
             raise ValueError(f"n_reserved is {n_reserved} (>= 1 needed), n_prem_max {n_prem_max} (>= 0)")
         self.settings = settings
         self.n_reserved = n_reserved
         self.n_prem_max = n_prem_max
 
-    def initial(self) -> SeedingState:
+    def initial(self, reserved_engines: int = 0) -> SeedingState:
         """Lines 1-3: empty memory, T_init, as many preemptible instances as reserved engines."""
         return SeedingState(
             t_seed_s=self._clamp_s(self.settings.initial_s),
-            n_prem=min(self.n_reserved, self.n_prem_max),
+            n_prem=min(reserved_engines or self.n_reserved, self.n_prem_max),
         )
 
     def next(self, state: SeedingState, times: StepTimes) -> SeedingState:
@@ -82,7 +88,9 @@ class SeedingPolicy:
         if train_s == 0:
             return min(state.n_prem, self.n_prem_max)
         remote = _finite(times.remote_s) * _finite(times.mean_prem)
-        wanted = (remote + t_seed_s * self.n_reserved) / train_s
+        # A reserved engine does what one of the engines of an instance does, not what the instance does.
+        engines = (times.reserved_engines or self.n_reserved) / max(1.0, _finite(times.instance_engines))
+        wanted = (remote + t_seed_s * engines) / train_s
         # A fraction of an instance cannot be had: round up, for the bound is the least number with which
         # rollout takes no longer than training. The slack keeps 3.0000000001 at 3.
         # At least one where any is allowed: at none, with a short window, line 10 would see no remote

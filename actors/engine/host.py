@@ -28,6 +28,11 @@ class BuiltinHost:
         self._engine: BuiltinEngine | None = None
         self._root = b""
 
+    @property
+    def engines(self) -> int:
+        """See `EngineHost`."""
+        return 1
+
     def turn(self, orders: Orders) -> Turn:
         """See `EngineHost`."""
         if orders.load is not None:

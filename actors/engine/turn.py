@@ -47,6 +47,10 @@ class Turn:
 class EngineHost(Protocol):
     """An engine and the images that it loads. Calls come from one thread at a time."""
 
+    @property
+    def engines(self) -> int:
+        """Copies of the model that serve side by side in it."""
+
     def turn(self, orders: Orders) -> Turn:
         """Carry the orders out, then one decode step if there is anything to decode. Blocks meanwhile.
 

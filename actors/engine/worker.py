@@ -114,6 +114,7 @@ class RolloutWorker(Actor):
             kind=self._kind,
             slots=self._config.engine.slots,
             received=self._received,
+            engines=self._host.engines,
         )
         async with self.ctx.wait("a manager", on=MANAGER, deadline_s=MANAGER_LATE_S, go_on=True):
             while True:

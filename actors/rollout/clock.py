@@ -1,40 +1,126 @@
-"""The times of one batch that Algorithm 1 asks for. Pure; the time is an argument."""
+"""The times of one batch that Algorithm 1 asks for. Pure; the time is an argument.
 
-from actors.rollout.messages import BatchTimes
+Owns who of the preemptible instances generated when, until the step ends. Source: RLBoost, section 4.1 and
+algorithm 1 (lines 6 to 8); what each figure means is told at `Figures`.
+"""
+
+from dataclasses import dataclass, field
 
 
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Seconds, and preemptible instances; of the time from the batch's begin to the step's end.
+
+    Attributes:
+        mean_prem: n̄, instances that were there, averaged over the step; one that still pulls the step's
+            weights is there too, or no step would ever count as undisturbed.
+        remote_s: t_remote, such that `remote_s * mean_prem` is the time that instances generated, all
+            together: line 10 takes that product for the step's remote rollout.
+        remote_wait_s: t_remote^wait, from an instance's last response to the step's end, the mean over those
+            that generated and are still there.
+        remote_start_s: until the first request went to a preemptible instance. rolled_s: until the last
+            response of the batch. step_s: all of it.
+    """
+
+    step_s: float
+    mean_prem: float
+    remote_s: float
+    remote_wait_s: float
+    remote_start_s: float
+    rolled_s: float
+
+
+@dataclass(slots=True)
+class _Served:
+    """One preemptible instance that got requests of the batch. `live`: how many it has, since when; `last_s`:
+    when one of them ended last."""
+
+    live: int = 0
+    since_s: float = 0.0
+    busy_s: float = 0.0
+    last_s: float = 0.0
+
+
+@dataclass(slots=True)
 class BatchClock:
-    """From submission on: when remote rollout began and ended, and how many instances served on average."""
+    """See the module. `whole`: it runs since the batch began (a restarted manager's do not)."""
 
-    def __init__(self, now_s: float) -> None:
-        self._begin_s = now_s
-        self._since_s = now_s
-        self._serving = 0
-        self._instance_s = 0.0
-        self._first_s: float | None = None
-        self._last_s = now_s
+    begin_s: float
+    whole: bool = True
+    _present: int = 0
+    _since_s: float = 0.0
+    _instance_s: float = 0.0
+    _first_s: float | None = None
+    _last_s: float = 0.0
+    _served: dict[str, _Served] = field(default_factory=dict)
+    _gone_s: float = 0.0
+    _end_s: float | None = None
 
-    def dispatched(self, now_s: float) -> None:
-        """A request went to a preemptible instance."""
+    def __post_init__(self) -> None:
+        self._since_s = self._last_s = self.begin_s
+
+    @property
+    def ended(self) -> bool:
+        """The step is over: nothing changes any more."""
+        return self._end_s is not None
+
+    def present(self, now_s: float, count: int) -> None:
+        """From now on there are `count` preemptible instances."""
+        if self.ended:
+            return
+        self._instance_s += self._present * (now_s - self._since_s)
+        self._since_s, self._present = now_s, count
+
+    def dispatched(self, now_s: float, instance: str, count: int, *, preemptible: bool) -> None:
+        """So many requests of the batch went to an instance."""
+        if self.ended or not preemptible:
+            return
         if self._first_s is None:
             self._first_s = now_s
+        served = self._served.setdefault(instance, _Served())
+        if not served.live:
+            served.since_s = now_s
+        served.live += count
 
-    def remote_ended(self, now_s: float) -> None:
-        """A request left a preemptible instance: finished, or handed over."""
+    def returned(self, now_s: float, instance: str) -> None:
+        """A request of the batch left an instance: finished, aborted, or taken back."""
+        if self.ended:
+            return
         self._last_s = now_s
+        served = self._served.get(instance)
+        if served is None or not served.live:
+            return
+        served.live -= 1
+        served.last_s = now_s
+        if not served.live:
+            served.busy_s += now_s - served.since_s
 
-    def serving(self, now_s: float, count: int) -> None:
-        """From now on `count` preemptible instances serve the batch."""
-        self._instance_s += self._serving * (now_s - self._since_s)
-        self._since_s, self._serving = now_s, count
+    def left(self, instance: str) -> None:
+        """An instance is gone, and what it had has been taken back: it waits for no step's end."""
+        served = self._served.pop(instance, None) if not self.ended else None
+        if served is not None:
+            self._gone_s += served.busy_s
 
-    def times(self, now_s: float, serving: int) -> BatchTimes:
-        """Up to now."""
-        self.serving(now_s, serving)
-        whole_s = now_s - self._begin_s
-        return BatchTimes(
-            remote_s=0.0 if self._first_s is None else max(0.0, self._last_s - self._first_s),
-            since_last_s=now_s - self._last_s,
-            mean_prem=self._instance_s / whole_s if whole_s > 0 else float(serving),
-            next_prem=serving,
+    def end(self, now_s: float) -> None:
+        """The trainer has completed the step."""
+        if not self.ended:
+            self.present(now_s, self._present)
+            self._end_s = now_s
+
+    def figures(self, now_s: float) -> Figures:
+        """Up to the step's end, or up to now."""
+        end_s = now_s if self._end_s is None else self._end_s
+        whole_s = end_s - self.begin_s
+        instance_s = self._instance_s + self._present * (end_s - self._since_s)
+        mean_prem = instance_s / whole_s if whole_s > 0 else float(self._present)
+        served = list(self._served.values())
+        busy_s = self._gone_s + sum(one.busy_s + (end_s - one.since_s if one.live else 0.0) for one in served)
+        waits = [0.0 if one.live else end_s - one.last_s for one in served]
+        return Figures(
+            step_s=whole_s,
+            mean_prem=mean_prem,
+            remote_s=busy_s / mean_prem if mean_prem > 0 else 0.0,
+            remote_wait_s=sum(waits) / len(waits) if waits else 0.0,
+            remote_start_s=(end_s if self._first_s is None else self._first_s) - self.begin_s,
+            rolled_s=self._last_s - self.begin_s,
         )

@@ -14,7 +14,8 @@ from supervisor import Address
 
 @dataclass(slots=True)
 class Instance:
-    """One registered incarnation. `version`: what it serves, None: no requests. `leaving`: for good."""
+    """One registered incarnation. `version`: what it serves, None: no requests. `leaving`: for good.
+    `frames`, `rows`: that came of it since it registered, the last at `frame_s`."""
 
     name: str
     kind: str
@@ -24,6 +25,10 @@ class Instance:
     epoch: str
     version: int | None = None
     leaving: bool = False
+    engines: int = 1
+    frames: int = 0
+    rows: int = 0
+    frame_s: float = 0.0
     sending: list[asyncio.Task[None]] = field(default_factory=list)
     order: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -68,7 +73,14 @@ class Instances(dict[str, Instance]):
                 task.cancel()
             leaving = known.leaving and known.worker == message.worker
         self[message.instance] = instance = Instance(
-            message.instance, message.kind, message.slots, message.worker, now_s, epoch, leaving=leaving
+            message.instance,
+            message.kind,
+            message.slots,
+            message.worker,
+            now_s,
+            epoch,
+            leaving=leaving,
+            engines=message.engines,
         )
         return instance
 
@@ -79,15 +91,25 @@ class Instances(dict[str, Instance]):
             return None
         return self.pop(name)
 
-    def heard(self, name: str, now_s: float) -> None:
-        """A frame came."""
+    def heard(self, name: str, now_s: float, rows: int) -> None:
+        """A frame of so many rows came."""
         known = self.get(name)
         if known is not None:
-            known.heard_s = now_s
+            known.heard_s = known.frame_s = now_s
+            known.frames += 1
+            known.rows += rows
 
     def preemptible(self) -> list[Instance]:
         """Those that pull weights."""
         return [instance for instance in self.values() if instance.kind == "preemptible"]
+
+    def present(self) -> int:
+        """Preemptible instances that are there to stay, whatever they serve at the moment."""
+        return sum(not instance.leaving for instance in self.preemptible())
+
+    def engines(self, kind: str) -> int:
+        """Of all instances of `kind`."""
+        return sum(instance.engines for instance in self.values() if instance.kind == kind)
 
     def serving(self, kind: str, version: int | None) -> int:
         """How many of `kind` serve `version` (None: any)."""

@@ -11,12 +11,12 @@ from collections.abc import Awaitable
 
 from actors.rollout.books import Books
 from actors.rollout.changes import Changes
-from actors.rollout.clock import BatchClock
 from actors.rollout.dispatching import BALANCER, Dispatching
 from actors.rollout.events import FrameLogged, InstanceGone, InstanceJoined, Scored, TicketsRevoked
 from actors.rollout.handing_out import Takers
 from actors.rollout.instances import Instance, Instances
 from actors.rollout.load_balancer import ForgetAll
+from actors.rollout.measuring import Measuring
 from actors.rollout.messages import (
     BatchReport,
     BatchTimes,
@@ -28,6 +28,7 @@ from actors.rollout.messages import (
     RolloutStatus,
     ServeWeights,
     Serving,
+    StepEnded,
     StillRegistered,
     SubmitBatch,
     TakeGroups,
@@ -70,7 +71,6 @@ class RolloutManager(Actor):
     def __init__(self, config: Config) -> None:
         self._config = config
         self._instances = Instances()
-        self._clocks: dict[str, BatchClock] = {}
         self._registrations = 0
         self._fenced = 0  # streams that went on after their instance was given up
 
@@ -81,7 +81,7 @@ class RolloutManager(Actor):
         now = self.ctx.now()
         self._registered_by = Deadline.after(REREGISTER_S, now)
         self._awaited = {name for name, stream in self._state.streams.items() if not stream.gone}
-        self._clocks = {batch: BatchClock(now) for batch in self._state.log.batches}
+        self._measuring = Measuring(self.ctx, self._state, self._instances)
         self._dispatching = Dispatching(
             self.ctx, self._books, self._instances, on_sent=self._sent, give_up=self._lose
         )
@@ -126,6 +126,7 @@ class RolloutManager(Actor):
         await self.ctx.tell(BALANCER, instance.down())
         await self.ctx.tell(BALANCER, instance.up(*stream.load()))
         self._act(joined)
+        self._measuring.there()
         self._dispatching.wake()
         local = self._receiver.local
         return Registered(
@@ -151,7 +152,7 @@ class RolloutManager(Actor):
             return
         instance.version = message.version
         await self.ctx.tell(BALANCER, instance.serves(message.version, message.root))
-        self._tick_clocks()
+        self._measuring.there()
         self._dispatching.wake()
 
     @handles(Withdraw, lane=Lane.SYSTEM)
@@ -166,7 +167,7 @@ class RolloutManager(Actor):
         instance.version = None
         instance.leaving = message.leaves
         await self.ctx.tell(BALANCER, instance.serves(None))
-        self._tick_clocks()
+        self._measuring.there()
         return self._withdrawals.begin(instance, message.grace_s)
 
     async def on_suspected(self, event: Suspected) -> None:
@@ -182,7 +183,7 @@ class RolloutManager(Actor):
         instance = self._instances.remove(event.name, event.incarnation)
         if instance is not None:
             await self.ctx.tell(BALANCER, instance.down())
-            self._tick_clocks()
+            self._measuring.there()
             self.ctx.background(self._lose_when_quiet(event), f"end of {event.name}")
 
     async def _lose_when_quiet(self, event: Terminated) -> None:
@@ -206,7 +207,8 @@ class RolloutManager(Actor):
             self.ctx.log.info("instance %s#%d is gone: %s", name, incarnation, cause)
             gone = InstanceGone(instance=name, incarnation=incarnation, cause=cause)
             self._act(await self._books.record(gone))
-        self._tick_clocks()
+            self._measuring.left(name)
+        self._measuring.there()
         self._withdrawals.look()
 
     @handles(CannotTake)
@@ -233,6 +235,7 @@ class RolloutManager(Actor):
                 self._owed.silent(name, now - instance.heard_s)
                 silence = f"held {stream.held} requests in silence for {now - instance.heard_s:.0f} s"
                 await self._lose(name, stream.incarnation, silence)
+        self._measuring.look()
         self._takers.look()
         self._owed.look(now)
 
@@ -245,7 +248,7 @@ class RolloutManager(Actor):
             self._receiver.forget(frame.stream, frame.incarnation)
             self._fenced += 1
             return
-        self._instances.heard(frame.stream, self.ctx.now())
+        self._instances.heard(frame.stream, self.ctx.now(), len(frame.slots))
         (changes,), committed = self._books.enter(
             FrameLogged(
                 instance=frame.stream,
@@ -285,12 +288,12 @@ class RolloutManager(Actor):
         if name not in self._state.log.batches:
             if full := self.ctx.journal.refuses():
                 raise Suspended(f"no new batches: {full}")
-            self._clocks[name] = BatchClock(self.ctx.now())
+            self._measuring.opened(name)
             self._act(await self._books.submit(message.batch, message.weights))
         for instance in self._instances.preemptible():
             if instance.version != message.weights.version and not instance.leaving:
                 await self.ctx.tell(instance.worker, ServeWeights(weights=message.weights))
-        self._tick_clocks()
+        self._measuring.there()
         return Done()
 
     @handles(TakeGroups)
@@ -302,21 +305,20 @@ class RolloutManager(Actor):
         self._takers.look()
         return deferred
 
+    @handles(StepEnded)
+    async def step_ended(self, message: StepEnded) -> None:
+        self._measuring.step_ended(message.batch)
+
     @handles(BatchReport)
     async def report(self, message: BatchReport) -> BatchTimes:
-        clock = self._clocks.get(message.batch)
-        batch = self._state.log.batches.get(message.batch)
-        if clock is None or batch is None:
-            raise Refused(f"batch {message.batch} is not open")
-        serving = self._instances.serving("preemptible", batch.submitted.version)
-        return clock.times(self.ctx.now(), serving)
+        return self._measuring.report(message.batch)
 
     @handles(ReleaseBatch)
     async def release(self, message: ReleaseBatch) -> Done:
         batch = self._state.log.batches.get(message.batch)
         if batch is not None:
             changes = await self._books.release(batch)
-            self._clocks.pop(message.batch, None)
+            self._measuring.released(message.batch)
             self._act(changes)
         return Done()
 
@@ -335,6 +337,7 @@ class RolloutManager(Actor):
             tokens_generated_twice=counters.tokens_generated_twice,
             requests_migrated=counters.requests_migrated,
             refused=dict(self._state.refused + self._receiver.refused),
+            reserved_engines=self._instances.engines("reserved"),
         )
 
     def summary(self) -> dict[str, str | int | float]:
@@ -356,20 +359,14 @@ class RolloutManager(Actor):
     def _sent(self, instance: Instance, logs: list[RequestLog]) -> None:
         instance.heard_s = self.ctx.now()  # its silence counts from here
         self._owed.moved()
-        if instance.kind == "preemptible":
-            for batch in dict.fromkeys(log.batch for log in logs):
-                self._clocks[batch].dispatched(self.ctx.now())
+        self._measuring.sent(instance, logs)
 
     async def _scored(self, event: Scored) -> None:
         self._act(await self._books.record(event))
 
     def _act(self, changes: Changes) -> None:
         self._dispatching.note(changes)
-        for ended in changes.ended:
-            log = self._state.log.requests.get(ended.request)
-            instance = self._instances.get(ended.instance)
-            if log is not None and instance is not None and instance.kind == "preemptible":
-                self._clocks[log.batch].remote_ended(self.ctx.now())
+        self._measuring.ended(changes)
         for request in changes.finished:
             if request in self._state.log.requests:
                 self._scoring.add(request)
@@ -378,10 +375,3 @@ class RolloutManager(Actor):
         if changes.ended or changes.queued or changes.started:
             self._dispatching.wake()
             self._withdrawals.look()
-
-    def _tick_clocks(self) -> None:
-        for name, clock in self._clocks.items():
-            batch = self._state.log.batches.get(name)
-            if batch is not None:
-                serving = self._instances.serving("preemptible", batch.submitted.version)
-                clock.serving(self.ctx.now(), serving)

@@ -3,6 +3,7 @@
 import msgspec
 
 from actors.rollout.events import BatchSubmitted, Span
+from actors.rollout.pace import EnginePace
 from supervisor import Address, Message
 
 
@@ -70,23 +71,44 @@ class ReleaseBatch(Message, frozen=True):
     batch: str
 
 
+class StepEnded(Message, frozen=True):
+    """To the manager, from the trainer: the step of this batch is done and its weights are published."""
+
+    batch: str
+
+
 class BatchReport(Message, frozen=True):
-    """Asks for the times of a batch, for Algorithm 1."""
+    """Asks for the times of a batch, for Algorithm 1. Refused where its begin was not seen."""
 
     batch: str
 
 
 class BatchTimes(Message, frozen=True):
-    """Seconds on the manager's clock, and preemptible instances.
+    """From the batch's begin to the step's end, or to now where that was not told. Seconds on the manager's
+    clock, tokens, and preemptible instances.
 
-    `remote_s`: from the first dispatch to a preemptible instance to the last response; `since_last_s`: since
-    the last response; `mean_prem`: serving preemptible instances averaged over the batch; `next_prem`: now.
+    `mean_prem`, `remote_s`, `remote_wait_s`, `remote_start_s`, `rolled_s`: see `clock.Figures`. `step_s`:
+    from begin to end. `next_prem`: instances there now. `reserved_engines`: of all reserved instances;
+    `instance_engines`: of one preemptible instance. `reserved`, `preemptible`: the pace of one such engine.
+    `requests`, `groups`: of the batch; `lengths`: response tokens of some of its groups, from the group with
+    the shortest longest response to the one with the longest; `prompt_tokens`: the mean.
     """
 
-    remote_s: float
-    since_last_s: float
+    step_s: float
     mean_prem: float
     next_prem: int
+    remote_s: float
+    remote_wait_s: float
+    remote_start_s: float
+    rolled_s: float
+    reserved_engines: int
+    instance_engines: float
+    reserved: EnginePace | None
+    preemptible: EnginePace | None
+    requests: int
+    groups: int
+    lengths: list[list[int]]
+    prompt_tokens: float
 
 
 class RolloutStatus(Message, frozen=True):
@@ -94,7 +116,8 @@ class RolloutStatus(Message, frozen=True):
 
 
 class RolloutFigures(Message, frozen=True):
-    """Requests by state, serving instances by kind, and sums since the job began."""
+    """Requests by state, serving instances by kind, engines of all reserved instances, and sums since the job
+    began."""
 
     queued: int
     pending: int
@@ -106,12 +129,14 @@ class RolloutFigures(Message, frozen=True):
     tokens_generated_twice: int
     requests_migrated: int
     refused: dict[str, int]
+    reserved_engines: int = 0
 
 
 class RegisterInstance(Message, frozen=True):
     """To the manager, from a worker at its start and whenever it lost the manager.
 
     `received`: the highest ticket that reached it; later ones were lost on the way and go elsewhere.
+    `engines`: copies of the model that serve side by side in it; `slots` are of all of them.
     """
 
     instance: str
@@ -119,6 +144,7 @@ class RegisterInstance(Message, frozen=True):
     kind: str
     slots: int
     received: int
+    engines: int = 1
 
 
 class Registered(Message, frozen=True):

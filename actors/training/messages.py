@@ -31,7 +31,10 @@ class TrainStep(Message, frozen=True):
 
 
 class StepResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a step did and where its time went (s); the four times do not overlap."""
+    """What a step did and where its time went (s); seeding, waiting, training and weights do not overlap.
+
+    `update_s`: the part of `training_s` after the last micro-batch, the optimizer's step.
+    """
 
     step: int
     root: bytes
@@ -44,6 +47,7 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
     waiting_s: float
     training_s: float
     weights_s: float
+    update_s: float = 0.0
 
     def with_weights(self, root: bytes, weights_s: float) -> "StepResult":
         """The same, its weights published."""

@@ -25,11 +25,13 @@ class MicroBatches(Protocol):
 
 
 class AsTheyCome:
-    """However many came together make a micro-batch: the trainer never waits while it has `size` of them."""
+    """However many came together make a micro-batch, `size` at least, fewer where they are the last of
+    `total`: the trainer never waits while it has `size` of them (RLBoost 4.1)."""
 
-    def __init__(self, size: int) -> None:
-        self._size = size
+    def __init__(self, size: int, total: int) -> None:
+        self._size, self._total = size, total
         self._have: list[int] = []
+        self._held: list[GroupOut] = []
 
     @property
     def have(self) -> list[int]:
@@ -37,11 +39,15 @@ class AsTheyCome:
 
     @property
     def least(self) -> int:
-        return self._size
+        return self._size - len(self._held)
 
     def add(self, groups: list[GroupOut]) -> list[list[GroupOut]]:
         self._have += [group.group for group in groups]
-        return [groups] if groups else []
+        self._held += groups
+        if not self._held or (len(self._held) < self._size and len(self._have) < self._total):
+            return []
+        due, self._held = self._held, []
+        return [due]
 
 
 class InOrder:

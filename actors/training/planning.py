@@ -5,7 +5,7 @@ Owns nothing. Algorithm 1 itself is `actors.cluster.seeding`.
 
 from actors.cluster.messages import Plan, PlanNext
 from actors.cluster.seeding import StepTimes
-from actors.rollout.messages import BatchReport, BatchTimes
+from actors.rollout.messages import BatchReport, BatchTimes, RolloutFigures, RolloutStatus
 from actors.training.asking import Asking
 from actors.training.messages import StepResult
 from supervisor import AskFailed, Context
@@ -23,10 +23,19 @@ class Planning:
 
     async def plan(self, step: int) -> Plan:
         """The plan of `step`, without a new measurement."""
-        return await self._asking.ask(SCHEDULER, PlanNext(step=step, times=None), Plan)
+        engines = 0
+        try:
+            figures = await self._ctx.ask(
+                MANAGER, RolloutStatus(), deadline_s=TIMES_DEADLINE_S, expect=RolloutFigures
+            )
+            engines = figures.reserved_engines
+        except AskFailed as problem:
+            self._ctx.log.info("how many engines the reserved hosts have is not known: %s", problem)
+        ask = PlanNext(step=step, times=None, reserved_engines=engines)
+        return await self._asking.ask(SCHEDULER, ask, Plan)
 
     async def next(self, step: int, batch: str, result: StepResult, plan: Plan) -> Plan:
-        """Algorithm 1 on what this step measured; the plan stays where the batch's times are gone."""
+        """What this step measured gives the plan of the next; it stays where the batch's times are gone."""
         try:
             times = await self._ctx.ask(
                 MANAGER, BatchReport(batch=batch), deadline_s=TIMES_DEADLINE_S, expect=BatchTimes
@@ -34,12 +43,19 @@ class Planning:
         except AskFailed as problem:
             self._ctx.log.warning("no times of %s: %s", batch, problem)
             return plan
-        measured = StepTimes(
-            train_wait_s=result.waiting_s,
-            remote_wait_s=times.since_last_s if times.remote_s > 0 else 0.0,
-            train_s=result.training_s,
-            remote_s=times.remote_s,
-            mean_prem=times.mean_prem,
-            next_prem=times.next_prem,
-        )
+        measured = measured_times(result, times)
         return await self._asking.ask(SCHEDULER, PlanNext(step=step + 1, times=measured), Plan)
+
+
+def measured_times(result: StepResult, times: BatchTimes) -> StepTimes:
+    """What the trainer measured of a step, and what the manager did."""
+    return StepTimes(
+        train_wait_s=result.waiting_s,
+        remote_wait_s=times.remote_wait_s,
+        train_s=result.training_s,
+        remote_s=times.remote_s,
+        mean_prem=times.mean_prem,
+        next_prem=times.next_prem,
+        reserved_engines=times.reserved_engines,
+        instance_engines=times.instance_engines,
+    )

@@ -19,7 +19,7 @@ from actors.cluster.messages import (
     StepTrained,
     TrainedSample,
 )
-from actors.rollout.messages import GroupOut, Groups, TakeGroups
+from actors.rollout.messages import GroupOut, Groups, StepEnded, TakeGroups
 from actors.training.advantages import group_advantages
 from actors.training.asking import ask_patiently
 from actors.training.messages import (
@@ -56,10 +56,12 @@ class _StepTimes:
         self._since_s = now_s
         self.spent: dict[str, float] = {"seeding": 0.0, "waiting": 0.0, "training": 0.0, "weights": 0.0}
 
-    def lap(self, what: str, now_s: float) -> None:
-        """What passed since the last lap was `what`."""
-        self.spent[what] += now_s - self._since_s
+    def lap(self, what: str, now_s: float) -> float:
+        """What passed since the last lap was `what`; answers how long it was."""
+        lap_s = now_s - self._since_s
+        self.spent[what] += lap_s
         self._since_s = now_s
+        return lap_s
 
 
 @dataclass(slots=True)
@@ -139,7 +141,7 @@ class Trainer(Actor):
             groups = await self._more(order, coming, times)
             await self._train_due(coming.add(groups), done, times)
         stats = await self.ctx.offload(self._work.finish_step)
-        times.lap("training", self.ctx.now())
+        update_s = times.lap("training", self.ctx.now())
         result = StepResult(
             step=order.step,
             root=b"",
@@ -152,6 +154,7 @@ class Trainer(Actor):
             waiting_s=times.spent["waiting"],
             training_s=times.spent["training"],
             weights_s=0.0,
+            update_s=update_s,
         )
         commit = Commit(result=result, samples=tuple(done.samples), micro_batches=tuple(done.micro_batches))
         await self.ctx.offload(self._work.seal, commit)  # from here on the step is done
@@ -162,11 +165,13 @@ class Trainer(Actor):
         self._done, self._root = order.step, root
         self._result = result.with_weights(root, times.spent["weights"])
         self._running = None
+        await self.ctx.tell(MANAGER, StepEnded(batch=order.batch))
         await self.ctx.tell(CONTROLLER, StepDone(step=order.step))
 
     def _micro_batches(self, order: TrainStep) -> MicroBatches:
         size = self._config.training.micro_batch_groups
-        return InOrder(size, order.groups) if self._config.job.exact else AsTheyCome(size)
+        policy = InOrder if self._config.job.exact else AsTheyCome
+        return policy(size, order.groups)
 
     async def _train_due(self, due: list[list[GroupOut]], done: _Done, times: _StepTimes) -> None:
         for groups in due:

@@ -57,6 +57,11 @@ class SimEngineHost:
         self._root = b""
         self._weights = b""
 
+    @property
+    def engines(self) -> int:
+        """See `EngineHost`."""
+        return self._engine.limits.replicas
+
     def turn(self, orders: Orders) -> Turn:
         """See `EngineHost`. Raises `BrokenImage` for an image that nobody can have published."""
         if orders.load is not None:

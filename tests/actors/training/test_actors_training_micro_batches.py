@@ -90,8 +90,32 @@ def test_what_came_is_never_asked_for_again_and_nothing_waits_that_could_be_trai
         assert policy.least == len(set(following) - came)
 
 
-def test_as_they_come_nothing_waits() -> None:
-    assert fed(AsTheyCome(4), arrivals([4, 1, 0, 3, 2], {0, 2, 3})) == [[4, 1], [0], [3, 2]]
+def test_as_they_come_a_micro_batch_has_all_that_is_there_and_at_least_the_least() -> None:
+    order = [4, 1, 0, 3, 2, 6, 5, 8, 7]
+    assert fed(AsTheyCome(2, 9), arrivals(order, {1, 5, 6})) == [[4, 1, 0, 3, 2], [6, 5, 8, 7]]
+
+
+def test_as_they_come_only_the_last_micro_batch_may_be_smaller() -> None:
+    order = [4, 1, 0, 3, 2]
+    assert fed(AsTheyCome(2, 5), arrivals(order, {1, 2, 3, 4})) == [[4, 1], [0, 3], [2]]
+    assert fed(AsTheyCome(4, 5), arrivals(order, {2, 3})) == [[4, 1, 0, 3, 2]]
+
+
+@given(st.permutations(range(9)), st.sets(st.integers(0, 8)), st.integers(1, 9))
+def test_as_they_come_every_group_is_trained_once_and_none_waits_for_company_it_has(
+    order: list[int], cuts: set[int], size: int
+) -> None:
+    policy, trained, came = AsTheyCome(size, len(order)), list[int](), 0
+    for part in arrivals(order, cuts):
+        came += len(part)
+        due = policy.add(part)
+        trained += [one.group for groups in due for one in groups]
+        assert all(len(groups) >= size for groups in due) or came == len(order)
+        held = came - len(trained)
+        assert held < size
+        assert policy.least == size - held
+        assert sorted(policy.have) == sorted(order[:came])
+    assert trained == list(order)
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +156,6 @@ def test_a_step_gives_the_same_weights_bit_for_bit_whatever_order_its_groups_cam
         order = rng.sample(range(10), 10)
         parts = arrivals(order, {rng.randrange(10) for _ in range(4)})
         in_order.add(b"".join(weights_after(model_dir, fed(InOrder(4, 10), parts))))
-        as_they_came.add(b"".join(weights_after(model_dir, fed(AsTheyCome(4), parts))))
+        as_they_came.add(b"".join(weights_after(model_dir, fed(AsTheyCome(4, 10), parts))))
     assert len(in_order) == 1
     assert len(as_they_came) > 1, "the order made no difference: this shows nothing"
