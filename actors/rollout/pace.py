@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-LEAST_FRAMES = 3  # between two points: the time of a frame is known to a turn of its engine
+LEAST_FRAMES = 3  # of each engine between two points: when a frame came is known to a turn
 MAX_INSTANCES = 4096  # of which the last look is kept
 FORGET = 0.5  # weight of a point at the end of each batch that it has seen
 FULL_FORGET = 0.98  # of the fullest cache
@@ -87,7 +87,7 @@ class Paces:
     def look(self, name: str, kind: str, engines: int, now: Look) -> None:
         """Instance `name` of `kind`, with so many engines, looks like this now."""
         before = self._looks.get(name)
-        if before is not None and 0 <= now.frames - before.frames < LEAST_FRAMES:
+        if before is not None and 0 <= now.frames - before.frames < LEAST_FRAMES * engines:
             return
         if before is None and len(self._looks) >= MAX_INSTANCES:
             del self._looks[next(iter(self._looks))]

@@ -60,7 +60,7 @@ class SimEngineHost:
     @property
     def engines(self) -> int:
         """See `EngineHost`."""
-        return self._engine.limits.replicas
+        return self._engine.copies
 
     def turn(self, orders: Orders) -> Turn:
         """See `EngineHost`. Raises `BrokenImage` for an image that nobody can have published."""
