@@ -28,15 +28,18 @@ lint: setup
 
 bench: setup
 	$(BIN)/python -m bench.token_stream
+	$(BIN)/python -m bench.token_plane
 	$(BIN)/python -m bench.weight_pull
 	$(BIN)/python -m bench.exact_decoding
 	$(BIN)/python -m bench.runtime
 
-# the actor systems that bench.runtime is compared with, each pinned, in environments of their own (2 GB)
-bench-peers: .bench/peers/.ready .bench/monarch/.ready
+# what bench.runtime (actor systems) and bench.token_plane (a router) are compared with, each pinned, in environments
+# of their own (2 GB)
+bench-peers: .bench/peers/.ready .bench/monarch/.ready .bench/router/.ready
 
 .bench/peers/.ready: bench/runtime/peers.txt
 .bench/monarch/.ready: bench/runtime/peers_monarch.txt
+.bench/router/.ready: bench/token_plane/peers.txt
 .bench/%/.ready:
 	$(PYTHON) -m venv .bench/$*
 	.bench/$*/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -r $<

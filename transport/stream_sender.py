@@ -106,9 +106,12 @@ class StreamSender:
 
     def send(self, slots: ArrayLike, tokens: ArrayLike, logprobs: ArrayLike, flags: ArrayLike) -> bool:
         """Take one decode step's rows. False: the ring is full (or the stream refused), nothing was taken."""
+        return self.send_packed(token_frame.pack_columns(slots, tokens, logprobs, flags))
+
+    def send_packed(self, columns: bytes) -> bool:
+        """The same for columns that `token_frame.pack_columns` has packed already."""
         if self._closed or self._why_refused or self._ring.full:
             return False
-        columns = token_frame.pack_columns(slots, tokens, logprobs, flags)
         head = token_frame.header(
             self._stream, self._incarnation, self._ring.last_seq + 1, len(columns) // ROW_BYTES
         )

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bench import page_sections
 from bench.runtime import figure as drawing
 from bench.runtime.harness import Results
 from bench.runtime.rows import OURS, ROWS, SYSTEMS, RowSpec, Samples, bound_of, met, middle
@@ -18,9 +19,10 @@ WORDS = Path(__file__).with_name("words.toml")
 
 
 def write(results: Mapping[str, Any], directory: Path) -> Path:
-    """Write benchmarks.md into `directory`; returns the file."""
+    """Write benchmarks.md into `directory`, and keep the sections of other benches; returns the file."""
     file = directory / "benchmarks.md"
-    file.write_text(text(results, tomllib.loads(WORDS.read_text())))
+    others = page_sections.kept(file)
+    file.write_text(text(results, tomllib.loads(WORDS.read_text())) + others)
     return file
 
 

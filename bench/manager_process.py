@@ -1,0 +1,95 @@
+"""The `rollout` process of production under a supervisor, and the head that it joins: what token benches
+send to.
+
+Owns the starting, the finding and the signalling of that one process. Its instances are the caller's.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from actors.cluster.messages import JobSpec
+from actors.rollout.messages import RolloutFigures, RolloutStatus
+from configs.load import dump
+from configs.schema import Config
+from nodeagent.host import Bounds, Seat
+from nodeagent.job_file import write_job
+from nodeagent.process_arguments import arguments
+from nodeagent.system import open_system
+from supervisor import ActorSystem, Intensity, ProcessSpec, Registry, Supervisor, child, one_for_one
+from supervisor.names import REGISTRY
+from transport.wire import Peer
+
+MANAGER = "rollout/manager"
+START_S = 30.0  # until the manager answers
+NODE = "bench"
+MANY = Intensity(restarts=1000, within_s=60.0)
+
+
+@dataclass(slots=True)
+class ManagerProcess:
+    """A running one: the head's actor system, and the supervisor of the process."""
+
+    system: ActorSystem
+    tree: Supervisor
+    state_dir: Path
+
+    @property
+    def head(self) -> Peer:
+        """Whom instances join."""
+        return self.system.wire.local
+
+    @property
+    def pid(self) -> int:
+        """Of the life that runs now; 0 between two."""
+        process = self.tree.process("rollout")
+        return process.pid if process is not None else 0
+
+    def cpu_s(self) -> float:
+        """Processor seconds of this life, all threads."""
+        times = psutil.Process(self.pid).cpu_times()
+        return float(times.user + times.system)
+
+    def run_on(self, cores: set[int]) -> None:
+        """Every thread that it has now, and those that they start, on these cores alone."""
+        for thread in Path(f"/proc/{self.pid}/task").iterdir():
+            os.sched_setaffinity(int(thread.name), cores)
+
+    async def figures(self, deadline_s: float = START_S) -> RolloutFigures:
+        """What the manager says of itself."""
+        return await self.system.ask(MANAGER, RolloutStatus(), deadline_s=deadline_s, expect=RolloutFigures)
+
+
+@asynccontextmanager
+async def manager_process(scratch: Path, config: Config) -> AsyncIterator[ManagerProcess]:
+    """A head with a registry, and under its supervisor the `rollout` process with these settings, once it
+    answers. Its journal is a file under `scratch`. Raises what its supervisor gave up with."""
+    state = scratch / "manager"
+    job = JobSpec(run_id="bench", run_dir=str(scratch), model_dir="", config=dump(config))
+    state.mkdir(parents=True, exist_ok=True)
+    write_job(state / "job.json", job)
+    seat = Seat(NODE, "head", scratch / "head")
+    async with open_system(seat, Bounds.of(config)) as system:
+        system.spawn(REGISTRY, lambda: Registry(lambda: system.limits.lease_s))
+        failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        place = Seat(NODE, "rollout", state, head=system.wire.local)
+        spec = ProcessSpec(arguments("rollout", place, state / "job.json"), state / "rollout.out")
+        tree = Supervisor(
+            system,
+            one_for_one(child("rollout", spec, shutdown_s=1.0), name="bench", intensity=MANY),
+            on_failure=failed.set_exception,
+        )
+        await tree.start()
+        try:
+            running = ManagerProcess(system, tree, state)
+            await running.figures()
+            yield running
+            if failed.done():
+                failed.result()
+        finally:
+            await tree.stop()

@@ -1,0 +1,28 @@
+"""A process with instances that send: `python -m bench.token_plane.instances ORDERS_JSON`."""
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+
+from bench.token_plane.firehose import Firehose
+from nodeagent.host import Seat, run_process
+from nodeagent.system import open_system
+from transport.wire import Peer
+
+
+async def _main(stop: asyncio.Event) -> int:
+    orders = json.loads(sys.argv[1])
+    if orders["cores"]:
+        os.sched_setaffinity(0, orders["cores"])
+    seat = Seat("bench", orders["process"], Path(orders["scratch"]), head=Peer(orders["head"]))
+    async with open_system(seat) as system:
+        for name in orders["names"]:
+            system.spawn(name, lambda: Firehose(orders["slots"], orders["ring_frames"]))
+        await stop.wait()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_process(_main, "bench"))
