@@ -16,7 +16,7 @@ PROMPT_TOKENS = 64
 SAMPLES = 8  # of a prompt
 BATCH = 8_000  # requests submitted together
 TICKETS = 2_000  # requests that an instance has
-ANSWER_TOKENS = 64
+ANSWER_TOKENS = 256
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,27 +1,16 @@
-"""The token log of one request, for a client that has no frames: the same that the manager keeps."""
+"""The token log of a client that has no frames: the same that the manager keeps, fed token by token."""
 
-from array import array
+from actors.rollout.events import BatchSubmitted, Prompt
+from actors.rollout.token_log import RequestLog, TokenLog
 
-from actors.rollout.token_log import RequestLog
 
-
-class Collected:
-    """The log of request `number`, fed token by token."""
-
-    def __init__(self, number: int) -> None:
-        self._log = RequestLog(
-            id=f"peer/0/{number}",
-            batch="peer",
-            group=0,
-            sample=number,
-            prompt=array("I"),
-            seed=0,
-            max_new_tokens=1 << 22,
-            temperature=1.0,
-            version=1,
-            attempts=1,
-        )
-
-    def append(self, token: int, logprob: float) -> None:
-        """One token of the only attempt."""
-        self._log.append(token, logprob, "router", 1)
+def opened(requests: int) -> list[RequestLog]:
+    """The logs of so many requests, all under way."""
+    prompts = tuple(
+        Prompt(split="train", index=number, tokens=(1,), seeds=(1,)) for number in range(requests)
+    )
+    event = BatchSubmitted(batch="peer", version=1, prompts=prompts, max_new_tokens=1 << 22)
+    logs = list(TokenLog().open(event).requests())
+    for log in logs:
+        log.attempts = 1
+    return logs

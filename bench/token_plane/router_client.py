@@ -21,7 +21,7 @@ import orjson
 import uvloop
 
 from bench.token_plane.fake_worker import STAMP_ZERO
-from bench.token_plane.request_log import Collected
+from bench.token_plane.request_log import opened
 
 BODY = (
     b'{"rid":"every %g ms","input_ids":[1,2,3,4],"sampling_params":{"max_new_tokens":4194304},"stream":true}'
@@ -64,10 +64,11 @@ async def parse(url: str, streams: int, body: bytes, count: Count) -> None:
     """Every stream to its token log, until the end of the measurement."""
     connector = aiohttp.TCPConnector(limit=0)
     timeout = aiohttp.ClientTimeout(total=None)
+    logs = opened(streams)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
 
         async def one(number: int) -> None:
-            log = Collected(number)
+            log = logs[number]
             headers = {"content-type": "application/json"}
             async with session.post(f"{url}/generate", data=body, headers=headers) as response:
                 response.raise_for_status()
@@ -80,7 +81,7 @@ async def parse(url: str, streams: int, body: bytes, count: Count) -> None:
                         meta = answer["meta_info"]
                         sent_ns = meta["sent_ns"]
                         for logprob, token, _ in meta["output_token_logprobs"]:
-                            log.append(token, logprob)
+                            log.append(token, logprob, "router", 1)
                             taken += 1
                     now = time.monotonic()
                     if silent:
