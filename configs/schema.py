@@ -103,6 +103,10 @@ class Rollout(Section, frozen=True, kw_only=True):
     """Sampling temperature while training; 1 makes the log-probs those of the policy itself."""
     eval_temperature: NotNegative = 1.0
     """Temperature on held-out problems; 1 measures the policy that is trained, 0 its likeliest answer."""
+    staleness: Annotated[int, Meta(ge=0, le=8)] = 0
+    """Steps by which a trained token may be older than the weights that it trains (k). 0: exactly on-policy,
+    rollout waits for each new version. k: the batches of the next k steps are rolled out while a step is
+    trained, the newest weights taking over in the middle of a response; 8 keeps the open batches bounded."""
     max_pending: Count = 4
     """Requests that may wait on one instance before dispatch is delayed (RLBoost's Theta)."""
     deadline_s: Positive = 20.0
@@ -347,6 +351,12 @@ class Config(Section, frozen=True, kw_only=True):
             raise ValueError(
                 f"training.micro_batch_groups: expected at most rollout.prompts ({self.rollout.prompts}), "
                 f"got {self.training.micro_batch_groups}"
+            )
+        if self.job.exact and self.rollout.staleness:
+            raise ValueError(
+                "rollout.staleness: expected 0 where job.exact is set, got "
+                f"{self.rollout.staleness}: when weights change in the middle of a response is no function "
+                "of the seed"
             )
         for section, threads in (("engine", self.engine.threads), ("training", self.training.threads)):
             if self.job.exact and threads != 1:

@@ -50,12 +50,14 @@ class Evidence:
     ledgers: every batch, released or still open, as its journal tells. trained: what the StateManager
     journaled, in order. finished: steps that the controller recorded, in order. fences: the incarnations that
     held each registered name, in order. state_faults: broken invariants of the manager's own state.
-    missing: (invariant, text) for what could not be read.
+    missing: (invariant, text) for what could not be read. staleness: the bound on the age of trained tokens,
+    in versions.
     """
 
     steps: int
     requests_per_step: int
     complete: bool
+    staleness: int = 0
     ledgers: Sequence[BatchLedger] = ()
     trained: Sequence[StepTrained | Rewound] = ()
     finished: Sequence[int] = ()
@@ -194,14 +196,18 @@ def _nothing_lost_or_twice(evidence: Evidence) -> Iterator[str]:
 def _on_policy(evidence: Evidence) -> Iterator[str]:
     for ledger in evidence.ledgers:
         step = step_of(ledger.batch)
-        if step is not None and ledger.version != step - 1:
-            yield f"{ledger.batch} was rolled out under version {ledger.version}, expected {step - 1}"
+        least, most = ledger.version, ledger.version
+        if step is not None:
+            if ledger.version != step - 1:
+                yield f"{ledger.batch} was rolled out under version {ledger.version}, expected {step - 1}"
+            least, most = max(0, step - 1 - evidence.staleness), step - 1
+        what = f"version {most}" if least == most else f"versions {least} to {most}"
         yield from _some(
             f"{request.request}: tokens {span.start} to {span.start + span.count - 1} bear version "
-            f"{span.version}, the batch is of version {ledger.version}"
+            f"{span.version}, the batch is of {what}"
             for request in ledger.requests
             for span in request.spans
-            if span.version != ledger.version
+            if not least <= span.version <= most
         )
 
 

@@ -71,6 +71,7 @@ def evidence_of(
         steps=config.job.steps,
         requests_per_step=config.rollout.prompts * config.rollout.samples,
         complete=complete,
+        staleness=config.rollout.staleness,
         ledgers=[*ledgers, *open_batches],
         trained=trained,
         finished=finished,

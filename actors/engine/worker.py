@@ -272,7 +272,7 @@ class RolloutWorker(Actor):
                 self._sender.send(output.tickets, output.tokens, output.logprobs, output.flags)
                 self._tokens += len(output)
             for refusal in turn.refusals:
-                await self._report(refusal)
+                await self._report(refusal, turn.version)
             if orders.load is not None:
                 self._serves = (turn.version, turn.root)
                 self._loaded.set()
@@ -285,12 +285,13 @@ class RolloutWorker(Actor):
             ):
                 await self._sender.writable()
 
-    async def _report(self, refusal: Refusal) -> None:
+    async def _report(self, refusal: Refusal, version: int | None) -> None:
         message = CannotTake(
             instance=self.ctx.name,
             incarnation=self.ctx.incarnation,
             tickets=refusal.tickets,
             why=refusal.why,
+            version=version,
         )
         await self.ctx.tell(MANAGER, message)
 

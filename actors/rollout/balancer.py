@@ -11,6 +11,7 @@ instance becomes free first. What an older incarnation is said to have done chan
 """
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
 
@@ -45,11 +46,12 @@ class Instance:
     suspected: bool = False
     chosen: int = 0
 
-    def serves(self, version: int, root: bytes | None) -> bool:
+    def serves(self, roots: Mapping[int, bytes]) -> bool:
+        """Whether it may get requests that one of these versions may make, each with its root."""
         return (
             not (self.draining or self.suspected)
-            and self.version == version
-            and (root is None or self.root == root)
+            and self.version is not None
+            and roots.get(self.version) == self.root
         )
 
 
@@ -144,17 +146,17 @@ class Balancer:
             instance.pending -= 1
         return True
 
-    def select(self, version: int, count: int, root: bytes | None = None) -> list[InstanceId]:
+    def select(self, roots: Mapping[int, bytes], count: int) -> list[InstanceId]:
         """Instances for the next `count` requests, one each; fewer when all are at Θ: the rest waits.
 
-        Only instances that serve exactly `version` (and `root`, if given), do not drain and are not
+        Only instances that serve one of these versions with its root, do not drain and are not
         suspected. Changes nothing: report what was really sent by `dispatched`. Ties go to the one that
         executes less, then to the one chosen longest ago, then by name.
         """
         queues = [  # lines 3-7
             (instance.pending, instance.executing, instance.chosen, instance.id)
             for instance in self.instances.values()
-            if instance.pending < self.max_pending and instance.serves(version, root)
+            if instance.pending < self.max_pending and instance.serves(roots)
         ]
         heapify(queues)
         chosen: list[InstanceId] = []
@@ -167,12 +169,12 @@ class Balancer:
                 heappop(queues)
         return chosen  # lines 11-12: fewer than asked; the manager asks again at the next start or end
 
-    def capacity(self, version: int, root: bytes | None = None) -> int:
+    def capacity(self, roots: Mapping[int, bytes]) -> int:
         """How many requests `select` would place now."""
         return sum(
             max(0, self.max_pending - instance.pending)
             for instance in self.instances.values()
-            if instance.serves(version, root)
+            if instance.serves(roots)
         )
 
     def _known(self, id: InstanceId, incarnation: int) -> Instance | None:

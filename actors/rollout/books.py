@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Awaitable
 
 from actors.rollout.changes import Changes
-from actors.rollout.events import BatchReleased, BatchSubmitted, RolloutSnapshot
+from actors.rollout.events import BatchReleased, BatchSubmitted, RolloutSnapshot, VersionPublished
 from actors.rollout.messages import BatchLedger, RequestLedger, Weights
 from actors.rollout.state import RolloutState
 from actors.rollout.token_log import Batch
@@ -18,7 +18,7 @@ from supervisor import Journal, Message
 
 
 class BatchWeights(Message, frozen=True):
-    """Journaled beside `BatchSubmitted`: who has the weights of a batch."""
+    """Journaled beside `BatchSubmitted`: the newest weights then; those of a batch of exactly one version."""
 
     batch: str
     weights: Weights
@@ -88,9 +88,25 @@ class Books:
         state = ManagerSnapshot(rollout=self.state.snapshot(), weights=dict(self.weights))
         return self._journal.snapshot_soon(state)
 
+    async def publish(self, weights: Weights) -> None:
+        """Note the newest version, and which ones are lost with it. Committed when this returns."""
+        event = VersionPublished(version=weights.version, root=weights.root, sources=weights.sources)
+        if self.state.versions.newest != event:
+            await self.record(event)
+
     def newest_weights(self) -> Weights | None:
         """What an instance that joins now should serve."""
-        return max(self.weights.values(), key=lambda weights: weights.version, default=None)
+        newest = self.state.versions.newest
+        if newest is None:  # a journal of an older program, and no batch since
+            return max(self.weights.values(), key=lambda weights: weights.version, default=None)
+        return Weights(version=newest.version, root=newest.root, sources=newest.sources)
+
+    def roots(self, batch: BatchSubmitted) -> dict[int, bytes]:
+        """The versions that may make tokens of this batch now, with their roots."""
+        if batch.min_version is not None:
+            return self.state.versions.roots(batch.min_version)
+        weights = self.weights.get(batch.batch)
+        return {} if weights is None else {weights.version: weights.root}
 
 
 def ledger_of(batch: Batch) -> BatchLedger:

@@ -1,18 +1,19 @@
 """Dispatch: requests that wait go to the instances that the LoadBalancer names.
 
-Owns the reports of load to the balancer and the dispatches on their way. A dispatch is journaled before it
-is sent; one at a time goes to each instance, in the order of its tickets, and a slow instance holds up
-nobody else."""
+Owns the order of the batches, the reports of load to the balancer and the dispatches on their way. Batches of
+exactly one version go first: only as long as there is no newer one can anybody serve them. The others follow,
+the oldest in front: the trainer waits for it. A dispatch is journaled before it is sent; one at a time goes
+to each instance, in the order of its tickets, and a slow instance holds up nobody else."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 
 from actors.rollout.books import Books
 from actors.rollout.changes import Changes
-from actors.rollout.events import Dispatched
+from actors.rollout.events import BatchSubmitted, Dispatched
 from actors.rollout.instances import Instance, Instances
 from actors.rollout.load_balancer import LoadChange, LoadChanged, Place, Placed
-from actors.rollout.messages import Dispatch, Weights, Work
+from actors.rollout.messages import Dispatch, Work
 from actors.rollout.token_log import RequestLog, RequestState
 from supervisor import AskFailed, Context, Done, Refused, Unreachable
 
@@ -71,14 +72,28 @@ class Dispatching:
             await self._report_load()
             if not self._books.state.log.waiting:
                 continue
-            for batch, weights in list(self._books.weights.items()):
-                queued = self._books.state.log.queued(weights.version)
-                waiting = [log for log in queued if log.batch == batch]
-                if waiting:
-                    await self._place(waiting, weights)
+            full: list[set[int]] = []  # no instance of these versions takes any more
+            for batch, waiting in self._waiting():
+                roots = self._books.roots(batch)
+                if not roots or any(roots.keys() <= versions for versions in full):
+                    continue
+                if not await self._place(waiting, roots):
+                    full.append(set(roots))
 
-    async def _place(self, waiting: list[RequestLog], weights: Weights) -> None:
-        place = Place(version=weights.version, root=weights.root, count=len(waiting))
+    def _waiting(self) -> list[tuple[BatchSubmitted, list[RequestLog]]]:
+        """What waits, by batch, in the order in which it is served."""
+        waiting: dict[str, list[RequestLog]] = {}
+        for log in self._books.state.log.queued():
+            waiting.setdefault(log.batch, []).append(log)
+        batches = [
+            batch.submitted for name, batch in self._books.state.log.batches.items() if name in waiting
+        ]
+        batches.sort(key=lambda batch: (batch.min_version is not None, batch.version))  # stable
+        return [(batch, waiting[batch.batch]) for batch in batches]
+
+    async def _place(self, waiting: list[RequestLog], roots: dict[int, bytes]) -> bool:
+        """Send them where there is room; False where there was not enough."""
+        place = Place(roots=roots, count=len(waiting))
         try:
             placed = await self._ctx.ask(BALANCER, place, deadline_s=PLACE_DEADLINE_S, expect=Placed)
         except AskFailed as problem:
@@ -86,17 +101,21 @@ class Dispatching:
             self._changed.set()
             async with self._ctx.wait("a placement", on=BALANCER, deadline_s=PLACE_DEADLINE_S, go_on=True):
                 await asyncio.sleep(RETRY_S)
-            return
+            return False
         chosen: dict[str, list[RequestLog]] = {}
         for log, name in zip(waiting, placed.instances, strict=False):
             chosen.setdefault(name, []).append(log)
         for name, logs in chosen.items():
             instance = self._instances.get(name)
-            if instance is not None:
-                self._send(instance, [log for log in logs if log.state is RequestState.QUEUED], weights)
+            version = instance.version if instance is not None else None
+            # It may have gone, or serve others by now: then the next look finds its requests another place.
+            if instance is not None and version is not None and roots.get(version) == instance.root:
+                still = [log for log in logs if log.state is RequestState.QUEUED]
+                self._send(instance, version, still)
         await self._report_load()
+        return len(placed.instances) == len(waiting)
 
-    def _send(self, instance: Instance, logs: list[RequestLog], weights: Weights) -> None:
+    def _send(self, instance: Instance, version: int, logs: list[RequestLog]) -> None:
         streams = self._books.state.streams
         if streams.alive(instance.name, instance.incarnation) is None or not logs:
             return
@@ -107,7 +126,7 @@ class Dispatching:
             Dispatched(
                 instance=instance.name,
                 incarnation=instance.incarnation,
-                version=weights.version,
+                version=version,
                 tickets=tickets,
                 requests=tuple(log.id for log in logs),
             )
@@ -118,7 +137,7 @@ class Dispatching:
         self._load.append(
             LoadChange(instance=instance.name, incarnation=instance.incarnation, dispatched=len(logs))
         )
-        dispatch = Dispatch(epoch=instance.epoch, version=weights.version, work=work)
+        dispatch = Dispatch(epoch=instance.epoch, version=version, work=work)
         instance.sending = [task for task in instance.sending if not task.done()]
         delivery = self._deliver(instance, committed, dispatch)
         instance.sending.append(self._ctx.background(delivery, f"dispatch to {instance.name}"))

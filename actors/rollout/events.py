@@ -22,7 +22,10 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchSubmitted(Message, frozen=True):
-    """The prompts of a batch, in the order of their groups; every token must be made under `version`.
+    """The prompts of a batch, in the order of their groups.
+
+    Every token must be made under exactly `version`, the one that its step starts from; where `min_version`
+    is given, under any version from that one on.
 
     What counts of it is decided by `actors.rollout.sampling`. wanted: groups that it ends with, 0 = all of
     them. drop_uniform: a complete group whose scores are all equal is dropped, and another prompt drawn in
@@ -41,6 +44,24 @@ class BatchSubmitted(Message, frozen=True):
     drop_uniform: bool = False
     over_sampling: float = 1.0
     again: int = 0
+    min_version: int | None = None
+
+    def admits(self, version: int | None) -> bool:
+        """Whether tokens made under this version may be in the batch; no token is made under None."""
+        if self.min_version is None or version is None:
+            return version == self.version
+        return version >= self.min_version
+
+
+class VersionPublished(Message, frozen=True):
+    """This version is the trainer's newest now; higher ones that were published before are lost with it.
+
+    `root`: the digest of its manifest. `sources`: TransferAgents that have it.
+    """
+
+    version: int
+    root: bytes
+    sources: tuple[str, ...]
 
 
 class InstanceJoined(Message, frozen=True):
@@ -190,10 +211,13 @@ class BatchRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ticket(msgspec.Struct, frozen=True, kw_only=True):
-    """One dispatch of a request. `started`: decoding began. `superseded`: taken back, rows are dropped."""
+    """One dispatch of a request. `version`: of the weights that the instance served then; None in journals of
+    older programs, where it is that of the batch. `started`: decoding began. `superseded`: taken back, rows
+    are dropped."""
 
     request: str
     attempt: int
+    version: int | None = None
     started: bool = False
     superseded: bool = False
 
@@ -246,3 +270,5 @@ class RolloutSnapshot(Message, frozen=True):
     streams: tuple[StreamRecord, ...]
     counters: Counters
     refused: dict[str, int]
+    versions: tuple[VersionPublished, ...] = ()
+    lost_versions: tuple[VersionPublished, ...] = ()

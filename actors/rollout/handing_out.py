@@ -55,7 +55,7 @@ class Takers:
             Groups(
                 groups=[_group_out(batch, group) for group in ready],
                 remaining=batch.wanted - len(ask.have) - len(ready),
-                remote_serving=self._instances.serving("preemptible", batch.submitted.version),
+                remote_serving=self._instances.serving("preemptible", batch.submitted),
             )
         )
 

@@ -7,6 +7,7 @@ Soft state: rebuilt from registrations. Load is the balancer's, tickets are the 
 import asyncio
 from dataclasses import dataclass, field
 
+from actors.rollout.events import BatchSubmitted
 from actors.rollout.load_balancer import InstanceDown, InstanceServes, InstanceSuspected, InstanceUp
 from actors.rollout.messages import RegisterInstance
 from supervisor import Address
@@ -14,8 +15,8 @@ from supervisor import Address
 
 @dataclass(slots=True)
 class Instance:
-    """One registered incarnation. `version`: what it serves, None: no requests. `leaving`: for good.
-    `frames`, `rows`: that came of it since it registered, the last at `frame_s`."""
+    """One registered incarnation. `version`: what it serves, with this root; None: no requests. `leaving`:
+    for good. `frames`, `rows`: that came of it since it registered, the last at `frame_s`."""
 
     name: str
     kind: str
@@ -24,6 +25,7 @@ class Instance:
     heard_s: float
     epoch: str
     version: int | None = None
+    root: bytes = b""
     leaving: bool = False
     engines: int = 1
     frames: int = 0
@@ -111,11 +113,11 @@ class Instances(dict[str, Instance]):
         """Of all instances of `kind`."""
         return sum(instance.engines for instance in self.values() if instance.kind == kind)
 
-    def serving(self, kind: str, version: int | None) -> int:
-        """How many of `kind` serve `version` (None: any)."""
+    def serving(self, kind: str, batch: BatchSubmitted | None) -> int:
+        """How many of `kind` serve a version that this batch admits (None: any version)."""
         return sum(
             instance.kind == kind
             and instance.version is not None
-            and (version is None or instance.version == version)
+            and (batch is None or batch.admits(instance.version))
             for instance in self.values()
         )

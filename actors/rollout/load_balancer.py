@@ -60,10 +60,10 @@ class LoadChanged(Message, frozen=True):
 
 
 class Place(Message, frozen=True):
-    """Where should the next `count` requests of these weights go?"""
+    """Where should the next `count` requests go? `roots`: the versions that may make them, with their
+    roots."""
 
-    version: int
-    root: bytes
+    roots: dict[int, bytes]
     count: int
 
 
@@ -126,7 +126,7 @@ class LoadBalancer(Actor):
 
     @handles(Place)
     async def place(self, message: Place) -> Placed:
-        return Placed(instances=self._balancer.select(message.version, message.count, message.root))
+        return Placed(instances=self._balancer.select(message.roots, message.count))
 
     def summary(self) -> dict[str, str | int | float]:
         instances = self._balancer.instances.values()

@@ -21,6 +21,7 @@ from actors.rollout.messages import (
     BatchReport,
     BatchTimes,
     CannotTake,
+    PublishVersion,
     Registered,
     RegisterInstance,
     ReleaseBatch,
@@ -32,6 +33,7 @@ from actors.rollout.messages import (
     StillRegistered,
     SubmitBatch,
     TakeGroups,
+    Weights,
     Withdraw,
     Withdrawn,
 )
@@ -150,7 +152,7 @@ class RolloutManager(Actor):
             raise Refused(f"{message.instance}#{message.incarnation} is not registered")
         if instance.leaving:
             return
-        instance.version = message.version
+        instance.version, instance.root = message.version, message.root
         await self.ctx.tell(BALANCER, instance.serves(message.version, message.root))
         self._measuring.there()
         self._dispatching.wake()
@@ -168,6 +170,7 @@ class RolloutManager(Actor):
         instance.leaving = message.leaves
         await self.ctx.tell(BALANCER, instance.serves(None))
         self._measuring.there()
+        self._dispatching.wake()  # what was meant for it goes elsewhere
         return self._withdrawals.begin(instance, message.grace_s)
 
     async def on_suspected(self, event: Suspected) -> None:
@@ -209,6 +212,7 @@ class RolloutManager(Actor):
             self._act(await self._books.record(gone))
             self._measuring.left(name)
         self._measuring.there()
+        self._dispatching.wake()
         self._withdrawals.look()
 
     @handles(CannotTake)
@@ -217,6 +221,15 @@ class RolloutManager(Actor):
         revoked = TicketsRevoked(
             instance=message.instance, incarnation=message.incarnation, tickets=tuple(message.tickets)
         )
+        instance = self._instances.get(message.instance)
+        if (
+            instance is not None
+            and instance.incarnation == message.incarnation
+            and message.version is not None
+            and instance.version not in (None, message.version)
+        ):  # it loaded others since it said what it serves, and will say so: until then it gets nothing
+            instance.version = None
+            await self.ctx.tell(BALANCER, instance.serves(None))
         self._act(await self._books.record(revoked))
 
     @handles(_Sweep)
@@ -280,21 +293,38 @@ class RolloutManager(Actor):
             most = self._config.engine.max_prompt_tokens
             raise Refused(f"batch {name}: a prompt has {longest} tokens, engine.max_prompt_tokens is {most}")
         opened = self._books.weights.get(name)
-        if opened is not None and opened.root != message.weights.root:  # nobody will ever serve those again
-            raise Refused(
-                f"batch {name} was begun under other weights of version {opened.version} than there are now: "
-                "the state that made them is lost; begin another run from the last checkpoint (model.path)"
-            )
+        if message.batch.min_version is None and opened is not None and opened.root != message.weights.root:
+            raise Refused(_lost_weights(f"batch {name}", opened.version))  # nobody will serve those again
+        await self._publish(message.weights)
         if name not in self._state.log.batches:
             if full := self.ctx.journal.refuses():
                 raise Suspended(f"no new batches: {full}")
             self._measuring.opened(name)
             self._act(await self._books.submit(message.batch, message.weights))
-        for instance in self._instances.preemptible():
-            if instance.version != message.weights.version and not instance.leaving:
-                await self.ctx.tell(instance.worker, ServeWeights(weights=message.weights))
+        await self._flip(message.weights)
         self._measuring.there()
         return Done()
+
+    @handles(PublishVersion)
+    async def publish(self, message: PublishVersion) -> Done:
+        await self._publish(message.weights)
+        await self._flip(message.weights)
+        self._measuring.there()
+        return Done()
+
+    async def _publish(self, weights: Weights) -> None:
+        """Note the newest weights. A version that comes again with another root is another one: nobody will
+        ever serve again what was begun under the lost one."""
+        if self._state.begun_under_others(weights.version, weights.root):
+            raise Refused(_lost_weights("an open batch", weights.version))
+        await self._books.publish(weights)
+
+    async def _flip(self, weights: Weights) -> None:
+        """Tell whoever serves others."""
+        for instance in self._instances.preemptible():
+            serves = (instance.version, instance.root)
+            if serves != (weights.version, weights.root) and not instance.leaving:
+                await self.ctx.tell(instance.worker, ServeWeights(weights=weights))
 
     @handles(TakeGroups)
     async def take(self, message: TakeGroups) -> Deferred:
@@ -375,3 +405,10 @@ class RolloutManager(Actor):
         if changes.ended or changes.queued or changes.started:
             self._dispatching.wake()
             self._withdrawals.look()
+
+
+def _lost_weights(what: str, version: int) -> str:
+    return (
+        f"{what} was begun under other weights of version {version} than there are now: the state that made "
+        "them is lost; begin another run from the last checkpoint (model.path)"
+    )

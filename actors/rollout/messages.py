@@ -19,9 +19,18 @@ class Weights(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubmitBatch(Message, frozen=True):
-    """To the manager: roll this batch out under these weights. Repeating it changes nothing."""
+    """To the manager: roll this batch out; `weights` are the newest. Repeating it changes nothing."""
 
     batch: BatchSubmitted
+    weights: Weights
+
+
+class PublishVersion(Message, frozen=True):
+    """To the manager: these are the trainer's newest weights, instances serve them from now on.
+
+    Higher versions that it had published before are lost. Repeating it changes nothing.
+    """
+
     weights: Weights
 
 
@@ -209,12 +218,14 @@ class Abort(Message, frozen=True):
 
 
 class CannotTake(Message, frozen=True):
-    """To the manager: a worker could not take these tickets (another version, full, ill-fitting)."""
+    """To the manager: a worker could not take these tickets (another version, full, ill-fitting). `version`:
+    what it serves now, where it serves any."""
 
     instance: str
     incarnation: int
     tickets: list[int]
     why: str
+    version: int | None = None
 
 
 class Withdraw(Message, frozen=True):

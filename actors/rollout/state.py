@@ -8,7 +8,8 @@ version) is counted under its reason in `refused` and named in `Changes.refused`
 event that raised would raise again in every replay.
 
 What holds (`check` says what does not): every collected token stands in the log of its request, once; a
-request is with one instance at most; every token of a batch bears the version of the batch.
+request is with one instance at most; every token of a batch bears a version that the batch admits, and none
+that was never published.
 """
 
 from collections import Counter
@@ -32,6 +33,7 @@ from actors.rollout.events import (
     SampleAgain,
     Scored,
     TicketsRevoked,
+    VersionPublished,
 )
 from actors.rollout.selection import select
 from actors.rollout.snapshot import record_batch, record_stream, restore_batch, restore_stream
@@ -46,7 +48,8 @@ from actors.rollout.tickets import (
     has_token,
 )
 from actors.rollout.token_columns import Mask
-from actors.rollout.token_log import RequestState, TokenLog
+from actors.rollout.token_log import RequestLog, RequestState, TokenLog
+from actors.rollout.versions import Versions
 from supervisor import Message
 
 # Steps that no second checkpoint holds yet, the running one, evaluations; more is a leak.
@@ -55,11 +58,13 @@ MAX_OPEN_REQUESTS = 65536  # the log of an open request is in memory
 
 
 class RolloutState:
-    """See the module. Read `log`, `streams`, `counters`, `refused` freely; change them by `apply` only."""
+    """See the module. Read `log`, `streams`, `versions`, `counters`, `refused` freely; change them by `apply`
+    only."""
 
     def __init__(self) -> None:
         self.log = TokenLog()
         self.streams = Streams()
+        self.versions = Versions()
         self.counters = Counters()
         self.refused: Counter[str] = Counter()
 
@@ -97,6 +102,8 @@ class RolloutState:
                     for ticket in sorted(set(event.tickets)):
                         if stream.is_live(ticket):
                             self._revoke(event.instance, stream, ticket, changes)
+            case VersionPublished():
+                self.versions.publish(event)
             case RolloutSnapshot():
                 self._restore(event)
             case _:
@@ -128,6 +135,16 @@ class RolloutState:
             return f"batch {event.batch}: {count} requests more than the {MAX_OPEN_REQUESTS} that may be open"
         return None
 
+    def begun_under_others(self, version: int, root: bytes) -> bool:
+        """Whether an open batch that takes several versions has tokens of this one, under another root."""
+        published = self.versions.root(version)
+        return published not in (None, root) and any(
+            span.version == version
+            for log in self.log.requests.values()
+            if log.min_version is not None and log.version >= version
+            for span in log.spans
+        )
+
     @property
     def tokens_lost(self) -> int:
         """Collected tokens that stand nowhere. Always 0, or there is a bug."""
@@ -141,6 +158,8 @@ class RolloutState:
             streams=tuple(record_stream(name, stream) for name, stream in self.streams.items()),
             counters=self.counters.copy(),
             refused=dict(self.refused),
+            versions=tuple(self.versions.known.values()),
+            lost_versions=tuple(self.versions.lost.values()),
         )
 
     def check(self) -> list[str]:
@@ -159,6 +178,14 @@ class RolloutState:
             wanted = 1 if log.state is RequestState.DISPATCHED else 0
             if holders[log.id] != wanted:
                 faults.append(f"{log.id} is {log.state} and held by {holders[log.id]} instances")
+        highest = self.versions.highest
+        if highest is not None:
+            faults += [
+                f"{log.id}: span under version {span.version}, {highest} is the highest that was published"
+                for log in self.log.requests.values()
+                for span in log.spans
+                if span.version > highest
+            ]
         if self.tokens_lost:
             faults.append(f"{self.tokens_lost} collected tokens stand nowhere")
         return faults
@@ -206,7 +233,7 @@ class RolloutState:
                 changes.refused.append("unknown_request")
             elif log.state is not RequestState.QUEUED:
                 changes.refused.append("dispatched_twice")
-            elif log.version != event.version:
+            elif not (log.admits(event.version) and self._published(log, event.version)):
                 changes.refused.append("wrong_version")
             elif number < stream.next_ticket:
                 changes.refused.append("ticket_used")
@@ -214,7 +241,11 @@ class RolloutState:
                 log.attempts += 1
                 self.counters.requests_migrated += log.attempts > 1
                 self.log.move(log, RequestState.DISPATCHED)
-                stream.give(number, name, log.attempts)
+                stream.give(number, name, log.attempts, event.version)
+
+    def _published(self, log: RequestLog, version: int) -> bool:
+        """Whether there is such a version; a batch of exactly one says so itself."""
+        return log.min_version is None or version in self.versions.known
 
     def _frame(self, event: FrameLogged, changes: Changes) -> None:
         stream, columns = self.streams.alive(event.instance, event.incarnation), columns_of(event)
@@ -269,7 +300,8 @@ class RolloutState:
                 stream.forget(number)
             return
         log = self.log.requests[ticket.request]
-        if event.version is not None and event.version != log.version:
+        made = log.version if ticket.version is None else ticket.version
+        if event.version is not None and event.version != made:
             changes.refused.append("wrong_version")
             self._revoke(event.instance, stream, number, changes)
             return
@@ -277,7 +309,7 @@ class RolloutState:
             stream.start(number)
             changes.started.append((event.instance, event.incarnation))
         if has_token(flags):
-            log.append(token, logprob, event.instance, event.incarnation)
+            log.append(token, logprob, event.instance, event.incarnation, made)
             stream.flow(number, log.slot)
             self.counters.tokens_collected += 1
         if flags & FINISHED or log.full:
@@ -343,3 +375,4 @@ class RolloutState:
         self.streams = Streams({record.instance: restore_stream(record) for record in event.streams})
         self.counters = event.counters.copy()
         self.refused = Counter(event.refused)
+        self.versions = Versions(event.versions, event.lost_versions)

@@ -41,9 +41,9 @@ class Stream:
     """The ticket of the first entry of `_flowing`: tickets grow, so those that live lie close together. The
     last entry stays `NO_SLOT`, for all beyond."""
 
-    def give(self, ticket: int, request: str, attempt: int) -> None:
-        """Note a dispatch."""
-        self.tickets[ticket] = Ticket(request=request, attempt=attempt)
+    def give(self, ticket: int, request: str, attempt: int, version: int) -> None:
+        """Note a dispatch under a version."""
+        self.tickets[ticket] = Ticket(request=request, attempt=attempt, version=version)
         self.held += 1
         self.next_ticket = max(self.next_ticket, ticket + 1)
 

@@ -5,7 +5,7 @@ in `token_columns`, where each request has a slot. It does not know tickets, fra
 nor where a request should go next (`balancer` does). Pure: no clock, no I/O.
 
 Invariants (`TokenLog.check`): the spans of a request join without gap or overlap and cover all of its tokens;
-every span bears the version of the request; a group is handed out only when it is complete.
+every span bears a version that the request's batch admits; a group is handed out only when it is complete.
 """
 
 import enum
@@ -45,6 +45,7 @@ class RequestLog:
     version: int
     columns: TokenColumns
     slot: int
+    min_version: int | None = None
     state: RequestState = RequestState.QUEUED
     attempts: int = 0
     score: float | None = None
@@ -81,14 +82,18 @@ class RequestLog:
         last = self._spans[-1]
         return [*self._spans[:-1], msgspec.structs.replace(last, count=len(self) - last.start)]
 
-    def append(self, token: int, logprob: float, instance: str, incarnation: int) -> None:
-        """Add one token of the current attempt."""
+    def admits(self, version: int) -> bool:
+        """Whether tokens of this version may be added: exactly its own, or any from `min_version` on."""
+        return version == self.version if self.min_version is None else version >= self.min_version
+
+    def append(self, token: int, logprob: float, instance: str, incarnation: int, version: int) -> None:
+        """Add one token of the current attempt, made under `version`."""
         if not self._spans or self._spans[-1].attempt != self.attempts:
             begun = Span(
                 attempt=self.attempts,
                 instance=instance,
                 incarnation=incarnation,
-                version=self.version,
+                version=version,
                 start=len(self),
                 count=0,
             )
@@ -110,8 +115,9 @@ class RequestLog:
                 yield f"{self.id}: empty span of attempt {span.attempt}"
             if not attempt < span.attempt <= self.attempts:
                 yield f"{self.id}: attempt {span.attempt} follows {attempt} of {self.attempts}"
-            if span.version != self.version:
-                yield f"{self.id}: span under version {span.version}, the batch has {self.version}"
+            if not self.admits(span.version):
+                wanted = f"{self.version}" if self.min_version is None else f"{self.min_version} or later"
+                yield f"{self.id}: span under version {span.version}, the batch has {wanted}"
             position, attempt = span.start + span.count, span.attempt
         if position != len(self):
             yield f"{self.id}: spans cover {position} of {len(self)} tokens"
@@ -240,6 +246,7 @@ class TokenLog:
             max_new_tokens=event.max_new_tokens,
             temperature=event.temperature,
             version=event.version,
+            min_version=event.min_version,
             columns=self.columns,
             slot=self.columns.begin(event.max_new_tokens),
             again=again,
@@ -264,8 +271,8 @@ class TokenLog:
         else:
             self._queued.pop(log.id, None)
 
-    def queued(self, version: int | None = None) -> list[RequestLog]:
-        """Requests that wait for an instance, of one version or of all.
+    def queued(self) -> list[RequestLog]:
+        """Requests that wait for an instance.
 
         Those that were under way before come first, the longest prefix in front: they hold their groups back
         longest. The others keep the order of their batch.
@@ -274,7 +281,6 @@ class TokenLog:
         order = [
             (-len(log), log.attempts == 0, log.group, log.sample, log.id)
             for log in map(requests.__getitem__, self._queued)
-            if version is None or log.version == version
         ]
         order.sort()
         return [requests[key[4]] for key in order]

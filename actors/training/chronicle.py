@@ -66,6 +66,8 @@ class Chronicle:
                 n_prem=plan.n_prem,
                 grad_norm=records.finite(result.grad_norm),
                 loss=records.finite(result.loss),
+                staleness_mean=result.staleness_mean,
+                staleness_max=result.staleness_max,
             )
         )
 

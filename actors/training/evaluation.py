@@ -38,8 +38,7 @@ class Evaluation:
     async def run(self, when: Literal["first", "last"], trainer: TrainerIs) -> None:
         """Mean reward on the held-out problems, one sample each; the reserved engine helps."""
         batch, count = f"eval-{when}", self._config.task.heldout_problems
-        temperature = self._config.rollout.eval_temperature
-        await self._submission.batch(batch, "heldout", list(range(count)), 1, temperature, trainer)
+        await self._submission.evaluation(batch, trainer)
         engine = trainer.source.rsplit("/", 1)[0] + "/engine"
         await self._asking.ask(engine, OpenSeeding(version=trainer.step, root=trainer.root), Done)
         scores: dict[int, float] = {}

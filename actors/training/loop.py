@@ -1,7 +1,8 @@
-"""The loop of a job: a batch submitted, a step trained, the next one planned, until the last.
+"""The loop of a job: batches submitted, a step trained, the next one planned, until the last.
 
-Owns the order. Every part of it is idempotent: a controller that was killed begins the loop anew where its
-journal says that the job stands.
+Owns the order, and how many batches are open at once: with a staleness bound k those of the steps s to s + k
+while step s is trained, so that rollout does not wait for training. Every part of it is idempotent: a
+controller that was killed begins the loop anew where its journal says that the job stands.
 """
 
 import asyncio
@@ -43,6 +44,8 @@ class JobLoop:
         self._planning = Planning(ctx, asking)
         self._evaluation = Evaluation(ctx, asking, config, self._submission, standing, chronicle)
         self._step_done = asyncio.Event()
+        self._version = 0  # of the trainer, when it was last asked
+        self._ahead: set[int] = set()  # steps whose batches were submitted before their time
 
     def step_done(self) -> None:
         """The trainer has something to show."""
@@ -70,8 +73,7 @@ class JobLoop:
         begin_s = self._ctx.now()
         batch = f"step-{step}"
         plan = await self._planning.plan(step)
-        if trainer.step < step:
-            await self._submission.step(step, trainer)
+        await self._submit(step, trainer)
         result = await self._train(
             TrainStep(step=step, batch=batch, groups=self._config.rollout.prompts, t_seed_s=plan.t_seed_s)
         )
@@ -84,6 +86,21 @@ class JobLoop:
             self._standing.finished = step
         await self._durability.until(step - MAX_UNDURABLE)
         await self._durability.release()
+
+    async def _submit(self, step: int, trainer: TrainerIs) -> None:
+        """The batch of this step, and of those that may be rolled out meanwhile. A trainer that went back has
+        lost the newest versions: the manager is told, and everything is submitted again."""
+        if trainer.step < self._version:
+            self._ahead.clear()
+        self._version = trainer.step
+        if self._config.rollout.staleness:
+            await self._submission.publish(trainer)
+        last = min(step + self._config.rollout.staleness, self._config.job.steps)
+        for due in range(max(step, trainer.step + 1), last + 1):
+            if due == step or due not in self._ahead:
+                await self._submission.step(due, trainer)
+                self._ahead.add(due)
+        self._ahead = {due for due in self._ahead if due > step}
 
     async def _train(self, order: TrainStep) -> StepResult | None:
         """Ask until the step is done; a trainer that was restarted meanwhile begins it again. None: it came

@@ -34,6 +34,8 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a step did and where its time went (s); seeding, waiting, training and weights do not overlap.
 
     `update_s`: the part of `training_s` after the last micro-batch, the optimizer's step.
+    staleness_mean, staleness_max: of its tokens, by how many versions the weights that made them are older
+    than the ones that the step started from.
     """
 
     step: int
@@ -48,6 +50,8 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
     training_s: float
     weights_s: float
     update_s: float = 0.0
+    staleness_mean: float = 0.0
+    staleness_max: int = 0
 
     def with_weights(self, root: bytes, weights_s: float) -> "StepResult":
         """The same, its weights published."""

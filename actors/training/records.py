@@ -49,7 +49,8 @@ class Step(Record, frozen=True, kw_only=True):
 
     seeding_s: rollout on the training host; waiting_s: trainer idle for responses; training_s: forward,
     backward, optimizer; weights_s: publishing. t_seed_s, n_prem: Algorithm 1's choice for the next step.
-    grad_norm, loss: None where they were not finite (JSON has no NaN).
+    grad_norm, loss: None where they were not finite (JSON has no NaN). staleness_mean, staleness_max: of its
+    tokens, by how many versions the weights that made them were older than those of the step.
     """
 
     step: int
@@ -65,6 +66,8 @@ class Step(Record, frozen=True, kw_only=True):
     n_prem: int
     grad_norm: float | None
     loss: float | None
+    staleness_mean: float = 0.0
+    staleness_max: int = 0
 
 
 class Eval(Record, frozen=True, kw_only=True):

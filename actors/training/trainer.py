@@ -34,6 +34,7 @@ from actors.training.messages import (
 )
 from actors.training.micro_batches import AsTheyCome, InOrder, MicroBatches
 from actors.training.sample import Sample
+from actors.training.staleness import Staleness
 from actors.training.work import Commit, TrainerWork
 from actors.weights.messages import Publish, Published
 from configs.schema import Config
@@ -68,13 +69,15 @@ class _StepTimes:
 class _Done:
     """What went into the running step so far."""
 
+    staleness: Staleness
     groups: list[int] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
     samples: list[TrainedSample] = field(default_factory=list)
     micro_batches: list[tuple[int, ...]] = field(default_factory=list)
 
     def add(self, groups: list[GroupOut]) -> None:
-        """One more micro-batch."""
+        """One more micro-batch. Raises `BoundBroken`."""
+        self.staleness.add(groups)
         self.groups += [group.group for group in groups]
         self.scores += [sample.score for group in groups for sample in group.samples]
         self.samples += [_trained(group, i) for group in groups for i in range(len(group.samples))]
@@ -129,7 +132,7 @@ class Trainer(Actor):
     async def _step(self, order: TrainStep) -> None:
         await self.ctx.offload(self._work.begin_step)
         times = _StepTimes(self.ctx.now())
-        done = _Done()
+        done = _Done(Staleness(order.step - 1, self._config.rollout.staleness))
         for groups in await self._as_before(order):
             await self._train(groups, done, times)
         coming = self._micro_batches(order)
@@ -155,6 +158,8 @@ class Trainer(Actor):
             training_s=times.spent["training"],
             weights_s=0.0,
             update_s=update_s,
+            staleness_mean=done.staleness.mean,
+            staleness_max=done.staleness.most,
         )
         commit = Commit(result=result, samples=tuple(done.samples), micro_batches=tuple(done.micro_batches))
         await self.ctx.offload(self._work.seal, commit)  # from here on the step is done
@@ -179,8 +184,8 @@ class Trainer(Actor):
 
     async def _train(self, groups: list[GroupOut], done: _Done, times: _StepTimes) -> None:
         """One micro-batch."""
+        done.add(groups)  # first: what is older than the bound is not trained on
         await self.ctx.offload(self._work.add_micro_batch, _samples(groups))
-        done.add(groups)
         times.lap("training", self.ctx.now())
 
     # -- samples --
@@ -216,12 +221,13 @@ class Trainer(Actor):
     async def _seed(self, order: TrainStep, have: list[int], window_s: float) -> list[GroupOut]:
         """Lend the device to rollout for `window_s`, or until nothing of the batch is left.
 
-        While no preemptible instance serves, the window is prolonged: the run goes on as a co-located one.
+        While no preemptible instance serves, the window is prolonged: the run goes on as a co-located one. A
+        batch that was rolled out ahead may be complete already.
         """
         left = order.groups - len(have)
-        if window_s <= 0:
+        if window_s <= 0 or self._config.rollout.staleness:
             reply = await self._take(order, have, left, 0.0)
-            if reply.remote_serving > 0:
+            if reply.remaining == 0 or (window_s <= 0 and reply.remote_serving > 0):
                 return reply.groups
         engine = f"{self._node}/engine"
         opened = OpenSeeding(version=self._done, root=self._root)

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from actors.rollout.balancer import Balancer, InstanceKind
 
 SPOT = InstanceKind.PREEMPTIBLE
+SEVEN = {7: b"root"}
+"""The gate of a batch of exactly version 7."""
 
 
 def balancer(max_pending: int = 4, **loads: tuple[int, int]) -> Balancer:
@@ -19,34 +21,34 @@ def balancer(max_pending: int = 4, **loads: tuple[int, int]) -> Balancer:
 
 
 def test_the_shortest_queue_is_joined() -> None:
-    assert balancer(a=(2, 0), b=(1, 9), c=(3, 0)).select(7, 1) == ["b"]
+    assert balancer(a=(2, 0), b=(1, 9), c=(3, 0)).select(SEVEN, 1) == ["b"]
 
 
 def test_several_requests_fill_the_queues_evenly() -> None:
     # pending 2, 0: two go to b (0, 1), then both stand at 2 and a is first by name, then b
-    assert balancer(a=(2, 0), b=(0, 0)).select(7, 4) == ["b", "b", "a", "b"]
+    assert balancer(a=(2, 0), b=(0, 0)).select(SEVEN, 4) == ["b", "b", "a", "b"]
 
 
 def test_what_finds_every_queue_full_waits() -> None:
-    chosen = balancer(max_pending=2, a=(1, 5), b=(2, 0)).select(7, 3)
+    chosen = balancer(max_pending=2, a=(1, 5), b=(2, 0)).select(SEVEN, 3)
     assert chosen == ["a"]
-    assert balancer(max_pending=2, a=(2, 0), b=(2, 0)).select(7, 3) == []
+    assert balancer(max_pending=2, a=(2, 0), b=(2, 0)).select(SEVEN, 3) == []
 
 
 def test_a_start_makes_room_again() -> None:
     full = balancer(max_pending=1, a=(1, 0))
-    assert full.select(7, 1) == []
+    assert full.select(SEVEN, 1) == []
     full.started("a", 1)
-    assert full.select(7, 1) == ["a"]
+    assert full.select(SEVEN, 1) == ["a"]
     assert full.instances["a"].executing == 1
 
 
 def test_equal_queues_go_to_who_executes_less_then_to_who_waited_longest() -> None:
-    assert balancer(a=(0, 3), b=(0, 2)).select(7, 1) == ["b"]
+    assert balancer(a=(0, 3), b=(0, 2)).select(SEVEN, 1) == ["b"]
     even = balancer(a=(0, 0), b=(0, 0), c=(0, 0))
     order = []
     for _ in range(4):
-        [name] = even.select(7, 1)
+        [name] = even.select(SEVEN, 1)
         even.dispatched(name, 1, 1)
         even.ended(name, 1, was_executing=False)
         order.append(name)
@@ -57,31 +59,41 @@ def test_only_the_wanted_version_and_root_are_chosen() -> None:
     fleet = balancer(a=(0, 0), b=(0, 0), c=(0, 0))
     fleet.serving("a", 1, 6, b"root")
     fleet.serving("b", 1, 7, b"forged")
-    assert fleet.select(7, 2, b"root") == ["c", "c"]
+    assert fleet.select({7: b"root"}, 2) == ["c", "c"]
     fleet.serving("c", 1, None)
-    assert fleet.select(7, 1, b"root") == []
-    assert fleet.select(8, 1) == []
+    assert fleet.select({7: b"root"}, 1) == []
+    assert fleet.select({8: b""}, 1) == []
+
+
+def test_any_version_that_the_gate_admits_is_chosen() -> None:
+    fleet = balancer(a=(2, 0), b=(1, 0), c=(0, 0))
+    fleet.serving("a", 1, 6, b"six")
+    fleet.serving("b", 1, 5, b"five")
+    gate = {6: b"six", 7: b"root"}
+    assert fleet.select(gate, 4) == ["c", "c", "a", "c"]
+    assert fleet.capacity(gate) == 6
+    assert fleet.select({6: b"another"}, 1) == []
 
 
 def test_a_draining_instance_gets_nothing() -> None:
     fleet = balancer(a=(0, 0), b=(3, 0))
     fleet.draining("a", 1)
-    assert fleet.select(7, 2) == ["b"]
+    assert fleet.select(SEVEN, 2) == ["b"]
 
 
 def test_a_suspected_instance_gets_nothing_until_it_is_heard_again() -> None:
     fleet = balancer(a=(0, 0), b=(3, 0))
     assert fleet.suspected("a", 1, True)
-    assert fleet.select(7, 2) == ["b"]
+    assert fleet.select(SEVEN, 2) == ["b"]
     assert not fleet.suspected("a", 2, False), "another incarnation"
     fleet.suspected("a", 1, False)
-    assert fleet.select(7, 1) == ["a"]
+    assert fleet.select(SEVEN, 1) == ["a"]
 
 
 def test_an_instance_that_joined_but_serves_nothing_gets_nothing() -> None:
     fleet = Balancer(4)
     fleet.joined("a", 1, SPOT, 8)
-    assert fleet.select(7, 1) == []
+    assert fleet.select(SEVEN, 1) == []
 
 
 def test_an_older_incarnation_changes_nothing() -> None:
@@ -138,10 +150,10 @@ def test_no_history_breaks_the_counts(history: list[tuple[str, str, int]], max_p
         elif what in ("finished", "aborted"):
             inside[key] = inside.get(key, 0) - fleet.ended(name, number, was_executing=what == "finished")
         else:
-            room = fleet.capacity(7)
-            chosen = fleet.select(7, number)
+            room = fleet.capacity(SEVEN)
+            chosen = fleet.select(SEVEN, number)
             assert len(chosen) == min(number, room)
-            assert chosen == fleet.select(7, number), "the choice is a function of the state"
+            assert chosen == fleet.select(SEVEN, number), "the choice is a function of the state"
             for id in dict.fromkeys(chosen):
                 assert fleet.instances[id].version == 7
                 assert not fleet.instances[id].draining
@@ -160,7 +172,7 @@ def test_no_queue_gets_a_request_while_a_shorter_one_has_room(
 ) -> None:
     fleet = balancer(max_pending=5, **{f"i{number}": load for number, load in enumerate(loads)})
     pending = {id: instance.pending for id, instance in fleet.instances.items()}
-    for id in fleet.select(7, count):
+    for id in fleet.select(SEVEN, count):
         assert pending[id] == min(pending.values())
         pending[id] += 1
         assert pending[id] <= 5

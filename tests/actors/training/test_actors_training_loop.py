@@ -206,6 +206,7 @@ async def loop(
     preemptible: bool = True,
     transfer: type[TransferAgent] = TransferAgent,
     exact: bool = False,
+    staleness: int = 0,
     plans: type[OnePlan] = OnePlan,
 ) -> AsyncIterator[Loop]:
     model_dir = directory / "model"
@@ -220,7 +221,7 @@ async def loop(
             "job": {"steps": STEPS, "exact": exact},
             "engine": {"slots": 8},
             "task": {"heldout_problems": 8},
-            "rollout": {"max_new_tokens": 24, "prompts": 4, "samples": 4},
+            "rollout": {"max_new_tokens": 24, "prompts": 4, "samples": 4, "staleness": staleness},
             "training": {"micro_batch_groups": 2},
         },
         "test",
@@ -265,6 +266,16 @@ async def test_a_job_runs_to_its_end_and_leaves_a_checkpoint(tmp_path: Path) -> 
 async def test_without_any_preemptible_instance_the_job_runs_colocated(tmp_path: Path) -> None:
     async with loop(tmp_path, t_seed_s=0.0, preemptible=False) as running:
         await assert_whole(running)
+
+
+@pytest.mark.parametrize("preemptible", [True, False])
+async def test_with_a_staleness_bound_no_trained_token_is_older(tmp_path: Path, preemptible: bool) -> None:
+    async with loop(tmp_path, staleness=2, preemptible=preemptible) as running:
+        await assert_whole(running)
+        steps = running.steps()
+        assert max(step.staleness_max for step in steps) in (1, 2), "batches were rolled out ahead"
+        assert all(step.staleness_mean <= step.staleness_max <= 2 for step in steps)
+        assert steps[0].staleness_max == 0
 
 
 async def test_a_trainer_never_tells_a_version_with_the_root_of_another(tmp_path: Path) -> None:
