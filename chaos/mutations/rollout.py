@@ -91,9 +91,14 @@ ROLLOUT: tuple[Mutation, ...] = (
         (
             Edit(
                 "actors.rollout.balancer",
-                "            and self.version == version\n            and (root is None or self.root == "
-                "root)\n",
+                "            and roots.get(self.version) == self.root\n",
                 "",
+            ),
+            Edit(
+                "actors.rollout.dispatching",
+                "            if instance is not None and version is not None and roots.get(version) == "
+                "instance.root:\n",
+                "            version = next(iter(roots))\n            if instance is not None:\n",
             ),
             Edit(
                 "actors.engine.worker",
