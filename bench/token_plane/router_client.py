@@ -81,7 +81,7 @@ async def parse(url: str, streams: int, body: bytes, count: Count) -> None:
                         meta = answer["meta_info"]
                         sent_ns = meta["sent_ns"]
                         for logprob, token, _ in meta["output_token_logprobs"]:
-                            log.append(token, logprob, "router", 1)
+                            log.append(token, logprob, "router", 1, version=0)
                             taken += 1
                     now = time.monotonic()
                     if silent:
