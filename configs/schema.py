@@ -326,6 +326,17 @@ class Loggers(Section, frozen=True, kw_only=True):
     """Keep what would be sent in `wandb/` of the run's folder, for `wandb sync`; needs no network."""
 
 
+class Ablation(Section, frozen=True, kw_only=True):
+    """What comparisons switch off, to measure what it is worth (docs/evaluation.md); nothing else should."""
+
+    recompute: bool = False
+    """Requests of an instance that is lost begin anew, as where only whole responses are collected."""
+    synchronous_weights: bool = False
+    """An instance that joins within a step gets weights with the next one, as where they are pushed."""
+    every_instance: bool = False
+    """`fleet.n_prem_max` preemptible hosts are wished for, however many Algorithm 1 does."""
+
+
 class Config(Section, frozen=True, kw_only=True):
     """All settings of one main job, resolved."""
 
@@ -344,6 +355,7 @@ class Config(Section, frozen=True, kw_only=True):
     network: Network = Network()
     limits: Limits = Limits()
     traces: Traces = Traces()
+    ablation: Ablation = Ablation()
     loggers: Loggers = Loggers()
 
     def __post_init__(self) -> None:

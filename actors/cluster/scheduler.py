@@ -183,11 +183,13 @@ class Scheduler(Actor):
             await self._become(
                 ClusterState(job=now.job, state=now.state, planned_step=planned_step, seeding=seeding)
             )
-        await self.ctx.tell(PROVIDER, SetFleet(n_prem=seeding.n_prem))
-        return Plan(t_seed_s=seeding.t_seed_s, n_prem=seeding.n_prem)
+        n_prem = self._n_prem_max if self._every_instance else seeding.n_prem
+        await self.ctx.tell(PROVIDER, SetFleet(n_prem=n_prem))
+        return Plan(t_seed_s=seeding.t_seed_s, n_prem=n_prem)
 
     def _take_config(self, config: Config) -> None:
         self._liveness = config.liveness
+        self._every_instance, self._n_prem_max = config.ablation.every_instance, config.fleet.n_prem_max
         self._policy = SeedingPolicy(
             config.seeding, n_reserved=config.fleet.reserved, n_prem_max=config.fleet.n_prem_max
         )

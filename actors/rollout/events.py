@@ -72,11 +72,13 @@ class InstanceJoined(Message, frozen=True):
 
 
 class InstanceGone(Message, frozen=True):
-    """An incarnation died, left, or was given up: its requests continue elsewhere from their last token."""
+    """An incarnation died, left, or was given up: its requests continue elsewhere from their last token; with
+    `anew` (for comparison) they begin again, and what they had is wasted."""
 
     instance: str
     incarnation: int
     cause: str
+    anew: bool = False
 
 
 class Dispatched(Message, frozen=True):

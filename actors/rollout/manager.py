@@ -131,12 +131,13 @@ class RolloutManager(Actor):
         self._measuring.there()
         self._dispatching.wake()
         local = self._receiver.local
+        pulls = message.kind == "preemptible" and not self._config.ablation.synchronous_weights
         return Registered(
             manager=self.ctx.address,
             epoch=epoch,
             stream_endpoint=local.endpoint,
             stream_key=local.public_key,
-            weights=self._books.newest_weights() if message.kind == "preemptible" else None,
+            weights=self._books.newest_weights() if pulls else None,
         )
 
     @handles(StillRegistered)
@@ -208,7 +209,8 @@ class RolloutManager(Actor):
             await self.ctx.tell(BALANCER, instance.down())
         if self._state.streams.alive(name, incarnation) is not None:
             self.ctx.log.info("instance %s#%d is gone: %s", name, incarnation, cause)
-            gone = InstanceGone(instance=name, incarnation=incarnation, cause=cause)
+            anew = self._config.ablation.recompute
+            gone = InstanceGone(instance=name, incarnation=incarnation, cause=cause, anew=anew)
             self._act(await self._books.record(gone))
             self._measuring.left(name)
         self._measuring.there()

@@ -13,6 +13,7 @@ that was never published.
 """
 
 from collections import Counter
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -94,6 +95,8 @@ class RolloutState:
                     changes.refused.append("fenced")
                 else:
                     self._gone(event.instance, stream, changes)
+                    if event.anew:
+                        self._begin_anew(changes.queued)
             case TicketsRevoked():
                 stream = self.streams.alive(event.instance, event.incarnation)
                 if stream is None:
@@ -222,6 +225,14 @@ class RolloutState:
         for number in list(stream.live()):
             self._revoke(instance, stream, number, changes)
         self.streams.fence(stream)
+
+    def _begin_anew(self, requests: Iterable[str]) -> None:
+        """They have no tokens any more."""
+        for name in requests:
+            log = self.log.requests[name]
+            self.counters.waste("lost", len(log))
+            self.counters.tokens_released += len(log)
+            self.log.empty(log)
 
     def _dispatched(self, event: Dispatched, changes: Changes) -> None:
         stream = self.streams.alive(event.instance, event.incarnation)

@@ -256,6 +256,12 @@ class TokenLog:
         self.requests[log.id] = log
         self._queued[log.id] = None
 
+    def empty(self, log: RequestLog) -> None:
+        """Forget what was generated for a request that nobody works at."""
+        self.columns.end(log.slot)
+        log.slot = self.columns.begin(log.max_new_tokens)
+        log.restore(b"", b"", ())
+
     def close(self, name: str) -> Batch:
         batch = self.batches.pop(name)
         for log in batch.requests():

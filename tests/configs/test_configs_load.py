@@ -61,7 +61,7 @@ def test_a_refusal_names_file_key_expectation_value_and_origin(tmp_path: Path) -
         ("prompts=3", "prompts: unknown key; did you mean rollout.prompts?"),
         ("training.seed=3", "training.seed: unknown key; did you mean job.seed?"),
         ("rollout.zzzz=3", "rollout.zzzz: unknown key; known here: rollout.prompts, "),
-        ("zzzz=3", "zzzz: unknown key; known here: engine, fleet, "),
+        ("zzzz=3", "zzzz: unknown key; known here: ablation, engine, "),
         ("rollout=3", "rollout: is a section; set one of its keys, for example rollout.prompts"),
         ("rollout.prompts", "expected section.key=value, got 'rollout.prompts'"),
         ("rollout.temperature=nan", "rollout.temperature: expected a number > 0, got nan"),

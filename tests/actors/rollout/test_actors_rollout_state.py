@@ -335,3 +335,19 @@ def test_check_names_what_is_broken(state: RolloutState) -> None:
     assert any("queue differs" in fault for fault in state.check())
     state.log.batches["step-1"].taken.add(1)
     assert any("group 1 was handed out incomplete" in fault for fault in state.check())
+
+
+def test_requests_of_a_lost_instance_that_begin_anew_have_wasted_what_they_had(state: RolloutState) -> None:
+    state.apply(frame("spot", 4, 1, [(1, 70, -0.25, FIRST)]))
+    state.apply(frame("spot", 4, 2, [(1, 71, -0.5, 0)]))
+    changes = state.apply(InstanceGone(instance="spot", incarnation=4, cause="SIGKILL", anew=True))
+    log = state.log.requests[ONE]
+    assert changes.queued == [ONE]
+    assert (len(log), log.spans, tokens_of(log)) == (0, [], [])
+    assert state.counters.tokens_wasted == {"lost": 2}
+    assert (state.tokens_lost, state.check()) == (0, [])
+    state.apply(InstanceJoined(instance="other", incarnation=5))
+    assert dispatch(state, "other", 5, 1, ONE) == []
+    state.apply(frame("other", 5, 1, [(1, 90, -1.0, FIRST), (1, 91, -1.0, 0)]))
+    assert tokens_of(log) == [90, 91]
+    assert state.check() == []

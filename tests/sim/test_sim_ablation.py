@@ -1,0 +1,66 @@
+"""What comparisons switch off, in a whole simulated cluster: the job ends well, and differs as it should."""
+
+from dataclasses import dataclass, field
+
+from actors.rollout.messages import Registered, Serving
+from actors.training.records import Step
+from configs.load import load
+from configs.trace import Event, Trace, TraceEvent
+from sim import watching
+from sim.cluster import SimCluster
+from sim.outcome import Outcome
+from sim.setting import Setting
+
+SMALL = ["job.steps=1", "task.heldout_problems=4", "rollout.prompts=4", "rollout.samples=4"]
+
+
+LATE = Trace("late", (TraceEvent(0.0, Event.ADD, "late"),))
+"""A host that is wished for when the first step begins, and so joins within it."""
+
+
+@dataclass
+class Seen:
+    """What came of a job: its outcome, the answers to instances that registered, those that served."""
+
+    outcome: Outcome
+    answers: list[Registered] = field(default_factory=list)
+    served: set[str] = field(default_factory=set)
+
+
+def run(*sets: str, trace: Trace | None = None) -> Seen:
+    """A job to its end."""
+    cluster = SimCluster(Setting(load("quickstart", [*SMALL, *sets]), seed=3, trace=trace))
+    answers: list[Registered] = []
+    served: set[str] = set()
+
+    def look(fact: watching.Seen) -> None:
+        if fact.direction == "in" and isinstance(fact.message, Registered):
+            answers.append(fact.message)
+        if fact.direction == "in" and isinstance(fact.message, Serving):
+            served.add(fact.message.instance)
+
+    cluster.watch(look)
+    outcome = cluster.run()
+    assert outcome.ended == "done"
+    return Seen(outcome, answers, served)
+
+
+def wished_for(seen: Seen) -> int:
+    """Preemptible hosts, for the step after the last one."""
+    return [record.n_prem for record in seen.outcome.history if isinstance(record, Step)][-1]
+
+
+def test_every_instance_is_wished_for_where_algorithm_1_is_not_asked() -> None:
+    usual = run("fleet.n_prem_max=12", "fleet.trace=")
+    every = run("fleet.n_prem_max=12", "fleet.trace=", "ablation.every_instance=true")
+    assert wished_for(usual) < wished_for(every) == 12
+
+
+def test_synchronous_weights_come_with_the_next_step_alone() -> None:
+    late = ("fleet.trace=late", "job.steps=3", "seeding.min_s=4", "seeding.initial_s=4")
+    pulled = run(*late, trace=LATE)
+    pushed = run(*late, "ablation.synchronous_weights=true", trace=LATE)
+    assert any(answer.weights is not None for answer in pulled.answers)
+    assert pushed.answers
+    assert all(answer.weights is None for answer in pushed.answers)
+    assert "late/engine" in pulled.served & pushed.served
