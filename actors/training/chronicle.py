@@ -68,6 +68,9 @@ class Chronicle:
                 loss=records.finite(result.loss),
                 staleness_mean=result.staleness_mean,
                 staleness_max=result.staleness_max,
+                drift=records.finite(result.drift),
+                clipped=result.clipped,
+                truncated=result.truncated,
             )
         )
 

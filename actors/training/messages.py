@@ -35,7 +35,7 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
 
     `update_s`: the part of `training_s` after the last micro-batch, the optimizer's step.
     staleness_mean, staleness_max: of its tokens, by how many versions the weights that made them are older
-    than the ones that the step started from.
+    than the ones that the step started from. drift, clipped, truncated: see `work.StepStats`.
     """
 
     step: int
@@ -52,6 +52,9 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
     update_s: float = 0.0
     staleness_mean: float = 0.0
     staleness_max: int = 0
+    drift: float = 0.0
+    clipped: float = 0.0
+    truncated: float = 0.0
 
     def with_weights(self, root: bytes, weights_s: float) -> "StepResult":
         """The same, its weights published."""

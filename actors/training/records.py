@@ -51,6 +51,8 @@ class Step(Record, frozen=True, kw_only=True):
     backward, optimizer; weights_s: publishing. t_seed_s, n_prem: Algorithm 1's choice for the next step.
     grad_norm, loss: None where they were not finite (JSON has no NaN). staleness_mean, staleness_max: of its
     tokens, by how many versions the weights that made them were older than those of the step.
+    drift: mean estimated KL of the policy from what sampled, nats a token; None where it was not finite or
+    not measured. clipped, truncated: shares of its tokens: clipped off, and with a cut importance weight.
     """
 
     step: int
@@ -68,6 +70,9 @@ class Step(Record, frozen=True, kw_only=True):
     loss: float | None
     staleness_mean: float = 0.0
     staleness_max: int = 0
+    drift: float | None = None
+    clipped: float | None = None
+    truncated: float | None = None
 
 
 class Eval(Record, frozen=True, kw_only=True):

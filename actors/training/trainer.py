@@ -160,6 +160,9 @@ class Trainer(Actor):
             update_s=update_s,
             staleness_mean=done.staleness.mean,
             staleness_max=done.staleness.most,
+            drift=stats.drift,
+            clipped=stats.clipped,
+            truncated=stats.truncated,
         )
         commit = Commit(result=result, samples=tuple(done.samples), micro_batches=tuple(done.micro_batches))
         await self.ctx.offload(self._work.seal, commit)  # from here on the step is done

@@ -193,11 +193,14 @@ def _steps(story: Story) -> str:
             f"{step.t_seed_s:.2f}",
             step.n_prem,
             "not finite" if step.grad_norm is None else f"{step.grad_norm:.3f}",
+            f"{step.staleness_mean:.2f}",
+            "" if step.drift is None else f"{step.drift:.1e}",
+            "" if step.truncated is None else f"{step.truncated:.1%}",
         )
         for step in story.steps
     ]
     names = ("Step", "Reward", "Samples", "Tokens", "Seconds", "Seeding", "Waiting", "Training", "Weights",
-             "Next T_seed", "Next N_prem", "Gradient")  # fmt: skip
+             "Next T_seed", "Next N_prem", "Gradient", "Staleness", "Drift", "Truncated")  # fmt: skip
     return _folded("Every step", names, rows, numbers=set(range(len(names))))
 
 
