@@ -107,6 +107,19 @@ class Rollout(Section, frozen=True, kw_only=True):
     """Steps by which a trained token may be older than the weights that it trains (k). 0: exactly on-policy,
     rollout waits for each new version. k: the batches of the next k steps are rolled out while a step is
     trained, the newest weights taking over in the middle of a response; 8 keeps the open batches bounded."""
+    drop_uniform: bool = False
+    """Dynamic sampling (DAPO): a prompt whose samples all got the same score gives no gradient; it is dropped
+    and another one drawn, until the step has `prompts` groups that do. Costs rollouts for gradients: off."""
+    max_refills: Natural = 3
+    """Most prompts drawn in place of dropped ones, as a multiple of `prompts`; then uniform groups are taken
+    as they are. Thrice as many let a policy through that is right (or wrong) on three prompts of four."""
+    over_sampling: Annotated[float, Meta(ge=1, le=4)] = 1.0
+    """Prompts under way for each one that a step still misses; when it has `prompts` groups, the rest is
+    aborted, and comes again in later steps. Cuts the wait for the longest responses, costs tokens, and
+    favours prompts with short ones: 1, none."""
+    sample_retries: Natural = 1
+    """How often a sample is made again, alone and with another seed, whose verifier failed for good; after
+    that it counts with score 0. Once shows whether it was the response or the verifier."""
     max_pending: Count = 4
     """Requests that may wait on one instance before dispatch is delayed (RLBoost's Theta)."""
     deadline_s: Positive = 20.0
@@ -115,6 +128,11 @@ class Rollout(Section, frozen=True, kw_only=True):
     journal_commit_ms: Annotated[float, Meta(ge=1, le=50)] = 20.0
     """Longest wait of a collected token for its journal commit, ms; 50 is the most that the death of the
     manager may cost in re-sent tokens."""
+
+    @property
+    def selects(self) -> bool:
+        """Not every group that is rolled out is trained on."""
+        return self.drop_uniform or self.over_sampling > 1
 
 
 class Engine(Section, frozen=True, kw_only=True):
@@ -369,6 +387,11 @@ class Config(Section, frozen=True, kw_only=True):
                 "rollout.staleness: expected 0 where job.exact is set, got "
                 f"{self.rollout.staleness}: when weights change in the middle of a response is no function "
                 "of the seed"
+            )
+        if self.job.exact and self.rollout.over_sampling > 1:
+            raise ValueError(
+                "rollout.over_sampling: expected 1 where job.exact is set: which groups end first, and so "
+                f"are trained on, is a matter of time; got {self.rollout.over_sampling:g}"
             )
         for section, threads in (("engine", self.engine.threads), ("training", self.training.threads)):
             if self.job.exact and threads != 1:

@@ -4,6 +4,7 @@ Owns the words and the port. Pure: neither the model nor its files are known her
 any engine.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -27,6 +28,13 @@ class Orders:
     load: Fetched | None = None
     aborts: list[int] = field(default_factory=list)
     adds: list[tuple[int, list[Work]]] = field(default_factory=list)  # (weights version, work)
+
+    def abort(self, tickets: Iterable[int]) -> None:
+        """These are to end; what of them waits to be added is not added any more."""
+        ended = dict.fromkeys(tickets)
+        waiting = [(version, [one for one in work if one.ticket not in ended]) for version, work in self.adds]
+        self.adds = [(version, work) for version, work in waiting if work]
+        self.aborts += ended
 
     def __bool__(self) -> bool:
         return bool(self.load or self.aborts or self.adds)

@@ -250,7 +250,7 @@ class RolloutWorker(Actor):
 
     @handles(Abort)
     async def abort(self, message: Abort) -> None:
-        self._orders.aborts.extend(message.tickets)
+        self._orders.abort(message.tickets)
         self._wake.set()
 
     async def _decode(self) -> None:

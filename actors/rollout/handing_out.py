@@ -40,7 +40,8 @@ class Takers:
             have = set(ask.have)
             ready = [g for g in range(len(batch.groups)) if g not in have and batch.due(g)]
             left = batch.wanted - len(have)
-            if len(ready) >= min(ask.min_groups, left) or until.passed(self._ctx.now()):
+            news = ask.dropped is not None and len(batch.fates.dropped) > ask.dropped
+            if len(ready) >= min(ask.min_groups, left) or news or until.passed(self._ctx.now()):
                 self._forget(name)
                 self._ctx.background(self._hand_out(batch, ask, ready, deferred), "hand out")
 
@@ -56,6 +57,7 @@ class Takers:
                 groups=[_group_out(batch, group) for group in ready],
                 remaining=batch.wanted - len(ask.have) - len(ready),
                 remote_serving=self._instances.serving("preemptible", batch.submitted),
+                dropped=sorted(batch.fates.dropped),
             )
         )
 

@@ -12,7 +12,14 @@ from collections.abc import Awaitable
 from actors.rollout.books import Books
 from actors.rollout.changes import Changes
 from actors.rollout.dispatching import BALANCER, Dispatching
-from actors.rollout.events import FrameLogged, InstanceGone, InstanceJoined, Scored, TicketsRevoked
+from actors.rollout.events import (
+    FrameLogged,
+    InstanceGone,
+    InstanceJoined,
+    SampleAgain,
+    Scored,
+    TicketsRevoked,
+)
 from actors.rollout.handing_out import Takers
 from actors.rollout.instances import Instance, Instances
 from actors.rollout.load_balancer import ForgetAll
@@ -21,6 +28,8 @@ from actors.rollout.messages import (
     BatchReport,
     BatchTimes,
     CannotTake,
+    GroupFates,
+    GroupFatesAre,
     PublishVersion,
     Registered,
     RegisterInstance,
@@ -38,7 +47,9 @@ from actors.rollout.messages import (
     Withdrawn,
 )
 from actors.rollout.owed import Owed
+from actors.rollout.sampling import SURPLUS, made_again
 from actors.rollout.scoring import Scoring
+from actors.rollout.selecting import Selecting
 from actors.rollout.token_log import RequestLog
 from actors.rollout.withdrawing import Withdrawals
 from configs.schema import Config
@@ -89,6 +100,9 @@ class RolloutManager(Actor):
         )
         self._scoring = Scoring(self.ctx, self._books, self._config.reward, self._scored)
         self._takers = Takers(self.ctx, self._books, self._instances)
+        self._selecting = Selecting(
+            self.ctx, self._books, self._instances, self._config.engine.max_prompt_tokens, self._act
+        )
         self._withdrawals = Withdrawals(self.ctx, self._state)
         self._owed = Owed(self.ctx, self._state, self._instances, self._config.rollout.deadline_s)
         await self.ctx.tell(BALANCER, ForgetAll())
@@ -97,6 +111,7 @@ class RolloutManager(Actor):
         )
         self.ctx.at_end(self._receiver.close)
         self._scoring.start()
+        self._selecting.start()
         self.ctx.background(self._dispatching.run(), "dispatch")
         self.ctx.every(SWEEP_S, _Sweep())
 
@@ -252,6 +267,7 @@ class RolloutManager(Actor):
                 await self._lose(name, stream.incarnation, silence)
         self._measuring.look()
         self._takers.look()
+        self._selecting.abort()
         self._owed.look(now)
 
     # -- the token stream --
@@ -341,6 +357,19 @@ class RolloutManager(Actor):
     async def step_ended(self, message: StepEnded) -> None:
         self._measuring.step_ended(message.batch)
 
+    @handles(GroupFates)
+    async def fates(self, message: GroupFates) -> GroupFatesAre:
+        batch = self._state.log.batches.get(message.batch)
+        if batch is None:
+            raise Refused(f"batch {message.batch} is not open")
+        dropped = sorted(batch.fates.dropped.items())
+        return GroupFatesAre(
+            kept=sorted(batch.fates.kept) if batch.selects else list(range(len(batch.groups))),
+            dropped=[group for group, why in dropped if why != SURPLUS],
+            aborted=[group for group, why in dropped if why == SURPLUS],
+            again=len(batch.past),
+        )
+
     @handles(BatchReport)
     async def report(self, message: BatchReport) -> BatchTimes:
         return self._measuring.report(message.batch)
@@ -370,6 +399,10 @@ class RolloutManager(Actor):
             requests_migrated=counters.requests_migrated,
             refused=dict(self._state.refused + self._receiver.refused),
             reserved_engines=self._instances.engines("reserved"),
+            tokens_wasted=dict(counters.tokens_wasted),
+            groups_dropped=counters.groups_dropped,
+            groups_aborted=counters.groups_aborted,
+            samples_again=counters.samples_again,
         )
 
     def summary(self) -> dict[str, str | int | float]:
@@ -394,6 +427,14 @@ class RolloutManager(Actor):
         self._measuring.sent(instance, logs)
 
     async def _scored(self, event: Scored) -> None:
+        """A verdict counts, unless it says nothing of the sample: then that one is made again, alone."""
+        log = self._state.log.requests.get(event.request)
+        if log is not None:
+            batch = self._state.log.batches[log.batch]
+            if made_again(event.status, log.again, batch.submitted.again):
+                self.ctx.log.info("%s is made again: %s", log.id, event.status)
+                self._act(await self._books.record(SampleAgain(request=log.id, why=event.status)))
+                return
         self._act(await self._books.record(event))
 
     def _act(self, changes: Changes) -> None:
@@ -403,6 +444,10 @@ class RolloutManager(Actor):
             if request in self._state.log.requests:
                 self._scoring.add(request)
         if changes.completed:
+            for name in dict.fromkeys(batch for batch, _ in changes.completed):
+                batch = self._state.log.batches.get(name)
+                if batch is not None and batch.selects:
+                    self._selecting.look(batch)
             self._takers.look()
         if changes.ended or changes.queued or changes.started:
             self._dispatching.wake()

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from actors.rollout.events import BatchSubmitted, Span
+from actors.rollout.events import BatchSubmitted, Prompt, Span
 from actors.rollout.pace import EnginePace
 from supervisor import Address, Message
 
@@ -34,11 +34,44 @@ class PublishVersion(Message, frozen=True):
     weights: Weights
 
 
+class MorePrompts(Message, frozen=True):
+    """To the controller, from the manager: `count` prompts for the groups of this batch from `first` on. The
+    same groups get the same prompts whenever they are asked for."""
+
+    batch: str
+    first: int
+    count: int
+
+
+class PromptsAre(Message, frozen=True):
+    """The answer, in the order of the groups."""
+
+    prompts: tuple[Prompt, ...]
+
+
+class GroupFates(Message, frozen=True):
+    """To the manager: asks what became of the groups of a batch."""
+
+    batch: str
+
+
+class GroupFatesAre(Message, frozen=True):
+    """Groups that count, uniform ones that were dropped, the surplus that was aborted; in ascending order.
+    `again`: samples that were made again alone."""
+
+    kept: list[int]
+    dropped: list[int]
+    aborted: list[int]
+    again: int = 0
+
+
 class TakeGroups(Message, frozen=True):
-    """To the manager, from the trainer: complete groups that `taker` does not have.
+    """To the manager, from the trainer: groups that are complete, count, and that `taker` does not have.
 
     Answered when `min_groups` are ready, or all that remain, or after `wait_s`. `have` are the groups that
-    the taker holds already: a repeated ask after a lost answer gets the others again.
+    the taker holds already: a repeated ask after a lost answer gets the others again. `dropped`: so many
+    dropped groups are known to the taker, and the news of another one are worth an answer; None: they are
+    not.
     """
 
     batch: str
@@ -46,6 +79,7 @@ class TakeGroups(Message, frozen=True):
     have: list[int]
     min_groups: int
     wait_s: float
+    dropped: int | None = None
 
 
 class SampleOut(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,11 +101,13 @@ class GroupOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Groups(Message, frozen=True):
-    """`remaining` groups are not taken yet; `remote_serving` preemptible instances work on the batch."""
+    """`remaining` groups are not taken yet; `remote_serving` preemptible instances work on the batch;
+    `dropped`: all groups that do not count, so far."""
 
     groups: list[GroupOut]
     remaining: int
     remote_serving: int
+    dropped: list[int] = []
 
 
 class ReleaseBatch(Message, frozen=True):
@@ -126,7 +162,7 @@ class RolloutStatus(Message, frozen=True):
 
 class RolloutFigures(Message, frozen=True):
     """Requests by state, serving instances by kind, engines of all reserved instances, and sums since the job
-    began."""
+    began. tokens_wasted: by cause (`actors.rollout.events.Counters`)."""
 
     queued: int
     pending: int
@@ -139,6 +175,10 @@ class RolloutFigures(Message, frozen=True):
     requests_migrated: int
     refused: dict[str, int]
     reserved_engines: int = 0
+    tokens_wasted: dict[str, int] = {}
+    groups_dropped: int = 0
+    groups_aborted: int = 0
+    samples_again: int = 0
 
 
 class RegisterInstance(Message, frozen=True):

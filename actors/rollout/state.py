@@ -119,7 +119,8 @@ class RolloutState:
         """Why this batch cannot be opened, in words for who submits it; None when it can, or is open so."""
         opened = self.log.batches.get(event.batch)
         if opened is not None:
-            return None if opened.submitted == event else f"batch {event.batch} is open with other contents"
+            same = _contents(opened.submitted) == _contents(event)
+            return None if same else f"batch {event.batch} is open with other contents"
         count = sum(len(prompt.seeds) for prompt in event.prompts)
         if event.most > len(event.prompts) > 0:
             count += (event.most - len(event.prompts)) * len(event.prompts[0].seeds)
@@ -387,3 +388,8 @@ class RolloutState:
         self.counters = event.counters.copy()
         self.refused = Counter(event.refused)
         self.versions = Versions(event.versions, event.lost_versions)
+
+
+def _contents(event: BatchSubmitted) -> tuple[object, ...]:
+    """What makes a batch the same batch. What is wanted of it stands as it was said first."""
+    return event.version, event.min_version, event.prompts, event.max_new_tokens, event.temperature

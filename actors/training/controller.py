@@ -15,16 +15,18 @@ from actors.cluster.messages import (
     StateSaved,
     WhoIsUp,
 )
-from actors.rollout.messages import RolloutFigures, RolloutStatus
+from actors.rollout.messages import MorePrompts, PromptsAre, RolloutFigures, RolloutStatus
 from actors.training.asking import Asking
 from actors.training.chronicle import Chronicle
+from actors.training.drawing import Draws
 from actors.training.durability import Durability
 from actors.training.job_journal import BeganIn, JobOver, standing_of
 from actors.training.loop import JobLoop
 from actors.training.messages import StepDone
 from actors.training.records import History
+from actors.training.submission import Submission
 from configs.schema import Config
-from supervisor import Actor, AskFailed, Done, Lane, Message, handles
+from supervisor import Actor, AskFailed, Deferred, Done, Lane, Message, Refused, handles
 
 MANAGER = "rollout/manager"
 SCHEDULER = "cluster/scheduler"
@@ -51,7 +53,8 @@ class RLController(Actor):
         self._sample_s = max(SAMPLE_S, config.liveness.beat_s)
 
     async def on_start(self) -> None:
-        self._standing = await standing_of(self.ctx.journal.replay())
+        draws = Draws(self._config.task.train_problems, self._config.rollout.prompts)
+        self._standing = await standing_of(self.ctx.journal.replay(), draws)
         self._asking = Asking(self.ctx)
         up = await self._asking.ask(SCHEDULER, WhoIsUp(), HostsUp)
         if up.boot == self._standing.boot:  # this actor alone was restarted; the run never stopped
@@ -61,8 +64,15 @@ class RLController(Actor):
             self._chronicle.begin(self._job.run_id, self._config, up.roles, self.ctx.now())
             await self.ctx.journal.append(BeganIn(boot=up.boot))
         self._durability = Durability(self.ctx, self._asking, self._standing)
+        self._submission = Submission(self.ctx, self._asking, self._config, self._standing)
         self._loop = JobLoop(
-            self.ctx, self._asking, self._config, self._standing, self._durability, self._chronicle
+            self.ctx,
+            self._asking,
+            self._config,
+            self._standing,
+            self._submission,
+            self._durability,
+            self._chronicle,
         )
         self.ctx.every(self._sample_s, _TakeSample())
         self.ctx.background(self._run(), "job")
@@ -87,6 +97,21 @@ class RLController(Actor):
     @handles(StepDone, lane=Lane.SYSTEM)
     async def step_done(self, message: StepDone) -> None:
         self._loop.step_done()
+
+    @handles(MorePrompts)
+    async def more_prompts(self, message: MorePrompts) -> Deferred:
+        """The manager refills a batch; the problems are asked for meanwhile, and nobody waits behind that."""
+        deferred = Deferred()
+        self.ctx.background(self._give_more(message, deferred), f"prompts for {message.batch}")
+        return deferred
+
+    async def _give_more(self, message: MorePrompts, deferred: Deferred) -> None:
+        try:
+            prompts = await self._submission.more(message.batch, message.first, message.count)
+        except AskFailed as problem:
+            deferred.answer(Refused(f"no prompts for {message.batch}: {problem}"))
+        else:
+            deferred.answer(PromptsAre(prompts=prompts))
 
     # -- what the history is told --
 

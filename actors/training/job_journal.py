@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
+from actors.training.drawing import Drawn, Draws, Returned
 from supervisor import Message
 
 
@@ -31,23 +32,27 @@ class StepFinished(Message, frozen=True):
 @dataclass(slots=True)
 class Standing:
     """Where the job stands: the last step on record, the evaluations that are done, the life of the head in
-    which it began (None: in none yet), whether it is over."""
+    which it began (None: in none yet), whether it is over, which problems were drawn."""
 
+    draws: Draws
     finished: int = 0
     evals: set[str] = field(default_factory=set)
     boot: int | None = None
     over: bool = False
 
 
-async def standing_of(events: AsyncIterator[Message]) -> Standing:
-    """What these events come to, in their order."""
-    standing = Standing()
+async def standing_of(events: AsyncIterator[Message], draws: Draws) -> Standing:
+    """What these events come to, in their order. draws: of a job that has not begun."""
+    standing = Standing(draws)
     async for event in events:
         match event:
             case BeganIn():
                 standing.boot = event.boot
             case StepFinished():
                 standing.finished = event.step
+                draws.finished(event.step)
+            case Drawn() | Returned():
+                draws.apply(event)
             case EvalDone():
                 standing.evals.add(event.when)
             case JobOver():

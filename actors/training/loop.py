@@ -35,14 +35,15 @@ class JobLoop:
         asking: Asking,
         config: Config,
         standing: Standing,
+        submission: Submission,
         durability: Durability,
         chronicle: Chronicle,
     ) -> None:
         self._ctx, self._asking, self._config = ctx, asking, config
         self._standing, self._durability, self._chronicle = standing, durability, chronicle
-        self._submission = Submission(asking, config)
+        self._submission = submission
         self._planning = Planning(ctx, asking)
-        self._evaluation = Evaluation(ctx, asking, config, self._submission, standing, chronicle)
+        self._evaluation = Evaluation(ctx, asking, config, submission, standing, chronicle)
         self._step_done = asyncio.Event()
         self._version = 0  # of the trainer, when it was last asked
         self._ahead: set[int] = set()  # steps whose batches were submitted before their time
@@ -80,10 +81,12 @@ class JobLoop:
         if result is None:
             return  # the trainer went back: so does the loop
         if step > self._standing.finished:
+            await self._submission.settle(step)
             plan = await self._planning.next(step, batch, result, plan)
             self._chronicle.step(result, plan, self._ctx.now() - begin_s, self._ctx.now())
             await self._ctx.journal.append(StepFinished(step=step))
             self._standing.finished = step
+            self._standing.draws.finished(step)
         await self._durability.until(step - MAX_UNDURABLE)
         await self._durability.release()
 

@@ -4,6 +4,8 @@ Pure: owns what has come and what is due, not the training. A gradient is a sum 
 its last bits follow from what shares a micro-batch and from the order of these; its value does not.
 """
 
+from collections.abc import Collection
+from itertools import count, islice
 from typing import Protocol
 
 from actors.rollout.messages import GroupOut
@@ -20,8 +22,13 @@ class MicroBatches(Protocol):
     def least(self) -> int:
         """How many more are worth an answer: with fewer there is too little to train, or nothing."""
 
-    def add(self, groups: list[GroupOut]) -> list[list[GroupOut]]:
-        """These came too; answers the micro-batches to train now, in this order."""
+    @property
+    def dropped(self) -> int | None:
+        """How many groups are known not to count; None where that changes nothing."""
+
+    def add(self, groups: list[GroupOut], dropped: Collection[int]) -> list[list[GroupOut]]:
+        """These came too, and so many do not count by now; answers the micro-batches to train now, in this
+        order."""
 
 
 class AsTheyCome:
@@ -41,7 +48,11 @@ class AsTheyCome:
     def least(self) -> int:
         return self._size - len(self._held)
 
-    def add(self, groups: list[GroupOut]) -> list[list[GroupOut]]:
+    @property
+    def dropped(self) -> int | None:
+        return None
+
+    def add(self, groups: list[GroupOut], dropped: Collection[int]) -> list[list[GroupOut]]:
         self._have += [group.group for group in groups]
         self._held += groups
         if not self._held or (len(self._held) < self._size and len(self._have) < self._total):
@@ -51,35 +62,44 @@ class AsTheyCome:
 
 
 class InOrder:
-    """Groups 0 to `size` - 1 make the first micro-batch, the next `size` the second, and so on to `total`,
-    whenever and wherever each was completed: the gradient of a step has one value, bit for bit.
+    """The first `size` groups that count make the first micro-batch, the next `size` the second, and so on to
+    `total`, whenever and wherever each was completed: the gradient of a step has one value, bit for bit.
 
-    Groups that come early are held: at most the step's.
+    Groups that come early are held, at most the step's: one may only be trained when each before it has come
+    or is known not to count.
     """
 
     def __init__(self, size: int, total: int) -> None:
         self._size, self._total = size, total
-        self._next = 0  # the first group that is not trained
+        self._trained: list[int] = []
         self._held: dict[int, GroupOut] = {}
+        self._dropped: set[int] = set()
 
     @property
     def have(self) -> list[int]:
-        return [*range(self._next), *sorted(self._held)]
+        return sorted([*self._trained, *self._held])
 
     @property
     def least(self) -> int:
         return sum(group not in self._held for group in self._following())
 
-    def add(self, groups: list[GroupOut]) -> list[list[GroupOut]]:
+    @property
+    def dropped(self) -> int | None:
+        return len(self._dropped)
+
+    def add(self, groups: list[GroupOut], dropped: Collection[int]) -> list[list[GroupOut]]:
         self._held |= {group.group: group for group in groups}
+        self._dropped |= set(dropped)
         due = []
-        while self._next < self._total:
-            micro_batch = self._following()
+        while micro_batch := self._following():
             if any(group not in self._held for group in micro_batch):
                 break
             due.append([self._held.pop(group) for group in micro_batch])
-            self._next = micro_batch.stop
+            self._trained += micro_batch
         return due
 
-    def _following(self) -> range:
-        return range(self._next, min(self._next + self._size, self._total))
+    def _following(self) -> list[int]:
+        """The next micro-batch, as far as is known which groups do not count."""
+        first = self._trained[-1] + 1 if self._trained else 0
+        counting = (group for group in count(first) if group not in self._dropped)
+        return list(islice(counting, min(self._size, self._total - len(self._trained))))

@@ -1,18 +1,25 @@
 """Submission: problems become a batch, its requests get their seeds, and the RolloutManager gets it.
 
-Owns nothing: whoever submits the same again changes nothing. So what a batch says of versions follows from
-its step alone: version step - 1 starts the step, and with a staleness bound k (AReaL, arXiv 2505.24298,
-section 5.1, calls it eta) tokens may be made under any version from step - 1 - k on.
+Owns which problems are drawn for which step, in the journal before anybody hears of it: whoever submits the
+same again, or asks for more prompts again, gets the same. What a batch says of versions follows from its
+step alone: version step - 1 starts the step, and with a staleness bound k (AReaL, arXiv 2505.24298, section
+5.1, calls it eta) tokens may be made under any version from step - 1 - k on.
 """
+
+import asyncio
+
+from msgspec import structs
 
 from actors.reward.messages import GetProblems, Problems
 from actors.rollout.events import BatchSubmitted, Prompt
-from actors.rollout.messages import PublishVersion, SubmitBatch, Weights
+from actors.rollout.messages import GroupFates, GroupFatesAre, PublishVersion, SubmitBatch, Weights
+from actors.rollout.sampling import launched
 from actors.training.asking import Asking
+from actors.training.job_journal import Standing
 from actors.training.messages import TrainerIs
 from actors.training.seeds import request_seed
 from configs.schema import Config
-from supervisor import Done
+from supervisor import Context, Done, Refused
 
 REWARD = "reward/proxy"
 MANAGER = "rollout/manager"
@@ -21,8 +28,10 @@ MANAGER = "rollout/manager"
 class Submission:
     """See the module."""
 
-    def __init__(self, asking: Asking, config: Config) -> None:
-        self._asking, self._config = asking, config
+    def __init__(self, ctx: Context, asking: Asking, config: Config, standing: Standing) -> None:
+        self._ctx, self._asking, self._config = ctx, asking, config
+        self._draws = standing.draws
+        self._order = asyncio.Lock()  # of draws: one is in the journal before the next is made
 
     async def publish(self, trainer: TrainerIs) -> None:
         """The weights of `trainer` are the newest."""
@@ -30,21 +39,71 @@ class Submission:
 
     async def step(self, step: int, trainer: TrainerIs) -> None:
         """The batch of a training step; `trainer` has the newest weights."""
-        rollout = self._config.rollout
-        first = (step - 1) * rollout.prompts
-        indices = [(first + g) % self._config.task.train_problems for g in range(rollout.prompts)]
-        least = max(0, step - 1 - rollout.staleness) if rollout.staleness else None
-        prompts = await self._prompts(f"step-{step}", "train", indices, rollout.samples)
-        await self._submit(f"step-{step}", prompts, step - 1, least, rollout.temperature, trainer)
+        rollout, batch = self._config.rollout, f"step-{step}"
+        count = launched(rollout.prompts, rollout.over_sampling)
+        indices = (await self._drawn(batch, count))[:count]
+        event = BatchSubmitted(
+            batch=batch,
+            version=step - 1,
+            min_version=max(0, step - 1 - rollout.staleness) if rollout.staleness else None,
+            prompts=await self._prompts(batch, "train", indices, rollout.samples),
+            max_new_tokens=rollout.max_new_tokens,
+            temperature=rollout.temperature,
+            again=rollout.sample_retries,
+        )
+        if rollout.selects:
+            event = structs.replace(
+                event,
+                wanted=rollout.prompts,
+                most=count + rollout.max_refills * rollout.prompts * rollout.drop_uniform,
+                drop_uniform=rollout.drop_uniform,
+                over_sampling=rollout.over_sampling,
+            )
+        await self._submit(event, trainer)
 
     async def evaluation(self, batch: str, trainer: TrainerIs) -> None:
         """The held-out problems, one sample each, under exactly the weights of `trainer`."""
         indices = list(range(self._config.task.heldout_problems))
-        prompts = await self._prompts(batch, "heldout", indices, 1)
-        temperature = self._config.rollout.eval_temperature
-        await self._submit(batch, prompts, trainer.step, None, temperature, trainer)
+        event = BatchSubmitted(
+            batch=batch,
+            version=trainer.step,
+            prompts=await self._prompts(batch, "heldout", indices, 1),
+            max_new_tokens=self._config.rollout.max_new_tokens,
+            temperature=self._config.rollout.eval_temperature,
+        )
+        await self._submit(event, trainer)
 
-    async def _prompts(self, batch: str, split: str, indices: list[int], samples: int) -> tuple[Prompt, ...]:
+    async def more(self, batch: str, first: int, count: int) -> tuple[Prompt, ...]:
+        """Prompts for the groups of a step's batch from `first` on. Raises Refused for a batch that was never
+        drawn for."""
+        if not self._draws.of(batch):
+            raise Refused(f"{batch} is no batch of a step that is under way")
+        indices = (await self._drawn(batch, first + count))[first : first + count]
+        return await self._prompts(batch, "train", indices, self._config.rollout.samples, first)
+
+    async def settle(self, step: int) -> None:
+        """The step is trained: the problems of what was aborted of its batch come again later."""
+        if self._config.rollout.over_sampling > 1:
+            batch = f"step-{step}"
+            fates = await self._asking.ask(MANAGER, GroupFates(batch=batch), GroupFatesAre)
+            async with self._order:
+                event = self._draws.give_back(batch, fates.aborted)
+                if event is not None:
+                    await self._ctx.journal.append(event)
+                    self._draws.apply(event)
+
+    async def _drawn(self, batch: str, count: int) -> list[int]:
+        """The problems of at least the first `count` groups of a batch."""
+        async with self._order:
+            event = self._draws.draw(batch, count)
+            if event is not None:
+                await self._ctx.journal.append(event)
+                self._draws.apply(event)
+        return self._draws.of(batch)
+
+    async def _prompts(
+        self, batch: str, split: str, indices: list[int], samples: int, first: int = 0
+    ) -> tuple[Prompt, ...]:
         problems = await self._asking.ask(REWARD, GetProblems(split=split, indices=indices), Problems)
         seed = self._config.job.seed
         return tuple(
@@ -54,27 +113,11 @@ class Submission:
                 tokens=tuple(tokens),
                 seeds=tuple(request_seed(seed, batch, group, sample) for sample in range(samples)),
             )
-            for group, (index, tokens) in enumerate(zip(indices, problems.prompts, strict=True))
+            for group, (index, tokens) in enumerate(zip(indices, problems.prompts, strict=True), first)
         )
 
-    async def _submit(
-        self,
-        batch: str,
-        prompts: tuple[Prompt, ...],
-        version: int,
-        min_version: int | None,
-        temperature: float,
-        trainer: TrainerIs,
-    ) -> None:
-        submitted = BatchSubmitted(
-            batch=batch,
-            version=version,
-            min_version=min_version,
-            prompts=prompts,
-            max_new_tokens=self._config.rollout.max_new_tokens,
-            temperature=temperature,
-        )
-        await self._asking.ask(MANAGER, SubmitBatch(batch=submitted, weights=_weights(trainer)), Done)
+    async def _submit(self, event: BatchSubmitted, trainer: TrainerIs) -> None:
+        await self._asking.ask(MANAGER, SubmitBatch(batch=event, weights=_weights(trainer)), Done)
 
 
 def _weights(trainer: TrainerIs) -> Weights:

@@ -137,12 +137,12 @@ class Trainer(Actor):
             await self._train(groups, done, times)
         coming = self._micro_batches(order)
         if len(done.groups) < order.groups:
-            groups = await self._seed(order, [], order.t_seed_s)
+            reply = await self._seed(order, coming, order.t_seed_s)
             times.lap("seeding", self.ctx.now())
-            await self._train_due(coming.add(groups), done, times)
+            await self._train_due(coming.add(reply.groups, reply.dropped), done, times)
         while len(done.groups) < order.groups:
-            groups = await self._more(order, coming, times)
-            await self._train_due(coming.add(groups), done, times)
+            reply = await self._more(order, coming, times)
+            await self._train_due(coming.add(reply.groups, reply.dropped), done, times)
         stats = await self.ctx.offload(self._work.finish_step)
         update_s = times.lap("training", self.ctx.now())
         result = StepResult(
@@ -207,31 +207,32 @@ class Trainer(Actor):
         self.ctx.log.info("step %d was lost: done again from the same samples", order.step)
         return [[there[group] for group in batch] for batch in record.micro_batches]
 
-    async def _more(self, order: TrainStep, coming: MicroBatches, times: _StepTimes) -> list[GroupOut]:
-        """The next groups that are complete; while no preemptible instance serves, this host helps."""
-        have, least = coming.have, coming.least
+    async def _more(self, order: TrainStep, coming: MicroBatches, times: _StepTimes) -> Groups:
+        """The next groups that are complete, or news of some that do not count; while no preemptible instance
+        serves, this host helps."""
+        known = coming.dropped
         async with self.ctx.wait("complete groups", on=MANAGER, deadline_s=GROUPS_LATE_S, go_on=True):
             while True:
-                reply = await self._take(order, have, least, WAIT_S)
+                reply = await self._take(order, coming.have, coming.least, WAIT_S, known)
                 times.lap("waiting", self.ctx.now())
-                groups = reply.groups
-                if not groups and reply.remote_serving == 0:
-                    groups = await self._seed(order, have, COLOCATED_S)
+                if not reply.groups and reply.remote_serving == 0:
+                    reply = await self._seed(order, coming, COLOCATED_S)
                     times.lap("seeding", self.ctx.now())
-                if groups:
-                    return groups
+                if reply.groups or (known is not None and len(reply.dropped) > known):
+                    return reply
 
-    async def _seed(self, order: TrainStep, have: list[int], window_s: float) -> list[GroupOut]:
+    async def _seed(self, order: TrainStep, coming: MicroBatches, window_s: float) -> Groups:
         """Lend the device to rollout for `window_s`, or until nothing of the batch is left.
 
         While no preemptible instance serves, the window is prolonged: the run goes on as a co-located one. A
         batch that was rolled out ahead may be complete already.
         """
+        have = coming.have
         left = order.groups - len(have)
         if window_s <= 0 or self._config.rollout.staleness:
             reply = await self._take(order, have, left, 0.0)
             if reply.remaining == 0 or (window_s <= 0 and reply.remote_serving > 0):
-                return reply.groups
+                return reply
         engine = f"{self._node}/engine"
         opened = OpenSeeding(version=self._done, root=self._root)
         await self.ctx.ask(engine, opened, deadline_s=ASK_DEADLINE_S, expect=Done)
@@ -242,11 +243,18 @@ class Trainer(Actor):
                     break
                 window_s = COLOCATED_S
         await self.ctx.ask(engine, CloseSeeding(), deadline_s=ASK_DEADLINE_S, expect=Done)
-        return reply.groups
+        return reply
 
-    async def _take(self, order: TrainStep, have: list[int], least: int, wait_s: float) -> Groups:
+    async def _take(
+        self, order: TrainStep, have: list[int], least: int, wait_s: float, dropped: int | None = None
+    ) -> Groups:
         ask = TakeGroups(
-            batch=order.batch, taker=self.ctx.incarnation, have=have, min_groups=least, wait_s=wait_s
+            batch=order.batch,
+            taker=self.ctx.incarnation,
+            have=have,
+            min_groups=least,
+            wait_s=wait_s,
+            dropped=dropped,
         )
         return await ask_patiently(
             self.ctx, MANAGER, ask, expect=Groups, deadline_s=ASK_DEADLINE_S + wait_s, patience_s=PATIENCE_S

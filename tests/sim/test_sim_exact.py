@@ -23,6 +23,7 @@ SETTINGS = [
     "engine.slots=4",
     "fleet.trace=",
 ]
+DROPPING = [*SETTINGS, "job.steps=2", "rollout.drop_uniform=true"]
 MICRO_BATCHES = ((0, 1, 2, 3), (4, 5, 6, 7), (8, 9))
 SEEDS = 8
 KILLS = 3
@@ -33,9 +34,9 @@ def steps_of(outcome: Outcome) -> dict[int, StepTrained]:
     return {one.step: one for one in evidence(outcome).trained if isinstance(one, StepTrained)}
 
 
-def harried(seed: int) -> tuple[Outcome, int]:
+def harried(seed: int, settings: list[str]) -> tuple[Outcome, int]:
     """A run in which processes are killed when requests reach an instance; how many were."""
-    cluster = SimCluster(Setting(load("quickstart", SETTINGS), seed=seed))
+    cluster = SimCluster(Setting(load("quickstart", settings), seed=seed))
     breaking, rng, hit = Breaking(cluster), random.Random(f"{seed}/kills"), list[bool]()
 
     def strike(host: str) -> None:
@@ -58,7 +59,7 @@ def test_every_step_has_the_weights_of_the_calm_run_whoever_is_killed() -> None:
     assert sorted(calm) == [1, 2, 3]
     kills = 0
     for seed in range(SEEDS):
-        outcome, hit = harried(seed)
+        outcome, hit = harried(seed, SETTINGS)
         kills += hit
         assert (outcome.ended, outcome.findings) == ("done", []), f"seed {seed}: {outcome.reason}"
         assert audit(evidence(outcome)) == [], f"seed {seed}"
@@ -66,3 +67,17 @@ def test_every_step_has_the_weights_of_the_calm_run_whoever_is_killed() -> None:
             assert step.root == calm[number].root, f"seed {seed}: other weights after step {number}"
             assert step.micro_batches == MICRO_BATCHES, f"seed {seed}"
     assert kills >= SEEDS, "too little was broken: this shows nothing"
+
+
+def test_steps_that_drop_uniform_groups_have_the_same_weights_too() -> None:
+    calm_run = SimCluster(Setting(load("quickstart", DROPPING), seed=0)).run()
+    calm, kills = steps_of(calm_run), 0
+    assert evidence(calm_run).counters.groups_dropped > 4, "nothing was dropped: this shows nothing"
+    for seed in range(4):
+        outcome, hit = harried(seed, DROPPING)
+        kills += hit
+        assert (outcome.ended, outcome.findings) == ("done", []), f"seed {seed}: {outcome.reason}"
+        assert audit(evidence(outcome)) == [], f"seed {seed}"
+        roots = {number: (step.root, step.micro_batches) for number, step in steps_of(outcome).items()}
+        assert roots == {number: (step.root, step.micro_batches) for number, step in calm.items()}
+    assert kills >= 4, "too little was broken: this shows nothing"

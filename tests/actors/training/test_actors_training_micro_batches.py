@@ -61,7 +61,7 @@ def arrivals(order: list[int], cuts: set[int]) -> list[list[GroupOut]]:
 
 def fed(policy: MicroBatches, parts: list[list[GroupOut]]) -> list[list[int]]:
     """The micro-batches that come of these arrivals, as numbers of groups."""
-    return [[one.group for one in due] for part in parts for due in policy.add(part)]
+    return [[one.group for one in due] for part in parts for due in policy.add(part, ())]
 
 
 orders = st.integers(1, 20).flatmap(lambda total: st.permutations(range(total)))
@@ -83,7 +83,7 @@ def test_what_came_is_never_asked_for_again_and_nothing_waits_that_could_be_trai
     policy, came, trained = InOrder(size, len(order)), set[int](), list[int]()
     for part in arrivals(order, cuts):
         came |= {one.group for one in part}
-        trained += [one.group for due in policy.add(part) for one in due]
+        trained += [one.group for due in policy.add(part, ()) for one in due]
         assert sorted(policy.have) == sorted(came)
         following = range(len(trained), min(len(trained) + size, len(order)))
         assert not following or not came.issuperset(following)
@@ -108,7 +108,7 @@ def test_as_they_come_every_group_is_trained_once_and_none_waits_for_company_it_
     policy, trained, came = AsTheyCome(size, len(order)), list[int](), 0
     for part in arrivals(order, cuts):
         came += len(part)
-        due = policy.add(part)
+        due = policy.add(part, ())
         trained += [one.group for groups in due for one in groups]
         assert all(len(groups) >= size for groups in due) or came == len(order)
         held = came - len(trained)
@@ -116,6 +116,22 @@ def test_as_they_come_every_group_is_trained_once_and_none_waits_for_company_it_
         assert policy.least == size - held
         assert sorted(policy.have) == sorted(order[:came])
     assert trained == list(order)
+
+
+@given(st.data(), st.integers(1, 12), st.integers(0, 6), st.integers(1, 4))
+def test_groups_that_do_not_count_leave_no_gap_whenever_it_is_known(
+    data: st.DataObject, total: int, uniform: int, size: int
+) -> None:
+    numbers = data.draw(st.permutations(range(total + uniform)))
+    dropped, counting = sorted(numbers[:uniform]), sorted(numbers[uniform:])
+    order = data.draw(st.permutations(range(total + uniform)))
+    policy, made, known = InOrder(size, total), list[list[int]](), list[int]()
+    for number in order:
+        known += [number] if number in dropped else []
+        came = [group(number)] if number in counting else []
+        made += [[one.group for one in due] for due in policy.add(came, known)]
+    assert made == [counting[first : first + size] for first in range(0, total, size)]
+    assert policy.have == counting
 
 
 @pytest.fixture(scope="module")

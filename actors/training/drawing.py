@@ -1,0 +1,89 @@
+"""Drawing: which problems a step trains on, in an order that a restart repeats.
+
+Owns the order: the problems of the training split one after the other, and again from the first when all were
+drawn; those that a step drew and aborted are drawn again before new ones. Pure: what is drawn is an event, in
+the controller's journal before anybody hears of it, so the groups of a batch have the same problems whoever
+asks for them, and however often.
+"""
+
+from collections import deque
+
+from supervisor import Message
+
+KEPT_STEPS = 32
+"""Batches whose problems are remembered: twice as many as may be open."""
+
+
+class Drawn(Message, frozen=True):
+    """Journaled: the problems of the groups of `batch` from `first` on. The first `returned` of them had been
+    drawn before and aborted; `cursor` counts the new ones so far, these included."""
+
+    batch: str
+    first: int
+    indices: tuple[int, ...]
+    returned: int
+    cursor: int
+
+
+class Returned(Message, frozen=True):
+    """Journaled: these problems were drawn for `batch` and aborted; they come again, before new ones."""
+
+    batch: str
+    indices: tuple[int, ...]
+
+
+class Draws:
+    """See the module.
+
+    Args:
+        problems: of the training split.
+        prompts: a step's; for journals of a time when nothing was journaled about draws.
+    """
+
+    def __init__(self, problems: int, prompts: int) -> None:
+        self._problems, self._prompts = problems, prompts
+        self._cursor = 0
+        self._waiting: deque[int] = deque()  # returned; no more than one step's surplus a step
+        self._batches: dict[str, list[int]] = {}
+        self._settled: set[str] = set()  # of `_batches`
+
+    def of(self, batch: str) -> list[int]:
+        """The problems of its groups, as far as they are drawn."""
+        return self._batches.get(batch, [])
+
+    def draw(self, batch: str, until: int) -> Drawn | None:
+        """The event that gives the batch problems for its groups up to `until`; None when it has them."""
+        first = len(self.of(batch))
+        count = until - first
+        if count <= 0:
+            return None
+        again = list(self._waiting)[:count]
+        cursor = self._cursor + count - len(again)
+        new = [number % self._problems for number in range(self._cursor, cursor)]
+        return Drawn(batch=batch, first=first, indices=(*again, *new), returned=len(again), cursor=cursor)
+
+    def give_back(self, batch: str, groups: list[int]) -> Returned | None:
+        """The event that gives the problems of aborted groups back; None when there are none to give."""
+        drawn = self.of(batch)
+        indices = tuple(drawn[group] for group in groups if group < len(drawn))
+        return Returned(batch=batch, indices=indices) if indices and batch not in self._settled else None
+
+    def apply(self, event: Drawn | Returned) -> None:
+        """Change by one event."""
+        if isinstance(event, Returned):
+            self._waiting.extend(event.indices)
+            self._settled.add(event.batch)
+            return
+        self._cursor = event.cursor
+        for _ in range(event.returned):
+            self._waiting.popleft()
+        self._batches.setdefault(event.batch, []).extend(event.indices)
+
+    def finished(self, step: int) -> None:
+        """The step is on record: what was drawn for one long before may be forgotten."""
+        if f"step-{step}" not in self._batches:  # an older program drew by the number of the step alone
+            self._cursor = max(self._cursor, step * self._prompts)
+        while len(self._batches) > KEPT_STEPS:
+            oldest = next(iter(self._batches))
+            del self._batches[oldest]
+            self._settled.discard(oldest)

@@ -1,0 +1,157 @@
+"""Groups that do not count, with a real manager and real engines: their slots are freed, others take their
+place, one sample is made again alone."""
+
+import asyncio
+from pathlib import Path
+
+from test_actors_rollout_plane import NEW_TOKENS, Plane, plane
+
+from actors.engine.turn import Orders
+from actors.engine.worker import RolloutWorker
+from actors.reward.messages import Score, Verdict
+from actors.rollout.events import BatchSubmitted, Prompt
+from actors.rollout.manager import RolloutManager
+from actors.rollout.messages import (
+    GroupFates,
+    GroupFatesAre,
+    Groups,
+    MorePrompts,
+    PromptsAre,
+    SubmitBatch,
+    TakeGroups,
+    Work,
+)
+from supervisor import Actor, Done, Refused, handles
+from supervisor.testing import TestSystem
+
+
+def prompts(first: int, count: int) -> tuple[Prompt, ...]:
+    return tuple(
+        Prompt(split="train", index=g, tokens=(2 + g, 5, 7), seeds=tuple(100 * g + i for i in range(4)))
+        for g in range(first, first + count)
+    )
+
+
+class UniformReward(Actor):
+    """Every sample of the first four problems is right; others differ. The verifier fails once, on 5/0."""
+
+    def __init__(self) -> None:
+        self.failed: list[str] = []
+
+    @handles(Score)
+    async def score(self, message: Score) -> Verdict:
+        if message.request == "step-1/5/0":
+            self.failed.append(message.request)
+            return Verdict(request=message.request, score=0.0, status="crashed")
+        score = 1.0 if message.index < 4 else len(message.tokens) / 4 / NEW_TOKENS
+        return Verdict(request=message.request, score=score, status="ok")
+
+
+class Prompts(Actor):
+    """A controller that dies of its first ask for prompts."""
+
+    asked = 0
+
+    @handles(MorePrompts)
+    async def more(self, message: MorePrompts) -> PromptsAre:
+        Prompts.asked += 1
+        if Prompts.asked == 1:
+            raise Refused("not yet")
+        return PromptsAre(prompts=prompts(message.first, message.count))
+
+
+async def take(rollout: Plane, wanted: int) -> list[int]:
+    have: list[int] = []
+    async with asyncio.timeout(30):
+        while len(have) < wanted:
+            ask = TakeGroups(batch="step-1", taker=1, have=have, min_groups=wanted - len(have), wait_s=0.5)
+            groups = await rollout.head.ask("rollout/manager", ask, Groups)
+            have += [group.group for group in groups.groups]
+    assert groups.remaining == 0
+    return sorted(have)
+
+
+def engine_of(host: TestSystem) -> RolloutWorker:
+    cell = host.system.cell("spot-0/engine")
+    assert cell is not None
+    assert isinstance(cell.actor, RolloutWorker)
+    return cell.actor
+
+
+async def test_when_the_batch_has_enough_the_surplus_is_aborted_and_its_slots_are_free(
+    tmp_path: Path,
+) -> None:
+    async with plane(tmp_path) as rollout:
+        host = await rollout.host("spot-0")
+        batch = BatchSubmitted(
+            batch="step-1",
+            version=3,
+            prompts=prompts(0, 6),
+            max_new_tokens=NEW_TOKENS,
+            wanted=2,
+            most=6,
+            over_sampling=3.0,
+        )
+        await rollout.head.ask("rollout/manager", SubmitBatch(batch=batch, weights=rollout.weights), Done)
+        kept = await take(rollout, 2)
+        fates = await rollout.head.ask("rollout/manager", GroupFates(batch="step-1"), GroupFatesAre)
+        assert fates.kept == kept
+        assert sorted([*fates.kept, *fates.aborted]) == list(range(6))
+        async with asyncio.timeout(5):
+            while True:
+                rows = engine_of(host).summary()["rows"]
+                await asyncio.sleep(0.1)
+                if engine_of(host).summary()["rows"] == rows:
+                    break  # it decodes no more
+        figures = await rollout.figures()
+        assert (figures.queued, figures.pending, figures.executing) == (0, 0, 0)
+        assert figures.tokens_wasted["aborted"] > 0
+        assert figures.tokens_generated_twice == figures.tokens_lost == 0
+        await host.system.close()
+
+
+async def test_uniform_groups_are_refilled_over_the_death_of_the_manager_and_one_sample_is_made_again(
+    tmp_path: Path,
+) -> None:
+    async with plane(tmp_path) as rollout:
+        host = await rollout.host("spot-0")
+        rollout.head.kill("reward/proxy")
+        reward = UniformReward()
+        rollout.head.spawn("reward/proxy", lambda: reward)
+        Prompts.asked = 0
+        batch = BatchSubmitted(
+            batch="step-1",
+            version=3,
+            prompts=prompts(0, 6),
+            max_new_tokens=NEW_TOKENS,
+            wanted=6,
+            most=12,
+            drop_uniform=True,
+            again=1,
+        )
+        await rollout.head.ask("rollout/manager", SubmitBatch(batch=batch, weights=rollout.weights), Done)
+        async with asyncio.timeout(20):
+            while (await rollout.figures()).groups_dropped < 2:
+                await asyncio.sleep(0.02)
+        rollout.head.kill("rollout/manager")  # nobody has given it any prompts yet
+        rollout.head.spawn("rollout/manager", lambda: RolloutManager(rollout.config))
+        rollout.head.spawn("training/controller", Prompts)
+        assert await take(rollout, 6) == [4, 5, 6, 7, 8, 9]
+        fates = await rollout.head.ask("rollout/manager", GroupFates(batch="step-1"), GroupFatesAre)
+        assert (fates.dropped, fates.aborted, fates.again) == ([0, 1, 2, 3], [], 1)
+        assert Prompts.asked > 1
+        assert reward.failed == ["step-1/5/0"]
+        figures = await rollout.figures()
+        assert set(figures.tokens_wasted) == {"dropped", "lost"}
+        assert figures.tokens_generated_twice == figures.tokens_lost == 0
+        await host.system.close()
+
+
+def test_what_is_aborted_before_it_was_added_is_never_added() -> None:
+    work = [
+        Work(ticket=n, prompt=b"", prefix=b"", seed=0, max_new_tokens=1, temperature=1.0) for n in range(3)
+    ]
+    orders = Orders(adds=[(1, work[:2]), (1, work[2:])])
+    orders.abort([2, 0])
+    assert [[one.ticket for one in added] for _, added in orders.adds] == [[1]]
+    assert sorted(orders.aborts) == [0, 2]
