@@ -76,6 +76,7 @@ TO_SYSTEMS = {
 LATER = {
     "CloseSeeding": "Done",
     "GetProblems": "Problems",
+    "MorePrompts": "PromptsAre",
     "Score": "Verdict",
     "TakeGroups": "Groups",
     "Fetch": "Fetched",
