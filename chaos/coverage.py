@@ -27,6 +27,11 @@ PATHS: tuple[Path, ...] = (
         ("requests.migrated_tokens",),
     ),
     Path("hand-over", "an instance gave its requests back in order", ("requests.handed_over",)),
+    Path(
+        "newer weights",
+        "a request went on under newer weights than those that it was begun with",
+        ("requests.several_versions",),
+    ),
     Path("drain", "a host with a notice left in order before its end", ("hosts.drained",)),
     Path("link re-send", "control messages were sent again on a new connection", ("links.resent",)),
     Path("link dedupe", "control messages that came twice were dropped", ("links.duplicates",)),

@@ -3,6 +3,7 @@
 Owns the TOML of `configs/campaigns/*.toml` and its refusals. Runs nothing (`campaign` does).
 """
 
+import random
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -42,6 +43,7 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         deadline_s: virtual seconds by which every job must have ended; beyond it, it stands still.
         run_s: wall seconds of one run; beyond it the run hangs, which is a violation too.
         settings: those of the job (`configs.schema`), by section.
+        draws: settings of which each run has one of these values, by its seed.
         terrain, options: what is drawn from. bounds: none given: what the settings can bear.
         traces: availability traces (CSV files, or folders of them, relative to the campaign's file) of which
             pieces are replayed.
@@ -54,6 +56,7 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     deadline_s: Annotated[float, Meta(gt=0)] = 900.0
     run_s: Annotated[float, Meta(gt=0)] = 120.0
     settings: dict[str, object] = {}
+    draws: dict[str, dict[str, list[bool | int | float | str]]] = {}
     terrain: Terrain = Terrain()
     options: Options = Options()
     bounds: Bounds | None = None
@@ -81,6 +84,24 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
     config: Config
     traces: Mapping[str, Trace]
     availability: tuple[str, ...] = ()
+
+    def config_of(self, seed: int) -> Config:
+        """The settings of the run of this seed. Raises ConfigError where drawn ones do not fit together."""
+        if not self.campaign.draws:
+            return self.config
+        rng = random.Random(f"{seed}/settings")
+        draws = sorted(self.campaign.draws.items())
+        return self.drawn(
+            {section: {name: rng.choice(of[name]) for name in sorted(of)} for section, of in draws},
+            f"seed {seed}",
+        )
+
+    def drawn(self, values: Mapping[str, Mapping[str, object]], which: str) -> Config:
+        """The settings with these in their places. Raises ConfigError."""
+        tree: dict[str, dict[str, object]] = msgspec.to_builtins(self.config)
+        for section, settings in values.items():
+            tree.setdefault(section, {}).update(settings)
+        return from_tree(tree, f"{self.name}: {which}")
 
     def schedule(self, seed: int) -> Schedule:
         """What is broken in the run of this seed."""
@@ -115,11 +136,16 @@ def load(name: str, availability: Sequence[str] = ()) -> Loaded:
     try:
         config = from_tree(campaign.settings, f"{file}: settings")
         traces = read_all(campaign.traces, base)
+        loaded = Loaded(
+            name=file.stem, campaign=campaign, config=config, traces=traces, availability=tuple(availability)
+        )
+        for section, settings in campaign.draws.items():
+            for setting, values in settings.items():
+                for value in values:
+                    loaded.drawn({section: {setting: value}}, "draws")
     except (ConfigError, TraceError) as problem:
         raise BadCampaign(str(problem)) from problem
-    return Loaded(
-        name=file.stem, campaign=campaign, config=config, traces=traces, availability=tuple(availability)
-    )
+    return loaded
 
 
 def _following(campaign: Campaign, availability: Sequence[str], where: str) -> Campaign:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from actors.cluster.messages import NodeSeen, PreemptionNotice
 from actors.cluster.state_manager import Rewound
 from actors.rollout.events import InstanceJoined, TicketsRevoked
-from actors.rollout.messages import Dispatch, Groups, TakeGroups, Withdrawn
+from actors.rollout.messages import BatchLedger, Dispatch, Groups, TakeGroups, Withdrawn
 from chaos.invariants.facts import Committed, Said
 from supervisor.system_messages import LeaseGranted, SystemState
 from supervisor.vitals import Recovery
@@ -111,6 +111,9 @@ class Recoveries:
                 life = (message.instance, message.incarnation)
                 self._seen["workers.registered_again"] += life in self._registered
                 self._registered.add(life)
+            elif isinstance(message, BatchLedger):
+                versions = [{span.version for span in request.spans} for request in message.requests]
+                self._seen["requests.several_versions"] += sum(len(made) > 1 for made in versions)
             elif isinstance(message, TicketsRevoked):
                 self._seen["requests.revoked"] += len(message.tickets)
 

@@ -64,7 +64,7 @@ def run(
 
     cluster = SimCluster(setting, noted if tell is not None else None)
     responses = Responses(setting.plant)
-    jury = jury_of(responses.of)
+    jury = jury_of(responses.of, setting.config.rollout.staleness)
     observer = Observer(cluster, jury, responses)
     faults = Faults(Breaking(cluster), drawn.faults)
     reached: list[Found] = []
@@ -133,7 +133,7 @@ def setting_of(loaded: Loaded, seed: int, schedule: Schedule) -> Setting:
     """What a run of this seed is made of."""
     campaign = loaded.campaign
     trace = as_trace(schedule.faults, TRACE_NAME)
-    config: Config = loaded.config
+    config: Config = loaded.config_of(seed)
     fleet = msgspec.structs.replace(
         config.fleet,
         trace=TRACE_NAME if trace is not None else "",

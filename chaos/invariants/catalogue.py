@@ -78,14 +78,15 @@ class Jury:
                 self.on_found(self.found[-1])
 
 
-def jury_of(response_of: ResponseOf | None) -> Jury:
-    """A jury with every check. response_of: see `samples`; None leaves the content of tokens unchecked."""
+def jury_of(response_of: ResponseOf | None, staleness: int = 0) -> Jury:
+    """A jury with every check. response_of: see `samples`; None leaves the content of tokens unchecked.
+    staleness: the bound of the job, in versions."""
     shadow = Shadow()
     return Jury(
         (
             EachRequestOnce(shadow, response_of),
             NothingLostOrTwice(shadow),
-            OnPolicy(shadow),
+            OnPolicy(shadow, staleness),
             OldIncarnationsSilent(),
             EachStepOnce(),
             ServedIsPublished(),

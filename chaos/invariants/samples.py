@@ -96,16 +96,16 @@ class EachRequestOnce(Check):
 
     def _splice(self, known: ShadowRequest) -> int | None:
         """The first position whose token is not the one that belongs there."""
-        root = self._shadow.roots.get(known.batch)
-        if self._response_of is None or root is None:
+        if self._response_of is None:
             return None
-        raw = self._response_of(known.seed, root, len(known.tokens))
-        if raw is None or raw == known.tokens.tobytes():
-            return None
-        wanted = array("I", raw)
-        return next(
-            at for at, pair in enumerate(zip(known.tokens, wanted, strict=True)) if pair[0] != pair[1]
-        )
+        ends = [start for start, _, _ in known.made[1:]] + [len(known.tokens)]
+        for (start, _, root), end in zip(known.made, ends, strict=True):
+            raw = self._response_of(known.seed, root, end) if root is not None else None
+            if raw is None or raw[4 * start :] == known.tokens[start:end].tobytes():
+                continue
+            wanted = array("I", raw)
+            return next(at for at in range(start, end) if known.tokens[at] != wanted[at])
+        return None
 
 
 class NothingLostOrTwice(Check):
@@ -159,21 +159,23 @@ class OnPolicy(Check):
 
     sees = (Committed,)
     name = "I3"
-    promise = "every token of a trained sample was made under the step's version"
+    promise = "every token of a trained sample was made under the step's version, or within the bound"
     meaning = (
         "If this fails, the trainer believes that the policy generated what an older or newer one did, "
         "and the "
         "gradient is biased without a word."
     )
 
-    def __init__(self, shadow: Shadow) -> None:
-        self._shadow = shadow
+    def __init__(self, shadow: Shadow, staleness: int = 0) -> None:
+        self._shadow, self._staleness = shadow, staleness
 
     def see(self, fact: Fact) -> Iterable[str]:
         if isinstance(fact, Committed):
             for message in fact.messages:
                 if isinstance(message, StepTrained):
                     yield from some(self._trained(message))
+                elif isinstance(message, BatchLedger):
+                    yield from some(self._ledger(message))
 
     def end(self, evidence: Evidence, ending: Ending) -> Iterable[str]:
         return audited(self.name, evidence)
@@ -186,6 +188,28 @@ class OnPolicy(Check):
                     f"step {event.step}: {sample.request} was rolled out under version {known.version}, "
                     f"expected {event.step - 1}"
                 )
+            least = max(0, event.step - 1 - self._staleness)
+            for start, version, _ in known.made if known is not None else ():
+                if not least <= version < event.step:
+                    yield (
+                        f"step {event.step}: {sample.request} has tokens of version {version} from {start} "
+                        f"on, allowed are {least} to {event.step - 1}"
+                    )
             batch = sample.request.partition("/")[0]
             if step_of(batch) != event.step:
                 yield f"step {event.step}: {sample.request} belongs to {batch}"
+
+    def _ledger(self, ledger: BatchLedger) -> Iterator[str]:
+        """The versions that the spans bear are those that made their tokens."""
+        for request in ledger.requests:
+            known = self._shadow.requests.get(request.request)
+            borne: list[tuple[int, int]] = []
+            for span in request.spans:
+                if not borne or borne[-1][1] != span.version:
+                    borne.append((span.start, span.version))
+            made: list[tuple[int, int]] = []
+            for start, version, _ in known.made if known is not None else ():
+                if not made or made[-1][1] != version:
+                    made.append((start, version))
+            if known is not None and request.spans and borne != made:
+                yield f"{request.request} bears the versions {borne} (from, version), made it have {made}"

@@ -25,6 +25,7 @@ from actors.rollout.events import (
     SampleAgain,
     Scored,
     TicketsRevoked,
+    VersionPublished,
 )
 from supervisor import Message
 
@@ -50,6 +51,14 @@ class ShadowRequest:
     attempts: int = 0
     dropped: bool = False  # it does not count, and no step may train on it
     again: int = 0
+    min_version: int | None = None
+    under: tuple[int, bytes | None] = (0, None)  # version and root of its newest dispatch
+    made: list[tuple[int, int, bytes | None]] = field(default_factory=list)
+    """From which position on which version made it, with its root (None: the journal does not tell it)."""
+
+    def admits(self, version: int) -> bool:
+        """Whether it may have tokens of this version."""
+        return version == self.version if self.min_version is None else version >= self.min_version
 
     @property
     def crc(self) -> int:
@@ -74,6 +83,7 @@ class Shadow:
         self.requests: dict[str, ShadowRequest] = {}
         self.versions: dict[str, int] = {}  # of open batches
         self.roots: dict[str, bytes] = {}  # of their weights
+        self.published: dict[int, bytes] = {}  # roots of the versions that the trainer has now
         self.streams: dict[str, _Stream] = {}
         self.collected = 0
         self.handed_out: set[str] = set()  # requests of open batches that the trainer was given
@@ -105,6 +115,10 @@ class Shadow:
                 yield from self._dropped(event)
             case SampleAgain():
                 self._again(event)
+            case VersionPublished():
+                self.published = {
+                    version: root for version, root in self.published.items() if version < event.version
+                } | {event.version: event.root}
             case BatchWeights():
                 if event.batch in self._batches:
                     self.roots.setdefault(event.batch, event.weights.root)
@@ -131,7 +145,12 @@ class Shadow:
                 if name in self.requests:
                     yield "I1", f"{name} is open twice"
                 self.requests[name] = ShadowRequest(
-                    name, event.batch, seed, event.version, event.max_new_tokens
+                    name,
+                    event.batch,
+                    seed,
+                    event.version,
+                    event.max_new_tokens,
+                    min_version=event.min_version,
                 )
                 self._batches[event.batch].append(name)
 
@@ -157,7 +176,13 @@ class Shadow:
         first = self.requests[event.request.partition("~")[0]].seed
         digest = hashlib.blake2b(f"{first}/again/{past.again + 1}".encode(), digest_size=8).digest()
         self.requests[name] = ShadowRequest(
-            name, past.batch, int.from_bytes(digest) >> 1, past.version, past.limit, again=past.again + 1
+            name,
+            past.batch,
+            int.from_bytes(digest) >> 1,
+            past.version,
+            past.limit,
+            again=past.again + 1,
+            min_version=past.min_version,
         )
         self._batches[past.batch].append(name)
 
@@ -211,8 +236,14 @@ class Shadow:
             elif request.finished or request.dropped:
                 what = "finished" if request.finished else "dropped"
                 yield "I1", f"{name} was dispatched to {event.instance} and is {what}"
-            elif request.version != event.version:
-                yield "I3", f"{name} of version {request.version} was dispatched under {event.version}"
+            elif not request.admits(event.version):
+                least = "" if request.min_version is None else f" (from {request.min_version} on)"
+                yield (
+                    "I3",
+                    f"{name} of version {request.version}{least} was dispatched under {event.version}",
+                )
+            elif request.min_version is not None and event.version not in self.published:
+                yield "I3", f"{name} was dispatched under version {event.version}, which the trainer has not"
             elif ticket <= known.newest_ticket:
                 yield "I4", f"ticket {ticket} of {event.instance}#{event.incarnation} was given twice"
             else:
@@ -220,6 +251,9 @@ class Shadow:
                 known.tickets[ticket] = name
                 request.attempts += 1
                 request.holder = (event.instance, event.incarnation, ticket)
+                exact = request.min_version is None
+                root = self.roots.get(request.batch) if exact else self.published[event.version]
+                request.under = (event.version, root)
 
     def _revoked(self, event: TicketsRevoked) -> None:
         known = self._alive(event.instance, event.incarnation)
@@ -250,6 +284,8 @@ class Shadow:
 
     def _row(self, stream: _Stream, request: ShadowRequest, ticket: int, token: int, flags: int) -> None:
         if not flags & (ABORTED | NO_TOKEN):
+            if not request.made or request.made[-1][1:] != request.under:
+                request.made.append((len(request.tokens), *request.under))
             request.tokens.append(token)
             self.collected += 1
         request.finished = bool(flags & FINISHED) or len(request.tokens) >= request.limit

@@ -19,7 +19,9 @@ from actors.rollout.events import (
     InstanceJoined,
     Prompt,
     Scored,
+    Span,
     TicketsRevoked,
+    VersionPublished,
 )
 from actors.rollout.messages import (
     BatchLedger,
@@ -170,8 +172,8 @@ def whole_story() -> list[Fact]:
     ]
 
 
-def judged(facts: Iterable[Fact]) -> list[Found]:
-    jury = jury_of(response_of)
+def judged(facts: Iterable[Fact], staleness: int = 0) -> list[Found]:
+    jury = jury_of(response_of, staleness)
     for fact in facts:
         jury.see(fact)
     return jury.found
@@ -179,6 +181,45 @@ def judged(facts: Iterable[Fact]) -> list[Found]:
 
 def test_a_whole_story_breaks_nothing() -> None:
     assert judged(whole_story()) == []
+
+
+def under_two_versions(*, borne: int = 1, bound: int = 1) -> list[Fact]:
+    """A request of step 2, begun under version 0 and ended under version 1; its ledger says `borne` of the
+    end."""
+    prompt = Prompt(split="train", index=0, tokens=(1,), seeds=(SEED,))
+    batch = BatchSubmitted(
+        batch="step-2", version=1, prompts=(prompt,), max_new_tokens=8, min_version=max(0, 1 - bound)
+    )
+    request, tokens = "step-2/0/0", array("I", [SEED, SEED + 4]).tobytes()  # response_of the two roots
+
+    def dispatch(ticket: int, version: int) -> Dispatched:
+        return Dispatched(
+            instance=ENGINE, incarnation=5, version=version, tickets=(ticket,), requests=(request,)
+        )
+
+    def span(attempt: int, version: int, start: int) -> Span:
+        return Span(attempt=attempt, instance=ENGINE, incarnation=5, version=version, start=start, count=1)
+
+    row = RequestLedger(
+        request=request, count=2, crc=zlib.crc32(tokens), spans=(span(1, 0, 0), span(2, borne, 1)),
+        score=1.0, status="ok",
+    )  # fmt: skip
+    sample = TrainedSample(request=request, count=2, crc=zlib.crc32(tokens))
+    return [
+        commit(VersionPublished(version=0, root=ROOT, sources=("a",)), batch),
+        commit(InstanceJoined(instance=ENGINE, incarnation=5), dispatch(1, 0)),
+        commit(frame(1, [SEED])),
+        commit(TicketsRevoked(instance=ENGINE, incarnation=5, tickets=(1,))),
+        commit(VersionPublished(version=1, root=b"other", sources=("a",)), dispatch(2, 1)),
+        commit(frame(2, [SEED + 4], ticket=2, last=True)),
+        commit(Scored(request=request, score=1.0)),
+        commit(trained(), StepTrained(step=2, samples=(sample,), root=b"r2"), stream="training/state"),
+        commit(BatchLedger(batch="step-2", version=1, requests=(row,)), stream="rollout/manager/ledger"),
+    ]
+
+
+def test_tokens_within_the_bound_are_those_of_the_weights_that_made_them() -> None:
+    assert judged(under_two_versions(), staleness=1) == []
 
 
 EARLY = whole_story()[:5]
@@ -220,6 +261,18 @@ BROKEN: list[tuple[str, str, list[Fact]]] = [
         "I3",
         "rolled out under version 3",
         [commit(*opened(version=3)), commit(trained(), stream="training/state")],
+    ),
+    ("I3", "has tokens of version 0 from 0 on, allowed are 1 to 1", under_two_versions()),
+    ("I3", "bears the versions [(0, 0)]", under_two_versions(borne=0)),
+    (
+        "I3",
+        "under version 1, which the trainer has not",
+        [
+            *under_two_versions()[:4],
+            commit(
+                Dispatched(instance=ENGINE, incarnation=5, version=1, tickets=(2,), requests=("step-2/0/0",))
+            ),
+        ],
     ),
     ("I3", "was dispatched under 7", [commit(*opened()[:3]), commit(dispatched(1, version=7))]),
     ("I4", "after that incarnation was given up", [*EARLY, commit(frame(3, [SEED + 2]))]),
