@@ -18,7 +18,7 @@ import zmq.asyncio
 
 from bench.table import Row, run
 from transport import token_frame
-from transport.token_frame import TokenFrame
+from transport.token_frame import PackedFrame, TokenFrame
 from transport.token_stream import StreamReceiver, StreamSender
 from transport.wire import Peer
 
@@ -57,7 +57,7 @@ def _receive_ours(ready: Connection, rows: int) -> float:
         loop = asyncio.get_running_loop()
         got, tokens, flowing = 0, 0, asyncio.Event()
 
-        def on_frame(frame: TokenFrame) -> None:
+        def on_frame(frame: PackedFrame) -> None:
             nonlocal got, tokens
             got += 1
             tokens += len(frame)

@@ -9,7 +9,7 @@ from transport.bulk import BulkServer, BulkSource, Chunk, PullResult, pull
 from transport.carrier import Carrier
 from transport.key_follower import KeyState
 from transport.keys import Bulk, NodeKeys
-from transport.token_frame import TokenFrame
+from transport.token_frame import PackedFrame
 from transport.token_stream import StreamReceiver, StreamSender
 from transport.zmq_carrier import ZmqCarrier
 
@@ -42,7 +42,7 @@ class Network:
 
     def token_receiver(
         self,
-        on_frame: Callable[[TokenFrame], None],
+        on_frame: Callable[[PackedFrame], None],
         have: Callable[[str, int], int | None],
         *,
         window: int,

@@ -23,6 +23,9 @@ from supervisor.sqlite_layout import SQLITE_ERRORS
 
 T = TypeVar("T")
 
+_Head = tuple[int, int, int]
+"""Incarnation, last and base of a stream."""
+
 RESERVE_BYTES = 64 << 20
 """Free space below which no new work is begun. What a host has accepted at most, a few batches of token logs,
 needs less; so it is finished before the disk is full."""
@@ -87,7 +90,7 @@ class SqliteKeeper:
 
     def commit(self, writes: Sequence[Write]) -> list[Committed | Exception]:
         """See `Keeper`."""
-        return self._transaction(lambda: [self._apply(write) for write in writes])
+        return self._transaction(lambda: self._apply_all(writes))
 
     def read(self, stream: str) -> StreamRows:
         """See `Keeper`."""
@@ -135,9 +138,17 @@ class SqliteKeeper:
 
     # -- rows --
 
-    def _apply(self, write: Write) -> Committed | Exception:
+    def _apply_all(self, writes: Sequence[Write]) -> list[Committed | Exception]:
+        """The head of a stream is read and written once a transaction, however often it moves within."""
+        heads: dict[str, _Head] = {}
+        results = [self._apply(write, heads) for write in writes]
+        for stream, head in heads.items():
+            self._set_head(stream, *head)
+        return results
+
+    def _apply(self, write: Write, heads: "dict[str, _Head]") -> Committed | Exception:
         stream = write.stream
-        held, last_seq, base_seq = self._head(stream, write.incarnation)
+        held, last_seq, base_seq = heads.get(stream) or self._head(stream, write.incarnation)
         if held > write.incarnation:
             return Fenced(f"{self.path}: {stream} belongs to incarnation {held}, this is {write.incarnation}")
         if write.is_snapshot:
@@ -156,12 +167,12 @@ class SqliteKeeper:
                 crc = row_checksum(stream, last_seq, kind, version, body)
                 rows.append((stream, last_seq, kind, version, body, crc))
             self._db.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", rows)
-        self._set_head(stream, write.incarnation, last_seq, base_seq)
+        heads[stream] = write.incarnation, last_seq, base_seq
         return Committed(last_seq, last_seq - base_seq)
 
-    def _head(self, stream: str, incarnation: int) -> tuple[int, int, int]:
+    def _head(self, stream: str, incarnation: int) -> _Head:
         """Incarnation, last and base; of a stream that does not exist yet, what it begins with."""
-        row: tuple[int, int, int] | None = self._db.execute(
+        row: _Head | None = self._db.execute(
             "SELECT incarnation, last_seq, base_seq FROM streams WHERE name=?", (stream,)
         ).fetchone()
         return row or (incarnation, 0, 0)

@@ -33,6 +33,9 @@ BACKLOG = 1024
 CUT_BYTES = MAX_FRAME_BYTES + (64 << 10)
 
 
+_NOBLOCK = int(zmq.NOBLOCK)  # a plain number: the enum costs more than the call
+
+
 class CannotListen(OSError):
     """An address cannot be bound: in use, or not of this host."""
 
@@ -50,7 +53,13 @@ class Listener:
         or `zmq.Again` when there is none."""
         if self.gate is not None:
             return self.gate.receive(self.sock)
-        return self.sock.recv_multipart(zmq.NOBLOCK)
+        frames = [self.sock.recv(_NOBLOCK)]  # the route, which is never alone
+        part = self.sock.recv(_NOBLOCK, copy=False)  # it knows whether more follows; recv_multipart asks
+        frames.append(part.bytes)
+        while part.more:
+            part = self.sock.recv(_NOBLOCK, copy=False)
+            frames.append(part.bytes)
+        return frames
 
 
 def default_context() -> zmq.Context[Sock]:

@@ -13,7 +13,7 @@ from transport.carrier import Carrier
 from transport.keys import Z85_KEY_CHARS, NodeKeys
 from transport.refusal import FrameError, Refusals
 from transport.stream_control import Ack, Have, Hello, Refused, Resend
-from transport.token_frame import TokenFrame
+from transport.token_frame import PackedFrame
 from transport.token_ring import ReceiveCursor, Verdict
 from transport.wire import Peer, Route
 from transport.zap import ROUTING_MARK
@@ -38,7 +38,7 @@ class StreamReceiver:
     def __init__(
         self,
         bind: str,
-        on_frame: Callable[[TokenFrame], None],
+        on_frame: Callable[[PackedFrame], None],
         have: Callable[[str, int], int | None],
         *,
         window: int = WINDOW_FRAMES,
@@ -104,7 +104,7 @@ class StreamReceiver:
             if len(parts) == 1:
                 self._on_hello(route, stream_control.decode_hello(parts))
             else:
-                self._on_tokens(route, token_frame.decode(parts))
+                self._on_tokens(route, token_frame.check(parts))
         except FrameError as error:
             self._refusals.count(route.decode(errors="replace"), error.reason, str(error))
 
@@ -117,7 +117,7 @@ class StreamReceiver:
                 Have(stream_control.MAJOR, cursor.acked, cursor.delivered, hello.sent, self._window),
             )
 
-    def _on_tokens(self, route: Route, frame: TokenFrame) -> None:
+    def _on_tokens(self, route: Route, frame: PackedFrame) -> None:
         known = self._find(route, frame.stream, frame.incarnation)
         if known is None:
             return

@@ -49,6 +49,48 @@ class TokenFrame:
         return len(self.slots)
 
 
+class PackedFrame(msgspec.Struct, frozen=True, gc=False, eq=False):
+    """One frame as it came: its columns are the second part, checked and not taken apart yet."""
+
+    stream: str
+    incarnation: int
+    seq: int
+    columns: bytes
+
+    def __len__(self) -> int:
+        return len(self.columns) // ROW_BYTES
+
+    def unpack(self) -> TokenFrame:
+        """The arrays are read-only views of the columns."""
+        body, rows = self.columns, len(self)
+        return TokenFrame(
+            self.stream,
+            self.incarnation,
+            self.seq,
+            np.frombuffer(body, "<u4", rows, 0),
+            np.frombuffer(body, "<u4", rows, 4 * rows),
+            np.frombuffer(body, "<f4", rows, 8 * rows),
+            np.frombuffer(body, "u1", rows, 12 * rows),
+        )
+
+
+def joined(frames: list[PackedFrame]) -> tuple[bytes, bytes, bytes, bytes]:
+    """The columns of these frames, one frame after the other: slots, tokens, log-probs and flags, raw."""
+    size = len(frames[0].columns)
+    rows = size // ROW_BYTES
+    cuts = (slice(4 * rows), slice(4 * rows, 8 * rows), slice(8 * rows, 12 * rows), slice(12 * rows, size))
+    if len(frames) == 1:
+        body = frames[0].columns
+        return body[cuts[0]], body[cuts[1]], body[cuts[2]], body[cuts[3]]
+    if all(len(frame.columns) == size for frame in frames):
+        table = np.frombuffer(b"".join([frame.columns for frame in frames]), np.uint8).reshape(-1, size)
+        slots, tokens, logprobs, flags = (table[:, cut].tobytes() for cut in cuts)
+        return slots, tokens, logprobs, flags
+    apart = [joined([frame]) for frame in frames]
+    slots, tokens, logprobs, flags = (b"".join(column) for column in zip(*apart, strict=True))
+    return slots, tokens, logprobs, flags
+
+
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
 _Positive = Annotated[int, msgspec.Meta(ge=1, le=(1 << 63) - 1)]
 _Incarnation = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
@@ -98,26 +140,22 @@ def pack_columns(slots: ArrayLike, tokens: ArrayLike, logprobs: ArrayLike, flags
 
 
 def decode(parts: list[bytes]) -> TokenFrame:
-    """Unpack a frame; the arrays are read-only views of the second part. Raises a `FrameError`: `WrongParts`,
-    `Truncated`, `NotAnEnvelope`, `UnknownVersion` or `BadField`."""
+    """Check and unpack a frame; the arrays are read-only views of the second part. Raises as `check` does."""
+    return check(parts).unpack()
+
+
+def check(parts: list[bytes]) -> PackedFrame:
+    """Check a frame and leave its columns packed. Raises a `FrameError`: `WrongParts`, `Truncated`,
+    `NotAnEnvelope`, `UnknownVersion` or `BadField`."""
     if len(parts) != 2:
         raise WrongParts(f"a token frame has 2 parts, this has {len(parts)}")
     head = _decode_header(parts[0])
     body, rows = parts[1], head.count
     if len(body) != rows * ROW_BYTES:
         raise Truncated(f"{len(body)} bytes of columns, {rows} rows take {rows * ROW_BYTES}")
-    frame = TokenFrame(
-        head.stream,
-        head.incarnation,
-        head.seq,
-        np.frombuffer(body, "<u4", rows, 0),
-        np.frombuffer(body, "<u4", rows, 4 * rows),
-        np.frombuffer(body, "<f4", rows, 8 * rows),
-        np.frombuffer(body, "u1", rows, 12 * rows),
-    )
     if unknown := body[12 * rows :].translate(None, _KNOWN_FLAGS):
         raise BadField(f"flags {unknown[0]:#x}: the known ones are below {len(_KNOWN_FLAGS):#x}")
-    return frame
+    return PackedFrame(head.stream, head.incarnation, head.seq, body)
 
 
 def _decode_header(part: bytes) -> _Header:

@@ -24,3 +24,7 @@ class Changes:
     finished: list[str] = field(default_factory=list)  # requests to be scored
     completed: list[tuple[str, int]] = field(default_factory=list)  # (batch, group) finished and scored
     refused: list[str] = field(default_factory=list)  # reasons
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to act upon."""
+        return bool(self.started or self.ended or self.queued or self.finished or self.completed)

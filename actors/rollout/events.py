@@ -100,10 +100,11 @@ class TicketsRevoked(Message, frozen=True):
 
 
 class FrameLogged(Message, frozen=True):
-    """One frame of an instance's token stream: columns of equal length, little-endian.
+    """`frames` frames of an instance's token stream, joined row by row; `seq` is the number of the last one.
 
-    `tickets` u32, `tokens` u32, `logprobs` f32, `flags` u8. `version` is the weights version under which the
-    frame was decoded where the wire tells it; where it does not, that of the dispatch stands.
+    Columns of equal length, little-endian: `tickets` u32, `tokens` u32, `logprobs` f32, `flags` u8. `version`
+    is the weights version under which they were decoded where the wire tells it; where it does not, that of
+    the dispatch stands.
     """
 
     instance: str
@@ -114,6 +115,7 @@ class FrameLogged(Message, frozen=True):
     logprobs: bytes
     flags: bytes
     version: int | None = None
+    frames: int = 1
 
 
 class Scored(Message, frozen=True):

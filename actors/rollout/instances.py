@@ -93,12 +93,12 @@ class Instances(dict[str, Instance]):
             return None
         return self.pop(name)
 
-    def heard(self, name: str, now_s: float, rows: int) -> None:
-        """A frame of so many rows came."""
+    def heard(self, name: str, now_s: float, frames: int, rows: int) -> None:
+        """So many frames came, with so many rows in all."""
         known = self.get(name)
         if known is not None:
             known.heard_s = known.frame_s = now_s
-            known.frames += 1
+            known.frames += frames
             known.rows += rows
 
     def preemptible(self) -> list[Instance]:

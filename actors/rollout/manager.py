@@ -7,21 +7,14 @@ handed out only once it is in the journal, so a killed manager comes back knowin
 told. Instances decode on into their rings meanwhile."""
 
 import asyncio
-from collections.abc import Awaitable
 
 from actors.rollout.books import Books
 from actors.rollout.changes import Changes
 from actors.rollout.dispatching import BALANCER, Dispatching
-from actors.rollout.events import (
-    FrameLogged,
-    InstanceGone,
-    InstanceJoined,
-    SampleAgain,
-    Scored,
-    TicketsRevoked,
-)
+from actors.rollout.events import InstanceGone, InstanceJoined, SampleAgain, Scored, TicketsRevoked
 from actors.rollout.handing_out import Takers
 from actors.rollout.instances import Instance, Instances
+from actors.rollout.intake import Intake
 from actors.rollout.load_balancer import ForgetAll
 from actors.rollout.measuring import Measuring
 from actors.rollout.messages import (
@@ -66,7 +59,6 @@ from supervisor import (
     Terminated,
     handles,
 )
-from transport.token_frame import TokenFrame
 
 SWEEP_S = 1.0
 REREGISTER_S = 5.0  # after a restart: an instance of the journal that has not come back by then is gone
@@ -85,7 +77,6 @@ class RolloutManager(Actor):
         self._config = config
         self._instances = Instances()
         self._registrations = 0
-        self._fenced = 0  # streams that went on after their instance was given up
 
     async def on_start(self) -> None:
         self._books = Books(self.ctx.journal, self.ctx.stream("ledger"), self._config.limits.journal_events)
@@ -106,13 +97,16 @@ class RolloutManager(Actor):
         self._withdrawals = Withdrawals(self.ctx, self._state)
         self._owed = Owed(self.ctx, self._state, self._instances, self._config.rollout.deadline_s)
         await self.ctx.tell(BALANCER, ForgetAll())
-        self._receiver = self.ctx.network.token_receiver(
-            self._on_frame, self._state.streams.have, window=self._config.limits.credit_frames
+        self._intake = Intake(self._books, self._act, self._heard, self.ctx.idle)
+        self._receiver = self._intake.receiver = self.ctx.network.token_receiver(
+            self._intake.take, self._state.streams.have, window=self._config.limits.credit_frames
         )
         self.ctx.at_end(self._receiver.close)
         self._scoring.start()
         self._selecting.start()
         self.ctx.background(self._dispatching.run(), "dispatch")
+        self.ctx.background(self._intake.enter(), "frames")
+        self.ctx.background(self._intake.acknowledge(), "acknowledge")
         self.ctx.every(SWEEP_S, _Sweep())
 
     # -- instances --
@@ -270,33 +264,8 @@ class RolloutManager(Actor):
         self._selecting.abort()
         self._owed.look(now)
 
-    # -- the token stream --
-
-    def _on_frame(self, frame: TokenFrame) -> None:
-        """Called by the receiver, in order, once a frame. Journal first; acknowledge when it is committed."""
-        if self._state.streams.have(frame.stream, frame.incarnation) is None:
-            # It was given up since it said hello. Forgotten by the receiver, its next word is refused.
-            self._receiver.forget(frame.stream, frame.incarnation)
-            self._fenced += 1
-            return
-        self._instances.heard(frame.stream, self.ctx.now(), len(frame.slots))
-        (changes,), committed = self._books.enter(
-            FrameLogged(
-                instance=frame.stream,
-                incarnation=frame.incarnation,
-                seq=frame.seq,
-                tickets=frame.slots.tobytes(),
-                tokens=frame.tokens.tobytes(),
-                logprobs=frame.logprobs.tobytes(),
-                flags=frame.flags.tobytes(),
-            )
-        )
-        self.ctx.background(self._acknowledge(frame, committed, changes), "acknowledge")
-
-    async def _acknowledge(self, frame: TokenFrame, committed: Awaitable[int], changes: Changes) -> None:
-        await committed
-        self._receiver.acknowledge(frame.stream, frame.incarnation, frame.seq)
-        self._act(changes)
+    def _heard(self, name: str, frames: int, rows: int) -> None:
+        self._instances.heard(name, self.ctx.now(), frames, rows)
 
     # -- the controller and the trainer --
 
@@ -416,7 +385,7 @@ class RolloutManager(Actor):
             "migrated": counters.requests_migrated,
             "frames_twice": self._receiver.duplicates,
             "frames_missing": self._receiver.gaps,
-            "streams_fenced": self._fenced + self._receiver.refused["fenced"],
+            "streams_fenced": self._intake.fenced + self._receiver.refused["fenced"],
         }
 
     # -- what follows from committed events --

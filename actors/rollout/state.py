@@ -267,14 +267,14 @@ class RolloutState:
                 self.counters.tokens_generated_twice += sum(map(has_token, columns[3] if columns else b""))
         elif event.seq <= stream.last_seq:
             changes.refused.append("duplicate")
-        elif event.seq != stream.last_seq + 1:
+        elif event.seq - event.frames != stream.last_seq:
             changes.refused.append("gap")
         elif columns is None:  # its rows are lost: nothing that follows from this incarnation can be joined
             changes.refused.append("malformed")
             self._gone(event.instance, stream, changes)
         else:
             stream.last_seq = event.seq
-            self.counters.frames += 1
+            self.counters.frames += event.frames
             self._rows(event, stream, columns, changes)
 
     def _rows(self, event: FrameLogged, stream: Stream, columns: Columns, changes: Changes) -> None:

@@ -270,7 +270,7 @@ class Shadow:
         if known is None or known.incarnation != event.incarnation or known.gone:
             yield "I4", f"{where} was journaled after that incarnation was given up"
             return
-        if event.seq != known.last_seq + 1:
+        if event.seq - event.frames != known.last_seq:
             yield "I2", f"{where} was journaled after frame {known.last_seq}"
             return
         known.last_seq = event.seq

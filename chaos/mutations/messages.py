@@ -18,7 +18,7 @@ MESSAGES: tuple[Mutation, ...] = (
                 "actors.rollout.state",
                 "        elif event.seq <= stream.last_seq:\n"
                 '            changes.refused.append("duplicate")\n'
-                "        elif event.seq != stream.last_seq + 1:\n"
+                "        elif event.seq - event.frames != stream.last_seq:\n"
                 '            changes.refused.append("gap")\n',
                 "",
             ),
@@ -38,7 +38,8 @@ MESSAGES: tuple[Mutation, ...] = (
             ),
             Edit(
                 "actors.rollout.state",
-                '        elif event.seq != stream.last_seq + 1:\n            changes.refused.append("gap")\n',
+                "        elif event.seq - event.frames != stream.last_seq:\n"
+                '            changes.refused.append("gap")\n',
                 "",
             ),
         ),

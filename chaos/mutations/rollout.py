@@ -9,9 +9,9 @@ ROLLOUT: tuple[Mutation, ...] = (
         "an instance is told to forget a frame only when the journal has it",
         (
             Edit(
-                "actors.rollout.manager",
-                "        await committed\n        self._receiver.acknowledge(",
-                "        self._receiver.acknowledge(",
+                "actors.rollout.intake",
+                "                await committed\n                newest.update(",
+                "                newest.update(",
             ),
         ),
         ("I2",),
@@ -54,8 +54,10 @@ ROLLOUT: tuple[Mutation, ...] = (
         (
             Edit(
                 "actors.rollout.tickets",
-                "self.tickets[ticket] = msgspec.structs.replace(self.tickets[ticket], superseded=True)",
-                "self.tickets[ticket] = self.tickets[ticket]",
+                "        self.tickets[ticket] = msgspec.structs.replace(self.tickets[ticket], "
+                "superseded=True)\n"
+                "        self.held -= 1\n",
+                "",
             ),
         ),
         ("I1", "I2"),

@@ -13,7 +13,7 @@ from sim.network import SimNet
 from sim.network_path import Profile
 from tests.sim.simulated_network import Simulated, until
 from tests.transport.test_transport_links import Process, numbered
-from transport.token_frame import TokenFrame
+from transport.token_frame import PackedFrame
 from transport.token_stream import StreamReceiver, StreamSender
 from transport.wire import Link
 
@@ -69,8 +69,8 @@ def test_a_token_stream_is_journaled_whole_whatever_becomes_of_its_receiver(seed
     worker = loop.spawn("worker", "a")
     receivers: list[StreamReceiver] = []
 
-    def on_frame(frame: TokenFrame) -> None:
-        journal.append(int(frame.tokens[0]))
+    def on_frame(frame: PackedFrame) -> None:
+        journal.append(int(frame.unpack().tokens[0]))
         receivers[-1].acknowledge(frame.stream, frame.incarnation, frame.seq)
 
     async def manage() -> None:

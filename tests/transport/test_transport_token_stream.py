@@ -11,7 +11,7 @@ import zmq
 from transport import stream_control, token_frame
 from transport.keys import NodeKeys
 from transport.stream_control import Hello
-from transport.token_frame import Flag, TokenFrame
+from transport.token_frame import Flag, PackedFrame
 from transport.token_stream import StreamReceiver, StreamRefused, StreamSender
 from transport.wire import Peer
 
@@ -40,9 +40,9 @@ class Manager:
             return None
         return len(self.journal.get((stream, incarnation), []))
 
-    def on_frame(self, frame: TokenFrame) -> None:
+    def on_frame(self, frame: PackedFrame) -> None:
         key = (frame.stream, frame.incarnation)
-        self.in_hand.setdefault(key, []).append(int(frame.tokens[0]))
+        self.in_hand.setdefault(key, []).append(int(frame.unpack().tokens[0]))
         if self.prompt:
             self.commit(*key)
 
@@ -71,13 +71,13 @@ async def pour(sender: StreamSender, numbers: Iterator[int] | range) -> None:
 
 
 async def test_frames_arrive_whole_and_are_acknowledged(closing, eventually) -> None:
-    frames: list[TokenFrame] = []
+    frames: list[PackedFrame] = []
     receiver = StreamReceiver("tcp://127.0.0.1:0", frames.append, lambda stream, incarnation: 0)
     sender = closing(StreamSender("spot-1", 4))
     sender.connect(receiver.local)
     assert sender.send([7, 8], [100, 200], [-0.5, -1.5], [Flag.FIRST, Flag.FINISHED])
     await eventually(lambda: len(frames) == 1)
-    frame = frames[0]
+    frame = frames[0].unpack()
     assert (frame.stream, frame.incarnation, frame.seq) == ("spot-1", 4, 1)
     assert frame.slots.tolist() == [7, 8]
     assert frame.tokens.tolist() == [100, 200]
@@ -201,7 +201,7 @@ async def test_a_frame_over_which_the_manager_failed_comes_again(closing, eventu
     )
     real, times = manager.on_frame, iter(range(100))
 
-    def fragile(frame: TokenFrame) -> None:
+    def fragile(frame: PackedFrame) -> None:
         if frame.seq == 3 and next(times) < 2:
             raise RuntimeError("journal is full")
         real(frame)

@@ -1,0 +1,147 @@
+"""The intake of token frames: from the receiver into the books, and back as acknowledgements.
+
+Owns the frames that came and are not entered yet, and the commits that are owed an answer. What came from an
+instance in one turn of the loop is one event of the journal, its columns joined; what came from all of them
+is one append. So the price of a turn is paid once, however many frames it brought: the more there is to do,
+the less each frame costs. A frame is acknowledged when its commit is done, once a stream and commit.
+
+Bounds: no more frames wait here than the credit of the streams allows.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Protocol
+
+from actors.rollout.books import Books
+from actors.rollout.changes import Changes
+from actors.rollout.events import FrameLogged
+from transport.token_frame import PackedFrame, joined
+
+MAX_JOINED_BYTES = 1 << 20  # of the columns of one event: larger ones are no cheaper a row
+
+StreamKey = tuple[str, int]
+"""An instance and its incarnation."""
+
+
+class Receiver(Protocol):
+    """What is needed of a `transport.stream_receiver.StreamReceiver`."""
+
+    def acknowledge(self, stream: str, incarnation: int, seq: int) -> None:
+        """Frames up to `seq` are journaled."""
+
+    def forget(self, stream: str, incarnation: int) -> None:
+        """Drop what is known of a stream."""
+
+
+class Intake:
+    """See the module.
+
+    Give `take` to a receiver, set `receiver` to it, and run `enter` and `acknowledge`.
+
+    Args:
+        books: where the frames go.
+        act: what follows from a committed event that changed more than tokens.
+        heard: this instance was heard: so many frames, and rows in all.
+        idle: waits for an event of one's own (`Context.idle`).
+    """
+
+    def __init__(
+        self,
+        books: Books,
+        act: Callable[[Changes], None],
+        heard: Callable[[str, int, int], None],
+        idle: Callable[[asyncio.Event], Awaitable[object]],
+    ) -> None:
+        self._books, self._act, self._heard, self._idle = books, act, heard, idle
+        self.receiver: Receiver | None = None
+        self.fenced = 0  # frames of incarnations that had been given up
+        self._waiting: dict[StreamKey, list[PackedFrame]] = {}
+        self._came = asyncio.Event()
+        self._owed: deque[tuple[asyncio.Future[int], dict[StreamKey, int], list[Changes]]] = deque()
+        self._entered = asyncio.Event()
+
+    def take(self, frame: PackedFrame) -> None:
+        """A frame came; of each stream they come in order."""
+        key = frame.stream, frame.incarnation
+        waiting = self._waiting.get(key)
+        if waiting is None:
+            self._waiting[key] = [frame]
+            self._came.set()
+        else:
+            waiting.append(frame)
+
+    async def enter(self) -> None:
+        """Enter what came, turn by turn, for ever."""
+        while True:
+            await self._idle(self._came)
+            self._came.clear()
+            self.enter_now()
+
+    def enter_now(self) -> None:
+        """Enter what came: apply it, and have it committed with the next group."""
+        waiting, self._waiting = self._waiting, {}
+        newest: dict[StreamKey, int] = {}
+        events: list[FrameLogged] = []
+        for (stream, incarnation), frames in waiting.items():
+            if self._books.state.streams.have(stream, incarnation) is None:
+                # It was given up since it said hello. Forgotten by the receiver, its next word is refused.
+                self.fenced += len(frames)
+                if self.receiver is not None:
+                    self.receiver.forget(stream, incarnation)
+                continue
+            self._heard(stream, len(frames), sum(map(len, frames)))
+            newest[stream, incarnation] = frames[-1].seq
+            events += map(_event, _parts(frames))
+        if events:
+            changes, committed = self._books.enter(*events)
+            told = [one for one in changes if one]
+            self._owed.append((asyncio.ensure_future(committed), newest, told))
+            self._entered.set()
+
+    async def acknowledge(self) -> None:
+        """Answer for what was entered, commit by commit, for ever. Raises what a commit raises."""
+        while True:
+            await self._idle(self._entered)
+            self._entered.clear()
+            newest: dict[StreamKey, int] = {}
+            while self._owed:
+                committed, seqs, changes = self._owed.popleft()
+                await committed
+                newest.update(seqs)
+                for one in changes:
+                    self._act(one)
+                if not (self._owed and self._owed[0][0].done()):  # those of one commit are done together
+                    self._answer(newest)
+                    newest = {}
+
+    def _answer(self, newest: dict[StreamKey, int]) -> None:
+        if self.receiver is not None:
+            for (stream, incarnation), seq in newest.items():
+                self.receiver.acknowledge(stream, incarnation, seq)
+
+
+def _parts(frames: list[PackedFrame]) -> Iterator[list[PackedFrame]]:
+    """Cut where an event would become too large, or a frame is missing."""
+    begin = size = 0
+    for at, frame in enumerate(frames):
+        size += len(frame.columns)
+        if at > begin and (size > MAX_JOINED_BYTES or frame.seq != frames[at - 1].seq + 1):
+            yield frames[begin:at]
+            begin, size = at, len(frame.columns)
+    yield frames[begin:] if begin else frames
+
+
+def _event(frames: list[PackedFrame]) -> FrameLogged:
+    tickets, tokens, logprobs, flags = joined(frames)
+    last = frames[-1]
+    return FrameLogged(
+        instance=last.stream,
+        incarnation=last.incarnation,
+        seq=last.seq,
+        frames=len(frames),
+        tickets=tickets,
+        tokens=tokens,
+        logprobs=logprobs,
+        flags=flags,
+    )
