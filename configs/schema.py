@@ -177,8 +177,24 @@ class Training(Section, frozen=True, kw_only=True):
     """Complete groups that make one forward and backward pass (m_b); they start before the batch is whole."""
     threads: Count = 1
     """CPU threads of the trainer."""
+    backend: Literal["torch", "fsdp2"] = "torch"
+    """`torch`: one process has the whole model; `fsdp2`: each of `processes` has a part (PyTorch FSDP2), for
+    a model whose weights, gradients and moments do not fit into one."""
+    processes: Annotated[int, Meta(ge=1, le=64)] = 1
+    """Processes of the trainer, a gang on the reserved host: if one ends, all are started again. More than
+    one needs `backend = "fsdp2"`."""
+    exchange_s: Annotated[float, Meta(ge=1)] = 30.0
+    """Longest wait of a process of the gang for the others in one exchange; then the gang is started again.
+    Far above the time that one layer takes, so that a busy machine is not mistaken for a frozen process."""
     checkpoint_keep: Count = 2
     """Newest checkpoints kept; a second one survives damage to the newest."""
+
+    def __post_init__(self) -> None:
+        if self.processes > 1 and self.backend != "fsdp2":
+            raise ValueError(
+                f'processes: expected 1 where backend is "{self.backend}" (more need "fsdp2"), '
+                f"got {self.processes}"
+            )
 
 
 class Seeding(Section, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ from nodeagent.host import COMMIT_S, Bounds, Seat
 from nodeagent.process_arguments import arguments, environment
 from nodeagent.restarts import RestartReporter
 from nodeagent.site import ClosingTracer, Site
-from nodeagent.trees import threads
+from nodeagent.trees import rank_kind, threads
 from supervisor import (
     ActorSystem,
     ChildSpec,
@@ -27,6 +27,7 @@ from supervisor import (
     Supervisor,
     SupervisorFailed,
     child,
+    one_for_all,
     one_for_one,
 )
 from supervisor.journal import Journals
@@ -80,8 +81,8 @@ class Children:
         return self._job
 
     def names(self) -> list[str]:
-        """Declared children."""
-        return self._tree.names() if self._tree is not None else []
+        """Declared children; of a gang, its processes."""
+        return [name for tree in self._trees() for name in tree.names() if tree.subtree(name) is None]
 
     async def run(self, job: JobSpec | None) -> None:
         """Run the part of `job` that belongs here, and of no other. Raises ConfigError, OSError,
@@ -104,9 +105,8 @@ class Children:
 
     def processes(self) -> dict[str, int]:
         """The pid of each child process that runs."""
-        tree = self._tree
-        found = {name: tree.process(name) for name in tree.names()} if tree is not None else {}
-        return {name: process.pid for name, process in found.items() if process is not None}
+        found = [(name, tree.process(name)) for tree in self._trees() for name in tree.names()]
+        return {name: process.pid for name, process in found if process is not None}
 
     def forget_memory(self) -> None:
         """Free the job's shared memory; for an end without order, when the children are gone."""
@@ -115,11 +115,11 @@ class Children:
 
     def signal(self, name: str, number: int) -> int | None:
         """Send a signal to a child process; its pid, or None where no such process runs."""
-        process = self._tree.process(name) if self._tree is not None else None
-        if process is None:
-            return None
-        process.send_signal(number)
-        return process.pid
+        for process in (tree.process(name) for tree in self._trees()):
+            if process is not None:
+                process.send_signal(number)
+                return process.pid
+        return None
 
     async def _start(self, job: JobSpec) -> None:
         config = places.config_of(job)
@@ -132,11 +132,12 @@ class Children:
         # An earlier life of this process wrote there, perhaps when this host's clock was ahead.
         self._system.incarnations.at_least(await self._journal.newest_incarnation())
         fleet = config.fleet
+        intensity = Intensity(restarts=fleet.restarts, within_s=fleet.restarts_within_s)
         spec = one_for_one(
             *self._actors(job, config),
-            *(self._process(kind, job_file, config) for kind in PROCESSES[self._role]),
+            *(self._child(kind, job_file, config, intensity) for kind in PROCESSES[self._role]),
             name=f"{self._seat.node}/children",
-            intensity=Intensity(restarts=fleet.restarts, within_s=fleet.restarts_within_s),
+            intensity=intensity,
         )
         self._job = job
         self._tree = Supervisor(
@@ -170,6 +171,24 @@ class Children:
 
     def _gave_up(self, problem: Exception) -> None:
         self._on_give_up(problem)
+
+    def _trees(self) -> list[Supervisor]:
+        """The supervisor of the children, and those below it that run."""
+        if self._tree is None:
+            return []
+        below = [self._tree.subtree(name) for name in self._tree.names()]
+        return [self._tree, *(tree for tree in below if tree is not None)]
+
+    def _child(self, kind: str, job_file: Path, config: Config, intensity: Intensity) -> ChildSpec:
+        """A process; of a trainer that has several, all of them, none of which goes on without the others."""
+        own = self._process(kind, job_file, config)
+        if kind != "trainer" or config.training.processes == 1:
+            return own
+        # The trainer is the last to start and the first to stop: it gives the orders.
+        kinds = [rank_kind(number) for number in range(1, config.training.processes)]
+        ranks = [self._process(kind, job_file, config) for kind in kinds]
+        name = f"{self._seat.node}/gang"
+        return child(name, one_for_all(*ranks, own, name=name, intensity=intensity))
 
     def _process(self, kind: str, job_file: Path, config: Config) -> ChildSpec:
         seat = self._seat

@@ -16,6 +16,7 @@ from actors.engine.turn import EngineHost
 from actors.reward.scoring import ScoringWorker, WorkerSpec
 from actors.reward.worker_process import WorkerProcess
 from actors.training.history import HistoryWriter
+from actors.training.rank import RankWork
 from actors.training.records import History
 from actors.training.work import TrainerWork
 from actors.weights.image_store import ImageStore
@@ -28,8 +29,8 @@ from configs.trace import Trace
 class Fittings(Protocol):
     """Each call makes a new one, for one life of one actor; what it keeps is kept under its path."""
 
-    def prepare(self, kind: str) -> None:
-        """Load what the actors of such a process (`trees.TREES`) need, before anybody waits for them."""
+    def prepare(self, kind: str, config: Config) -> None:
+        """Load what the actors of such a process (`trees.tree_of`) need, before anybody waits for them."""
 
     def inventory(self) -> Inventory:
         """What this host has, now."""
@@ -40,7 +41,9 @@ class Fittings(Protocol):
     def engine_host(self, config: Config) -> EngineHost:
         """An engine without weights, for a RolloutWorker."""
 
-    def trainer_work(self, config: Config, model_dir: Path, store_dir: Path, state_dir: Path) -> TrainerWork:
+    def trainer_work(
+        self, config: Config, model_dir: Path, store_dir: Path, state_dir: Path, gang_dir: Path
+    ) -> TrainerWork:
         """The work of a Trainer.
 
         Args:
@@ -48,7 +51,11 @@ class Fittings(Protocol):
             model_dir: the initial checkpoint (Hugging Face format).
             store_dir: images of weights in shared memory, served by the TransferAgent.
             state_dir: host copies of the trainer's state in shared memory.
+            gang_dir: where its processes meet, if it has several.
         """
+
+    def rank_work(self, config: Config, rank: int, model_dir: Path, gang_dir: Path) -> RankWork:
+        """The work of a TrainerRank, from 1 on; the arguments are those of its Trainer."""
 
     def image_store(self, store_dir: Path) -> Images:
         """The images of weights on this host, for a TransferAgent."""
@@ -70,12 +77,16 @@ class Fittings(Protocol):
 class RealFittings:
     """Those of the machine that this process runs on."""
 
-    def prepare(self, kind: str) -> None:
+    def prepare(self, kind: str, config: Config) -> None:
         """See `Fittings`: torch takes seconds to import."""
         if kind in ("trainer", "engine"):
             import actors.engine.host
         if kind == "trainer":
-            import actors.training.trainer_files  # noqa: F401
+            import actors.training.trainer_files
+        if kind == "trainer" and config.training.backend == "fsdp2":
+            import actors.training.fsdp2_files
+        if kind.startswith("rank-"):
+            import actors.training.fsdp2_rank  # noqa: F401
 
     def inventory(self) -> Inventory:
         """See `Fittings`."""
@@ -93,11 +104,23 @@ class RealFittings:
 
         return BuiltinHost(config)
 
-    def trainer_work(self, config: Config, model_dir: Path, store_dir: Path, state_dir: Path) -> TrainerWork:
+    def trainer_work(
+        self, config: Config, model_dir: Path, store_dir: Path, state_dir: Path, gang_dir: Path
+    ) -> TrainerWork:
         """See `Fittings`."""
+        if config.training.backend == "fsdp2":
+            from actors.training.fsdp2_files import GangFiles
+
+            return GangFiles(config, model_dir, store_dir, state_dir, gang_dir)
         from actors.training.trainer_files import TrainerFiles
 
         return TrainerFiles(config, model_dir, store_dir, state_dir)
+
+    def rank_work(self, config: Config, rank: int, model_dir: Path, gang_dir: Path) -> RankWork:
+        """See `Fittings`."""
+        from actors.training.fsdp2_rank import GangRank
+
+        return GangRank(config, rank, model_dir, gang_dir)
 
     def image_store(self, store_dir: Path) -> Images:
         """See `Fittings`."""

@@ -27,7 +27,7 @@ from nodeagent.restarts import RestartReporter
 from nodeagent.shutdown import Shutdown
 from nodeagent.site import RealSite, Site
 from nodeagent.system import open_system
-from nodeagent.trees import TREES, Place
+from nodeagent.trees import Place, tree_of
 from supervisor import Supervisor
 
 LOOK_S = 1.0  # between two looks whether a full disk has room again
@@ -48,8 +48,10 @@ async def serve(order: Order, stop: Shutdown, site: Site) -> int:
     config = config_of(job)
     bounds = Bounds.of(config)
     site.open_log(seat, bounds.log_bytes)
-    site.fittings.prepare(kind)
-    spec = TREES[kind](Place(job, config, seat.node, site.fittings))
+    site.fittings.prepare(kind, config)
+    make_tree = tree_of(kind)
+    assert make_tree is not None, "its command line was parsed"
+    spec = make_tree(Place(job, config, seat.node, site.fittings))
     failures: list[Exception] = []
 
     def gave_up(problem: Exception) -> None:

@@ -12,11 +12,12 @@ from typing import get_args
 
 from nodeagent.exit_codes import MEANINGS
 from nodeagent.host import LOOPBACK, Seat
-from nodeagent.trees import TREES
+from nodeagent.trees import TREES, tree_of
 from transport.keys import Bulk
 from transport.wire import Peer
 
 MODULE = "nodeagent.process"
+_KINDS = ", ".join([*sorted(TREES), "rank-N"])
 DATABASE_VARIABLE = "GLEANER_DATABASE"  # its URL may hold a password
 
 
@@ -56,6 +57,12 @@ def parse_peer(text: str) -> Peer:
     return Peer(endpoint, key)
 
 
+def _kind(text: str) -> str:
+    if tree_of(text) is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is none of {_KINDS}")
+    return text
+
+
 def parse(argv: Sequence[str] | None, env: Mapping[str, str]) -> Order:
     """What these words mean, the ones after the module's name; None: those of this process. `env`: its
     environment. Ends the process, as argparse does, where they mean nothing."""
@@ -64,7 +71,7 @@ def parse(argv: Sequence[str] | None, env: Mapping[str, str]) -> Order:
         description="One process of a job on this host. The node agent starts it; people have no need to.",
         epilog=MEANINGS,
     )
-    parser.add_argument("kind", choices=sorted(TREES), help="what runs in it")
+    parser.add_argument("kind", type=_kind, help=f"what runs in it: {_KINDS}")
     parser.add_argument("--node", required=True, help="name of the host")
     parser.add_argument("--state-dir", required=True, type=Path, help="state directory of the host")
     parser.add_argument(

@@ -4,8 +4,10 @@ Owns the table from kind to tree. Imports an actor only in the process that runs
 comes from `fittings`.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from actors.cluster import job as places
@@ -15,6 +17,9 @@ from nodeagent.fittings import Fittings
 from supervisor import Intensity, TreeSpec, child, one_for_all, one_for_one, rest_for_one
 
 STOP_S = 5.0  # an ordered stop of one actor; every one of them survives the kill that follows
+NEVER = Intensity(restarts=0)
+"""Of processes of a gang: torch joins a group of ranks once a process, so they are restarted as a whole."""
+RANK = re.compile(r"rank-([1-9]\d{0,3})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +97,31 @@ def trainer(place: Place) -> TreeSpec:
                     Path(job.model_dir),
                     places.store_dir(job, node),
                     places.state_copy_dir(job, node),
+                    places.gang_dir(job, node),
                 ),
             ),
             shutdown_s=STOP_S,
         ),
         name="trainer",
-        intensity=place.intensity,
+        intensity=NEVER if config.training.backend == "fsdp2" else place.intensity,
+    )
+
+
+def rank(place: Place, number: int) -> TreeSpec:
+    """A rank of the trainer's gang from 1 on. Rank 0 is in the trainer's process; who restarts them all
+    together is the node agent."""
+    from actors.training.rank import TrainerRank
+
+    job, config, node, fittings = place.job, place.config, place.node, place.fittings
+    model_dir, gang_dir = Path(job.model_dir), places.gang_dir(job, node)
+    return one_for_one(
+        child(
+            f"training/rank-{number}",
+            lambda: TrainerRank(number, fittings.rank_work(config, number, model_dir, gang_dir)),
+            shutdown_s=STOP_S,
+        ),
+        name=rank_kind(number),
+        intensity=NEVER,
     )
 
 
@@ -125,6 +149,20 @@ TREES: Mapping[str, Callable[[Place], TreeSpec]] = {
 }
 
 
+def rank_kind(number: int) -> str:
+    """The kind of process that rank `number` of a gang is."""
+    return f"rank-{number}"
+
+
+def tree_of(kind: str) -> Callable[[Place], TreeSpec] | None:
+    """What runs in a process of this kind; None for a kind that there is not."""
+    if found := RANK.fullmatch(kind):
+        return partial(rank, number=int(found[1]))
+    return TREES.get(kind)
+
+
 def threads(kind: str, config: Config) -> int:
     """CPU threads of numerical libraries in a process of this kind."""
-    return {"trainer": config.training.threads, "engine": config.engine.threads}.get(kind, 1)
+    if kind == "trainer" or RANK.fullmatch(kind):
+        return config.training.threads
+    return config.engine.threads if kind == "engine" else 1

@@ -44,7 +44,8 @@ class Paces:
 
     def of(self, kind: str) -> float:
         """Seconds from the start of a process of this kind to its first line."""
-        return self.start_s + (self.prepare_s if kind in ("trainer", "engine") else 0.0)
+        computes = kind in ("trainer", "engine") or kind.startswith("rank-")
+        return self.start_s + (self.prepare_s if computes else 0.0)
 
 
 @dataclass(frozen=True, slots=True)

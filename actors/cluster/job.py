@@ -44,6 +44,11 @@ def state_copy_dir(job: JobSpec, node: str) -> Path:
     return memory_dir(job, node) / "state"
 
 
+def gang_dir(job: JobSpec, node: str) -> Path:
+    """Where the processes of a trainer that has several meet."""
+    return memory_dir(job, node) / "gang"
+
+
 def checkpoint_dir(job: JobSpec) -> Path:
     """Durable checkpoints."""
     return Path(job.run_dir) / "checkpoints"

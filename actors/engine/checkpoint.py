@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -35,6 +35,8 @@ COPIED = (  # what a checkpoint holds beside its weights; anything else in the s
 )
 COPY_AGAIN = "copy the checkpoint again"
 Shape = tuple[int, ...]
+Rows = Callable[[int], range]
+"""Which rows of so many."""
 
 
 class _Index(msgspec.Struct):
@@ -48,23 +50,40 @@ def load_checkpoint(directory: str | Path, dtype: torch.dtype = torch.float32) -
     `BadCheckpoint`, which names the file or tensor, for a missing or truncated file and for a missing,
     unknown or misshapen tensor.
     """
-    directory = Path(directory)
-    if not directory.is_dir():
+    model = empty_model(directory)
+    model.load_state_dict(read_state(directory, model, dtype), assign=True)
+    return model.requires_grad_(True)
+
+
+def empty_model(directory: str | Path) -> Qwen3:
+    """The model of a Hugging Face directory, on the meta device: no memory, no random numbers, no weights.
+    Raises `BadCheckpoint`."""
+    if not Path(directory).is_dir():
         raise BadCheckpoint(f"{directory} is not a directory: give a Hugging Face checkpoint directory")
     config = Qwen3Config.load(directory)
-    with torch.device("meta"):  # no memory, no random numbers: every weight comes from the files
-        model = Qwen3(config)
+    with torch.device("meta"):
+        return Qwen3(config)
+
+
+def read_state(
+    directory: str | Path, model: Qwen3, dtype: torch.dtype = torch.float32, rows: Rows | None = None
+) -> dict[str, Tensor]:
+    """The weights of a model from its directory, cast to `dtype`, by their names in its state dict.
+
+    `rows` says which rows (of dimension 0) of so many are wanted; no others are read. Raises as
+    `load_checkpoint`.
+    """
+    directory = Path(directory)
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     state: dict[str, Tensor] = {}
     for path, names in _files(directory).items():
-        state |= _read(path, names, expected, dtype, tied=config.tie_word_embeddings)
+        state |= _read(path, names, expected, dtype, model.config.tie_word_embeddings, rows)
     if missing := expected.keys() - state.keys():
         raise BadCheckpoint(
             f"{directory}: {len(missing)} tensors are in no file, the first is {min(missing)!r}: "
             f"{COPY_AGAIN}, and check that config.json belongs to these weights"
         )
-    model.load_state_dict(state, assign=True)
-    return model.requires_grad_(True)
+    return state
 
 
 def save_checkpoint(state: Mapping[str, Tensor], directory: str | Path, like: str | Path) -> None:
@@ -85,15 +104,21 @@ def save_checkpoint(state: Mapping[str, Tensor], directory: str | Path, like: st
                 f"{name!r} to be saved is {shape}, {like}/config.json wants {list(want.shape)}"
             )
     directory.mkdir(parents=True, exist_ok=True)
-    for name in COPIED:
-        if (like / name).exists():
-            shutil.copyfile(like / name, directory / name)
     tensors = {name: state[name].detach().cpu().contiguous() for name in expected}
-    _write_dtype(directory / "config.json", next(iter(tensors.values())).dtype)
+    save_companions(directory, like, next(iter(tensors.values())).dtype)
     try:
         save_file(tensors, directory / SINGLE, metadata={"format": "pt"})
     except SafetensorError as error:
         raise OSError(f"{directory / SINGLE} could not be written ({error}): is the disk full?") from error
+
+
+def save_companions(directory: Path, like: Path, dtype: torch.dtype) -> None:
+    """Write what a checkpoint holds beside its weights, which are of `dtype`: config and tokenizer, those of
+    `like`."""
+    for name in COPIED:
+        if (like / name).exists():
+            shutil.copyfile(like / name, directory / name)
+    _write_dtype(directory / "config.json", dtype)
 
 
 def _files(directory: Path) -> dict[Path, set[str] | None]:
@@ -116,7 +141,12 @@ def _files(directory: Path) -> dict[Path, set[str] | None]:
 
 
 def _read(
-    path: Path, names: set[str] | None, expected: Mapping[str, Shape], dtype: torch.dtype, tied: bool
+    path: Path,
+    names: set[str] | None,
+    expected: Mapping[str, Shape],
+    dtype: torch.dtype,
+    tied: bool,
+    rows: Rows | None,
 ) -> dict[str, Tensor]:
     """The tensors of one file, checked and cast."""
     state: dict[str, Tensor] = {}
@@ -130,13 +160,25 @@ def _read(
                 if (tied and name == "lm_head.weight") or name.endswith("rotary_emb.inv_freq"):
                     continue
                 _require_shape(path, name, tuple(file.get_slice(name).get_shape()), expected)
+                tensor = file.get_tensor(name) if rows is None else read_rows(file, name, rows)
                 # A copy even where the dtype fits: the file may be replaced while the model lives.
-                state[name] = _weights(path, name, file.get_tensor(name), dtype)
+                state[name] = _weights(path, name, tensor, dtype)
     except FileNotFoundError:
         raise BadCheckpoint(f"{path} is missing: {COPY_AGAIN}") from None
     except (SafetensorError, OSError) as error:
         raise BadCheckpoint(f"{path} is truncated or damaged ({error}): {COPY_AGAIN}") from error
     return state
+
+
+def read_rows(file: safe_open, name: str, rows: Rows) -> Tensor:
+    """The wanted rows of a tensor in an open safetensors file; no others are read."""
+    part = file.get_slice(name)  # type: ignore[no-untyped-call]
+    shape = tuple(part.get_shape())
+    wanted = rows(shape[0])
+    if not wanted:
+        return torch.empty((0, *shape[1:]))
+    tensor: Tensor = part[wanted.start : wanted.stop]
+    return tensor
 
 
 def _weights(path: Path, name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:

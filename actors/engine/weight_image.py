@@ -55,7 +55,7 @@ def write_weights(model: nn.Module, into: memoryview) -> None:
     for spec, parameter in zip(specs, model.parameters(), strict=True):
         target[end : spec.offset] = 0
         end = spec.offset + spec.nbytes
-        target[spec.offset : end] = _bytes_of(parameter.detach().contiguous())
+        target[spec.offset : end] = bytes_of(parameter.detach().contiguous())
 
 
 def read_weights(model: nn.Module, source: memoryview, specs: Sequence[TensorSpec]) -> None:
@@ -85,10 +85,10 @@ def read_weights(model: nn.Module, source: memoryview, specs: Sequence[TensorSpe
     bytes_in = np.frombuffer(source, dtype=np.uint8)
     for name, parameter in model.named_parameters():
         spec = given[name]
-        _bytes_of(parameter.detach())[:] = bytes_in[spec.offset : spec.offset + spec.nbytes]
+        bytes_of(parameter.detach())[:] = bytes_in[spec.offset : spec.offset + spec.nbytes]
 
 
-def _bytes_of(tensor: Tensor) -> NDArray[np.uint8]:
+def bytes_of(tensor: Tensor) -> NDArray[np.uint8]:
     """The memory of a contiguous tensor on the CPU, shared, uint8 [nbytes]."""
     array: NDArray[np.uint8] = tensor.view(-1).view(torch.uint8).numpy()
     return array

@@ -46,7 +46,9 @@ class NotFinite(ArithmeticError):
 
 
 @dataclass(slots=True)
-class _Sums:
+class StepSums:
+    """What the samples of a step have added up to so far."""
+
     samples: int = 0
     tokens: int = 0
     loss: float = 0.0
@@ -65,7 +67,7 @@ class TrainerCompute:
         distribution. Raises `BadCheckpoint`.
         """
         torch.set_num_threads(settings.threads)
-        self.model: Qwen3 = load_checkpoint(model_dir, torch.float32).train()
+        self.model: Qwen3 = self._load(Path(model_dir)).train()
         self._settings = settings
         self._rule = LOSSES[settings.loss]
         self._cap = settings.importance_cap if settings.importance == "truncated" else None
@@ -85,7 +87,7 @@ class TrainerCompute:
                 "exp_avg_sq": torch.zeros_like(weight),
             }
         self._steps = 0
-        self._sums: _Sums | None = None
+        self._sums: StepSums | None = None
 
     @property
     def steps(self) -> int:
@@ -95,7 +97,7 @@ class TrainerCompute:
     def begin_step(self) -> None:
         """Forget any gradient gathered so far, whatever came of the step before."""
         self._optimizer.zero_grad(set_to_none=True)
-        self._sums = _Sums()
+        self._sums = StepSums()
 
     def add_micro_batch(self, samples: Sequence[Sample]) -> MicroBatchStats:
         """Add the gradient of these samples, not yet normalised. The order of micro-batches does not matter
@@ -119,7 +121,7 @@ class TrainerCompute:
         count = sums.samples if self._rule.per_sample else sums.tokens
         for gradient in gradients:
             gradient.div_(count)
-        norm = torch.nn.utils.get_total_norm(gradients, foreach=False)
+        norm = self._norm(gradients)
         self._sums = None
         if not torch.isfinite(norm):
             raise NotFinite(f"gradient norm {norm.item()} after {self._steps} steps")
@@ -173,7 +175,15 @@ class TrainerCompute:
             for moments in self._optimizer.state.values():
                 moments["step"].fill_(float(self._steps))
 
-    def _accumulate(self, sums: _Sums, batch: Batch) -> None:
+    def _load(self, model_dir: Path) -> Qwen3:
+        """The model whose weights are trained. Raises `BadCheckpoint`."""
+        return load_checkpoint(model_dir, torch.float32)
+
+    def _norm(self, gradients: Sequence[Tensor]) -> Tensor:
+        """Of all gradients together, float32 []."""
+        return torch.nn.utils.get_total_norm(gradients, foreach=False)
+
+    def _accumulate(self, sums: StepSums, batch: Batch) -> None:
         settings = self._settings
         logprobs = token_logprobs(self.model, batch, self._temperature)
         added = loss_sums(

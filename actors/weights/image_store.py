@@ -59,6 +59,11 @@ class Draft:
         self._map = mmap.mmap(fd, nbytes)
         self.view = memoryview(self._map)
 
+    @property
+    def path(self) -> Path:
+        """Where it is until it is sealed, zero where nothing was written: other processes may write too."""
+        return self._path
+
     def seal(self) -> Path:
         """Make the image visible under its version. Its bytes must not change any more.
 

@@ -20,6 +20,7 @@ from sim.models.engine_host import SimEngineHost
 from sim.models.history_memory import SimHistory
 from sim.models.image_memory import SimImages
 from sim.models.plant import Plant
+from sim.models.rank_work import SimRankWork
 from sim.models.rig import Rig
 from sim.models.saved_memory import SimCheckpoints, SimCopies
 from sim.models.scorer import ScorerFaults, SimScorer
@@ -68,7 +69,7 @@ class SimFittings:
         self._clock, self._name, self._purpose = clock, name, purpose
         self._scorers = 0
 
-    def prepare(self, kind: str) -> None:
+    def prepare(self, kind: str, config: Config) -> None:
         """See `Fittings`: models need no loading."""
 
     def inventory(self) -> Inventory:
@@ -89,7 +90,7 @@ class SimFittings:
         return SimEngineHost(self.plant.engine(config, self.rig), self.kept.memory, self._clock)
 
     def trainer_work(
-        self, config: Config, model_dir: Path, store_dir: Path, state_dir: Path
+        self, config: Config, model_dir: Path, store_dir: Path, state_dir: Path, gang_dir: Path
     ) -> SimTrainerWork:
         """See `Fittings`. The initial weights follow from the job's seed, whatever `model_dir` holds."""
         return SimTrainerWork(
@@ -103,6 +104,10 @@ class SimFittings:
             token_scale=self.plant.token_scale,
             clock=self._clock,
         )
+
+    def rank_work(self, config: Config, rank: int, model_dir: Path, gang_dir: Path) -> SimRankWork:
+        """See `Fittings`."""
+        return SimRankWork(self._clock)
 
     def image_store(self, store_dir: Path) -> SimImages:
         """See `Fittings`."""

@@ -22,6 +22,7 @@ from sim.models.tokens import response
 from sim.models.weight_bytes import weights_of
 
 STORE, STATE, CHECKPOINTS = Path("/shm/images"), Path("/shm/state"), Path("/disk/checkpoints")
+GANG = Path("/shm/gang")
 CONFIG = Config(rollout=Rollout(max_new_tokens=448), engine=Engine(slots=256, max_prompt_tokens=64))
 PLANT = Plant.named("qwen3-14b", LengthLaw(median=5400, sigma=0.8), token_scale=32, frame_rows=2)
 
@@ -33,7 +34,7 @@ def fittings(kept: Kept, meter: Meter, rig: Rig | None = None) -> Fittings:
 def test_what_a_trainer_writes_an_engine_of_the_same_host_serves() -> None:
     kept, meter = Kept(), Meter()
     host = fittings(kept, meter)
-    work = host.trainer_work(CONFIG, Path("/none"), STORE, STATE)
+    work = host.trainer_work(CONFIG, Path("/none"), STORE, STATE, GANG)
     work.load("")
     work.begin_step()
     work.add_micro_batch([Sample([1, 2], [3, 4], [-1.0, -1.0], 1.0)])
@@ -79,7 +80,7 @@ def test_a_turn_of_a_large_model_takes_as_long_as_its_decode_steps() -> None:
 def test_histories_and_checkpoints_outlive_the_host_and_images_do_not() -> None:
     kept, meter = Kept(), Meter()
     first = fittings(kept, meter)
-    work = first.trainer_work(CONFIG, Path("/none"), STORE, STATE)
+    work = first.trainer_work(CONFIG, Path("/none"), STORE, STATE, GANG)
     work.write_image(0)
     first.history(Path("/run/h")).write(Eval(t_s=3.0, step=0, when="first", reward=0.0, problems=1))
     kept.memory.clear()
@@ -93,8 +94,8 @@ def test_histories_and_checkpoints_outlive_the_host_and_images_do_not() -> None:
 def test_the_first_weights_follow_from_the_seed_and_the_inventory_from_the_rig() -> None:
     kept = Kept()
     host = fittings(kept, Meter(), Rig("h200", 8, 4))
-    host.trainer_work(CONFIG, Path("/a"), STORE, STATE).write_image(0)
+    host.trainer_work(CONFIG, Path("/a"), STORE, STATE, GANG).write_image(0)
     other = Kept()
-    fittings(other, Meter()).trainer_work(CONFIG, Path("/b"), STORE, STATE).write_image(0)
+    fittings(other, Meter()).trainer_work(CONFIG, Path("/b"), STORE, STATE, GANG).write_image(0)
     assert weights_of(host.image_store(STORE).content(0)) == weights_of(next(iter(other.memory.values())))
     assert host.inventory().gpus == ("NVIDIA H200 SXM 141 GB",) * 8

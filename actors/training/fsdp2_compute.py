@@ -1,0 +1,155 @@
+"""One rank's part of an optimizer step (FSDP2): its rows of weights and moments, its share of the samples.
+
+Owns the sharded model, torch's group of ranks, and what is summed over them. What a step does with a
+gradient, and how a batch becomes one, is `policy_update`'s, the same for any number of ranks. Every rank
+makes the same calls in the same order, or the others wait for it until the deadline of the group.
+
+Between steps a rank holds its rows alone; in a pass it has one layer whole at a time, and the embedding.
+Gradients are summed over the ranks, not averaged: a step's gradient is the sum over the tokens of all ranks
+divided by their number, as with one process.
+
+Source: PyTorch FSDP2 (`torch.distributed.fsdp.fully_shard`), arXiv:2304.11277 for the method.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor
+
+from actors.engine.checkpoint import empty_model, read_rows, read_state
+from actors.engine.qwen3 import Qwen3
+from actors.training.gang_orders import Sums
+from actors.training.logprobs import token_logprobs
+from actors.training.policy_update import MOST_TOKENS, BadState, OutOfOrder, StepSums, TrainerCompute
+from actors.training.sample import Sample
+from actors.training.samples import by_length, collate
+from actors.training.shares import rows_of
+from actors.training.work import StepStats
+from configs.schema import Training
+
+_IDLE = Sample(prompt=[0], response=[0], logprobs=[0.0], advantage=0.0)
+
+
+def join_group(store: Path, rank: int, ranks: int, deadline_s: float) -> None:
+    """Make this process `rank` of torch's default group, over gloo on the loopback interface. `deadline_s`:
+    of each exchange between ranks. Raises RuntimeError where the others do not come."""
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # the ranks of a gang share a host; gloo knows no keys
+    dist.init_process_group(
+        "cpu:gloo",
+        store=dist.FileStore(str(store), ranks),  # type: ignore[attr-defined]  # it is documented there
+        rank=rank,
+        world_size=ranks,
+        timeout=timedelta(seconds=deadline_s),
+    )
+
+
+def passes(samples: Sequence[Sample]) -> int:
+    """How many passes through the model a rank needs for its share."""
+    return sum(1 for _ in by_length(samples, MOST_TOKENS))
+
+
+class ShardedCompute(TrainerCompute):
+    """This rank's part of the model in training; `join_group` comes first."""
+
+    def __init__(self, model_dir: str | Path, settings: Training, temperature: float = 1.0) -> None:
+        """As `TrainerCompute`; of the checkpoint, only the rows of this rank are read."""
+        self.rows = partial(rows_of, rank=dist.get_rank(), ranks=dist.get_world_size())
+        super().__init__(model_dir, settings, temperature)
+
+    def add_share(self, samples: Sequence[Sample], passes: int) -> Sums:
+        """Accumulate the gradient of this rank's share in `passes` passes, as many on every rank; what the
+        step's samples of this rank have added up to so far."""
+        if self._sums is None:
+            raise OutOfOrder("add_share before begin_step")
+        done = 0
+        for part in by_length(samples, MOST_TOKENS):
+            self._accumulate(self._sums, collate(part))
+            done += 1
+        for _ in range(passes - done):
+            self._pass_idly()
+        return asdict(self._sums)
+
+    def finish_together(self, sums: Sums) -> StepStats:
+        """`finish_step`, of what the samples of all ranks have added up to."""
+        self._sums = StepSums(**sums)  # type: ignore[arg-type]  # its own fields, from another rank
+        return self.finish_step()
+
+    def state(self) -> dict[str, Tensor]:
+        """As `TrainerCompute.state`: the rows of this rank."""
+        return {name: _local(tensor) for name, tensor in super().state().items()}
+
+    def weights(self) -> dict[str, Tensor]:
+        """The rows of this rank of each weight, by its name in the checkpoint; the live ones."""
+        return {name: _local(weight.detach()) for name, weight in self._weights.items()}
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of the whole state, by the names of `state`."""
+        return {name: tuple(tensor.shape) for name, tensor in super().state().items()}
+
+    def load_rows(self, path: Path) -> None:
+        """Go on from a state in a safetensors file, whatever number of ranks wrote it. Raises `BadState`."""
+        try:
+            with safe_open(path, framework="pt") as file:
+                names = list(file.keys())
+                self._fit({name: tuple(file.get_slice(name).get_shape()) for name in names})
+                state = {
+                    name: read_rows(file, name, self.rows)
+                    if file.get_slice(name).get_shape()
+                    else file.get_tensor(name)
+                    for name in names
+                }
+        except (SafetensorError, OSError) as problem:
+            raise BadState(f"{path} cannot be read: {problem}") from problem
+        self.load_state(state)
+
+    def _fit(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        for name, shape in self.shapes().items():
+            if shapes.get(name, shape) != shape:
+                raise BadState(f"{name!r} is {list(shapes[name])}, this model has {list(shape)}")
+
+    def _load(self, model_dir: Path) -> Qwen3:
+        model = empty_model(model_dir)
+        mine = read_state(model_dir, model, rows=self.rows)
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        for layer in model.model.layers:
+            fully_shard(layer, mesh=mesh)
+        # The embedding is used again after the pass, as output matrix: it stays until the backward pass.
+        fully_shard(model, mesh=mesh, reshard_after_forward=False)
+        register_fsdp_forward_method(model, "hidden")
+        for module in model.modules():
+            if isinstance(module, FSDPModule):
+                module.set_gradient_divide_factor(1.0)
+                module.set_force_sum_reduction_for_comms(True)
+        model.to_empty(device="cpu")
+        with torch.no_grad():
+            for name, weight in model.named_parameters():
+                _local(weight).copy_(mine[name])
+        return model
+
+    def _norm(self, gradients: Sequence[Tensor]) -> Tensor:
+        local = [_local(gradient) for gradient in gradients]
+        square: Tensor = torch.nn.utils.get_total_norm(local, foreach=False).square()
+        dist.all_reduce(square)  # every rank gets the same bits
+        return square.sqrt()
+
+    def _pass_idly(self) -> None:
+        """A pass that adds nothing: others still have samples, and every rank has its rows to give."""
+        logprobs = token_logprobs(self.model, collate([_IDLE]), self._temperature)
+        (logprobs.sum() * 0.0).backward()  # type: ignore[no-untyped-call]
+
+
+def _local(tensor: Tensor) -> Tensor:
+    """The rows that this rank holds, sharing memory."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -1,0 +1,152 @@
+"""A trainer of several processes: `work.TrainerWork` as rank 0 does it, with the others (`fsdp2_rank`).
+
+Owns who does what in which order: rank 0 deals the samples out, lets all do a thing together, and adds up
+what they say. It seals a host copy or an image only when every rank has written its rows, so one that is torn
+is known by its missing or wrong seal, like that of a single process. Whatever a rank fails at ends the gang:
+its supervisor starts all of them again, and the step begins anew with the responses that were collected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from actors.cluster.host_copy import HostCopies
+from actors.engine.tensor_spec import image_bytes
+from actors.training.fsdp2_compute import join_group, passes
+from actors.training.fsdp2_shard import Shard
+from actors.training.gang import Gang
+from actors.training.gang_orders import Add, Begin, Finish, Load, Order, Row, Sums, WriteImage, WriteState
+from actors.training.policy_update import NotFinite
+from actors.training.sample import Sample
+from actors.training.shares import shares
+from actors.training.trainer_files import COMMIT_FILE
+from actors.training.work import Commit, MicroBatchStats, StepStats
+from actors.weights.image_store import ImageStore
+from actors.weights.messages import Publish
+from configs.schema import Config
+
+JOIN_S = 120.0  # a rank loads its libraries first, on a busy machine for long
+SLOWEST_BYTES_S = 20e6  # of reading or writing a state; a disk slower than that is not waited for
+
+T = TypeVar("T")
+
+
+class GangFiles:
+    """A `TrainerWork`; `shard` exists after `load`.
+
+    Args:
+        config: resolved settings.
+        model_dir: the initial checkpoint.
+        store_dir: images of weights. state_dir: host copies. gang_dir: where the ranks meet.
+    """
+
+    shard: Shard
+
+    def __init__(
+        self, config: Config, model_dir: Path, store_dir: Path, state_dir: Path, gang_dir: Path
+    ) -> None:
+        self._config = config
+        self._model_dir = model_dir
+        self._store = ImageStore(store_dir)
+        self._copies = HostCopies(state_dir)
+        self._ranks = config.training.processes
+        self._gang = Gang(gang_dir, self._ranks, config.training.exchange_s)
+        self._sums: list[Sums] = []  # of each rank, of the step so far
+        self._said: list[Sums] = []  # by the other ranks, of their last order
+
+    def load(self, path: str) -> Commit | None:
+        """See `TrainerWork`; first the ranks meet. Raises GangBroken, BadCheckpoint, BadState."""
+        self._gang.meet(JOIN_S)
+        join_group(self._gang.store, 0, self._ranks, self._config.training.exchange_s)
+        read_s = _files_bytes(self._model_dir, *([Path(path)] if path else [])) / SLOWEST_BYTES_S
+        self.shard = self._together(
+            [Load(path)] * (self._ranks - 1), lambda: Shard(self._config, self._model_dir, path), read_s
+        )
+        if not self.shard.resumed:
+            return None
+        return msgspec.msgpack.decode((Path(path) / COMMIT_FILE).read_bytes(), type=Commit)
+
+    def begin_step(self) -> None:
+        """See `TrainerWork`."""
+        self._together([Begin()] * (self._ranks - 1), self.shard.compute.begin_step)
+        self._sums = [{} for _ in range(self._ranks)]
+
+    def add_micro_batch(self, samples: Sequence[Sample]) -> MicroBatchStats:
+        """See `TrainerWork`. Each rank trains on a share of about equally many tokens."""
+        before = _added(self._sums)
+        dealt = shares(samples, self._ranks)
+        most = max(map(passes, dealt))
+        orders = [Add(tuple(map(Row.of, share)), most) for share in dealt[1:]]
+        own = self._together(orders, lambda: self.shard.compute.add_share(dealt[0], most))
+        self._sums = [own, *self._said]
+        after = _added(self._sums)
+        return MicroBatchStats(
+            samples=len(samples),
+            tokens=int(after["tokens"] - before.get("tokens", 0)),
+            loss_sum=after["loss"] - before.get("loss", 0.0),
+        )
+
+    def finish_step(self) -> StepStats:
+        """See `TrainerWork`."""
+        sums = _added(self._sums)
+        orders = [Finish(sums)] * (self._ranks - 1)
+        return self._together(orders, lambda: self.shard.compute.finish_together(sums))
+
+    def seal(self, commit: Commit) -> None:
+        """See `TrainerWork`."""
+
+        def write(directory: Path) -> None:
+            self.shard.create_state(directory)
+            self._together(
+                [WriteState(str(directory))] * (self._ranks - 1),
+                lambda: self.shard.write_state(directory),
+                self.shard.state_bytes / SLOWEST_BYTES_S,
+            )
+            (directory / COMMIT_FILE).write_bytes(msgspec.msgpack.encode(commit))
+
+        self._copies.write(commit.result.step, write)
+
+    def write_image(self, version: int) -> Publish:
+        """See `TrainerWork`."""
+        layout = self.shard.image_layout()
+        nbytes = image_bytes(layout)
+        with self._store.create(version, nbytes) as draft:
+            self._together(
+                [WriteImage(str(draft.path))] * (self._ranks - 1),
+                lambda: self.shard.write_image(draft.path),
+                nbytes / SLOWEST_BYTES_S,
+            )
+            draft.seal()
+        model_config = msgspec.json.encode(self.shard.compute.model.config)
+        return Publish(version=version, tensors=layout, model_config=model_config)
+
+    def _together(self, orders: Sequence[Order], own: Callable[[], T], extra_s: float = 0.0) -> T:
+        """Let every rank do its part of a thing, this one included; what this one's part gave. The other
+        ranks' answers are in `_said`. Raises GangBroken where another rank failed or did not answer."""
+        self._gang.tell(orders)
+        try:
+            done = own()
+        except NotFinite:  # the others found the same, and changed nothing either
+            self._gang.gather(extra_s)
+            raise
+        except RuntimeError as problem:  # torch's, of an exchange: whoever is gone is to be named
+            raise self._gang.blame(problem) from problem
+        self._said = [report.sums for report in self._gang.gather(extra_s)]
+        return done
+
+
+def _added(sums: Sequence[Sums]) -> Sums:
+    """Field by field, in the order of the ranks: the same bits on every run."""
+    total: Sums = {}
+    for one in sums:
+        for name, value in one.items():
+            total[name] = total.get(name, 0) + value
+    return total
+
+
+def _files_bytes(*directories: Path) -> int:
+    return sum(path.stat().st_size for folder in directories for path in folder.glob("*.safetensors"))

@@ -1,0 +1,73 @@
+"""One rank of a gang on files: it loads its rows, writes its rows, and computes its share.
+
+Adapter between `fsdp2_compute` and the files of the job. What all ranks write together has the form that one
+process would have given it: a Hugging Face checkpoint with the optimizer's state beside it, or an image of
+the weights. So nobody ever needs the whole, and any number of ranks can go on from it, one process of the
+other backend too. Who makes the files and says that they are whole is rank 0 (`fsdp2_files`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from actors.engine.checkpoint import SINGLE, save_companions
+from actors.engine.tensor_spec import TensorSpec
+from actors.engine.weight_image import weight_layout
+from actors.training.fsdp2_compute import ShardedCompute
+from actors.training.row_files import RowFile, row_file, write_rows
+from actors.training.trainer_files import STATE_FILE
+from configs.schema import Config
+
+
+class Shard:
+    """See the module; torch's group of ranks is joined before.
+
+    Args:
+        config: resolved settings.
+        model_dir: the initial checkpoint.
+        path: a host copy or checkpoint to go on from; "" for none. Raises: BadCheckpoint, BadState.
+    """
+
+    def __init__(self, config: Config, model_dir: Path, path: str) -> None:
+        self.compute = ShardedCompute(model_dir, config.training, config.rollout.temperature)
+        self._model_dir = model_dir
+        self.resumed = bool(path) and (Path(path) / STATE_FILE).exists()
+        if self.resumed:
+            self.compute.load_rows(Path(path) / STATE_FILE)
+
+    @property
+    def state_bytes(self) -> int:
+        """What this rank writes of a state."""
+        tensors = [*self.compute.weights().values(), *self.compute.state().values()]
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+    def image_layout(self) -> tuple[TensorSpec, ...]:
+        """Of the whole image."""
+        return tuple(weight_layout(self.compute.model))
+
+    def create_state(self, directory: Path) -> None:
+        """Rank 0: make the files that all fill. Raises OSError, with no space for instance."""
+        directory.mkdir(parents=True, exist_ok=True)
+        save_companions(directory, self._model_dir, torch.float32)
+        for name, file in self._files().items():
+            file.create(directory / name)
+
+    def write_state(self, directory: Path) -> None:
+        """Write the rows of this rank into them. Raises OSError."""
+        files = self._files()
+        compute = self.compute
+        write_rows(directory / SINGLE, files[SINGLE].tensors, compute.weights(), compute.rows)
+        write_rows(directory / STATE_FILE, files[STATE_FILE].tensors, compute.state(), compute.rows)
+
+    def write_image(self, path: Path) -> None:
+        """Write the rows of this rank into an image of the weights. Raises OSError."""
+        write_rows(path, self.image_layout(), self.compute.weights(), self.compute.rows)
+
+    def _files(self) -> dict[str, RowFile]:
+        """What a state consists of, by the names of its files."""
+        weights = [(spec.name, spec.dtype, spec.shape) for spec in self.image_layout()]
+        shapes = self.compute.shapes()
+        state = [(name, "float32", shapes[name]) for name in sorted(shapes)]
+        return {SINGLE: row_file(weights), STATE_FILE: row_file(state)}

@@ -1,0 +1,223 @@
+"""The sockets between the ranks of a gang of trainer processes: rank 0 orders, the others answer.
+
+Owns the meeting of the ranks and every wait for one of them. All ranks live on one host: they meet at a Unix
+socket in a folder that only their user may enter, and rank 0 tells there through which file torch's ranks
+find each other. Each life of a gang has a file of its own, so ranks of two lives never mix.
+
+Nothing here waits without a deadline; a rank that ended is known at once, by its closed socket.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from actors.training.gang_orders import (
+    PREFIX,
+    BadFrame,
+    Failed,
+    Frame,
+    Hello,
+    Order,
+    Report,
+    Welcome,
+    length,
+    pack,
+    unpack,
+)
+
+CONNECT_AGAIN_S = 0.05  # while rank 0 is not there yet
+WORDS_S = 1.0  # for the last words of a rank of which nothing was heard but its end
+SOCKET = "orders"
+
+
+class GangBroken(RuntimeError):
+    """A rank is gone, silent or failed: none can go on, and all are started again."""
+
+
+class Gang:
+    """Rank 0's side.
+
+    Args:
+        directory: where the ranks meet; made if it is not there.
+        ranks: how many there are, with rank 0.
+        deadline_s: for one frame to be taken, and for the answer to one that has nothing to do.
+    """
+
+    def __init__(self, directory: Path, ranks: int, deadline_s: float) -> None:
+        self.ranks = ranks
+        self.store = directory / f"ranks-{os.urandom(8).hex()}"
+        self._directory = directory
+        self._deadline_s = deadline_s
+        self._others: dict[int, socket.socket] = {}
+
+    def meet(self, within_s: float) -> None:
+        """Until every other rank has come. Raises GangBroken."""
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for old in self._directory.iterdir():  # of an earlier life
+            old.unlink()
+        until_s = time.monotonic() + within_s
+        with _near(self._directory) as near, socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(near / SOCKET))
+            listener.listen(self.ranks)
+            while len(self._others) < self.ranks - 1:
+                left_s = until_s - time.monotonic()
+                if left_s <= 0 or not select.select([listener], [], [], left_s)[0]:
+                    missing = sorted(set(range(1, self.ranks)) - self._others.keys())
+                    raise GangBroken(f"ranks {missing} did not come within {within_s:g} s")
+                self._admit(listener.accept()[0])
+        for rank in sorted(self._others):
+            self._send(rank, Welcome(self.ranks, str(self.store)))
+
+    def tell(self, orders: Sequence[Order]) -> None:
+        """One to each other rank, rank 1 first. Raises GangBroken."""
+        for rank, order in zip(sorted(self._others), orders, strict=True):
+            self._send(rank, order)
+
+    def gather(self, extra_s: float = 0.0) -> list[Report]:
+        """The answer of each other rank, rank 1's first. `extra_s`: what the order may take beyond the time
+        of one frame. Raises GangBroken."""
+        until_s = time.monotonic() + self._deadline_s + extra_s
+        return [self._answer(rank, until_s) for rank in sorted(self._others)]
+
+    def blame(self, problem: Exception) -> GangBroken:
+        """Rank 0's own part failed: because another rank did, if one has ended or says so."""
+        for rank in sorted(self._others):
+            try:
+                if select.select([self._others[rank]], [], [], WORDS_S / self.ranks)[0]:
+                    self._answer(rank, time.monotonic() + WORDS_S)
+            except GangBroken as broken:
+                return broken
+        return GangBroken(f"rank 0: {type(problem).__name__}: {problem}")
+
+    def close(self) -> None:
+        """Let the others go: they see it at once."""
+        for other in self._others.values():
+            other.close()
+        self._others.clear()
+
+    def _admit(self, other: socket.socket) -> None:
+        try:
+            frame = _receive(other, time.monotonic() + self._deadline_s, "a rank")
+        except GangBroken:  # it died on its way in: its next life comes
+            other.close()
+            return
+        if not isinstance(frame, Hello) or not 0 < frame.rank < self.ranks:
+            other.close()
+            raise GangBroken(f"{frame!r} is no rank of a gang of {self.ranks}")
+        if frame.rank in self._others:  # the later one lives
+            self._others[frame.rank].close()
+        self._others[frame.rank] = other
+
+    def _send(self, rank: int, frame: Order | Welcome) -> None:
+        _send(self._others[rank], frame, self._deadline_s, f"rank {rank}")
+
+    def _answer(self, rank: int, until_s: float) -> Report:
+        frame = _receive(self._others[rank], until_s, f"rank {rank}")
+        if isinstance(frame, Failed):
+            raise GangBroken(f"rank {rank} failed: {frame.why}")
+        if not isinstance(frame, Report):
+            raise GangBroken(f"rank {rank} answered {type(frame).__name__}")
+        return frame
+
+
+class Membership:
+    """The side of another rank.
+
+    Args:
+        directory: where the ranks meet.
+        rank: from 1.
+        deadline_s: for one frame.
+    """
+
+    def __init__(self, directory: Path, rank: int, deadline_s: float) -> None:
+        self.rank = rank
+        self._directory = directory
+        self._deadline_s = deadline_s
+        self._rank_0 = socket.socket(socket.AF_UNIX)
+        self._said_hello = False
+
+    def join(self, within_s: float) -> Welcome | None:
+        """Come, and wait for the others; None where that takes longer, and it can be tried on. Raises
+        GangBroken."""
+        until_s = time.monotonic() + within_s
+        while not self._said_hello:
+            try:
+                with _near(self._directory) as near:
+                    self._rank_0.connect(str(near / SOCKET))
+            except (FileNotFoundError, ConnectionRefusedError):
+                if time.monotonic() > until_s:
+                    return None
+                time.sleep(CONNECT_AGAIN_S)
+            else:
+                _send(self._rank_0, Hello(self.rank), self._deadline_s, "rank 0")
+                self._said_hello = True
+        frame = self._next(until_s - time.monotonic())
+        if frame is not None and not isinstance(frame, Welcome):
+            raise GangBroken(f"rank 0 began with {type(frame).__name__}")
+        return frame
+
+    def next(self, within_s: float) -> Order | None:
+        """What there is to do; None where nothing came within that time. Raises GangBroken."""
+        frame = self._next(within_s)
+        if isinstance(frame, Hello | Welcome | Report | Failed):
+            raise GangBroken(f"rank 0 ordered {type(frame).__name__}")
+        return frame
+
+    def answer(self, frame: Report | Failed) -> None:
+        """To the order in hand. Raises GangBroken."""
+        _send(self._rank_0, frame, self._deadline_s, "rank 0")
+
+    def _next(self, within_s: float) -> Frame | None:
+        if not select.select([self._rank_0], [], [], max(within_s, 0.0))[0]:
+            return None
+        return _receive(self._rank_0, time.monotonic() + self._deadline_s, "rank 0")
+
+
+def _send(to: socket.socket, frame: Frame, deadline_s: float, whom: str) -> None:
+    data = pack(frame)
+    to.settimeout(deadline_s)
+    try:
+        to.sendall(data)
+    except OSError as problem:
+        raise GangBroken(f"{whom} takes no {type(frame).__name__}: {problem}") from problem
+
+
+def _receive(source: socket.socket, until_s: float, whom: str) -> Frame:
+    try:
+        size = length(_exactly(source, PREFIX.size, until_s, whom))
+        return unpack(_exactly(source, size, until_s, whom))
+    except BadFrame as problem:
+        raise GangBroken(f"{whom}: {problem}") from problem
+
+
+def _exactly(source: socket.socket, size: int, until_s: float, whom: str) -> bytes:
+    data = bytearray(size)
+    view = memoryview(data)
+    while view:
+        source.settimeout(max(until_s - time.monotonic(), 0.001))
+        try:
+            got = source.recv_into(view)
+        except TimeoutError:
+            raise GangBroken(f"{whom} did not answer in time: it is frozen or overloaded") from None
+        except OSError as problem:
+            raise GangBroken(f"{whom} is gone: {problem}") from problem
+        if not got:
+            raise GangBroken(f"{whom} is gone")
+        view = view[got:]
+    return bytes(data)
+
+
+@contextlib.contextmanager
+def _near(directory: Path) -> Iterator[Path]:
+    """A short name of the folder: the path of a Unix socket has 107 bytes at most."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield Path(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,20 @@
+"""A modelled rank of a trainer's gang from 1 on: `actors.training.rank.RankWork`.
+
+Owns nothing: what a gang makes of the weights, and in what time, is `trainer_work`'s, which models all of its
+ranks as one. A rank is here so that it can die, and take the others with it.
+"""
+
+from sim.models.clock import Clock
+
+
+class SimRankWork:
+    """See the module. `clock`: of this process."""
+
+    doing = "idle"
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def serve(self, within_s: float) -> None:
+        """See `RankWork`."""
+        self._clock.spend(within_s)

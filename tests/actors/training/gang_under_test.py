@@ -1,0 +1,192 @@
+"""A gang of trainer processes in a test: forked from a server that has loaded torch, so each starts at once.
+
+It does the steps that it is given, a rank may come to harm at one of its orders; what rank 0 saw comes back.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor
+
+from actors.training import fsdp2_rank
+from actors.training.fsdp2_files import GangFiles
+from actors.training.fsdp2_rank import GangRank
+from actors.training.gang import GangBroken
+from actors.training.messages import StepResult
+from actors.training.sample import Sample
+from actors.training.work import Commit, StepStats, TrainerWork
+from configs.schema import Config, Training
+
+END_S = 60.0  # of a whole script
+FORKS = multiprocessing.get_context("forkserver")
+# By names that are found without the path of the tests, which the server does not get.
+FORKS.set_forkserver_preload(["actors.training.fsdp2_files", "actors.training.fsdp2_rank"])
+
+Step = list[list[Sample]]
+"""Micro-batches."""
+
+
+def settings(processes: int, exchange_s: float = 20.0, exact: bool = False) -> Config:
+    backend = "fsdp2" if processes > 0 else "torch"
+    return Config(
+        training=Training(
+            backend=backend,  # type: ignore[arg-type]
+            processes=max(processes, 1),
+            exchange_s=exchange_s,
+            learning_rate=1e-3,
+            weight_decay=0.1,
+        )
+    )
+
+
+@dataclass(frozen=True)
+class Places:
+    """Of a trainer's files."""
+
+    model_dir: Path
+    root: Path
+
+    @property
+    def store(self) -> Path:
+        return self.root / "store"
+
+    @property
+    def copies(self) -> Path:
+        return self.root / "copies"
+
+    @property
+    def gang(self) -> Path:
+        return self.root / "gang"
+
+    def image(self, version: int) -> bytes:
+        return (self.store / f"v{version:09d}.image").read_bytes()
+
+
+@dataclass(frozen=True)
+class Harm:
+    """Before its `at`-th order (from 1), rank `rank` gets this signal."""
+
+    rank: int
+    at: int
+    signal: int
+
+
+@dataclass
+class Seen:
+    """What rank 0 saw."""
+
+    stats: list[StepStats] = field(default_factory=list)
+    commit: Commit | None = None
+    broken: str = ""
+    broken_after_s: float = 0.0
+    whole_tensors: int = 0
+    held_bytes: int = 0
+
+
+def commit(step: int) -> Commit:
+    result = StepResult(
+        step=step, root=b"", reward=0.5, samples=4, tokens=9, loss=0.1, grad_norm=0.2,
+        seeding_s=0.1, waiting_s=0.1, training_s=0.1, weights_s=0.1,
+    )  # fmt: skip
+    return Commit(result=result, samples=())
+
+
+def run_steps(work: TrainerWork, first: int, steps: Sequence[Step], seen: Seen) -> None:
+    """Each step, sealed and published."""
+    for number, micro_batches in enumerate(steps, first):
+        work.begin_step()
+        for samples in micro_batches:
+            work.add_micro_batch(samples)
+        seen.stats.append(work.finish_step())
+        work.seal(commit(number))
+        work.write_image(number)
+
+
+def run_gang(
+    places: Places, processes: int, steps: Sequence[Step], *, path: str = "", harm: Harm | None = None
+) -> Seen:
+    """Load from `path`, publish what was loaded, do the steps; until the end of all ranks."""
+    ours, theirs = FORKS.Pipe()
+    exchange_s = 3.0 if harm is not None and harm.signal == signal.SIGSTOP else 20.0
+    config = settings(processes, exchange_s)
+    started: list[BaseProcess] = [
+        FORKS.Process(target=_rank_0, args=(places, config, path, list(steps), theirs), daemon=True)
+    ]
+    for rank in range(1, processes):
+        started.append(FORKS.Process(target=_other, args=(places, config, rank, harm), daemon=True))
+    for process in started:
+        process.start()
+    theirs.close()
+    try:
+        assert ours.poll(END_S), "rank 0 says nothing"
+        seen: Seen = ours.recv()
+    finally:
+        for process in started:
+            process.kill()
+            process.join()
+    return seen
+
+
+def _rank_0(places: Places, config: Config, path: str, steps: list[Step], out: Connection) -> None:
+    torch.set_num_threads(1)
+    seen = Seen()
+    work = GangFiles(config, places.model_dir, places.store, places.copies, places.gang)
+    began_s = time.monotonic()
+    try:
+        seen.commit = work.load(path)
+        done = 0 if seen.commit is None else seen.commit.result.step
+        seen.held_bytes = work.shard.state_bytes
+        _count_whole(seen)
+        work.write_image(done)
+        began_s = time.monotonic()
+        run_steps(work, done + 1, steps, seen)
+    except GangBroken as broken:
+        seen.broken, seen.broken_after_s = str(broken), time.monotonic() - began_s
+    out.send(seen)
+    out.close()
+
+
+def _other(places: Places, config: Config, rank: int, harm: Harm | None) -> None:
+    torch.set_num_threads(1)
+    fsdp2_rank.LEAVE_S = 0.0  # nobody supervises it here
+    work = GangRank(config, rank, places.model_dir, places.gang)
+    if harm is not None and harm.rank == rank:
+        do, orders = work._do, iter(range(1, 10**6))
+
+        def harmed(order: object) -> object:
+            if next(orders) == harm.at:
+                os.kill(os.getpid(), harm.signal)
+            return do(order)  # type: ignore[arg-type]
+
+        work._do = harmed  # type: ignore[assignment,method-assign]
+    try:
+        while True:
+            work.serve(1.0)
+    except GangBroken:
+        return
+
+
+def _count_whole(seen: Seen) -> None:
+    """Note every tensor that is made whole other than by a layer's own pass."""
+
+    def counted(call: Callable[..., object]) -> Callable[..., object]:
+        def inner(*args: object, **kwargs: object) -> object:
+            seen.whole_tensors += 1
+            return call(*args, **kwargs)
+
+        return inner
+
+    DTensor.full_tensor = counted(DTensor.full_tensor)  # type: ignore[method-assign,assignment]
+    for name in ("all_gather", "all_gather_object", "gather", "broadcast"):
+        setattr(dist, name, counted(getattr(dist, name)))
