@@ -47,6 +47,7 @@ SPEAKERS = {
     "actors.training.loop": "training/controller",
     "actors.training.planning": "training/controller",
     "actors.training.submission": "training/controller",
+    "actors.training.fsdp2_files": "training/trainer",
     "actors.training.trainer_files": "training/trainer",
     "nodeagent": "<node>/agent",
     "rlctl": "rlctl",
