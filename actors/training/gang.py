@@ -40,6 +40,14 @@ class GangBroken(RuntimeError):
     """A rank is gone, silent or failed: none can go on, and all are started again."""
 
 
+class RankSilent(GangBroken):
+    """It did not answer in time."""
+
+
+class RankFailed(GangBroken):
+    """It says so itself."""
+
+
 class Gang:
     """Rank 0's side.
 
@@ -86,14 +94,23 @@ class Gang:
         return [self._answer(rank, until_s) for rank in sorted(self._others)]
 
     def blame(self, problem: Exception) -> GangBroken:
-        """Rank 0's own part failed: because another rank did, if one has ended or says so."""
+        """Rank 0's own part failed: because of which other rank, if one is gone, silent, or says that it
+        failed."""
+        until_s = time.monotonic() + WORDS_S
+        silent, failed = [], []
         for rank in sorted(self._others):
             try:
-                if select.select([self._others[rank]], [], [], WORDS_S / self.ranks)[0]:
-                    self._answer(rank, time.monotonic() + WORDS_S)
+                self._answer(rank, until_s)
+            except RankSilent:
+                silent.append(rank)
+            except RankFailed as broken:
+                failed.append(broken)
             except GangBroken as broken:
                 return broken
-        return GangBroken(f"rank 0: {type(problem).__name__}: {problem}")
+        if silent:  # those that failed have waited for them too
+            who = ", ".join(map(str, silent))
+            return RankSilent(f"rank {who} did not answer: it is frozen or overloaded ({problem})")
+        return failed[0] if failed else GangBroken(f"rank 0: {type(problem).__name__}: {problem}")
 
     def close(self) -> None:
         """Let the others go: they see it at once."""
@@ -120,7 +137,7 @@ class Gang:
     def _answer(self, rank: int, until_s: float) -> Report:
         frame = _receive(self._others[rank], until_s, f"rank {rank}")
         if isinstance(frame, Failed):
-            raise GangBroken(f"rank {rank} failed: {frame.why}")
+            raise RankFailed(f"rank {rank} failed: {frame.why}")
         if not isinstance(frame, Report):
             raise GangBroken(f"rank {rank} answered {type(frame).__name__}")
         return frame
@@ -204,7 +221,7 @@ def _exactly(source: socket.socket, size: int, until_s: float, whom: str) -> byt
         try:
             got = source.recv_into(view)
         except TimeoutError:
-            raise GangBroken(f"{whom} did not answer in time: it is frozen or overloaded") from None
+            raise RankSilent(f"{whom} did not answer in time: it is frozen or overloaded") from None
         except OSError as problem:
             raise GangBroken(f"{whom} is gone: {problem}") from problem
         if not got:

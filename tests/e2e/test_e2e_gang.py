@@ -1,0 +1,72 @@
+"""A trainer of two processes: one rank killed in the middle of a step, one frozen. The run ends whole."""
+
+import signal
+
+import pytest
+from conftest import MakeRun
+from real_runs import RealRun
+
+from actors.cluster.messages import StepTrained
+from actors.rollout.events import GroupsTaken
+from actors.training.history import Restart
+from chaos.procs import Proc, is_alive
+from rlctl.audit import step_of
+from rlctl.evidence import MANAGER, gather
+from supervisor import JournalError
+from supervisor.journal_file import read_streams
+
+pytestmark = [pytest.mark.alone, pytest.mark.realprocess, pytest.mark.timeout(300)]
+
+STEPS = 5
+SETTINGS = [
+    f"job.steps={STEPS}",
+    "training.backend=fsdp2",
+    "training.processes=2",
+    "training.exchange_s=4",
+    "rollout.max_new_tokens=128",
+    "engine.slots=4",  # many waves a step: its groups are completed one after the other
+    "fleet.n_prem_max=1",
+]
+
+
+def begun(run: RealRun) -> bool:
+    """Whether a trainer was handed a part of a step that is not done."""
+    try:
+        journal = run.run.head / "journal" / run.run.id / "rollout.sqlite"
+        messages = read_streams(journal, [MANAGER])[MANAGER].messages
+    except JournalError:
+        return False
+    taken = [one.batch for one in messages if isinstance(one, GroupsTaken)]
+    return bool(taken) and step_of(taken[-1]) not in (None, *run.steps())
+
+
+def strike(run: RealRun, number: signal.Signals) -> list[Restart]:
+    """A signal to rank 1 in the middle of a step: the whole gang is replaced, another step ends. What the
+    history tells of it."""
+    run.wait(lambda: begun(run), "a step that has begun")
+    gang: list[Proc] = [run.one("trainer"), run.one("rank-1")]
+    step, told = max(run.steps(), default=0), len(run.look())
+    gang[1].signal(number)
+    run.wait(lambda: not any(is_alive(proc.process) for proc in gang), "the end of the gang")
+    for proc in gang:
+        run.replaced(proc)
+    run.until_step_after(step, f"after {number.name}")
+    return [one for one in run.look()[told:] if isinstance(one, Restart)]
+
+
+def test_a_gang_that_loses_a_rank_in_a_step_goes_on_and_does_every_step_once(make_run: MakeRun) -> None:
+    run = make_run(*SETTINGS)
+    run.start()
+    run.wait(lambda: run.steps(), "the first step")
+
+    killed = {one.actor: one.cause for one in strike(run, signal.SIGKILL)}
+    assert killed == {"reserved-1/rank-1": "SIGKILL", "reserved-1/trainer": "with rank-1: SIGKILL"}
+    frozen = {one.actor: one.cause for one in strike(run, signal.SIGSTOP)}
+    assert frozen.keys() == {"reserved-1/rank-1", "reserved-1/trainer"}
+    assert frozen["reserved-1/trainer"].startswith("exit 7: ")
+    assert "rank 1" in frozen["reserved-1/trainer"], "it says who did not answer"
+
+    run.ends_whole()
+    trained = gather(run.run.path, run.run.config(), complete=True).trained
+    steps = [event.step for event in trained if isinstance(event, StepTrained)]
+    assert steps == list(range(1, STEPS + 1)), "no step was skipped or done twice"
