@@ -1,0 +1,63 @@
+"""A trainer of several processes on a simulated cluster: production's supervision over modelled ranks."""
+
+import pytest
+
+from actors.rollout.messages import TakeGroups
+from actors.training.history import Restart
+from configs.load import load
+from rlctl.audit import audit
+from rlctl.simulated import evidence
+from sim.breaking import Breaking
+from sim.cluster import SimCluster
+from sim.setting import Setting
+from sim.watching import Seen
+
+SETTINGS = [
+    "job.steps=3",
+    "task.heldout_problems=8",
+    "rollout.prompts=8",
+    "rollout.samples=4",
+    "engine.slots=4",
+    "fleet.trace=",
+    "fleet.n_prem_max=1",
+    "training.backend=fsdp2",
+    "training.processes=3",
+]
+GANG = ("rank-1", "rank-2", "trainer")
+
+
+@pytest.mark.parametrize("victim", GANG)
+def test_whichever_process_of_a_gang_is_killed_all_of_them_begin_again(victim: str) -> None:
+    cluster = SimCluster(Setting(load("quickstart", SETTINGS), seed=1))
+    breaking = Breaking(cluster)
+    before: dict[str, int] = {}
+    after: dict[str, int] = {}
+
+    def pids() -> dict[str, int]:
+        found = {kind: breaking.process("reserved-1", kind) for kind in GANG}
+        return {kind: process.pid for kind, process in found.items() if process is not None}
+
+    def strike() -> None:
+        before.update(pids())
+        breaking.kill_process("reserved-1", victim)
+        cluster.loop.call_later(1.0, lambda: after.update(pids()))
+
+    asked: list[Seen] = []
+
+    def in_a_step(seen: Seen) -> None:
+        if isinstance(seen.message, TakeGroups) and seen.direction == "in":
+            asked.append(seen)
+        if len(asked) == 3:
+            cluster.unwatch(in_a_step)
+            cluster.loop.call_later(0.0, strike)
+
+    cluster.watch(in_a_step)
+    outcome = cluster.run()
+    assert (outcome.ended, outcome.reason) == ("done", "")
+    assert before.keys() == after.keys() == set(GANG)
+    assert not set(before.values()) & set(after.values()), "none of the old gang is left"
+    told = {one.actor: one.cause for one in outcome.history if isinstance(one, Restart)}
+    others = {f"reserved-1/{kind}": f"with {victim}: SIGKILL" for kind in GANG if kind != victim}
+    assert {f"reserved-1/{victim}": "SIGKILL", **others}.items() <= told.items()
+    assert audit(evidence(outcome)) == []
+    assert [one.step for one in outcome.checkpoints][-1] == 3
