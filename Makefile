@@ -29,6 +29,7 @@ lint: setup
 bench: setup
 	$(BIN)/python -m bench.token_stream
 	$(BIN)/python -m bench.token_plane
+	$(BIN)/python -m bench.recovery
 	$(BIN)/python -m bench.weight_pull
 	$(BIN)/python -m bench.exact_decoding
 	$(BIN)/python -m bench.runtime
