@@ -35,6 +35,9 @@ class Job(Section, frozen=True, kw_only=True):
     """Root of every draw: problems, initial weights, sampling; runs that share it see the same problems."""
     steps: Count = 24
     """RL steps; the least that shows learning beyond the noise of the held-out set is about 20."""
+    eval_every: Natural = 0
+    """Steps between two evaluations on the held-out problems; 0 = only before the first step and after the
+    last. Each one holds training up for as long as `task.heldout_problems` responses take."""
     exact: bool = False
     """Final weights bit-identical to those of any other run of these settings, whatever dies on the way:
     fixed shapes in the engine, micro-batches in the order of the prompts. Needs `threads = 1` in `engine` and

@@ -61,6 +61,7 @@ class Progress:
                 self.step_ended_s = record.t_s
             case Eval():
                 self.heldout_last = record.reward
+                self.step_ended_s = record.t_s
             case Node():
                 self.killed += record.event == "killed" and record.role == PREEMPTIBLE
                 self.noticed += record.event == "noticed"
@@ -106,7 +107,8 @@ def plain_line(progress: Progress, record: AnyRecord) -> str | None:
             ]
             text = "  ".join(part for part in parts if part)
         case Eval():
-            text = f"held-out reward {record.reward:.3f} ({record.when}, {record.problems} problems)"
+            when = f"after step {record.step}" if record.when == "during" else record.when
+            text = f"held-out reward {record.reward:.3f} ({when}, {record.problems} problems)"
         case Node() | Restart():
             text = event_line(record)
         case End():

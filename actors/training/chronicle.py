@@ -75,7 +75,7 @@ class Chronicle:
         )
 
     def evaluation(
-        self, when: Literal["first", "last"], step: int, reward: float, problems: int, now_s: float
+        self, when: Literal["first", "during", "last"], step: int, reward: float, problems: int, now_s: float
     ) -> None:
         """The mean reward on held-out problems."""
         self._writer.write(

@@ -10,12 +10,13 @@ from actors.rollout.messages import Groups, ReleaseBatch, TakeGroups
 from actors.training.asking import Asking
 from actors.training.chronicle import Chronicle
 from actors.training.job_journal import EvalDone, Standing
-from actors.training.messages import CloseSeeding, OpenSeeding, TrainerIs
+from actors.training.messages import CloseSeeding, OpenSeeding, TrainerIs, TrainerStatus
 from actors.training.submission import Submission
 from configs.schema import Config
 from supervisor import Context, Done
 
 MANAGER = "rollout/manager"
+TRAINER = "training/trainer"
 GROUPS_LATE_S = 120.0  # so long without a new group of an evaluation is worth a line, again each time
 LOOK_S = 2.0  # one wait for groups; between two of them the reserved engine is asked to help (again)
 
@@ -35,12 +36,31 @@ class Evaluation:
         self._ctx, self._asking, self._config = ctx, asking, config
         self._submission, self._standing, self._chronicle = submission, standing, chronicle
 
-    async def run(self, when: Literal["first", "last"], trainer: TrainerIs) -> None:
-        """Mean reward on the held-out problems, one sample each; the reserved engine helps."""
-        batch, count = f"eval-{when}", self._config.task.heldout_problems
+    async def run(self, when: Literal["first", "during", "last"], trainer: TrainerIs) -> bool:
+        """Mean reward on the held-out problems, one sample each, if it is not on record yet; the reserved
+        engine helps. False: the trainer went back meanwhile, and nobody may be left who has that version."""
+        name = f"step-{trainer.step}" if when == "during" else when
+        if name in self._standing.evals:
+            return True
+        batch = f"eval-{name}"
         await self._submission.evaluation(batch, trainer)
+        scores = await self._scores(batch, trainer)
+        if scores is None:
+            return False
+        mean = sum(scores.values()) / len(scores)
+        self._chronicle.evaluation(when, trainer.step, mean, len(scores), self._ctx.now())
+        await self._ctx.journal.append(EvalDone(when=name))
+        self._standing.evals.add(name)
+        await self._asking.ask(MANAGER, ReleaseBatch(batch=batch), Done)
+        return True
+
+    async def _scores(self, batch: str, trainer: TrainerIs) -> dict[int, float] | None:
+        """By problem; None where the trainer went back. What is there of the batch then waits for the same
+        version to come again."""
+        count = self._config.task.heldout_problems
         engine = trainer.source.rsplit("/", 1)[0] + "/engine"
-        await self._asking.ask(engine, OpenSeeding(version=trainer.step, root=trainer.root), Done)
+        opened = OpenSeeding(version=trainer.step, root=trainer.root)
+        await self._asking.ask(engine, opened, Done)
         scores: dict[int, float] = {}
         async with self._ctx.wait(
             "complete groups", on=MANAGER, deadline_s=GROUPS_LATE_S, go_on=True
@@ -57,11 +77,11 @@ class Evaluation:
                 scores |= {group.group: group.samples[0].score for group in groups.groups}
                 if groups.groups:
                     wait.progress()
+                elif (await self._asking.ask(TRAINER, TrainerStatus(), TrainerIs)).step < trainer.step:
+                    self._ctx.log.warning("the trainer went back before %s was done", batch)
+                    await self._asking.ask(engine, CloseSeeding(), Done)
+                    return None
                 if len(scores) < count:  # a trainer that was restarted has a new engine, which knows nothing
-                    await self._asking.ask(engine, OpenSeeding(version=trainer.step, root=trainer.root), Done)
+                    await self._asking.ask(engine, opened, Done)
         await self._asking.ask(engine, CloseSeeding(), Done)
-        mean = sum(scores.values()) / count
-        self._chronicle.evaluation(when, trainer.step, mean, count, self._ctx.now())
-        await self._ctx.journal.append(EvalDone(when=when))
-        self._standing.evals.add(when)
-        await self._asking.ask(MANAGER, ReleaseBatch(batch=batch), Done)
+        return scores

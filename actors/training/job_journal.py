@@ -8,7 +8,7 @@ from supervisor import Message
 
 
 class EvalDone(Message, frozen=True):
-    """Journaled: a held-out evaluation is over."""
+    """Journaled: a held-out evaluation is over: the "first", the "last", or that of a step ("step-8")."""
 
     when: str
 

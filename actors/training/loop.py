@@ -56,16 +56,23 @@ class JobLoop:
         """Every step, and an evaluation before the first and after the last one."""
         trainer = await self._trainer()
         await self._durability.release()
-        if trainer.step == 0 and self._standing.finished == 0 and "first" not in self._standing.evals:
+        if trainer.step == 0 and self._standing.finished == 0:
             await self._evaluation.run("first", trainer)
         await self._ctx.tell(PROVIDER, StartTrace())
         # A host copy that is lost with its host takes the trainer back to its last checkpoint, at any time.
-        while (step := min(self._standing.finished, trainer.step) + 1) <= self._config.job.steps:
-            await self._one_step(step, trainer)
+        while "last" not in self._standing.evals:
             trainer = await self._trainer()
-        if "last" not in self._standing.evals:
-            await self._evaluation.run("last", trainer)
+            step = min(self._standing.finished, trainer.step) + 1
+            if step > self._config.job.steps:
+                await self._evaluation.run("last", trainer)
+            elif not self._evaluates(trainer.step) or await self._evaluation.run("during", trainer):
+                await self._one_step(step, trainer)
         await self._durability.until(self._config.job.steps)
+
+    def _evaluates(self, version: int) -> bool:
+        """Whether it is the time to look how good this version is."""
+        every = self._config.job.eval_every
+        return bool(every) and version > 0 and version % every == 0 and version == self._standing.finished
 
     async def _trainer(self) -> TrainerIs:
         return await self._asking.ask(TRAINER, TrainerStatus(), TrainerIs, START_DEADLINE_S)

@@ -76,10 +76,11 @@ class Step(Record, frozen=True, kw_only=True):
 
 
 class Eval(Record, frozen=True, kw_only=True):
-    """Mean reward on held-out problems, before the first step or after the last one."""
+    """Mean reward on held-out problems under the weights after `step`: before the first one, after the last
+    one, or in between."""
 
     step: int
-    when: Literal["first", "last"]
+    when: Literal["first", "during", "last"]
     reward: float
     problems: int
 

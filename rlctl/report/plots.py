@@ -77,7 +77,8 @@ def part_seconds(step: Step) -> tuple[float, float, float, float]:
 
 
 def reward_plot(story: Story) -> str:
-    """Mean reward of each step's samples; the held-out reward before the first and after the last step."""
+    """Mean reward of each step's samples; the held-out reward before the first and after the last step, and
+    between them where `job.eval_every` asks for it."""
 
     def draw(figure: Any) -> None:
         axes = figure.add_subplot()
@@ -87,7 +88,10 @@ def reward_plot(story: Story) -> str:
         axes.plot(steps, rewards, color=COLOURS["accent"], linewidth=1.8, marker=marker, markersize=3.5,
                   label="samples of a step")  # fmt: skip
         last_step = max([*steps, 1])
-        ends = [(0 if one.when == "first" else last_step + 1, one.reward) for one in story.evals]
+        ends = [
+            ({"first": 0, "during": one.step, "last": last_step + 1}[one.when], one.reward)
+            for one in story.evals
+        ]
         if ends:
             axes.scatter(*zip(*ends, strict=True), marker="D", s=46, color=COLOURS["reserved"], zorder=3,
                          label="held-out problems")  # fmt: skip

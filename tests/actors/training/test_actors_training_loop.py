@@ -207,6 +207,7 @@ async def loop(
     transfer: type[TransferAgent] = TransferAgent,
     exact: bool = False,
     staleness: int = 0,
+    eval_every: int = 0,
     plans: type[OnePlan] = OnePlan,
 ) -> AsyncIterator[Loop]:
     model_dir = directory / "model"
@@ -218,7 +219,7 @@ async def loop(
     save_file(Qwen3(Qwen3Config.load(model_dir)).state_dict(), model_dir / "model.safetensors")
     config = from_tree(
         {
-            "job": {"steps": STEPS, "exact": exact},
+            "job": {"steps": STEPS, "exact": exact, "eval_every": eval_every},
             "engine": {"slots": 8},
             "task": {"heldout_problems": 8},
             "rollout": {"max_new_tokens": 24, "prompts": 4, "samples": 4, "staleness": staleness},
@@ -251,7 +252,13 @@ async def assert_whole(running: Loop) -> None:
     assert (await running.until_ended()).ok
     assert [step.step for step in running.steps()] == list(range(1, STEPS + 1))
     evals = [r for r in read_history(running.directory / "history.jsonl") if isinstance(r, Eval)]
-    assert [record.when for record in evals] == ["first", "last"]
+    every = running.config.job.eval_every
+    between = [step for step in range(1, STEPS) if every and step % every == 0]
+    assert [(record.when, record.step) for record in evals] == [
+        ("first", 0),
+        *(("during", step) for step in between),
+        ("last", STEPS),
+    ]
     state = await running.head.ask("training/state", LatestState(), StateIs)
     assert state.durable_step == STEPS
     load_checkpoint(running.directory / "checkpoints" / f"step-{STEPS:06d}")
@@ -276,6 +283,19 @@ async def test_with_a_staleness_bound_no_trained_token_is_older(tmp_path: Path, 
         assert max(step.staleness_max for step in steps) in (1, 2), "batches were rolled out ahead"
         assert all(step.staleness_mean <= step.staleness_max <= 2 for step in steps)
         assert steps[0].staleness_max == 0
+
+
+@pytest.mark.parametrize("staleness", [0, 2])
+async def test_held_out_problems_are_looked_at_between_the_steps_once_whoever_dies(
+    tmp_path: Path, staleness: int
+) -> None:
+    async with loop(tmp_path, eval_every=1, staleness=staleness) as running:
+        await running.until_step(2)
+        running.head.kill("training/controller")
+        running.kill_trainer()
+        running.start_controller()
+        running.start_trainer()
+        await assert_whole(running)
 
 
 async def test_a_trainer_never_tells_a_version_with_the_root_of_another(tmp_path: Path) -> None:
