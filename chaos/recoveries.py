@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from actors.cluster.messages import NodeSeen, PreemptionNotice
 from actors.cluster.state_manager import Rewound
 from actors.rollout.events import InstanceJoined, TicketsRevoked
-from actors.rollout.messages import BatchLedger, Dispatch, Groups, TakeGroups, Withdrawn
+from actors.rollout.messages import Dispatch, Groups, TakeGroups, Withdrawn
 from chaos.invariants.facts import Committed, Said
 from supervisor.system_messages import LeaseGranted, SystemState
 from supervisor.vitals import Recovery
@@ -87,8 +87,11 @@ class Recoveries:
                 self._seen["requests.handed_over"] += message.handed_over
             case NodeSeen(event="drained") if fact.direction != "in":
                 self._seen["hosts.drained"] += 1
-            case Groups(groups=[_, *_], remote_serving=0) if fact.direction == "out":
-                self._seen["steps.colocated"] += 1
+            case Groups(groups=[_, *_]) if fact.direction == "out":
+                self._seen["steps.colocated"] += message.remote_serving == 0
+                samples = [sample for group in message.groups for sample in group.samples]
+                versions = [{span.version for span in sample.spans} for sample in samples]
+                self._seen["requests.several_versions"] += sum(len(made) > 1 for made in versions)
             case TakeGroups() if fact.direction == "in" and message.batch.startswith("step-"):
                 takers = self._takers.setdefault(message.batch, set())
                 self._seen["steps.resumed"] += bool(takers) and message.taker not in takers
@@ -111,9 +114,6 @@ class Recoveries:
                 life = (message.instance, message.incarnation)
                 self._seen["workers.registered_again"] += life in self._registered
                 self._registered.add(life)
-            elif isinstance(message, BatchLedger):
-                versions = [{span.version for span in request.spans} for request in message.requests]
-                self._seen["requests.several_versions"] += sum(len(made) > 1 for made in versions)
             elif isinstance(message, TicketsRevoked):
                 self._seen["requests.revoked"] += len(message.tickets)
 
