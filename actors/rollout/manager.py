@@ -12,6 +12,7 @@ from actors.rollout.books import Books
 from actors.rollout.changes import Changes
 from actors.rollout.dispatching import BALANCER, Dispatching
 from actors.rollout.events import InstanceGone, InstanceJoined, SampleAgain, Scored, TicketsRevoked
+from actors.rollout.flipping import Flipping
 from actors.rollout.handing_out import Takers
 from actors.rollout.instances import Instance, Instances
 from actors.rollout.intake import Intake
@@ -29,7 +30,6 @@ from actors.rollout.messages import (
     ReleaseBatch,
     RolloutFigures,
     RolloutStatus,
-    ServeWeights,
     Serving,
     StepEnded,
     StillRegistered,
@@ -89,6 +89,7 @@ class RolloutManager(Actor):
         self._dispatching = Dispatching(
             self.ctx, self._books, self._instances, on_sent=self._sent, give_up=self._lose
         )
+        self._flipping = Flipping(self.ctx, self._books, self._instances)
         self._scoring = Scoring(self.ctx, self._books, self._config.reward, self._scored)
         self._takers = Takers(self.ctx, self._books, self._instances)
         self._selecting = Selecting(
@@ -288,14 +289,14 @@ class RolloutManager(Actor):
                 raise Suspended(f"no new batches: {full}")
             self._measuring.opened(name)
             self._act(await self._books.submit(message.batch, message.weights))
-        await self._flip(message.weights)
+        self._flipping.tell()
         self._measuring.there()
         return Done()
 
     @handles(PublishVersion)
     async def publish(self, message: PublishVersion) -> Done:
         await self._publish(message.weights)
-        await self._flip(message.weights)
+        self._flipping.tell()
         self._measuring.there()
         return Done()
 
@@ -305,13 +306,6 @@ class RolloutManager(Actor):
         if self._state.begun_under_others(weights.version, weights.root):
             raise Refused(_lost_weights("an open batch", weights.version))
         await self._books.publish(weights)
-
-    async def _flip(self, weights: Weights) -> None:
-        """Tell whoever serves others."""
-        for instance in self._instances.preemptible():
-            serves = (instance.version, instance.root)
-            if serves != (weights.version, weights.root) and not instance.leaving:
-                await self.ctx.tell(instance.worker, ServeWeights(weights=weights))
 
     @handles(TakeGroups)
     async def take(self, message: TakeGroups) -> Deferred:

@@ -42,6 +42,16 @@ class Holds(Message, frozen=True):
     tickets: int
 
 
+class Where(Message, frozen=True):
+    """Where do you stream to?"""
+
+
+class StreamsTo(Message, frozen=True):
+    """The manager's end of the streams."""
+
+    endpoint: str
+
+
 class Pour(Message, frozen=True):
     """Send from now on, and count what is acknowledged between two moments of the machine's monotonic clock.
 
@@ -89,7 +99,8 @@ class Firehose(Actor):
             instance=self.ctx.name, worker=self.ctx.address, kind="preemptible", slots=self._slots, received=0
         )
         registered = await self.ctx.ask(MANAGER, register, deadline_s=ASK_S, expect=Registered)
-        self._sender.connect(Peer(registered.stream_endpoint, registered.stream_key))
+        self._to = Peer(registered.stream_endpoint, registered.stream_key)
+        self._sender.connect(self._to)
         serving = Serving(
             instance=self.ctx.name,
             incarnation=self.ctx.incarnation,
@@ -107,6 +118,11 @@ class Firehose(Actor):
     async def hold(self, message: Hold) -> Holds:
         """See `Hold`."""
         return Holds(tickets=len(self._tickets))
+
+    @handles(Where)
+    async def where(self, message: Where) -> StreamsTo:
+        """See `Where`."""
+        return StreamsTo(endpoint=self._to.endpoint)
 
     @handles(Forget)
     async def forget(self, message: Forget) -> Done:

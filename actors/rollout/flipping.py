@@ -1,0 +1,43 @@
+"""Flips: preemptible instances are told which weights to serve, each by itself.
+
+Owns the tells under way, one an instance: whoever takes none of them holds up nobody else, and what it gets
+when it does is the newest version, never an older one behind it. A tell that is lost costs time alone: the
+answer to a registration names the newest weights too."""
+
+from actors.rollout.books import Books
+from actors.rollout.instances import Instances
+from actors.rollout.messages import ServeWeights, Weights
+from supervisor import Context
+
+
+class Flipping:
+    """See the module."""
+
+    def __init__(self, ctx: Context, books: Books, instances: Instances) -> None:
+        self._ctx, self._books, self._instances = ctx, books, instances
+        self._under_way: set[str] = set()
+
+    def tell(self) -> None:
+        """There are newer weights: tell whoever serves others."""
+        for instance in self._instances.preemptible():
+            name = instance.name
+            if name not in self._under_way and self._due(name, None) is not None:
+                self._under_way.add(name)
+                self._ctx.background(self._tell(name), f"weights for {name}")
+
+    def _due(self, name: str, told: Weights | None) -> Weights | None:
+        """What this instance is to be told now."""
+        instance, newest = self._instances.get(name), self._books.newest_weights()
+        if instance is None or newest is None or instance.leaving or newest == told:
+            return None
+        serves = (instance.version, instance.root)
+        return None if serves == (newest.version, newest.root) else newest
+
+    async def _tell(self, name: str) -> None:
+        told: Weights | None = None
+        try:
+            while (weights := self._due(name, told)) is not None:
+                told = weights
+                await self._ctx.tell(self._instances[name].worker, ServeWeights(weights=weights))
+        finally:
+            self._under_way.discard(name)
