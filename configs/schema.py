@@ -125,6 +125,9 @@ class Rollout(Section, frozen=True, kw_only=True):
     that it counts with score 0. Once shows whether it was the response or the verifier."""
     max_pending: Count = 4
     """Requests that may wait on one instance before dispatch is delayed (RLBoost's Theta)."""
+    continuous_lb: bool = True
+    """Requests move from instances that would finish last to those that would finish first, once it is
+    measured how fast they decode (RLBoost's ContinuousLB); off, only what has no instance finds one."""
     deadline_s: Positive = 20.0
     """Silence of a dispatched request after which another instance gets it;
     far above a decode step (tens of ms), so that a slow instance is not mistaken for a dead one."""

@@ -101,7 +101,7 @@ class BuiltinEngine:
         self._waiting: dict[int, Assignment] = {}  # by ticket, in order of arrival
         self._aborted: dict[int, None] = {}  # tickets whose last row is due; a set that keeps its order
         self._weights_version = weights_version
-        self._steps = self._tokens_generated = self._tokens_prefilled = 0
+        self._steps = self._tokens_generated = self._tokens_prefilled = self._tokens_attended = 0
 
     @property
     def weights_version(self) -> int:
@@ -127,6 +127,7 @@ class BuiltinEngine:
             steps=self._steps,
             tokens_generated=self._tokens_generated,
             tokens_prefilled=self._tokens_prefilled,
+            tokens_attended=self._tokens_attended,
         )
 
     def add(self, assignments: Iterable[Assignment]) -> None:
@@ -171,6 +172,7 @@ class BuiltinEngine:
         tokens, logprobs = self._draw(n) if n else (np.zeros(0, np.int64), np.zeros(0, np.float32))
         slots.token[:n] = tokens
         slots.position[:n] += 1
+        attended = int(slots.position[:n].sum())
         slots.made[:n] += 1
         ended = slots.made[:n] == slots.limit[:n]
         for eos in self._eos:
@@ -182,6 +184,7 @@ class BuiltinEngine:
             self._release(int(slot))
         self._steps += 1
         self._tokens_generated += n
+        self._tokens_attended += attended
         return output
 
     def _draw(self, n: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:

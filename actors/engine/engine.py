@@ -82,6 +82,8 @@ class EngineStats:
     steps: int
     tokens_generated: int
     tokens_prefilled: int
+    tokens_attended: int
+    """Tokens in the caches of the requests that were decoded, summed over the steps."""
 
 
 class Engine(Protocol):

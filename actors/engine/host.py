@@ -11,10 +11,10 @@ from pathlib import Path
 import msgspec
 
 from actors.engine.builtin import BuiltinEngine
-from actors.engine.engine import Assignment, CannotServe, EngineFull
+from actors.engine.engine import Assignment, CannotServe, EngineFull, EngineStats
 from actors.engine.qwen3 import Qwen3
 from actors.engine.qwen3_config import Qwen3Config
-from actors.engine.turn import Orders, Refusal, Turn
+from actors.engine.turn import Orders, Refusal, Turn, TurnWork
 from actors.rollout.messages import Work
 from actors.weights.messages import Fetched
 from configs.schema import Config
@@ -47,8 +47,12 @@ class BuiltinHost:
             for version, work in orders.adds
             if (refusal := self._add(engine, version, work)) is not None
         ]
-        output = None if engine.idle else engine.step()
-        return Turn(output, refusals, engine.weights_version, self._root, engine.idle)
+        if engine.idle:
+            return Turn(None, refusals, engine.weights_version, self._root, idle=True)
+        before = engine.stats()
+        output = engine.step()
+        work = _work(before, engine.stats())
+        return Turn(output, refusals, engine.weights_version, self._root, engine.idle, work)
 
     def _add(self, engine: BuiltinEngine, version: int, work: list[Work]) -> Refusal | None:
         if version != engine.weights_version:
@@ -88,6 +92,15 @@ class BuiltinHost:
 
 def _tickets(work: list[Work]) -> list[int]:
     return [one.ticket for one in work]
+
+
+def _work(before: EngineStats, after: EngineStats) -> TurnWork:
+    return TurnWork(
+        steps=after.steps - before.steps,
+        tokens=after.tokens_generated - before.tokens_generated,
+        attended=after.tokens_attended - before.tokens_attended,
+        prefilled=after.tokens_prefilled - before.tokens_prefilled,
+    )
 
 
 def _assignment(work: Work) -> Assignment:

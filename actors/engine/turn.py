@@ -41,15 +41,49 @@ class Orders:
 
 
 @dataclass(frozen=True, slots=True)
+class TurnWork:
+    """What the engine computed in a turn, in tokens of messages; its duration is measured by who drives it.
+
+    `steps`: decode steps. `tokens`: generated, so tokens / steps requests were decoded together. `attended`:
+    tokens in the cache of those requests, summed over the steps. `prefilled`: those whose cache was computed.
+    Where several engines decode side by side, a step of one of them is as much less than a step.
+    """
+
+    steps: float = 0.0
+    tokens: float = 0.0
+    attended: float = 0.0
+    prefilled: float = 0.0
+
+    def plus(self, other: "TurnWork", steps: float = 1.0) -> "TurnWork":
+        """This and the other, whose steps count `steps` each."""
+        return TurnWork(
+            self.steps + other.steps * steps,
+            self.tokens + other.tokens,
+            self.attended + other.attended,
+            self.prefilled + other.prefilled,
+        )
+
+    def less(self, other: "TurnWork") -> "TurnWork":
+        """What this has beyond the other."""
+        return TurnWork(
+            self.steps - other.steps,
+            self.tokens - other.tokens,
+            self.attended - other.attended,
+            self.prefilled - other.prefilled,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
     """What a turn did: rows to stream, refusals to report, the weights that are served, whether work is
-    left."""
+    left; and how much it computed, where the host tells."""
 
     output: StepOutput | None
     refusals: list[Refusal]
     version: int | None
     root: bytes
     idle: bool
+    work: TurnWork | None = None
 
 
 class EngineHost(Protocol):

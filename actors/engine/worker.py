@@ -9,6 +9,7 @@ manager next. It does not survive its own death; its requests continue elsewhere
 import asyncio
 
 from actors.engine.turn import EngineHost, Orders, Refusal
+from actors.engine.turn_times import TurnTimes
 from actors.rollout.messages import (
     Abort,
     CannotTake,
@@ -85,6 +86,7 @@ class RolloutWorker(Actor):
             on_refused=lambda why: self.ctx.crash(Fenced(f"the manager refused the stream: {why}")),
         )
         self.ctx.at_end(self._sender.close)
+        self._turn_times = TurnTimes(self.ctx, self._config.liveness.beat_s)
         self.ctx.background(self._stay_registered(), "registration")
         self.ctx.background(self._decode(), "decode")
 
@@ -265,12 +267,15 @@ class RolloutWorker(Actor):
             except StreamRefused as refused:
                 raise Fenced(str(refused)) from refused
             orders, self._orders = self._orders, Orders()
+            began_s = self.ctx.now()
             turn = await self.ctx.offload(self._host.turn, orders)
             idle = turn.idle
             if turn.output is not None and len(turn.output):
                 output = turn.output
                 self._sender.send(output.tickets, output.tokens, output.logprobs, output.flags)
                 self._tokens += len(output)
+            if orders.load is None:
+                self._turn_times.ended(turn.work, began_s)
             for refusal in turn.refusals:
                 await self._report(refusal, turn.version)
             if orders.load is not None:

@@ -1,21 +1,31 @@
 """Which instance gets the next request (RLBoost, Algorithm 2, lines 1-12): join the shortest queue, delayed.
 
 Owns what is known of the instances' load, and the choice. Pure: no clock, no I/O. It moves nothing: the
-manager dispatches what `select` says and reports what then happened. Nothing is weighed but the queue: not
-the speed of an instance, not its kind, not what it has cached.
+manager dispatches what `select` says and reports what then happened. Queues are weighed in seconds of work:
+on an instance twice as fast two requests count as one. Where all are equally fast, or nothing is measured
+yet, that is the paper's rule. Line 9 of the paper minimises over all instances I; the candidates C are meant.
 
-An instance has at most Θ (`max_pending`) requests pending, that is dispatched and not yet decoding; a request
-that finds every queue full waits with the manager (line 12), because whoever waits can still go to whichever
-instance becomes free first. What an older incarnation is said to have done changes nothing (it is counted in
-`ignored`), and no count ever goes below zero.
+An instance has at most Θ (`max_pending`, times its speed) requests pending, that is dispatched and not yet
+decoding; a request that finds every queue full waits with the manager (line 12), because whoever waits can
+still go to whichever instance becomes free first. What an older incarnation is said to have done changes
+nothing (it is counted in `ignored`), and no count ever goes below zero.
 """
 
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
+from math import log2
+from statistics import median
 
 InstanceId = str
+
+SPEED_STEP = 2**0.5
+"""Speeds count in steps of so much: what is measured of equal machines differs by a few per cent, and ties
+that it broke would be no ties any more."""
+MOST_SPEED = 4.0
+"""Θ grows with the speed up to so many times, and falls to one request at least: a queue is an engine's
+supply for its next turn, not a store."""
 
 
 class InstanceKind(enum.StrEnum):
@@ -31,7 +41,7 @@ class Instance:
 
     `slots`: how many requests it decodes at once. `version` and `root`: the weights that it proved to serve
     (None: none now) and the root digest of their manifest. `chosen`: when it last got a request, as a count
-    of dispatches.
+    of dispatches. `speed`: of its hardware, against the median one.
     """
 
     id: InstanceId
@@ -45,6 +55,7 @@ class Instance:
     draining: bool = False
     suspected: bool = False
     chosen: int = 0
+    speed: float = 1.0
 
     def serves(self, roots: Mapping[int, bytes]) -> bool:
         """Whether it may get requests that one of these versions may make, each with its root."""
@@ -116,6 +127,14 @@ class Balancer:
         instance.suspected = suspected
         return True
 
+    def speeds(self, tokens_s: Mapping[InstanceId, float]) -> None:
+        """What was measured of these instances, tokens a second; of the others nothing is known: they count
+        as the median one does."""
+        middle = median(tokens_s.values()) if tokens_s else 1.0
+        for id, instance in self.instances.items():
+            speed = tokens_s.get(id, middle) / middle
+            instance.speed = SPEED_STEP ** round(log2(speed) / log2(SPEED_STEP)) if speed > 0 else 1.0
+
     def dispatched(self, id: InstanceId, incarnation: int, count: int) -> bool:
         """`count` requests were sent to it."""
         instance = self._known(id, incarnation)
@@ -154,17 +173,24 @@ class Balancer:
         executes less, then to the one chosen longest ago, then by name.
         """
         queues = [  # lines 3-7
-            (instance.pending, instance.executing, instance.chosen, instance.id)
+            (
+                instance.pending / instance.speed,
+                instance.executing / instance.speed,
+                instance.chosen,
+                instance.id,
+            )
             for instance in self.instances.values()
-            if instance.pending < self.max_pending and instance.serves(roots)
+            if instance.pending < self._threshold(instance) and instance.serves(roots)
         ]
         heapify(queues)
         chosen: list[InstanceId] = []
         while queues and len(chosen) < count:
-            pending, executing, last, id = queues[0]  # line 9
+            queue, executing, last, id = queues[0]  # line 9
             chosen.append(id)
-            if pending + 1 < self.max_pending:
-                heapreplace(queues, (pending + 1, executing, last, id))
+            instance = self.instances[id]
+            longer = queue + 1 / instance.speed
+            if longer * instance.speed + 0.5 < self._threshold(instance):
+                heapreplace(queues, (longer, executing, last, id))
             else:
                 heappop(queues)
         return chosen  # lines 11-12: fewer than asked; the manager asks again at the next start or end
@@ -172,10 +198,14 @@ class Balancer:
     def capacity(self, roots: Mapping[int, bytes]) -> int:
         """How many requests `select` would place now."""
         return sum(
-            max(0, self.max_pending - instance.pending)
+            max(0, self._threshold(instance) - instance.pending)
             for instance in self.instances.values()
             if instance.serves(roots)
         )
+
+    def _threshold(self, instance: Instance) -> int:
+        """Θ of an instance."""
+        return max(1, round(self.max_pending * min(instance.speed, MOST_SPEED)))
 
     def _known(self, id: InstanceId, incarnation: int) -> Instance | None:
         instance = self.instances.get(id)

@@ -28,15 +28,24 @@ GiveUp = Callable[[str, int, str], Awaitable[None]]
 OnSent = Callable[[Instance, list[RequestLog]], None]
 """These requests are on their way to this instance."""
 
+MovedTo = Callable[[RequestLog], str]
+"""The instance that a request was taken from another one for; "" for none."""
+
 
 class Dispatching:
     """See the module; `run` it in the background, `wake` it when something changed."""
 
     def __init__(
-        self, ctx: Context, books: Books, instances: Instances, on_sent: OnSent, give_up: GiveUp
+        self,
+        ctx: Context,
+        books: Books,
+        instances: Instances,
+        on_sent: OnSent,
+        give_up: GiveUp,
+        moved_to: MovedTo,
     ) -> None:
         self._ctx, self._books, self._instances = ctx, books, instances
-        self._on_sent, self._give_up = on_sent, give_up
+        self._on_sent, self._give_up, self._moved_to = on_sent, give_up, moved_to
         self._load: list[LoadChange] = []
         self._changed = asyncio.Event()
 
@@ -93,7 +102,11 @@ class Dispatching:
 
     async def _place(self, waiting: list[RequestLog], roots: dict[int, bytes]) -> bool:
         """Send them where there is room; False where there was not enough."""
-        place = Place(roots=roots, count=len(waiting))
+        moved = [log for log in waiting if self._moved_to(log)]
+        targets = tuple(self._moved_to(log) for log in moved)
+        if moved:
+            waiting = [*moved, *(log for log in waiting if not self._moved_to(log))]
+        place = Place(roots=roots, count=len(waiting), moved=targets)
         try:
             placed = await self._ctx.ask(BALANCER, place, deadline_s=PLACE_DEADLINE_S, expect=Placed)
         except AskFailed as problem:
@@ -113,7 +126,7 @@ class Dispatching:
                 still = [log for log in logs if log.state is RequestState.QUEUED]
                 self._send(instance, version, still)
         await self._report_load()
-        return len(placed.instances) == len(waiting)
+        return sum(map(bool, placed.instances)) == len(waiting)
 
     def _send(self, instance: Instance, version: int, logs: list[RequestLog]) -> None:
         streams = self._books.state.streams
@@ -129,6 +142,7 @@ class Dispatching:
                 version=version,
                 tickets=tickets,
                 requests=tuple(log.id for log in logs),
+                moved=sum(bool(self._moved_to(log)) for log in logs),
             )
         )
         self._on_sent(instance, logs)

@@ -82,13 +82,15 @@ class InstanceGone(Message, frozen=True):
 
 
 class Dispatched(Message, frozen=True):
-    """Requests were given to an instance that serves `version`; one ticket for each request."""
+    """Requests were given to an instance that serves `version`; one ticket for each request. `moved` of them
+    were taken from another instance to balance load."""
 
     instance: str
     incarnation: int
     version: int
     tickets: tuple[int, ...]
     requests: tuple[str, ...]
+    moved: int = 0
 
 
 class TicketsRevoked(Message, frozen=True):
@@ -250,6 +252,7 @@ class Counters(msgspec.Struct, kw_only=True):
     tokens_generated_twice: int = 0
     requests_finished: int = 0
     requests_migrated: int = 0
+    requests_moved: int = 0
     groups_taken: int = 0
     groups_dropped: int = 0
     groups_aborted: int = 0

@@ -1,9 +1,15 @@
-"""LoadBalancer: an actor around `balancer.Balancer`. Owns nothing durable; the manager feeds it again after
-a restart."""
+"""LoadBalancer: an actor around `balancer.Balancer`, `continuous_lb` and the profile tables of both.
+
+Owns nothing durable: the manager feeds it again after a restart, and what engines measured comes again as
+they decode on.
+"""
 
 import msgspec
+import numpy as np
 
-from actors.rollout.balancer import Balancer, InstanceKind
+from actors.rollout.balancer import Balancer, Instance, InstanceKind
+from actors.rollout.continuous_lb import Load, Requests, decide
+from actors.rollout.profile import Profiles, Work
 from supervisor import Actor, Message, handles
 
 
@@ -61,28 +67,92 @@ class LoadChanged(Message, frozen=True):
 
 class Place(Message, frozen=True):
     """Where should the next `count` requests go? `roots`: the versions that may make them, with their
-    roots."""
+    roots.
+
+    `moved`: for the first of them, the instance that each is being moved to; it gets the request whatever its
+    queue, as long as it may take it at all.
+    """
 
     roots: dict[int, bytes]
     count: int
+    moved: tuple[str, ...] = ()
 
 
 class Placed(Message, frozen=True):
-    """One instance a request, in order; fewer than asked when every queue is at its threshold."""
+    """One instance a request, in order, "" for none; fewer than asked when every queue is at its
+    threshold."""
 
     instances: list[str]
+
+
+class EngineMeasured(Message, frozen=True):
+    """From a worker: what its engine did since the last one, sums of like turns."""
+
+    instance: str
+    incarnation: int
+    sums: list[Work]
+
+
+class Holding(msgspec.Struct, frozen=True, kw_only=True):
+    """The requests of one instance, columns in the order of their tickets; see `continuous_lb.Requests`.
+
+    `tickets` i64, `context` and `expected` f64, `gate` i64 (an index), `movable` and `executing` u8; all raw.
+    """
+
+    instance: str
+    incarnation: int
+    tickets: bytes
+    context: bytes
+    expected: bytes
+    gate: bytes
+    movable: bytes
+    executing: bytes
+    busy: bool
+
+
+class Rebalance(Message, frozen=True):
+    """Should requests move, from where to where? What the manager knows of them. `gates`: which versions may
+    make those of one batch, with their roots."""
+
+    gates: list[dict[int, bytes]]
+    holdings: list[Holding]
+
+
+class MoveOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """These tickets of one instance go to another; `executing`: they were being decoded."""
+
+    source: str
+    source_incarnation: int
+    target: str
+    target_incarnation: int
+    tickets: tuple[int, ...]
+    executing: bool
+
+
+class Moves(Message, frozen=True):
+    """One round; empty when nothing is to be gained."""
+
+    moves: list[MoveOrder]
 
 
 class ForgetAll(Message, frozen=True):
     """A new manager begins: what the old one said is void."""
 
 
+SPEEDS_S = 1.0
+"""Between two comparisons of the instances' speeds: all of them are looked at each time."""
+
+
 class LoadBalancer(Actor):
-    """Joins the shortest queue, with delayed dispatch at Θ = `max_pending`."""
+    """Joins the shortest queue, with delayed dispatch at Θ = `max_pending`; says what to move when it is
+    asked."""
 
     def __init__(self, max_pending: int) -> None:
         self._max_pending = max_pending
         self._balancer = Balancer(max_pending)
+        self._profiles = Profiles()
+        self._compared_s = 0.0
+        self._moves = 0
 
     @handles(ForgetAll)
     async def forget_all(self, message: ForgetAll) -> None:
@@ -101,7 +171,8 @@ class LoadBalancer(Actor):
 
     @handles(InstanceDown)
     async def down(self, message: InstanceDown) -> None:
-        self._balancer.gone(message.instance, message.incarnation)
+        if self._balancer.gone(message.instance, message.incarnation):
+            self._profiles.forget(message.instance)
 
     @handles(InstanceServes)
     async def serves(self, message: InstanceServes) -> None:
@@ -126,7 +197,82 @@ class LoadBalancer(Actor):
 
     @handles(Place)
     async def place(self, message: Place) -> Placed:
-        return Placed(instances=self._balancer.select(message.roots, message.count))
+        placed = [self._still(name, message) for name in message.moved]
+        count = message.count - sum(map(bool, placed))
+        others = iter(self._balancer.select(message.roots, count))
+        return Placed(instances=[*(name or next(others, "") for name in placed), *others])
+
+    def _still(self, name: str, place: Place) -> str:
+        """An instance that a request is being moved to, if it may take it; otherwise ""."""
+        known = self._balancer.instances.get(name)
+        return name if known is not None and known.serves(place.roots) else ""
+
+    # -- how fast they are, and what should move --
+
+    @handles(EngineMeasured)
+    async def measured(self, message: EngineMeasured) -> None:
+        instance = self._balancer.instances.get(message.instance)
+        if instance is None or instance.incarnation != message.incarnation:
+            return
+        self._profiles.add(instance.id, _hardware(instance), message.sums)
+        now = self.ctx.now()
+        if now - self._compared_s >= SPEEDS_S:
+            self._compared_s = now
+            self._balancer.speeds(self._tokens_s())
+
+    @handles(Rebalance)
+    async def rebalance(self, message: Rebalance) -> Moves:
+        instances = self._balancer.instances
+        loads = [
+            self._load(instance, holding, message.gates)
+            for holding in message.holdings
+            if (instance := instances.get(holding.instance)) is not None
+            and instance.incarnation == holding.incarnation
+        ]
+        moves = [
+            MoveOrder(
+                source=move.source,
+                source_incarnation=instances[move.source].incarnation,
+                target=move.target,
+                target_incarnation=instances[move.target].incarnation,
+                tickets=move.tickets,
+                executing=move.executing,
+            )
+            for move in decide(loads)
+        ]
+        self._moves += sum(len(move.tickets) for move in moves)
+        return Moves(moves=moves)
+
+    def _load(self, instance: Instance, holding: Holding, gates: list[dict[int, bytes]]) -> Load:
+        held = Requests(
+            tickets=np.frombuffer(holding.tickets, np.int64),
+            context=np.frombuffer(holding.context, np.float64),
+            expected=np.frombuffer(holding.expected, np.float64),
+            gate=np.frombuffer(holding.gate, np.int64),
+            movable=np.frombuffer(holding.movable, np.bool_),
+        )
+        executing = np.frombuffer(holding.executing, np.bool_)
+        return Load(
+            id=instance.id,
+            slots=instance.slots,
+            gates=frozenset(number for number, roots in enumerate(gates) if instance.serves(roots)),
+            pending=held.only(~executing),
+            executing=held.only(executing),
+            speed=instance.speed,
+            model=self._profiles.model(instance.id, _hardware(instance)),
+            stays=instance.kind is InstanceKind.PREEMPTIBLE,
+            busy=holding.busy or instance.suspected,
+        )
+
+    def _tokens_s(self) -> dict[str, float]:
+        """Of the instances whose speed is known, at the context that requests have now."""
+        context = self._profiles.mean_context()
+        speeds: dict[str, float] = {}
+        for instance in self._balancer.instances.values():
+            model = self._profiles.model(instance.id, _hardware(instance))
+            if model is not None:
+                speeds[instance.id] = model.speed(context, instance.slots)
+        return speeds
 
     def summary(self) -> dict[str, str | int | float]:
         instances = self._balancer.instances.values()
@@ -134,4 +280,29 @@ class LoadBalancer(Actor):
             "instances": len(self._balancer.instances),
             "pending": sum(instance.pending for instance in instances),
             "executing": sum(instance.executing for instance in instances),
+            "moves_decided": self._moves,
+            **self._measures(),
         }
+
+    def _measures(self) -> dict[str, int | float]:
+        """What was measured, for who looks: the plateau B and the tokens a second there, over instances."""
+        context = self._profiles.mean_context()
+        known = [
+            (model.plateau(context, instance.slots), model.speed(context, instance.slots))
+            for instance in self._balancer.instances.values()
+            if (model := self._profiles.model(instance.id, _hardware(instance))) is not None
+        ]
+        if not known:
+            return {"profiled": 0}
+        return {
+            "profiled": len(known),
+            "plateau_least": min(plateau for plateau, _ in known),
+            "plateau_most": max(plateau for plateau, _ in known),
+            "tokens_s_least": round(min(speed for _, speed in known), 1),
+            "tokens_s_most": round(max(speed for _, speed in known), 1),
+        }
+
+
+def _hardware(instance: Instance) -> str:
+    """Whose table an instance may share: nothing else is known of what it runs on."""
+    return f"{instance.kind}/{instance.slots}"

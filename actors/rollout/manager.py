@@ -39,6 +39,7 @@ from actors.rollout.messages import (
     Withdraw,
     Withdrawn,
 )
+from actors.rollout.moving import Moving
 from actors.rollout.owed import Owed
 from actors.rollout.sampling import SURPLUS, made_again
 from actors.rollout.scoring import Scoring
@@ -86,8 +87,14 @@ class RolloutManager(Actor):
         self._registered_by = Deadline.after(REREGISTER_S, now)
         self._awaited = {name for name, stream in self._state.streams.items() if not stream.gone}
         self._measuring = Measuring(self.ctx, self._state, self._instances)
+        self._moving = Moving(self.ctx, self._books, self._instances)
         self._dispatching = Dispatching(
-            self.ctx, self._books, self._instances, on_sent=self._sent, give_up=self._lose
+            self.ctx,
+            self._books,
+            self._instances,
+            on_sent=self._sent,
+            give_up=self._lose,
+            moved_to=self._moving.moved_to,
         )
         self._flipping = Flipping(self.ctx, self._books, self._instances)
         self._scoring = Scoring(self.ctx, self._books, self._config.reward, self._scored)
@@ -108,6 +115,8 @@ class RolloutManager(Actor):
         self.ctx.background(self._dispatching.run(), "dispatch")
         self.ctx.background(self._intake.enter(), "frames")
         self.ctx.background(self._intake.acknowledge(), "acknowledge")
+        if self._config.rollout.continuous_lb:
+            self.ctx.background(self._moving.run(), "moves")
         self.ctx.every(SWEEP_S, _Sweep())
 
     # -- instances --
@@ -167,6 +176,7 @@ class RolloutManager(Actor):
         await self.ctx.tell(BALANCER, instance.serves(message.version, message.root))
         self._measuring.there()
         self._dispatching.wake()
+        self._moving.wake()
 
     @handles(Withdraw, lane=Lane.SYSTEM)
     async def withdraw(self, message: Withdraw) -> Deferred | Withdrawn:
@@ -360,6 +370,7 @@ class RolloutManager(Actor):
             tokens_lost=self._state.tokens_lost,
             tokens_generated_twice=counters.tokens_generated_twice,
             requests_migrated=counters.requests_migrated,
+            requests_moved=counters.requests_moved,
             refused=dict(self._state.refused + self._receiver.refused),
             reserved_engines=self._instances.engines("reserved"),
             tokens_wasted=dict(counters.tokens_wasted),
@@ -377,6 +388,7 @@ class RolloutManager(Actor):
             "instances": len(self._instances),
             "tokens": counters.tokens_collected,
             "migrated": counters.requests_migrated,
+            "moved": counters.requests_moved,
             "frames_twice": self._receiver.duplicates,
             "frames_missing": self._receiver.gaps,
             "streams_fenced": self._intake.fenced + self._receiver.refused["fenced"],
@@ -388,6 +400,7 @@ class RolloutManager(Actor):
         instance.heard_s = self.ctx.now()  # its silence counts from here
         self._owed.moved()
         self._measuring.sent(instance, logs)
+        self._moving.sent(logs)
 
     async def _scored(self, event: Scored) -> None:
         """A verdict counts, unless it says nothing of the sample: then that one is made again, alone."""
@@ -403,6 +416,7 @@ class RolloutManager(Actor):
     def _act(self, changes: Changes) -> None:
         self._dispatching.note(changes)
         self._measuring.ended(changes)
+        self._moving.note(changes)
         for request in changes.finished:
             if request in self._state.log.requests:
                 self._scoring.add(request)

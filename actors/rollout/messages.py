@@ -173,6 +173,7 @@ class RolloutFigures(Message, frozen=True):
     tokens_lost: int
     tokens_generated_twice: int
     requests_migrated: int
+    requests_moved: int
     refused: dict[str, int]
     reserved_engines: int = 0
     tokens_wasted: dict[str, int] = {}

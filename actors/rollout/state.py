@@ -237,6 +237,7 @@ class RolloutState:
 
     def _dispatched(self, event: Dispatched, changes: Changes) -> None:
         stream = self.streams.alive(event.instance, event.incarnation)
+        self.counters.requests_moved += event.moved
         for number, name in zip(event.tickets, event.requests, strict=False):
             log = self.log.requests.get(name)
             if stream is None:

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.engine.engine import StepOutput
+from actors.engine.turn import TurnWork
 from sim.models.engine_cost import EngineCost
 from sim.models.turn_rows import behind, rows_of, rows_of_equals
 from transport.token_frame import MAX_ROWS, Flag
@@ -82,6 +83,7 @@ class BatchCounts:
     decode_steps: int = 0
     tokens_generated: int = 0
     tokens_prefilled: int = 0
+    tokens_attended: float = 0.0  # in the caches of the rows decoded, summed over the steps
     retractions: int = 0
 
 
@@ -106,6 +108,17 @@ class ContinuousBatch:
     @property
     def pending(self) -> int:
         return len(self._waiting)
+
+    @property
+    def work(self) -> TurnWork:
+        """All work so far, in rows: tokens of messages, each of which stands for `token_scale` of them."""
+        counts, scale = self.counts, self.limits.token_scale
+        return TurnWork(
+            steps=counts.decode_steps / scale,
+            tokens=counts.tokens_generated / scale,
+            attended=counts.tokens_attended / scale**2,
+            prefilled=counts.tokens_prefilled / scale,
+        )
 
     @property
     def idle(self) -> bool:
@@ -160,6 +173,7 @@ class ContinuousBatch:
         rows, steps = len(held), each * scale
         middle = context * scale + rows * (steps - 1) / 2
         seconds = steps * self.cost.decode(rows, middle)
+        self.counts.tokens_attended += steps * middle
         output = rows_of_equals(held, each, self._vocabulary)
         if self._fresh:
             output.flags[::each][held["fresh"]] |= np.uint8(Flag.FIRST)
@@ -300,6 +314,7 @@ class ContinuousBatch:
         if int(steps.min()) == most:  # the usual case: nobody ends within the turn
             count = most * scale
             middle = int(context.sum()) + len(steps) * (count - 1) / 2
+            self.counts.tokens_attended += count * middle
             return count * self.cost.decode(len(steps), middle)
         seconds, done = 0.0, 0
         for until in np.unique(steps).tolist():
@@ -307,5 +322,6 @@ class ContinuousBatch:
             rows, count = int(active.sum()), (until - done) * scale
             middle = int(context[active].sum()) + rows * (done * scale + (count - 1) / 2)
             seconds += count * self.cost.decode(rows, middle)
+            self.counts.tokens_attended += count * middle
             done = until
         return seconds

@@ -9,9 +9,10 @@ next turn, as orders that come in a turn wait for its end anyway.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from actors.engine.engine import StepOutput
+from actors.engine.turn import TurnWork
 from sim.models.batching import ContinuousBatch, Entry, Limits
 from sim.models.engine_cost import EngineCost
 from transport.token_frame import Flag
@@ -26,12 +27,15 @@ class _Copy:
     batch: ContinuousBatch
     output: StepOutput | None = None
     left_s: float = 0.0
+    work: TurnWork = field(default_factory=TurnWork)
 
 
 class Copies:
     """See the module. cost, limits: of each of `count` copies."""
 
     def __init__(self, count: int, cost: EngineCost, limits: Limits, *, vocabulary: int) -> None:
+        self.work = TurnWork()
+        """Of all turns that are over."""
         self._copies = [_Copy(ContinuousBatch(cost, limits, vocabulary=vocabulary)) for _ in range(count)]
 
     @property
@@ -79,13 +83,16 @@ class Copies:
         """The next turn of a copy that is over: its frame, and the seconds until then."""
         for copy in self._copies:
             if copy.output is None and not copy.batch.idle:
+                before = copy.batch.work
                 copy.output, copy.left_s = copy.batch.turn()
+                copy.work = copy.batch.work.less(before)
         busy = [copy for copy in self._copies if copy.output is not None]
         if not busy:
             return None, 0.0
         first = min(busy, key=lambda copy: copy.left_s)
         output, seconds = first.output, first.left_s
         first.output = None
+        self.work = self.work.plus(first.work, 1.0 / len(busy))
         for copy in busy:
             copy.left_s -= seconds
         return output, seconds

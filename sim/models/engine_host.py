@@ -75,11 +75,13 @@ class SimEngineHost:
             for version, work in orders.adds
             if (why := self._add(version, work)) is not None
         ]
-        output = None
-        if not self.batch.idle:
-            output, seconds = self.batch.turn()
-            self._clock.spend(seconds)
-        return Turn(output, refusals, self._version, self._root, self.batch.idle)
+        if self.batch.idle:
+            return Turn(None, refusals, self._version, self._root, idle=True)
+        before = self.batch.work
+        output, seconds = self.batch.turn()
+        self._clock.spend(seconds)
+        work = self.batch.work.less(before)
+        return Turn(output, refusals, self._version, self._root, self.batch.idle, work)
 
     def _load(self, fetched: Fetched) -> None:
         self._clock.spend(self._engine.load_s)

@@ -1,0 +1,52 @@
+"""What a worker tells of its engine's speed: sums of its turns, at most once a beat, to the LoadBalancer.
+
+Owns the sums that are not told yet, and when they go. A worker that decodes nothing says nothing, and what is
+lost on its way is not said again: the next turns tell as much.
+"""
+
+import asyncio
+
+from actors.engine.turn import TurnWork
+from actors.rollout.load_balancer import EngineMeasured
+from actors.rollout.profile import Measured, Work
+from supervisor import Context
+
+BALANCER = "rollout/balancer"
+
+
+class TurnTimes:
+    """See the module.
+
+    Args:
+        beat_s: at least so long between two messages.
+    """
+
+    def __init__(self, ctx: Context, beat_s: float) -> None:
+        self._ctx, self._beat_s = ctx, beat_s
+        self._measured = Measured()
+        self._next_s = ctx.now() + beat_s
+        self._telling: asyncio.Task[None] | None = None
+
+    def ended(self, work: TurnWork | None, began_s: float) -> None:
+        """A turn ended now; None where its host does not tell what it computed. Waits for nobody: engines
+        decode on while the head is away."""
+        if work is None:
+            return
+        now = self._ctx.now()
+        self._measured.add(
+            Work(
+                seconds=now - began_s,
+                steps=work.steps,
+                tokens=work.tokens,
+                attended=work.attended,
+                prefilled=work.prefilled,
+            )
+        )
+        if now >= self._next_s and (self._telling is None or self._telling.done()):
+            self._next_s = now + self._beat_s
+            self._telling = self._ctx.background(self._tell(), "figures of the engine")
+
+    async def _tell(self) -> None:
+        name, incarnation = self._ctx.name, self._ctx.incarnation
+        sums = self._measured.take()
+        await self._ctx.tell(BALANCER, EngineMeasured(instance=name, incarnation=incarnation, sums=sums))

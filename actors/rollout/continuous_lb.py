@@ -1,0 +1,214 @@
+"""Which requests move from one instance to another (RLBoost, Algorithm 2, lines 13-27), and how many.
+
+Pure: a snapshot of the instances in, at most one round of moves out. It moves nothing: the manager carries
+out what `decide` says, and says what then happened in the next snapshot.
+
+As in the paper, pending requests come first, from the most loaded instance to one that has none and room
+(lines 18-21); executing ones only between instances whose speed has been measured (lines 22-27), and never so
+many that the source falls below the plateau B of its throughput. Three things are not as in the paper, which
+gives an idle instance all max(m - B, 0) of the fullest one:
+
+- How many: of 200 requests and a B of 30 the paper's rule leaves the idle instance with 170, which is then
+  the slow one. So many move that the two decode most tokens a second together, by the fitted curves; with
+  equal speeds that is half of the difference.
+- From where to where: the target need not be idle, and the source need not have most. It goes from where one
+  request more or less changes throughput least to where it changes it most; with equal speeds and contexts
+  those are the fullest and the emptiest.
+- Whether: while both are far up their curves, a move only costs a prefill. What it gains until the moved
+  requests end must exceed that cost, and noise: then the fleet's tokens a second grow with every move by a
+  stated share, so no sequence of moves comes back to where it was.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actors.rollout.profile import StepModel
+
+Floats = NDArray[np.float64]
+
+GAIN_SHARE = 0.1
+"""Of the tokens a second of source and target: fitted curves are off by some per cent, lengths by more."""
+GAIN_COSTS = 1.0
+"""What is gained beyond the cost of a move must be so many times the cost; and so many times its prefill must
+a request have left to be moved at all: one near its end stays."""
+GAIN_S = 1.0
+"""Seconds of both instances that a move gains at least: an abort, its last row, a commit and a dispatch take
+a good part of one."""
+MOST_MOVES = 512
+"""Requests of one round: each is a prefill somewhere, and the next snapshot knows better."""
+SOURCES, TARGETS = 16, 4
+"""Looked at in one round, from the ends of the order: the rest has its turn in the next one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """Requests on an instance, a column each.
+
+    `context`: tokens of prompt and response so far. `expected`: tokens that it generates yet, in the mean.
+    `gate`: which weights it may be decoded under, as a number. `movable`: it may move now.
+    """
+
+    tickets: NDArray[np.int64]
+    context: Floats
+    expected: Floats
+    gate: NDArray[np.int64]
+    movable: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.tickets)
+
+    def only(self, which: NDArray[np.bool_]) -> "Requests":
+        """Those of the rows `which`."""
+        return Requests(
+            self.tickets[which],
+            self.context[which],
+            self.expected[which],
+            self.gate[which],
+            self.movable[which],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """An instance in a snapshot.
+
+    Attributes:
+        slots: requests that it decodes together.
+        gates: whose requests it may take; none where it takes no new ones.
+        speed: of its hardware, of any unit that all instances share.
+        model: of its decode steps; None while that was not measured.
+        stays: it is not about to be withdrawn, as an instance that lends a trainer's device for a while is.
+        busy: a move from or to it is under way.
+    """
+
+    id: str
+    slots: int
+    gates: frozenset[int]
+    pending: Requests
+    executing: Requests
+    speed: float = 1.0
+    model: StepModel | None = None
+    stays: bool = True
+    busy: bool = False
+
+    @property
+    def rows(self) -> int:
+        """Requests that it has."""
+        return len(self.executing) + len(self.pending)
+
+    @property
+    def context(self) -> float:
+        """Tokens of all of them."""
+        return float(self.executing.context.sum() + self.pending.context.sum())
+
+    @property
+    def room(self) -> int:
+        """Slots that nobody has or waits for."""
+        return self.slots - self.rows
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """These tickets of `source` go to `target`."""
+
+    source: str
+    target: str
+    tickets: tuple[int, ...]
+    executing: bool
+
+
+def decide(loads: Sequence[Load]) -> list[Move]:
+    """The moves of one round; none where nothing is to be gained. An instance is part of one move at most."""
+    return _move_pending(loads) or _move_executing(loads)
+
+
+def _move_pending(loads: Sequence[Load]) -> list[Move]:
+    """Lines 18-21: one request to each instance that has none pending and a free slot, from the one with the
+    longest queue, in seconds of work. One that starts at once leaves its target with none pending again."""
+    sources = sorted(
+        (load for load in loads if not load.busy and load.pending.movable.any()),
+        key=lambda load: (-len(load.pending) / load.speed, load.id),
+    )
+    targets = sorted(
+        (load for load in loads if not (load.busy or len(load.pending)) and load.room > 0 and load.gates),
+        key=lambda load: (len(load.executing) / load.speed, load.id),
+    )
+    moves: list[Move] = []
+    for source in sources[:SOURCES]:
+        for target in targets:
+            fit = source.pending.movable & _may(source.pending, target)
+            if fit.any():
+                last_in_queue = int(source.pending.tickets[fit][-1])
+                moves.append(Move(source.id, target.id, (last_in_queue,), executing=False))
+                targets.remove(target)
+                break
+    return moves
+
+
+def _move_executing(loads: Sequence[Load]) -> list[Move]:
+    """Lines 22-27: from where a request more or less matters least to where it matters most."""
+    # Where nobody stays, as with no preemptible instance, all are alike.
+    some_stay = any(load.stays and load.gates for load in loads)
+    worth = {load.id: _of_one_more(load, load.model) for load in loads if load.model and not load.busy}
+    sources = sorted((load for load in loads if load.id in worth), key=lambda load: (worth[load.id], load.id))
+    targets = [
+        load
+        for load in reversed(sources)
+        if load.gates and not len(load.pending) and load.room > 0 and (load.stays or not some_stay)
+    ]
+    moves: list[Move] = []
+    left = MOST_MOVES
+    for source in sources[:SOURCES]:
+        for target in targets[:TARGETS]:
+            if worth[target.id] <= worth[source.id]:
+                break
+            found = _between(source, target, left)
+            if found is not None:
+                moves.append(found)
+                left -= len(found.tickets)
+                targets = [load for load in targets if load.id not in (source.id, target.id)]
+                break
+    return moves
+
+
+def _of_one_more(load: Load, model: StepModel) -> float:
+    """What one more request would add to the tokens a second of an instance: the slope of its throughput."""
+    return model.base_s / max(float(model.step_s(load.rows, load.context)), 1e-9) ** 2
+
+
+def _between(source: Load, target: Load, most: int) -> Move | None:
+    """As many as make the two of them fastest together, where that is worth it."""
+    here, there, executing = source.model, target.model, source.executing
+    if here is None or there is None or not len(executing):
+        return None
+    step_s = float(here.step_s(source.rows, source.context))
+    prefill_s = executing.context * there.prefill_token_s
+    far = executing.expected * step_s > GAIN_COSTS * prefill_s
+    fit = np.flatnonzero(executing.movable & far & _may(executing, target))
+    plateau = here.plateau(float(executing.context.mean()), source.slots)
+    most = min(most, len(fit), target.room, source.rows - plateau)  # lines 24-25
+    if most < 1:
+        return None
+    each = float(executing.context[fit].mean())
+    counts = np.arange(1.0, most + 1)
+    before = source.rows / step_s + float(there.tokens_s(target.rows, target.context))
+    left = here.tokens_s(source.rows - counts, source.context - counts * each)
+    got = there.tokens_s(target.rows + counts, target.context + counts * each)
+    faster = left + got - before
+    cost = counts * float(prefill_s[fit].mean()) * got  # tokens: nobody decodes there meanwhile
+    gain = faster * float(executing.expected[fit].mean()) * step_s - cost
+    best = int(np.argmax(gain))
+    if faster[best] < GAIN_SHARE * before or gain[best] < max(GAIN_COSTS * cost[best], GAIN_S * before):
+        return None
+    count = best + 1
+    order = fit[np.argsort(-executing.expected[fit], kind="stable")]
+    moved = order[np.arange(count) * len(order) // count]  # an even sample: both go on with the same mix
+    return Move(source.id, target.id, tuple(executing.tickets[moved].tolist()), executing=True)
+
+
+def _may(requests: Requests, target: Load) -> NDArray[np.bool_]:
+    """Which of them the target may decode."""
+    return np.isin(requests.gate, sorted(target.gates))

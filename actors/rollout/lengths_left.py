@@ -1,0 +1,63 @@
+"""How many tokens requests have yet to generate, from the lengths of those that have finished.
+
+Owns a histogram of lengths, fed as responses finish. Pure. Responses have long tails: one that has got far is
+expected to go further. Older lengths fade, because a policy that learns changes them.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+BINS = 64
+MEMORY = 4096
+"""Responses that are remembered: a few steps of a large batch."""
+
+
+class LengthsLeft:
+    """See the module. The histogram has `BINS` bins of equal width up to the longest limit seen."""
+
+    def __init__(self) -> None:
+        self._limit = 0
+        self._counts = np.zeros(BINS)
+        self._sums = np.zeros(BINS)  # of the lengths in a bin
+
+    def finished(self, length: int, limit: int) -> None:
+        """A response ended with `length` tokens of at most `limit`."""
+        if limit > self._limit:
+            self._widen(limit)
+        if self._counts.sum() >= MEMORY:
+            self._counts *= 1 - 1 / MEMORY
+            self._sums *= 1 - 1 / MEMORY
+        self._counts[self._bin(length)] += 1
+        self._sums[self._bin(length)] += length
+
+    def expected(self, made: Floats, limit: Floats) -> Floats:
+        """Mean tokens left of requests that have `made` so many: the mean of the longer responses seen, less
+        what is there; half of what the limit allows where none was longer. At least 1."""
+        most = np.maximum(limit - made, 1.0)
+        if not self._limit:
+            half: Floats = np.maximum(most / 2, 1.0)
+            return half
+        bins = self._bins(made)
+        counts = np.cumsum(self._counts[::-1])[::-1][bins]
+        sums = np.cumsum(self._sums[::-1])[::-1][bins]
+        mean = sums / np.where(counts > 0, counts, 1.0) - made
+        left: Floats = np.clip(np.where((counts > 0) & (mean >= 1.0), mean, most / 2), 1.0, most)
+        return left
+
+    def _bins(self, made: Floats) -> NDArray[np.int64]:
+        bins: NDArray[np.int64] = np.minimum((made * BINS / self._limit).astype(np.int64), BINS - 1)
+        return bins
+
+    def _bin(self, length: int) -> int:
+        return min(length * BINS // self._limit, BINS - 1)
+
+    def _widen(self, limit: int) -> None:
+        """Another limit: what is known of lengths goes into the new bins."""
+        lengths, counts = self._sums / np.maximum(self._counts, 1e-12), self._counts
+        self._limit, self._counts, self._sums = limit, np.zeros(BINS), np.zeros(BINS)
+        for length, count in zip(lengths.tolist(), counts.tolist(), strict=True):
+            if count > 0:
+                self._counts[self._bin(int(length))] += count
+                self._sums[self._bin(int(length))] += count * length

@@ -1,0 +1,208 @@
+"""How fast instances decode: the profile table of Algorithm 2 (RLBoost 4.2.1), captured online.
+
+Owns the sums that a worker measures, the table of one instance, the model that is fitted to it, and which
+instances share a table. Pure: whoever measures brings the seconds.
+
+A table has a bucket for each octave of requests decoded together and of their mean context, with running
+sums of the last minute that an engine spent in it. The paper keeps throughput by batch size alone and
+corrects it for the current context; a decode step takes a + b * rows + c * context (the weights are read
+once, each row is computed, each token in the cache is read), which is linear, so the sums of a bucket lie on
+the model whatever they are made of, and three buckets that differ are enough.
+
+Tokens are those of messages; a table knows nothing of what one of them stands for.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+Numbers = TypeVar("Numbers", float, NDArray[np.float64])
+
+LEAST_STEP_S = 1e-9
+MEMORY_S = 60.0
+"""Engine time that a bucket remembers: it outlasts a noisy moment, and is shorter than a long step."""
+LEAST_BUCKETS, LEAST_SPREAD = 3, 4.0
+"""A model is fitted to no fewer buckets, and the fullest must decode so many times the rows of the emptiest:
+less says nothing of what a smaller batch would gain."""
+LEAST_STEPS = 4.0
+"""Decode steps below which a bucket is an accident of the scheduler."""
+PLATEAU_SHARE = 0.7
+"""A batch is at the plateau where one more request adds less than this share of the tokens a second that it
+would add if it slowed nobody. Below it even half of the batch would shorten steps by less than 15 %."""
+
+
+class Work(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """Sums over turns of an engine: seconds, decode steps, tokens decoded, tokens in the cache of the rows
+    (summed over the steps), tokens whose cache was computed."""
+
+    seconds: float
+    steps: float
+    tokens: float
+    attended: float
+    prefilled: float = 0.0
+
+    def plus(self, other: "Work", weight: float = 1.0) -> "Work":
+        """This, `weight` times, and the other."""
+        return Work(
+            seconds=self.seconds * weight + other.seconds,
+            steps=self.steps * weight + other.steps,
+            tokens=self.tokens * weight + other.tokens,
+            attended=self.attended * weight + other.attended,
+            prefilled=self.prefilled * weight + other.prefilled,
+        )
+
+    @property
+    def bucket(self) -> tuple[int, int]:
+        """Octaves of the rows of a step and of the mean context of a row; (-1, -1) with prefill in it."""
+        if self.prefilled or not self.tokens:
+            return -1, -1
+        return int(self.tokens / self.steps).bit_length(), int(self.attended / self.tokens).bit_length()
+
+
+NOTHING = Work(seconds=0.0, steps=0.0, tokens=0.0, attended=0.0)
+
+
+class Measured:
+    """What a worker has measured and not told yet: sums by bucket."""
+
+    def __init__(self) -> None:
+        self._sums: dict[tuple[int, int], Work] = {}
+
+    def add(self, work: Work) -> None:
+        """A turn ended. One that decoded nothing, or took no time, tells nothing."""
+        if work.seconds > 0 and work.steps > 0:
+            self._sums[work.bucket] = self._sums.get(work.bucket, NOTHING).plus(work)
+
+    def take(self) -> list[Work]:
+        """All of it, a sum for each bucket; from now on anew."""
+        sums, self._sums = self._sums, {}
+        return list(sums.values())
+
+
+@dataclass(frozen=True, slots=True)
+class StepModel:
+    """Seconds of a decode step: `base_s` + rows * `row_s` + tokens in their caches * `context_s`."""
+
+    base_s: float
+    row_s: float
+    context_s: float
+    prefill_token_s: float = 0.0
+
+    def step_s(self, rows: Numbers, context: Numbers) -> Numbers:
+        """Of one step; `context`: of all rows together."""
+        return self.base_s + rows * self.row_s + context * self.context_s
+
+    def tokens_s(self, rows: Numbers, context: Numbers) -> Numbers:
+        """Tokens a second of all rows together."""
+        return rows / (self.step_s(rows, context) + LEAST_STEP_S)
+
+    def plateau(self, mean_context: float, most: int) -> int:
+        """B: the smallest batch at which throughput is flat (`PLATEAU_SHARE`) at this mean context, from 1 to
+        `most`."""
+        each_s = self.row_s + mean_context * self.context_s
+        fixed_s = self.base_s * (1.0 - PLATEAU_SHARE)
+        if each_s * PLATEAU_SHARE * most <= fixed_s:
+            return most
+        return max(1, int(np.ceil(fixed_s / (PLATEAU_SHARE * each_s))))
+
+    def speed(self, mean_context: float, most: int) -> float:
+        """Tokens a second at the plateau."""
+        rows = float(self.plateau(mean_context, most))
+        return float(self.tokens_s(rows, rows * mean_context))
+
+
+@dataclass(slots=True)
+class Profile:
+    """The table of one instance, or of all instances of one kind of hardware."""
+
+    buckets: dict[tuple[int, int], Work] = field(default_factory=dict)
+    mean_context: float = 0.0
+    """Of the newest measurement."""
+    _model: StepModel | None = None
+    _fitted: bool = False
+
+    def add(self, sums: Iterable[Work]) -> None:
+        """News of a worker."""
+        for new in sums:
+            known = self.buckets.get(new.bucket, NOTHING)
+            keep = max(0.0, min(1.0, (MEMORY_S - new.seconds) / known.seconds)) if known.seconds else 1.0
+            self.buckets[new.bucket] = known.plus(new, keep)
+            if new.tokens:
+                self.mean_context = new.attended / new.tokens
+            self._fitted = False
+
+    @property
+    def model(self) -> StepModel | None:
+        """Fitted to the table; None while there is too little in it."""
+        if not self._fitted:
+            self._model, self._fitted = _fit(self.buckets), True
+        return self._model
+
+
+def _fit(buckets: dict[tuple[int, int], Work]) -> StepModel | None:
+    decoded = [work for key, work in sorted(buckets.items()) if key[0] > 0 and work.steps >= LEAST_STEPS]
+    rows = [work.tokens / work.steps for work in decoded]
+    if len(decoded) < LEAST_BUCKETS or max(rows) < LEAST_SPREAD * min(rows):
+        return None
+    table = np.array([(work.steps, work.tokens, work.attended) for work in decoded])
+    seconds = np.array([work.seconds for work in decoded])
+    # Relative errors count: a bucket of short steps says as much as one of long steps.
+    parts = _not_negative(table / seconds[:, None])
+    model = StepModel(*parts)
+    mixed = buckets.get((-1, -1))
+    if mixed is None or not mixed.prefilled:
+        return model
+    decode_s = model.base_s * mixed.steps + model.row_s * mixed.tokens + model.context_s * mixed.attended
+    return StepModel(*parts, prefill_token_s=max(0.0, mixed.seconds - decode_s) / mixed.prefilled)
+
+
+def _not_negative(table: NDArray[np.float64]) -> tuple[float, float, float]:
+    """The least-squares solution of table * x = 1 among those without a negative part: of the seven choices
+    of columns, the best one whose own solution is not negative."""
+    best, least = (0.0, 0.0, 0.0), np.inf
+    scale = np.maximum(np.abs(table).max(axis=0), 1e-12)
+    for count in (3, 2, 1):
+        for chosen in combinations(range(3), count):
+            columns = table[:, chosen] / scale[list(chosen)]
+            solution = np.linalg.lstsq(columns, np.ones(len(table)), rcond=1e-9)[0]
+            wrong = float(((columns @ solution - 1.0) ** 2).sum())
+            if (solution >= 0).all() and wrong < least:
+                parts = np.zeros(3)
+                parts[list(chosen)] = solution / scale[list(chosen)]
+                best, least = (float(parts[0]), float(parts[1]), float(parts[2])), wrong
+    return best
+
+
+class Profiles:
+    """The tables: one for each instance, and one for each kind of hardware, which stands for an instance
+    until its own one is full enough."""
+
+    def __init__(self) -> None:
+        self._own: dict[str, Profile] = {}
+        self._kinds: dict[str, Profile] = {}
+
+    def add(self, instance: str, kind: str, sums: list[Work]) -> None:
+        """News of the worker of an instance."""
+        self._own.setdefault(instance, Profile()).add(sums)
+        self._kinds.setdefault(kind, Profile()).add(sums)
+
+    def forget(self, instance: str) -> None:
+        """It is gone; whoever bears its name next may stand on other hardware."""
+        self._own.pop(instance, None)
+
+    def model(self, instance: str, kind: str) -> StepModel | None:
+        """Of an instance."""
+        for profile in (self._own.get(instance), self._kinds.get(kind)):
+            if profile is not None and profile.model is not None:
+                return profile.model
+        return None
+
+    def mean_context(self) -> float:
+        """Of the instances that have measured anything, now."""
+        known = [profile.mean_context for profile in self._own.values() if profile.mean_context]
+        return sum(known) / len(known) if known else 0.0
