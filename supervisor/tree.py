@@ -256,6 +256,8 @@ class TreeState:
             self.restarts.popleft()
         if len(self.restarts) > intensity.restarts:
             text = f"{name} failed again and the limit of {intensity} is reached"
+            if not intensity.restarts:
+                text = f"{name} failed, and here nothing is started again"
             return [*self.stop(), End(Why.INTENSITY, name, text)]
         affected = self._affected(name)
         for other in affected:

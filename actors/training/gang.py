@@ -190,6 +190,10 @@ class Membership:
         """To the order in hand. Raises GangBroken."""
         _send(self._rank_0, frame, self._deadline_s, "rank 0")
 
+    def leave(self) -> None:
+        """Close the socket: rank 0 sees it at once."""
+        self._rank_0.close()
+
     def _next(self, within_s: float) -> Frame | None:
         if not select.select([self._rank_0], [], [], max(within_s, 0.0))[0]:
             return None
@@ -201,8 +205,10 @@ def _send(to: socket.socket, frame: Frame, deadline_s: float, whom: str) -> None
     to.settimeout(deadline_s)
     try:
         to.sendall(data)
+    except TimeoutError:
+        raise RankSilent(f"{whom} takes no {type(frame).__name__}: it is frozen or overloaded") from None
     except OSError as problem:
-        raise GangBroken(f"{whom} takes no {type(frame).__name__}: {problem}") from problem
+        raise GangBroken(f"{whom} is gone: {problem}") from problem
 
 
 def _receive(source: socket.socket, until_s: float, whom: str) -> Frame:

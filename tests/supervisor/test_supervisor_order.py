@@ -322,5 +322,5 @@ async def test_children_that_were_added_are_lost_with_a_life_of_their_supervisor
         await test.tell("b", FailNoted())
         await until(lambda: diary.count("+b") == 2)
         assert (diary, restarts[0].name) == (["+b", "+c", "-c", "+b"], "in")
-        assert restarts[0].cause.startswith("RestartIntensityReached: supervisor inner: b failed again")
+        assert restarts[0].cause.startswith("RestartIntensityReached: supervisor inner: b failed, and")
         await tree.stop()

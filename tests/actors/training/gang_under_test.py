@@ -31,7 +31,7 @@ from configs.schema import Config, Training
 END_S = 60.0  # of a whole script
 FORKS = multiprocessing.get_context("forkserver")
 # By names that are found without the path of the tests, which the server does not get.
-FORKS.set_forkserver_preload(["actors.training.fsdp2_files", "actors.training.fsdp2_rank"])
+FORKS.set_forkserver_preload(["actors.training.fsdp2_files", "actors.training.fsdp2_rank", "torch._dynamo"])
 
 Step = list[list[Sample]]
 """Micro-batches."""
@@ -90,7 +90,9 @@ class Seen:
     commit: Commit | None = None
     broken: str = ""
     broken_after_s: float = 0.0
-    whole_tensors: int = 0
+    gathers: int = 0
+    gathers_to_write: int = 0
+    gathered_bytes: int = 0  # the largest
     held_bytes: int = 0
 
 
@@ -147,7 +149,7 @@ def _rank_0(places: Places, config: Config, path: str, steps: list[Step], out: C
         seen.commit = work.load(path)
         done = 0 if seen.commit is None else seen.commit.result.step
         seen.held_bytes = work.shard.state_bytes
-        _count_whole(seen)
+        _watch_gathers(work, seen)
         work.write_image(done)
         began_s = time.monotonic()
         run_steps(work, done + 1, steps, seen)
@@ -177,16 +179,34 @@ def _other(places: Places, config: Config, rank: int, harm: Harm | None) -> None
         return
 
 
-def _count_whole(seen: Seen) -> None:
-    """Note every tensor that is made whole other than by a layer's own pass."""
+def _watch_gathers(work: GangFiles, seen: Seen) -> None:
+    """Note whatever makes a tensor whole: how large, and whether a copy or an image was being written."""
+    writing = False
 
-    def counted(call: Callable[..., object]) -> Callable[..., object]:
+    def noted(call: Callable[..., object]) -> Callable[..., object]:
         def inner(*args: object, **kwargs: object) -> object:
-            seen.whole_tensors += 1
+            whole = kwargs.get("output_tensor", args[0] if args else None)
+            nbytes = whole.numel() * whole.element_size() if isinstance(whole, torch.Tensor) else 0
+            seen.gathered_bytes = max(seen.gathered_bytes, nbytes)
+            seen.gathers += 1
+            seen.gathers_to_write += writing
             return call(*args, **kwargs)
 
         return inner
 
-    DTensor.full_tensor = counted(DTensor.full_tensor)  # type: ignore[method-assign,assignment]
-    for name in ("all_gather", "all_gather_object", "gather", "broadcast"):
-        setattr(dist, name, counted(getattr(dist, name)))
+    def written(call: Callable[..., object]) -> Callable[..., object]:
+        def inner(*args: object) -> object:
+            nonlocal writing
+            writing = True
+            try:
+                return call(*args)
+            finally:
+                writing = False
+
+        return inner
+
+    DTensor.full_tensor = noted(DTensor.full_tensor)  # type: ignore[method-assign,assignment]
+    for name in (name for name in dir(dist) if "gather" in name or name.startswith("broadcast")):
+        setattr(dist, name, noted(getattr(dist, name)))
+    for name in ("seal", "write_image"):
+        setattr(work, name, written(getattr(work, name)))

@@ -110,7 +110,9 @@ def test_two_processes_do_the_steps_of_one(alone: tuple[Places, Seen], pair: tup
 def test_no_rank_ever_holds_more_than_its_rows(pair: tuple[Places, Seen], alone: tuple[Places, Seen]) -> None:
     whole = 4 * len(weights(pair[0].image(0)))
     assert 0.45 < pair[1].held_bytes / (4 * whole) < 0.55, "half of weights twice, and of the moments"
-    assert pair[1].whole_tensors == 0, "nothing was gathered to seal or to publish"
+    assert pair[1].gathers > 0
+    assert pair[1].gathers_to_write == 0, "to seal and to publish, nothing is gathered"
+    assert 0 < pair[1].gathered_bytes < 0.6 * whole, "in a pass, a layer at a time"
 
 
 def test_what_two_processes_seal_is_a_checkpoint_like_any_other(pair: tuple[Places, Seen]) -> None:
@@ -170,11 +172,8 @@ def test_a_gang_that_was_started_again_makes_the_same_bits(pair: tuple[Places, S
 # Orders of a rank: 1 load, 2 image, 3 begin, 4 to 6 micro-batches, 7 finish, 8 state, 9 image, 10 begin ...
 
 
-@pytest.mark.parametrize("at", [5, 7])
-def test_a_rank_killed_in_a_step_ends_the_gang_at_once_and_is_named(
-    model_dir: Path, at: int, tmp_path: Path
-) -> None:
-    seen = run_gang(Places(model_dir, tmp_path), 2, STEPS, harm=Harm(1, at, signal.SIGKILL))
+def test_a_rank_killed_in_a_step_ends_the_gang_at_once_and_is_named(model_dir: Path, tmp_path: Path) -> None:
+    seen = run_gang(Places(model_dir, tmp_path), 2, STEPS, harm=Harm(1, 5, signal.SIGKILL))
     assert seen.broken.startswith("rank 1 is gone")
     assert seen.broken_after_s < 10.0, "before any deadline"
     assert HostCopies(tmp_path / "copies").newest() is None
