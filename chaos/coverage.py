@@ -52,6 +52,7 @@ PATHS: tuple[Path, ...] = (
     Path("one_for_one", "a child alone was started again", ("restarts.one_for_one",)),
     Path("rest_for_one", "a child and those after it were started again", ("restarts.rest_for_one",)),
     Path("one_for_all", "all children were started again with one", ("restarts.one_for_all",)),
+    Path("gang", "all processes of a trainer were started again with one", ("restarts.gang",)),
     Path("give up", "a supervisor failed upward after too many restarts", ("restarts.gave_up",)),
     Path("suspicion", "a silent process was suspected, and heard again", ("watches.unsuspected",)),
     Path("declared dead", "a silent process was given up for dead", ("watches.silent",)),

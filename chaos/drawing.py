@@ -73,6 +73,7 @@ SENT: Mapping[Seat, tuple[str, ...]] = {
 }
 """And in the process that sends them: what it committed before has happened, and nobody hears of it."""
 
+RANKS: tuple[Process, ...] = ("rank-1", "rank-2")
 CRASHES: tuple[tuple[str, Process, str], ...] = (
     ("@head", "rollout", "balancer"), ("@head", "rollout", "manager"), ("@head", "reward", "proxy"),
     ("@head", "agent", "registry"), ("@head", "agent", "scheduler"), ("@head", "agent", "provider"),
@@ -94,11 +95,12 @@ SCORER_FAULTS: tuple[ScorerFault, ...] = ("hang", "crash", "lie")
 
 class Terrain(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where faults can strike. `zones`: of preemptible hosts. `head_returns`: a head that was killed is
-    started again and resumes the job."""
+    started again and resumes the job. `ranks`: processes of the trainer's gang beside its first."""
 
     preemptible: Annotated[int, Meta(ge=0, le=1000)] = 3
     zones: tuple[str, ...] = ("a", "b")
     head_returns: bool = False
+    ranks: Annotated[int, Meta(ge=0, le=2)] = 0
 
 
 class Drawer:
@@ -162,7 +164,7 @@ class Drawer:
         host = self._host()
         kinds: dict[str, tuple[Process, ...]] = {
             "@head": ("rollout", "reward", "agent") if self._terrain.head_returns else ("rollout", "reward"),
-            "@reserved": ("transfer", "trainer", "agent"),
+            "@reserved": ("transfer", "trainer", "agent", *RANKS[: self._terrain.ranks]),
         }
         return host, self._rng.choice(kinds.get(host, ("transfer", "engine", "agent")))
 
@@ -203,6 +205,8 @@ class Drawer:
 
     def _kill_on_message(self, at_s: float) -> AnyFault:
         host, process = self._place()
+        if process in RANKS:  # messages are not what it lives by
+            process = "trainer"
         seat = host.partition("/")[0], process
         moment = self._rng.choice(MOMENT_SHARES)
         if moment == "sent" and seat not in SENT:

@@ -20,7 +20,7 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 Count = Annotated[int, Meta(ge=1, le=10_000)]
 Where = Annotated[str, Meta(pattern=r"^(@(head|reserved|preemptible)(/[0-9]{1,3})?|[A-Za-z0-9_.-]{1,64})$")]
 """A host; see the module."""
-Process = Literal["agent", "rollout", "reward", "transfer", "trainer", "engine"]
+Process = Literal["agent", "rollout", "reward", "transfer", "trainer", "engine", "rank-1", "rank-2"]
 """A process of a host, by its kind (`nodeagent.trees`); `agent` is the node agent's own."""
 
 Moment = Literal["received", "sent", "replied"]

@@ -66,6 +66,8 @@ class Recoveries:
                     self._keep((name, *life), value)
             if actor.restarts and actor.strategy in STRATEGIES:
                 self._keep((f"restarts.{actor.strategy}", process, actor.name), actor.restarts)
+                if actor.name.startswith("rank-"):
+                    self._keep(("restarts.gang", process, actor.name), actor.restarts)
         if state.links is not None:
             for total in LINKS:
                 self._keep((f"links.{total}", process), state.links.totals.get(total, 0))
