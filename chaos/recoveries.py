@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 from actors.cluster.messages import NodeSeen, PreemptionNotice
 from actors.cluster.state_manager import Rewound
-from actors.rollout.events import InstanceJoined, TicketsRevoked
-from actors.rollout.messages import Dispatch, Groups, TakeGroups, Withdrawn
+from actors.rollout.events import TicketsRevoked
+from actors.rollout.messages import Dispatch, Groups, RegisterInstance, TakeGroups, Withdrawn
 from chaos.invariants.facts import Committed, Said
 from supervisor.system_messages import LeaseGranted, SystemState
 from supervisor.vitals import Recovery
@@ -102,6 +102,10 @@ class Recoveries:
                 host = fact.process.partition("/")[0]
                 self.stays += host not in self._noticed
                 self._noticed.add(host)
+            case RegisterInstance() if fact.direction == "in":
+                life = (message.instance, message.worker.incarnation)
+                self._seen["workers.registered_again"] += life in self._registered
+                self._registered.add(life)
             case LeaseGranted() if fact.direction != "in":
                 self._seen["names.superseded"] += len(message.superseded)
             case _:
@@ -112,10 +116,6 @@ class Recoveries:
         for message in fact.messages:
             if isinstance(message, Rewound):
                 self._seen["steps.rewound"] += 1
-            elif isinstance(message, InstanceJoined):
-                life = (message.instance, message.incarnation)
-                self._seen["workers.registered_again"] += life in self._registered
-                self._registered.add(life)
             elif isinstance(message, TicketsRevoked):
                 self._seen["requests.revoked"] += len(message.tickets)
 

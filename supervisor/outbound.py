@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", bound=Message)
 MAX_RESEND_S = 5.0
+FIRST_LOOK_S, MAX_LOOK_S = 0.05, 0.4
+"""Between two looks who holds the name of a process that is gone: ever more seldom. A process that is started
+again is up within a second or two, and then nobody should sit out the time of a re-send."""
 SUSPENDED_RETRY_S = 0.5  # a receiver that takes nothing for now looks once a second whether it can
 MAILBOX_LATE_S = 10.0  # a mailbox that is full for so long is an event, again each time: its actor is stuck
 MAX_PEERS_CACHED = 4096
@@ -289,18 +292,35 @@ class Outbound:
                 left_ms = max(1, int(left * 1000))
                 packed = self._packed(to, message, Mode.ASK, source, trace, pending.corr, key, left_ms)
                 self._system.links.send(peer, packed)
-                outcome = await pending.wait(min(deadline, now() + resend))
+                outcome = await self._answer(pending, min(deadline, now() + resend), named)
                 if outcome is None and named and (left := deadline - now()) > 0:
-                    held = await self._system.names.still_held(to, min(resend, left))
+                    await self._look_who_holds(pending, min(resend, left))
                     outcome = pending.outcome
-                    if outcome is None and not held:
-                        raise Unreachable(f"{to} does not hold its name any longer")
                 if outcome is not None:
                     return self._result(pending, outcome)
                 self._recoveries[Recovery.ASK_SENT_AGAIN] += 1
                 resend = min(resend * 2, MAX_RESEND_S)
         finally:
             self._pending.forget(pending.corr)
+
+    async def _answer(self, pending: PendingAsk, until: float, named: bool) -> Outcome | None:
+        """Wait for it. Where the process that was asked by name is gone, its successor has the name as soon
+        as it is up: that is looked for meanwhile. Raises Unreachable."""
+        now = asyncio.get_running_loop().time
+        look_s = FIRST_LOOK_S
+        while named and pending.peer in self._gone and now() + look_s < until:
+            outcome = await pending.wait(now() + look_s)
+            if outcome is not None:
+                return outcome
+            await self._look_who_holds(pending, max(0.0, until - now()))
+            look_s = min(2 * look_s, MAX_LOOK_S)
+        return await pending.wait(until)
+
+    async def _look_who_holds(self, pending: PendingAsk, within_s: float) -> None:
+        """Raises Unreachable where the registry names another holder, and no answer came meanwhile."""
+        held = await self._system.names.still_held(pending.to, within_s)
+        if not held and pending.outcome is None:
+            raise Unreachable(f"{pending.to} does not hold its name any longer")
 
     def _new(
         self, message: Message, to: Address, peer: Peer | None, source: Cell | None, deadline: float

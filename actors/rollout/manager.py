@@ -127,11 +127,15 @@ class RolloutManager(Actor):
         until it says what it serves, and by then it knows the epoch that its dispatches must bear."""
         name, incarnation = message.instance, message.worker.incarnation
         known = self._instances.get(name)
-        joined = await self._books.record(InstanceJoined(instance=name, incarnation=incarnation))
-        if joined.refused:
-            raise Refused(
-                f"{name}#{incarnation} was replaced or given up: start again under a new incarnation"
-            )
+        # One that is back with a manager that knows it from its journal changes nothing there: when thousands
+        # of requests wait for a new manager, its instances do not queue for a commit each.
+        joined = Changes()
+        if self._state.streams.alive(name, incarnation) is None:
+            joined = await self._books.record(InstanceJoined(instance=name, incarnation=incarnation))
+            if joined.refused:
+                raise Refused(
+                    f"{name}#{incarnation} was replaced or given up: start again under a new incarnation"
+                )
         self._awaited.discard(name)
         self._registrations += 1
         epoch = f"{self.ctx.incarnation}.{self._registrations}"

@@ -9,7 +9,7 @@ from pathlib import Path
 from bench.recovery.witness import Witness
 from bench.recovery.worker import ModelledWorker, NoWeights
 from configs.load import load
-from nodeagent.host import Bounds, Seat, run_process
+from nodeagent.host import Bounds, Seat, open_log, run_process
 from nodeagent.system import open_system
 from transport.wire import Peer
 
@@ -23,6 +23,7 @@ async def _main(stop: asyncio.Event) -> int:
     config = load(orders["config"])
     process = orders["process"]
     seat = Seat(process, "engines", Path(orders["scratch"]) / process, head=Peer(orders["head"]))
+    open_log(seat)
     async with open_system(seat, Bounds.of(config)) as system:
         system.spawn(f"{process}/transfer", NoWeights)
         names = [f"{process}-{number}/engine" for number in range(orders["count"])]

@@ -2,12 +2,11 @@
 
 from actors.cluster.messages import NodeSeen
 from actors.cluster.state_manager import Rewound
-from actors.rollout.events import InstanceJoined
-from actors.rollout.messages import Dispatch, TakeGroups, Work
+from actors.rollout.messages import Dispatch, RegisterInstance, TakeGroups, Work
 from chaos.coverage import PATHS
 from chaos.invariants.facts import Committed, Said
 from chaos.recoveries import DISKS, FIGURES, RECOVERIES, Recoveries
-from supervisor import Message
+from supervisor import Address, Message
 from supervisor.system_messages import ActorState, LinkFigures, ProcessVitals, SystemState
 
 
@@ -62,8 +61,11 @@ def test_messages_and_commits_tell_of_moves_resumes_and_rewinds() -> None:
     found.said(said(NodeSeen(node="spot-1", role="preemptible", event="drained"), "out"))
     found.committed(Committed(1.0, "reserved-1", "training/state", 1, (Rewound(step=2),)))
     for incarnation in (7, 8, 7):
-        joined = InstanceJoined(instance="spot-1/engine", incarnation=incarnation)
-        found.committed(Committed(1.0, "head", "rollout/manager", 1, (joined,)))
+        worker = Address(name="spot-1/engine", endpoint="", incarnation=incarnation)
+        register = RegisterInstance(
+            instance="spot-1/engine", worker=worker, kind="preemptible", slots=8, received=0
+        )
+        found.said(said(register))
     found.gave_up()
     found.disks({"tail repaired": 2, "something else": 9})
     assert found.counts() == {

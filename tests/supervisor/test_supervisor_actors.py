@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -258,6 +259,31 @@ async def test_an_ask_ends_at_its_deadline_though_the_registry_takes_longer(
         assert asyncio.get_running_loop().time() - began_s >= 0.15
     assert len(left_s) == 1  # at the deadline itself nobody is asked any more
     assert left_s[0] <= 0.15 - 0.1 + 0.01  # what was left after the first re-send was due
+
+
+async def test_an_ask_by_name_finds_the_next_holder_while_the_registry_still_names_the_dead_one(
+    tmp_path: Path,
+) -> None:
+    """It does not sit out the time until it would be sent again: the process that it was sent to is gone."""
+    async with TestSystem(tmp_path) as head, TestSystem(tmp_path, node="one", join=head) as one:
+        head.system.limits = replace(TEST_LIMITS, resend_s=60.0)
+        old = one.spawn("odd", Odd)
+        head.spawn("far", lambda: Watcher(old))
+        await head.ask("odd", Log(), Entries)
+        head.network.kill("one")
+        async with asyncio.timeout(5):
+            while not (await head.ask("far", Log(), Entries)).entries:  # head knows that it is gone
+                await asyncio.sleep(0.02)
+        asked = asyncio.create_task(
+            head.ask("odd", Count(text="found"), Done, deadline_s=0.8 * CONNECT_DEADLINE_S)
+        )
+        await asyncio.sleep(0.3)
+        assert not asked.done()
+        async with TestSystem(tmp_path, node="two", join=head) as two:
+            two.system.incarnations.at_least(old.incarnation)
+            two.spawn("odd", Odd)
+            await asked
+            assert (await head.ask("odd", Log(), Entries)).entries == ["found"]
 
 
 async def test_a_resent_ask_takes_effect_once(tmp_path: Path) -> None:

@@ -77,6 +77,23 @@ async def test_an_instance_whose_mailbox_is_full_delays_no_batch_and_no_other_in
         await until_told(stuck, THIRD.version)  # and it is not told the older one behind the newer
 
 
+async def test_an_instance_that_is_back_with_a_restarted_manager_waits_for_no_commit(tmp_path: Path) -> None:
+    well = Told()
+    async with TestSystem(tmp_path) as test:
+        test.spawn("rollout/balancer", lambda: LoadBalancer(4))
+        test.spawn("rollout/manager", lambda: RolloutManager(Config()))
+        address = test.spawn("well/engine", lambda: well)
+        register = RegisterInstance(
+            instance="well/engine", worker=address, kind="preemptible", slots=8, received=0
+        )
+        await test.ask("rollout/manager", register, Registered)
+        before = len((await test.system._journals.read("rollout/manager"))[1])
+        test.kill("rollout/manager")
+        test.spawn("rollout/manager", lambda: RolloutManager(Config()))
+        await test.ask("rollout/manager", register, Registered)
+        assert len((await test.system._journals.read("rollout/manager"))[1]) == before
+
+
 PACE_S = 0.02
 ROWS = 16
 WELL, ILL = ("well-1/engine", "well-2/engine"), "ill/engine"
