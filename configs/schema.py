@@ -338,6 +338,10 @@ class Limits(Section, frozen=True, kw_only=True):
     journal_events: Count = 20_000
     """Events that the manager journals before a snapshot replaces them; one is made at the release of a batch
     too. Bounds its replay after a restart."""
+    journal_bytes: Count = 64 * 2**20
+    """Bytes of token frames that the manager journals before a snapshot replaces them, or as many as a
+    snapshot of what is open takes, if that is more. Half a second of replay; with fewer, more snapshots are
+    written."""
     log_bytes: Annotated[int, Meta(ge=64 * 1024)] = 16 * 2**20
     """Size of one log file before it is rotated; one older file is kept."""
 

@@ -2,19 +2,34 @@
 
 Owns the order: an event changes the state first and is committed behind it, in the same order for all;
 whoever acts on an event for others to see awaits its commit. At the release of a batch its audit trail
-goes into a stream of its own (`ledger`). Snapshots bound the replay: one at each release, and one after
-`journal_events` events without any.
+goes into a stream of its own (`ledger`); what is handed out goes to its shelf (`shelves`) before that.
+Snapshots bound the replay: one at each release, and one after `journal_events` events without any, or after
+frames of `journal_bytes` and no fewer than a snapshot itself takes: writing them never costs more than twice
+what the frames cost.
 """
 
-import zlib
 from collections.abc import Awaitable
 
 from actors.rollout.changes import Changes
-from actors.rollout.events import BatchReleased, BatchSubmitted, RolloutSnapshot, VersionPublished
-from actors.rollout.messages import BatchLedger, RequestLedger, Weights
+from actors.rollout.events import (
+    BatchReleased,
+    BatchSubmitted,
+    FrameLogged,
+    GroupsTaken,
+    RolloutSnapshot,
+    VersionPublished,
+)
+from actors.rollout.messages import BatchLedger, GroupOut, RequestLedger, Weights
+from actors.rollout.shelves import Shelves
 from actors.rollout.state import RolloutState
 from actors.rollout.token_log import Batch
 from supervisor import Journal, Message
+from transport.token_frame import ROW_BYTES
+
+JOURNAL_BYTES = 64 << 20
+"""As `limits.journal_bytes`."""
+HELD_BYTES = 8
+"""Of a token in a snapshot: itself and its log-prob."""
 
 
 class BatchWeights(Message, frozen=True):
@@ -22,6 +37,7 @@ class BatchWeights(Message, frozen=True):
 
     batch: str
     weights: Weights
+    shelf: int | None = None
 
 
 class ManagerSnapshot(Message, frozen=True):
@@ -29,18 +45,24 @@ class ManagerSnapshot(Message, frozen=True):
 
     rollout: RolloutSnapshot
     weights: dict[str, Weights]
+    shelves: dict[str, int] = {}
 
 
 class Books:
     """See the module. Read `state` and `weights` (by batch) freely."""
 
-    def __init__(self, journal: Journal, ledger: Journal, journal_events: int) -> None:
+    def __init__(
+        self, journal: Journal, ledger: Journal, journal_events: int, journal_bytes: int = JOURNAL_BYTES
+    ) -> None:
         self.state = RolloutState()
         self.weights: dict[str, Weights] = {}
         self._journal = journal
         self._ledger = ledger
         self._journal_events = journal_events
+        self._journal_bytes = journal_bytes
         self._since_snapshot = 0
+        self._bytes_since = 0  # of frames
+        self.shelves = Shelves(journal)
 
     async def replay(self) -> None:
         """Become what the last incarnation had committed."""
@@ -48,8 +70,10 @@ class Books:
             if isinstance(event, ManagerSnapshot):
                 self.state.apply(event.rollout)
                 self.weights = dict(event.weights)
+                self.shelves.restore(event.shelves, self.state.log.batches)
             elif isinstance(event, BatchWeights):
                 self.weights[event.batch] = event.weights
+                self.shelves.assign(event.batch, event.shelf)
             else:
                 self.state.apply(event)
 
@@ -58,9 +82,15 @@ class Books:
         changes = [self.state.apply(event) for event in events]
         committed = self._journal.append_soon(*events)
         self._since_snapshot += len(events)
-        if self._since_snapshot >= self._journal_events:
+        self._bytes_since += sum(ROW_BYTES * len(one.flags) for one in events if isinstance(one, FrameLogged))
+        if self._since_snapshot >= self._journal_events or self._full():
             committed = self._snapshot()  # commits in order: what was appended before is committed with it
         return changes, committed
+
+    def _full(self) -> bool:
+        if self._bytes_since < self._journal_bytes:
+            return False
+        return self._bytes_since >= HELD_BYTES * self.state.log.columns.held()
 
     async def record(self, event: Message) -> Changes:
         """Apply and commit; then it may be acted upon."""
@@ -72,20 +102,35 @@ class Books:
         """Open a batch under its weights."""
         self.weights[batch.batch] = weights
         changes = self.state.apply(batch)
-        await self._journal.append(batch, BatchWeights(batch=batch.batch, weights=weights))
+        shelf = self.shelves.assign(batch.batch, None)
+        emptied = self.shelves.empty(shelf)  # calls take effect in their order
+        await self._journal.append(batch, BatchWeights(batch=batch.batch, weights=weights, shelf=shelf))
+        await emptied
         return changes
+
+    async def hand_out(self, event: GroupsTaken, groups: list[GroupOut]) -> None:
+        """These groups were taken, some for the first time: of those, `groups` is all that there is. They are
+        in the journal before anything forgets their tokens."""
+        if groups:
+            await self.shelves.put(event.batch, groups)
+        await self.record(event)
 
     async def release(self, batch: Batch) -> Changes:
         """Write the audit trail of a batch, forget it, and begin the journal anew from here."""
         await self._ledger.append(ledger_of(batch))
         changes = await self.record(BatchReleased(batch=batch.name))
         self.weights.pop(batch.name, None)
+        shelf = self.shelves.numbers.pop(batch.name, None)
         await self._snapshot()
+        if shelf is not None:
+            await self.shelves.empty(shelf)
         return changes
 
     def _snapshot(self) -> Awaitable[int]:
-        self._since_snapshot = 0
-        state = ManagerSnapshot(rollout=self.state.snapshot(), weights=dict(self.weights))
+        self._since_snapshot = self._bytes_since = 0
+        state = ManagerSnapshot(
+            rollout=self.state.snapshot(), weights=dict(self.weights), shelves=dict(self.shelves.numbers)
+        )
         return self._journal.snapshot_soon(state)
 
     async def publish(self, weights: Weights) -> None:
@@ -118,7 +163,7 @@ def ledger_of(batch: Batch) -> BatchLedger:
             RequestLedger(
                 request=log.id,
                 count=len(log),
-                crc=zlib.crc32(log.tokens_bytes()),
+                crc=log.tokens_crc(),
                 spans=tuple(log.spans),
                 score=log.score if log.score is not None else 0.0,
                 status=log.status,

@@ -14,6 +14,7 @@ from actors.rollout.events import BatchSubmitted, Dispatched
 from actors.rollout.instances import Instance, Instances
 from actors.rollout.load_balancer import LoadChange, LoadChanged, Place, Placed
 from actors.rollout.messages import Dispatch, Work
+from actors.rollout.moving import Moving
 from actors.rollout.token_log import RequestLog, RequestState
 from supervisor import AskFailed, Context, Done, Refused, Unreachable
 
@@ -28,9 +29,6 @@ GiveUp = Callable[[str, int, str], Awaitable[None]]
 OnSent = Callable[[Instance, list[RequestLog]], None]
 """These requests are on their way to this instance."""
 
-MovedTo = Callable[[RequestLog], str]
-"""The instance that a request was taken from another one for; "" for none."""
-
 
 class Dispatching:
     """See the module; `run` it in the background, `wake` it when something changed."""
@@ -42,10 +40,10 @@ class Dispatching:
         instances: Instances,
         on_sent: OnSent,
         give_up: GiveUp,
-        moved_to: MovedTo,
+        moving: Moving,
     ) -> None:
         self._ctx, self._books, self._instances = ctx, books, instances
-        self._on_sent, self._give_up, self._moved_to = on_sent, give_up, moved_to
+        self._on_sent, self._give_up, self._moving = on_sent, give_up, moving
         self._load: list[LoadChange] = []
         self._changed = asyncio.Event()
 
@@ -82,31 +80,28 @@ class Dispatching:
             if not self._books.state.log.waiting:
                 continue
             full: list[set[int]] = []  # no instance of these versions takes any more
-            for batch, waiting in self._waiting():
+            for batch in self._waiting():
                 roots = self._books.roots(batch)
                 if not roots or any(roots.keys() <= versions for versions in full):
                     continue
-                if not await self._place(waiting, roots):
+                if not await self._place(batch.batch, roots):
                     full.append(set(roots))
 
-    def _waiting(self) -> list[tuple[BatchSubmitted, list[RequestLog]]]:
-        """What waits, by batch, in the order in which it is served."""
-        waiting: dict[str, list[RequestLog]] = {}
-        for log in self._books.state.log.queued():
-            waiting.setdefault(log.batch, []).append(log)
-        batches = [
-            batch.submitted for name, batch in self._books.state.log.batches.items() if name in waiting
-        ]
+    def _waiting(self) -> list[BatchSubmitted]:
+        """The batches that have requests waiting, in the order in which they are served."""
+        log = self._books.state.log
+        batches = [batch.submitted for name, batch in log.batches.items() if log.waits.count(name)]
         batches.sort(key=lambda batch: (batch.min_version is not None, batch.version))  # stable
-        return [(batch, waiting[batch.batch]) for batch in batches]
+        return batches
 
-    async def _place(self, waiting: list[RequestLog], roots: dict[int, bytes]) -> bool:
-        """Send them where there is room; False where there was not enough."""
-        moved = [log for log in waiting if self._moved_to(log)]
-        targets = tuple(self._moved_to(log) for log in moved)
-        if moved:
-            waiting = [*moved, *(log for log in waiting if not self._moved_to(log))]
-        place = Place(roots=roots, count=len(waiting), moved=targets)
+    async def _place(self, batch: str, roots: dict[int, bytes]) -> bool:
+        """Send what waits of it where there is room; False where there was not enough."""
+        log = self._books.state.log
+        count, moved = log.waits.count(batch), self._moving.arriving(batch)
+        if not count:
+            return True
+        targets = tuple(self._moving.moved_to(one) for one in moved)
+        place = Place(roots=roots, count=count, moved=targets)
         try:
             placed = await self._ctx.ask(BALANCER, place, deadline_s=PLACE_DEADLINE_S, expect=Placed)
         except AskFailed as problem:
@@ -116,17 +111,19 @@ class Dispatching:
                 await asyncio.sleep(RETRY_S)
             return False
         chosen: dict[str, list[RequestLog]] = {}
-        for log, name in zip(waiting, placed.instances, strict=False):
-            chosen.setdefault(name, []).append(log)
+        among = {one.id for one in moved}
+        others = [one for one in log.first(batch, len(placed.instances)) if one.id not in among]
+        for one, name in zip([*moved, *others], placed.instances, strict=False):
+            if one.state is RequestState.QUEUED:
+                chosen.setdefault(name, []).append(one)
         for name, logs in chosen.items():
             instance = self._instances.get(name)
             version = instance.version if instance is not None else None
             # It may have gone, or serve others by now: then the next look finds its requests another place.
             if instance is not None and version is not None and roots.get(version) == instance.root:
-                still = [log for log in logs if log.state is RequestState.QUEUED]
-                self._send(instance, version, still)
+                self._send(instance, version, logs)
         await self._report_load()
-        return sum(map(bool, placed.instances)) == len(waiting)
+        return sum(map(bool, placed.instances)) >= count
 
     def _send(self, instance: Instance, version: int, logs: list[RequestLog]) -> None:
         streams = self._books.state.streams
@@ -142,7 +139,7 @@ class Dispatching:
                 version=version,
                 tickets=tickets,
                 requests=tuple(log.id for log in logs),
-                moved=sum(bool(self._moved_to(log)) for log in logs),
+                moved=sum(bool(self._moving.moved_to(log)) for log in logs),
             )
         )
         self._on_sent(instance, logs)

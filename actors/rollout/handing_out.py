@@ -1,6 +1,7 @@
 """Handing out: complete groups go to the trainer (or to an evaluation) as soon as there are enough of them.
 
-Owns who waits for groups of which batch. What was handed out to whom is an event like any other.
+Owns who waits for groups of which batch. What was handed out to whom is an event like any other. A group that
+was handed out before is read back from its shelf: its tokens are in memory no longer.
 """
 
 from actors.rollout.books import Books
@@ -50,11 +51,19 @@ class Takers:
         self._seen.pop(batch, None)
 
     async def _hand_out(self, batch: Batch, ask: TakeGroups, ready: list[int], deferred: Deferred) -> None:
+        groups: dict[int, GroupOut] = {}
         if ready:
-            await self._books.record(GroupsTaken(batch=batch.name, taker=ask.taker, groups=tuple(ready)))
+            groups = {group: group_out(batch, group) for group in ready if not batch.delivered(group)}
+            taken = GroupsTaken(batch=batch.name, taker=ask.taker, groups=tuple(ready))
+            await self._books.hand_out(taken, list(groups.values()))
+            if again := [group for group in ready if group not in groups]:
+                groups |= await self._books.shelves.get(batch.name, again)
+            if len(groups) < len(ready):
+                deferred.answer(Refused(f"batch {batch.name} is not open any more"))
+                return
         deferred.answer(
             Groups(
-                groups=[_group_out(batch, group) for group in ready],
+                groups=[groups[group] for group in ready],
                 remaining=batch.wanted - len(ask.have) - len(ready),
                 remote_serving=self._instances.serving("preemptible", batch.submitted),
                 dropped=sorted(batch.fates.dropped),
@@ -62,7 +71,8 @@ class Takers:
         )
 
 
-def _group_out(batch: Batch, group: int) -> GroupOut:
+def group_out(batch: Batch, group: int) -> GroupOut:
+    """A group as it is handed out; its tokens are still held."""
     logs = batch.groups[group]
     return GroupOut(
         group=group,

@@ -80,7 +80,10 @@ class RolloutManager(Actor):
         self._registrations = 0
 
     async def on_start(self) -> None:
-        self._books = Books(self.ctx.journal, self.ctx.stream("ledger"), self._config.limits.journal_events)
+        limits = self._config.limits
+        self._books = Books(
+            self.ctx.journal, self.ctx.stream("ledger"), limits.journal_events, limits.journal_bytes
+        )
         await self._books.replay()
         self._state = self._books.state
         now = self.ctx.now()
@@ -94,7 +97,7 @@ class RolloutManager(Actor):
             self._instances,
             on_sent=self._sent,
             give_up=self._lose,
-            moved_to=self._moving.moved_to,
+            moving=self._moving,
         )
         self._flipping = Flipping(self.ctx, self._books, self._instances)
         self._scoring = Scoring(self.ctx, self._books, self._config.reward, self._scored)

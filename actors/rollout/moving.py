@@ -19,7 +19,7 @@ from actors.rollout.instances import Instance, Instances
 from actors.rollout.lengths_left import LengthsLeft
 from actors.rollout.load_balancer import Holding, MoveOrder, Moves, Rebalance
 from actors.rollout.messages import Abort
-from actors.rollout.token_log import RequestLog
+from actors.rollout.token_log import RequestLog, RequestState
 from supervisor import AskFailed, Context
 
 BALANCER = "rollout/balancer"
@@ -97,6 +97,19 @@ class Moving:
         order = self._orders.get(log.id)
         return order.target if order is not None and order.taken else ""
 
+    def arriving(self, batch: str) -> list[RequestLog]:
+        """The requests of this batch that have left their instances for others and wait; the longest prefix
+        goes first."""
+        taken = [name for name, order in self._orders.items() if order.taken]
+        requests = map(self._books.state.log.requests.get, taken)
+        waiting = [
+            log
+            for log in requests
+            if log is not None and log.batch == batch and log.state is RequestState.QUEUED
+        ]
+        waiting.sort(key=lambda log: (-len(log), log.group, log.sample, log.id))
+        return waiting
+
     def sent(self, logs: list[RequestLog]) -> None:
         """These requests are on their way to an instance."""
         now = self._ctx.now()
@@ -158,7 +171,7 @@ class Moving:
     def _waiting_batches(self) -> set[str]:
         """Batches of which some requests wait for an instance: those fill whatever is idle."""
         log = self._books.state.log
-        return {request.batch for request in log.queued()} if log.waiting else set()
+        return {name for name in log.batches if log.waits.count(name)}
 
     def _holding(self, instance: Instance, gates: dict[str, int], closed: set[str]) -> Holding:
         """The requests of an instance, for the balancer."""

@@ -113,6 +113,7 @@ def _give_up(
         request.dropped = why
         log.move(request, RequestState.DROPPED)
         counters.waste(cause, len(request))
+        log.let_go(request)
 
 
 def decision_of(batch: Batch) -> Decision:

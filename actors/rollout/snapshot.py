@@ -12,13 +12,13 @@ from actors.rollout.token_log import Batch, RequestLog, RequestState, TokenLog
 def record_batch(batch: Batch) -> BatchRecord:
     """The batch at rest."""
     return BatchRecord(
-        submitted=batch.submitted,
+        submitted=batch.as_submitted(),
         taker=batch.taker,
         taken=tuple(sorted(batch.taken)),
         requests=tuple(_record_request(log) for log in batch.requests()),
         kept=tuple(batch.fates.kept),
         dropped=tuple(batch.fates.dropped.items()),
-        added=tuple(batch.fates.added),
+        added=batch.as_added(),
     )
 
 
@@ -28,13 +28,14 @@ def _record_request(log: RequestLog) -> RequestRecord:
         sample=log.sample,
         state=log.state.value,
         attempts=log.attempts,
-        tokens=log.tokens_bytes(),
-        logprobs=log.logprobs_bytes(),
+        tokens=log.tokens_bytes() if log.crc is None else b"",
+        logprobs=log.logprobs_bytes() if log.crc is None else b"",
         spans=tuple(log.spans),
         score=log.score,
         status=log.status,
         again=log.again,
         dropped=log.dropped,
+        let_go=None if log.crc is None else (len(log), log.crc),
     )
 
 
@@ -49,6 +50,8 @@ def restore_batch(log: TokenLog, record: BatchRecord) -> None:
         request = batch.groups[kept.group][kept.sample]
         request.attempts = kept.attempts
         request.restore(kept.tokens, kept.logprobs, kept.spans)
+        if kept.let_go is not None:
+            log.restore_let_go(request, *kept.let_go)
         request.score, request.status = kept.score, kept.status
         request.dropped = kept.dropped
         log.move(request, RequestState(kept.state))

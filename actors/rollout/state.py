@@ -119,7 +119,7 @@ class RolloutState:
         """Why this batch cannot be opened, in words for who submits it; None when it can, or is open so."""
         opened = self.log.batches.get(event.batch)
         if opened is not None:
-            same = _contents(opened.submitted) == _contents(event)
+            same = _contents(opened.as_submitted()) == _contents(event)
             return None if same else f"batch {event.batch} is open with other contents"
         count = sum(len(prompt.seeds) for prompt in event.prompts)
         if event.most > len(event.prompts) > 0:
@@ -152,7 +152,7 @@ class RolloutState:
     @property
     def tokens_lost(self) -> int:
         """Collected tokens that stand nowhere. Always 0, or there is a bug."""
-        standing = self.log.columns.held()
+        standing = self.log.standing
         return self.counters.tokens_collected - self.counters.tokens_released - standing
 
     def snapshot(self) -> RolloutSnapshot:
@@ -204,9 +204,9 @@ class RolloutState:
         if event.batch not in self.log.batches:
             changes.refused.append("unknown_batch")
             return
-        before = self.log.columns.held()
+        before = self.log.standing
         closed = {log.id for log in self.log.close(event.batch).requests()}
-        self.counters.tokens_released += before - self.log.columns.held()
+        self.counters.tokens_released += before - self.log.standing
         for name, stream in self.streams.items():
             for number, ticket in list(stream.tickets.items()):
                 if ticket.request in closed:
@@ -378,6 +378,9 @@ class RolloutState:
             if event.taker > batch.taker:
                 batch.taker, batch.taken = event.taker, set()
             batch.taken |= ready & set(event.groups)
+            for group in sorted(ready & set(event.groups)):
+                for log in batch.groups[group]:
+                    self.log.let_go(log)
             self.counters.groups_taken += len(ready & set(event.groups))
             changes.refused += ["not_ready"] * len(set(event.groups) - ready)
 

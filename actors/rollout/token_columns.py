@@ -137,16 +137,23 @@ class TokenColumns:
 
     def fill(self, slot: int, tokens: bytes, logprobs: bytes) -> None:
         """Give an empty slot these tokens, u32 and f32, raw, of equal length."""
-        values, chances = np.frombuffer(tokens, np.uint32), np.frombuffer(logprobs, np.float32)
-        for start in range(0, len(values), PAGE):
-            self._turn(np.array([slot]))
-            at, count = self._cursor.item(slot), min(PAGE, len(values) - start)
-            self._tokens[at : at + count] = values[start : start + count]
-            self._logprobs[at : at + count] = chances[start : start + count]
-            self._cursor[slot] = at + count
-        at = self._cursor.item(slot)
-        if len(values) and not at & _WITHIN and at <= self._end.item(slot):
-            self._turn(np.array([slot]))
+        count = len(tokens) // 4
+        if not count:
+            return
+        limit = self._end.item(slot) + 1
+        pages = self._allocate((count + PAGE - (count == limit)) >> _SHIFT)
+        self._before[pages[0]] = -1
+        self._before[pages[1:]] = pages[:-1]
+        self._last[slot] = pages[-1]
+        for pool, raw in ((self._tokens, tokens), (self._logprobs, logprobs)):
+            values, table = np.frombuffer(raw, pool.dtype), pool.reshape(-1, PAGE)
+            whole = count >> _SHIFT
+            table[pages[:whole]] = values[: whole << _SHIFT].reshape(-1, PAGE)
+            if count & _WITHIN:
+                table[pages[whole], : count & _WITHIN] = values[whole << _SHIFT :]
+        at = (int(pages[-1]) << _SHIFT) + count - ((len(pages) - 1) << _SHIFT)
+        self._cursor[slot], self._origin[slot] = at, at - count
+        self._end[slot] = at - count + limit - 1
 
     def take(self, slots: Slots, tokens: Tokens, logprobs: Logprobs, halt: Mask | None) -> Mask | None:
         """Append rows, in their order for each slot; all arrays have one length.
@@ -243,11 +250,7 @@ class TokenColumns:
 
     def _turn(self, slots: Slots) -> NDArray[np.int64]:
         """A new page for each of these distinct slots, whose pages are full; where the pages begin."""
-        count = len(slots)
-        if count > self._free:
-            self._grow_pages(count - self._free)
-        self._free -= count
-        pages = self._free_pages[self._free : self._free + count]
+        pages = self._allocate(len(slots))
         self._before[pages] = self._last[slots]
         self._last[slots] = pages
         starts: NDArray[np.int64] = pages.astype(np.int64) << _SHIFT
@@ -256,6 +259,13 @@ class TokenColumns:
         self._end[slots] += shift
         self._cursor[slots] = starts
         return starts
+
+    def _allocate(self, count: int) -> NDArray[np.int32]:
+        """So many free pages, to be used before others are asked for."""
+        if count > self._free:
+            self._grow_pages(count - self._free)
+        self._free -= count
+        return self._free_pages[self._free : self._free + count]
 
     # -- growing: in place, so that no second copy of what is held is ever made --
 

@@ -9,6 +9,7 @@ every span bears a version that the request's batch admits; a group is handed ou
 """
 
 import enum
+import zlib
 from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -18,7 +19,8 @@ import msgspec
 from actors.rollout.events import BatchSubmitted, Prompt, Span
 from actors.rollout.fates import Fates
 from actors.rollout.sampling import seed_again
-from actors.rollout.token_columns import TokenColumns
+from actors.rollout.token_columns import NO_SLOT, TokenColumns
+from actors.rollout.waiting import Waiting
 
 
 class RequestState(enum.StrEnum):
@@ -52,25 +54,42 @@ class RequestLog:
     status: str = ""
     again: int = 0  # how often its sample had been made before
     dropped: str = ""  # why it does not count
+    crc: int | None = None  # CRC-32 of its tokens, once they are held here no longer
+    _count: int = 0  # how many they were
     _spans: tuple[Span, ...] = ()  # the count of the newest is what the others leave: it grows
 
     def __len__(self) -> int:
-        return self.columns.length(self.slot)
+        return self.columns.length(self.slot) if self.crc is None else self._count
 
     def __bool__(self) -> bool:
         """A request without tokens is one all the same."""
         return True
 
     def tokens_bytes(self) -> bytes:
-        """The generated tokens, u32, raw, little-endian."""
+        """The generated tokens, u32, raw, little-endian. LookupError when they were let go."""
+        self._require_tokens()
         return self.columns.tokens(self.slot)
 
     def logprobs_bytes(self) -> bytes:
-        """Their log-probs (natural logarithm), f32, raw, little-endian."""
+        """Their log-probs (natural logarithm), f32, raw, little-endian. LookupError as above."""
+        self._require_tokens()
         return self.columns.logprobs(self.slot)
 
+    def tokens_crc(self) -> int:
+        """CRC-32 of the generated tokens, also of those that were let go."""
+        return zlib.crc32(self.tokens_bytes()) if self.crc is None else self.crc
+
+    def let_go(self, count: int, crc: int) -> None:
+        """So many tokens, with this CRC-32, are known elsewhere, and need no slot."""
+        self.columns.end(self.slot)
+        self.slot, self._count, self.crc = NO_SLOT, count, crc
+
+    def _require_tokens(self) -> None:
+        if self.crc is not None:
+            raise LookupError(f"{self.id}: its tokens were handed out, or dropped, and are held no longer")
+
     def restore(self, tokens: bytes, logprobs: bytes, spans: Iterable[Span]) -> None:
-        """Have exactly these, as they were read from the log at rest."""
+        """Have exactly these, as they were read from the log at rest; only of one that has none."""
         self.columns.fill(self.slot, tokens, logprobs)
         self._spans = tuple(spans)
 
@@ -168,6 +187,22 @@ class Batch:
         first = len(self.submitted.prompts)
         return self.submitted.prompts[group] if group < first else self.fates.added[group - first]
 
+    def as_submitted(self) -> BatchSubmitted:
+        """The submission with the tokens of its prompts, which `submitted` lacks."""
+        whole = map(self._whole, range(len(self.submitted.prompts)))
+        return msgspec.structs.replace(self.submitted, prompts=tuple(whole))
+
+    def as_added(self) -> tuple[Prompt, ...]:
+        """The prompts drawn later, with their tokens."""
+        return tuple(map(self._whole, range(len(self.submitted.prompts), len(self.groups))))
+
+    def _whole(self, group: int) -> Prompt:
+        return msgspec.structs.replace(self.prompt(group), tokens=tuple(self.groups[group][0].prompt))
+
+    def delivered(self, group: int) -> bool:
+        """Its tokens went to a taker and are held no longer."""
+        return any(log.crc is not None for log in self.groups[group])
+
     def ready(self, taker: int) -> list[int]:
         """Groups that are due and that this taker does not have yet; none for one that a newer taker has
         replaced."""
@@ -188,6 +223,11 @@ def request_id(batch: str, group: int, sample: int, again: int = 0) -> str:
     return f"{batch}/{group}/{sample}~{again}" if again else f"{batch}/{group}/{sample}"
 
 
+def _light(prompt: Prompt) -> Prompt:
+    """Without its tokens: those stand in its requests, as numbers of 4 bytes and not as objects."""
+    return msgspec.structs.replace(prompt, tokens=())
+
+
 class TokenLog:
     """The requests of the open batches. Methods change state without judging; `RolloutState` judges."""
 
@@ -195,16 +235,18 @@ class TokenLog:
         self.columns = TokenColumns()
         self.batches: dict[str, Batch] = {}
         self.requests: dict[str, RequestLog] = {}
-        self._queued: dict[str, None] = {}  # an ordered set
+        self.waits = Waiting()
+        self._let_go = 0  # tokens of open requests that are held no longer
 
     def open(self, event: BatchSubmitted) -> Batch:
-        batch = self.batches[event.batch] = Batch(event, [])
+        light = msgspec.structs.replace(event, prompts=tuple(map(_light, event.prompts)))
+        batch = self.batches[event.batch] = Batch(light, [])
         self._make(batch, event.prompts)
         return batch
 
     def add(self, batch: Batch, prompts: tuple[Prompt, ...]) -> list[RequestLog]:
         """More groups for an open batch: their requests."""
-        batch.fates.added.extend(prompts)
+        batch.fates.added.extend(map(_light, prompts))
         return self._make(batch, prompts)
 
     def again(self, log: RequestLog) -> RequestLog:
@@ -254,28 +296,35 @@ class TokenLog:
 
     def _enter(self, log: RequestLog) -> None:
         self.requests[log.id] = log
-        self._queued[log.id] = None
+        self._wait(log)
+
+    def _wait(self, log: RequestLog) -> None:
+        self.waits.add(log.id, log.batch, log.group, log.sample, len(log), log.attempts)
 
     def empty(self, log: RequestLog) -> None:
-        """Forget what was generated for a request that nobody works at."""
+        """Forget what was generated for a request that waits."""
+        self.waits.remove(log.id)
         self.columns.end(log.slot)
         log.slot = self.columns.begin(log.max_new_tokens)
         log.restore(b"", b"", ())
+        self._wait(log)
 
     def close(self, name: str) -> Batch:
         batch = self.batches.pop(name)
         for log in batch.requests():
             del self.requests[log.id]
-            self.columns.end(log.slot)
-            self._queued.pop(log.id, None)
+            self.waits.remove(log.id)
+            if log.crc is None:
+                self.columns.end(log.slot)
+            else:
+                self._let_go -= len(log)
         return batch
 
     def move(self, log: RequestLog, state: RequestState) -> None:
         log.state = state
+        self.waits.remove(log.id)
         if state is RequestState.QUEUED:
-            self._queued[log.id] = None
-        else:
-            self._queued.pop(log.id, None)
+            self._wait(log)
 
     def queued(self) -> list[RequestLog]:
         """Requests that wait for an instance.
@@ -283,18 +332,33 @@ class TokenLog:
         Those that were under way before come first, the longest prefix in front: they hold their groups back
         longest. The others keep the order of their batch.
         """
-        requests = self.requests
-        order = [
-            (-len(log), log.attempts == 0, log.group, log.sample, log.id)
-            for log in map(requests.__getitem__, self._queued)
-        ]
-        order.sort()
-        return [requests[key[4]] for key in order]
+        return [self.requests[name] for name in self.waits.every()]
 
     @property
     def waiting(self) -> int:
         """How many requests wait for an instance."""
-        return len(self._queued)
+        return len(self.waits)
+
+    def first(self, batch: str, count: int) -> list[RequestLog]:
+        """The next `count` requests of this batch that wait for an instance."""
+        return [self.requests[name] for name in self.waits.first(batch, count)]
+
+    def let_go(self, log: RequestLog) -> None:
+        """Hold its tokens no longer: they are durable where they went, or nobody wants them. How many they
+        are, and their CRC-32, stay for the ledger."""
+        if log.crc is None:
+            self._let_go += len(log)
+            log.let_go(len(log), log.tokens_crc())
+
+    def restore_let_go(self, log: RequestLog, count: int, crc: int) -> None:
+        """The same, as it was read from the log at rest."""
+        self._let_go += count
+        log.let_go(count, crc)
+
+    @property
+    def standing(self) -> int:
+        """Tokens of all open requests, held or let go."""
+        return self.columns.held() + self._let_go
 
     def in_flight(self) -> int:
         """Requests that an instance has."""
@@ -318,6 +382,6 @@ class TokenLog:
             faults += [f"{batch.name}: {text}" for text in batch.fates.faults(batch.wanted, batch.taken)]
         faults += self.columns.faults()
         waiting = {log.id for log in self.requests.values() if log.state is RequestState.QUEUED}
-        if waiting != self._queued.keys():
-            faults.append(f"the queue differs from the states by {sorted(waiting ^ self._queued.keys())[:3]}")
+        if waiting != self.waits.names():
+            faults.append(f"the queue differs from the states by {sorted(waiting ^ self.waits.names())[:3]}")
         return faults

@@ -6,6 +6,7 @@ The tokens are known in advance: a gap, an overlap or a token of another request
 import random
 import struct
 import zlib
+from array import array
 from dataclasses import dataclass, field
 
 from actors.rollout.changes import Changes
@@ -38,6 +39,10 @@ def true_length(request: str) -> int:
 
 def tokens_of(log: RequestLog) -> list[int]:
     return memoryview(log.tokens_bytes()).cast("I").tolist()
+
+
+def true_crc(log: RequestLog) -> int:
+    return zlib.crc32(array("I", [true_token(log.id, position) for position in range(len(log))]).tobytes())
 
 
 def logprobs_of(log: RequestLog) -> list[float]:

@@ -1,0 +1,71 @@
+"""The shelves: what was handed out of each open batch, in the journal and no longer in memory.
+
+Owns a stream a shelf, beside the manager's own, and which batch has which. A group is shelved before anybody
+is told that it was taken; whoever must have it again, a trainer that was started anew or one that missed the
+answer, gets it from there. Bounds: as many shelves as batches may be open; one is emptied at the release of
+its batch, and before another gets it.
+"""
+
+from collections.abc import Awaitable, Iterable, Mapping
+
+from actors.rollout.messages import GroupOut
+from supervisor import Journal, Message
+
+
+class GroupShelved(Message, frozen=True):
+    """On a shelf: a group as it is handed out."""
+
+    batch: str
+    group: GroupOut
+
+
+class ShelfEmptied(Message, frozen=True):
+    """On a shelf, in the place of all that stood there."""
+
+
+class Shelves:
+    """See the module. `numbers`: the shelf of each open batch."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._streams: dict[int, Journal] = {}
+        self.numbers: dict[str, int] = {}
+
+    def restore(self, numbers: Mapping[str, int], batches: Iterable[str]) -> None:
+        """These batches are open; those that a journal of an older program tells no shelf of get one."""
+        self.numbers = {batch: numbers[batch] for batch in batches if batch in numbers}
+        for batch in batches:
+            self.assign(batch, None)
+
+    def assign(self, batch: str, number: int | None) -> int:
+        """Note which shelf this batch has; None: the first free one, unless it has one."""
+        if number is None:
+            number = self.numbers.get(batch)
+        if number is None:
+            taken = set(self.numbers.values())
+            number = next(number for number in range(len(taken) + 1) if number not in taken)
+        self.numbers[batch] = number
+        return number
+
+    def empty(self, number: int) -> Awaitable[int]:
+        """Commit that nothing stands there any more."""
+        return self._stream(number).snapshot_soon(ShelfEmptied())
+
+    async def put(self, batch: str, groups: Iterable[GroupOut]) -> None:
+        """Commit these groups."""
+        events = [GroupShelved(batch=batch, group=group) for group in groups]
+        await self._stream(self.numbers[batch]).append(*events)
+
+    async def get(self, batch: str, groups: Iterable[int]) -> dict[int, GroupOut]:
+        """Those of these groups that stand there, by number."""
+        wanted, found = set(groups), dict[int, GroupOut]()
+        if batch in self.numbers:
+            async for event in self._stream(self.numbers[batch]).replay():
+                if isinstance(event, GroupShelved) and event.batch == batch and event.group.group in wanted:
+                    found[event.group.group] = event.group
+        return found
+
+    def _stream(self, number: int) -> Journal:
+        if number not in self._streams:
+            self._streams[number] = self._journal.beside(f"shelf-{number}")
+        return self._streams[number]

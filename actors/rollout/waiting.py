@@ -1,0 +1,56 @@
+"""The requests that wait for an instance, in the order in which they get one.
+
+Owns the order: those that were under way before come first, the longest prefix in front, since they hold
+their groups back longest; the others keep the order of their batch. Pure. Kept sorted, so that whoever has
+room for a few of ten thousand takes a few; to add or to remove one costs a search.
+"""
+
+from bisect import bisect_left, insort
+
+_Key = tuple[int, bool, int, int, str]
+
+
+class Waiting:
+    """Names of requests, batch by batch."""
+
+    def __init__(self) -> None:
+        self._orders: dict[str, list[_Key]] = {}
+        self._keys: dict[str, tuple[str, _Key]] = {}
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __contains__(self, request: str) -> bool:
+        return request in self._keys
+
+    def add(self, request: str, batch: str, group: int, sample: int, tokens: int, attempts: int) -> None:
+        """It waits, with so many tokens collected in so many attempts. Known already: nothing changes."""
+        if request not in self._keys:
+            key = (-tokens, attempts == 0, group, sample, request)
+            self._keys[request] = batch, key
+            insort(self._orders.setdefault(batch, []), key)
+
+    def remove(self, request: str) -> None:
+        """It waits no longer, if it did."""
+        batch, key = self._keys.pop(request, ("", None))
+        if key is not None:
+            order = self._orders[batch]
+            del order[bisect_left(order, key)]
+            if not order:
+                del self._orders[batch]
+
+    def count(self, batch: str) -> int:
+        """How many wait of this batch."""
+        return len(self._orders.get(batch, ()))
+
+    def first(self, batch: str, count: int) -> list[str]:
+        """The next `count` of this batch, in order."""
+        return [key[-1] for key in self._orders.get(batch, ())[:count]]
+
+    def every(self) -> list[str]:
+        """All of them, in the order that they would have if they were of one batch."""
+        return [key[-1] for key in sorted(key for order in self._orders.values() for key in order)]
+
+    def names(self) -> set[str]:
+        """All of them."""
+        return set(self._keys)
