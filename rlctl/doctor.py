@@ -120,7 +120,8 @@ def _zeromq() -> Iterator[Row]:
 def _torch() -> Iterator[Row]:
     code = (
         "import torch; print(torch.__version__, 'threads', torch.get_num_threads(), "
-        "'cuda', torch.cuda.device_count() if torch.cuda.is_available() else 'no')"
+        "'cuda', torch.cuda.device_count() if torch.cuda.is_available() else 'no', "
+        "'gloo', 'yes' if torch.distributed.is_gloo_available() else 'no: one trainer process only')"
     )
     found, fine = _probe([sys.executable, "-c", code])
     yield Row(

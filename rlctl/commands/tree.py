@@ -78,14 +78,18 @@ def _host(node: str, processes: Sequence[SystemState]) -> Tree:
 
 def _actors(base: Tree, state: SystemState, by_pid: dict[int, SystemState], shown: set[int]) -> None:
     supervisors: dict[str, Tree] = {}
+    branches: dict[str, Tree] = {}
     for actor in state.actors:
         place = base
         if actor.parent:
             if actor.parent not in supervisors:
-                title = f"{actor.parent}  {actor.strategy}".rstrip()
-                supervisors[actor.parent] = base.add(Text(title, style="dim"))
+                title = Text(f"{actor.parent}  {actor.strategy}".rstrip(), style="dim")
+                own = branches.get(actor.parent)  # a supervisor that another one has as its child
+                if own is not None:
+                    own.label = title
+                supervisors[actor.parent] = own or base.add(title)
             place = supervisors[actor.parent]
-        branch = place.add(_label(actor))
+        branch = branches[actor.name] = place.add(_label(actor))
         child = by_pid.get(actor.pid)
         if child is not None and child.pid not in shown:
             shown.add(child.pid)
@@ -101,7 +105,8 @@ def _label(actor: ActorState) -> Text:
     if actor.state != "running":
         text.append(f"  {actor.state}", style="yellow")
     if actor.restarts:
-        text.append(f"  {actor.restarts} restarts, last: {actor.last_failure}", style="red")
+        last = f", last: {actor.last_failure}" if actor.last_failure else ", each with another"
+        text.append(f"  {actor.restarts} restarts{last}", style="red")
     figures = "  ".join(f"{name} {value}" for name, value in actor.figures.items())
     return text.append(f"  {figures}" if figures else "", style="dim")
 
