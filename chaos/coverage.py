@@ -32,6 +32,7 @@ PATHS: tuple[Path, ...] = (
         "a request went on under newer weights than those that it was begun with",
         ("requests.several_versions",),
     ),
+    Path("own deadline", "a request that was too old ended with what it had", ("requests.due",)),
     Path("drain", "a host with a notice left in order before its end", ("hosts.drained",)),
     Path("link re-send", "control messages were sent again on a new connection", ("links.resent",)),
     Path("link dedupe", "control messages that came twice were dropped", ("links.duplicates",)),

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from actors.cluster.messages import NodeSeen, PreemptionNotice
 from actors.cluster.state_manager import Rewound
-from actors.rollout.events import TicketsRevoked
+from actors.rollout.events import RequestsDue, TicketsRevoked
 from actors.rollout.messages import Dispatch, Groups, RegisterInstance, TakeGroups, Withdrawn
 from chaos.invariants.facts import Committed, Said
 from supervisor.system_messages import LeaseGranted, SystemState
@@ -116,6 +116,8 @@ class Recoveries:
         for message in fact.messages:
             if isinstance(message, Rewound):
                 self._seen["steps.rewound"] += 1
+            elif isinstance(message, RequestsDue):
+                self._seen["requests.due"] += len(message.requests)
             elif isinstance(message, TicketsRevoked):
                 self._seen["requests.revoked"] += len(message.tickets)
 

@@ -131,6 +131,9 @@ class Rollout(Section, frozen=True, kw_only=True):
     deadline_s: Positive = 20.0
     """Silence of a dispatched request after which another instance gets it;
     far above a decode step (tens of ms), so that a slow instance is not mistaken for a dead one."""
+    request_deadline_s: NotNegative = 0.0
+    """Time from a request's first dispatch until it ends with what it has, scored as it is; 0 = none. However
+    often it must move meanwhile: there is no limit on attempts."""
     journal_commit_ms: Annotated[float, Meta(ge=1, le=50)] = 20.0
     """Longest wait of a collected token for its journal commit, ms; 50 is the most that the death of the
     manager may cost in re-sent tokens."""

@@ -197,6 +197,8 @@ def _on_policy(evidence: Evidence) -> Iterator[str]:
     for ledger in evidence.ledgers:
         step = step_of(ledger.batch)
         least, most = ledger.version, ledger.version
+        if step is None and ledger.min_version is not None:
+            least, most = ledger.min_version, max(ledger.version, *_versions(ledger), 0)
         if step is not None:
             if ledger.version != step - 1:
                 yield f"{ledger.batch} was rolled out under version {ledger.version}, expected {step - 1}"
@@ -209,6 +211,10 @@ def _on_policy(evidence: Evidence) -> Iterator[str]:
             for span in request.spans
             if not least <= span.version <= most
         )
+
+
+def _versions(ledger: BatchLedger) -> list[int]:
+    return [span.version for request in ledger.requests for span in request.spans]
 
 
 def step_of(batch: str) -> int | None:

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Never, TypeVar
 
+from actors.rollout.messages import Generate, Generated, VersionNotReady
 from nodeagent.files import find_agent
 from nodeagent.host import wall_ms
 from rlctl.errors import nothing
 from rlctl.runs import RunDir
 from rlctl.targets import AGENT
-from supervisor import ActorSystem, Address, AskFailed, Incarnations, JournalError, Message
+from supervisor import ActorSystem, Address, AskFailed, Incarnations, JournalError, Message, Refused
 from supervisor.journal import Replayed
 from supervisor.names import REGISTRY
 from supervisor.network import Network
@@ -29,6 +30,8 @@ from transport.mesh import ZmqWire
 from transport.wire import Peer
 
 R = TypeVar("R", bound=Message)
+
+MANAGER = "rollout/manager"
 
 DEADLINE_S = 5.0
 """Of a question about the state of things; an actor that restarts answers well within it."""
@@ -60,6 +63,17 @@ class Cluster:
     ) -> R:
         """Ask an actor. By name it survives the actor's restart; `key` makes it take effect once."""
         return await self._system.ask(to, message, deadline_s=deadline_s, expect=expect, key=key)
+
+    async def generate(self, request: Generate) -> Generated | VersionNotReady:
+        """Let the instances of the job continue a prompt; see docs/versions.md. Asked again with the same id
+        and contents it is the same request, also over the death of the manager. Raises Refused where the id
+        stands for other contents, or the prompt is too long."""
+        key = f"generate/{request.id}/{request.attempt}/{request.accepted}"
+        deadline_s = request.wait_s + request.deadline_s + DEADLINE_S
+        answer: Message = await self.ask(MANAGER, request, expect=Message, deadline_s=deadline_s, key=key)
+        if isinstance(answer, Generated | VersionNotReady):
+            return answer
+        raise Refused(f"{MANAGER} answered {type(answer).__name__}")
 
     async def tell(self, to: Address | str, message: Message) -> None:
         """Tell an actor, at most once and without an answer."""

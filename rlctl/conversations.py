@@ -76,6 +76,7 @@ TO_SYSTEMS = {
 
 LATER = {
     "CloseSeeding": "Done",
+    "Generate": "Generated or VersionNotReady",
     "GetProblems": "Problems",
     "MorePrompts": "PromptsAre",
     "Score": "Verdict",
@@ -136,7 +137,8 @@ def conversations() -> Conversations:
                 lines.setdefault(name, []).append(Line(kind, name, said_by, _answer(kind, handler), lane))
     said = {line.kind.__name__ for own in lines.values() for line in own}
     said |= {kind for own in private.values() for kind in own}
-    answering = {line.answer for own in lines.values() for line in own} | {Failure.__name__}
+    answers_of = [line.answer.split(" or ") for own in lines.values() for line in own]
+    answering = {answer for answers in answers_of for answer in answers} | {Failure.__name__}
     answers = [cls for name, cls in kinds.items() if name in answering - said]
     written = [cls for name, cls in kinds.items() if name not in answering | said]
     inside = {part for cls in kinds.values() for part in struct_table.inside(cls)}

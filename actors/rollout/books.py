@@ -70,10 +70,11 @@ class Books:
             if isinstance(event, ManagerSnapshot):
                 self.state.apply(event.rollout)
                 self.weights = dict(event.weights)
-                self.shelves.restore(event.shelves, self.state.log.batches)
+                self.shelves.restore(event.shelves, self._handed_out())
             elif isinstance(event, BatchWeights):
                 self.weights[event.batch] = event.weights
-                self.shelves.assign(event.batch, event.shelf)
+                if event.batch in self._handed_out():
+                    self.shelves.assign(event.batch, event.shelf)
             else:
                 self.state.apply(event)
 
@@ -102,11 +103,16 @@ class Books:
         """Open a batch under its weights."""
         self.weights[batch.batch] = weights
         changes = self.state.apply(batch)
-        shelf = self.shelves.assign(batch.batch, None)
-        emptied = self.shelves.empty(shelf)  # calls take effect in their order
+        shelf = self.shelves.assign(batch.batch, None) if batch.scored else None
+        emptied = self.shelves.empty(shelf) if shelf is not None else None  # calls take effect in their order
         await self._journal.append(batch, BatchWeights(batch=batch.batch, weights=weights, shelf=shelf))
-        await emptied
+        if emptied is not None:
+            await emptied
         return changes
+
+    def _handed_out(self) -> list[str]:
+        """The open batches whose groups somebody takes: single requests are answered whole."""
+        return [name for name, batch in self.state.log.batches.items() if batch.submitted.scored]
 
     async def hand_out(self, event: GroupsTaken, groups: list[GroupOut]) -> None:
         """These groups were taken, some for the first time: of those, `groups` is all that there is. They are
@@ -116,12 +122,14 @@ class Books:
         await self.record(event)
 
     async def release(self, batch: Batch) -> Changes:
-        """Write the audit trail of a batch, forget it, and begin the journal anew from here."""
+        """Write the audit trail of a batch and forget it. Behind the batch of a step or an evaluation the
+        journal begins anew; single requests are too many and too small for that."""
         await self._ledger.append(ledger_of(batch))
         changes = await self.record(BatchReleased(batch=batch.name))
         self.weights.pop(batch.name, None)
         shelf = self.shelves.numbers.pop(batch.name, None)
-        await self._snapshot()
+        if batch.submitted.scored:
+            await self._snapshot()
         if shelf is not None:
             await self.shelves.empty(shelf)
         return changes
@@ -159,6 +167,7 @@ def ledger_of(batch: Batch) -> BatchLedger:
     return BatchLedger(
         batch=batch.name,
         version=batch.submitted.version,
+        min_version=batch.submitted.min_version,
         requests=tuple(
             RequestLedger(
                 request=log.id,

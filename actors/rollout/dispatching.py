@@ -1,9 +1,10 @@
 """Dispatch: requests that wait go to the instances that the LoadBalancer names.
 
-Owns the order of the batches, the reports of load to the balancer and the dispatches on their way. Batches of
-exactly one version go first: only as long as there is no newer one can anybody serve them. The others follow,
-the oldest in front: the trainer waits for it. A dispatch is journaled before it is sent; one at a time goes
-to each instance, in the order of its tickets, and a slow instance holds up nobody else."""
+Owns the order of the batches, the reports of load to the balancer and the dispatches on their way. Single
+requests go first: somebody waits for the answer. Then batches of exactly one version: only as long as there
+is no newer one can anybody serve them. The others follow, the oldest in front: the trainer waits for it. A
+dispatch is journaled before it is sent; one at a time goes to each instance, in the order of its tickets, and
+a slow instance holds up nobody else."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -91,7 +92,7 @@ class Dispatching:
         """The batches that have requests waiting, in the order in which they are served."""
         log = self._books.state.log
         batches = [batch.submitted for name, batch in log.batches.items() if log.waits.count(name)]
-        batches.sort(key=lambda batch: (batch.min_version is not None, batch.version))  # stable
+        batches.sort(key=_urgency)  # stable
         return batches
 
     async def _place(self, batch: str, roots: dict[int, bytes]) -> bool:
@@ -171,6 +172,10 @@ class Dispatching:
         if self._load:
             changes, self._load = self._load, []
             await self._ctx.tell(BALANCER, LoadChanged(changes=changes))
+
+
+def _urgency(batch: BatchSubmitted) -> tuple[bool, bool, int]:
+    return batch.scored, batch.min_version is not None, batch.version
 
 
 def _work(ticket: int, log: RequestLog) -> Work:

@@ -25,7 +25,7 @@ class BatchSubmitted(Message, frozen=True):
     """The prompts of a batch, in the order of their groups.
 
     Every token must be made under exactly `version`, the one that its step starts from; where `min_version`
-    is given, under any version from that one on.
+    is given, under any version from that one on. scored: what is finished is asked a verdict for.
 
     What counts of it is decided by `actors.rollout.sampling`. wanted: groups that it ends with, 0 = all of
     them. drop_uniform: a complete group whose scores are all equal is dropped, and another prompt drawn in
@@ -45,6 +45,7 @@ class BatchSubmitted(Message, frozen=True):
     over_sampling: float = 1.0
     again: int = 0
     min_version: int | None = None
+    scored: bool = True
 
     def admits(self, version: int | None) -> bool:
         """Whether tokens made under this version may be in the batch; no token is made under None."""
@@ -160,6 +161,12 @@ class SampleAgain(Message, frozen=True):
     why: str
 
 
+class RequestsDue(Message, frozen=True):
+    """The time of these requests is up: each ends with the tokens that it has when nobody decodes it."""
+
+    requests: tuple[str, ...]
+
+
 class GroupsTaken(Message, frozen=True):
     """Complete groups went to the trainer's incarnation `taker`. A newer taker starts the batch anew."""
 
@@ -189,7 +196,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A `token_log.RequestLog` at rest, less what its batch tells. Tokens u32, log-probs f32, raw.
 
     again: how often its sample had been made before. dropped: why it does not count, "" if it does. let_go:
-    how many tokens, and their CRC-32, where they are held no longer.
+    how many tokens, and their CRC-32, where they are held no longer. due: its time is up.
     """
 
     group: int
@@ -204,6 +211,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     again: int = 0
     dropped: str = ""
     let_go: tuple[int, int] | None = None
+    due: bool = False
 
 
 class BatchRecord(msgspec.Struct, frozen=True, kw_only=True):

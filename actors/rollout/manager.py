@@ -10,8 +10,16 @@ import asyncio
 
 from actors.rollout.books import Books
 from actors.rollout.changes import Changes
+from actors.rollout.deadlines import Deadlines
 from actors.rollout.dispatching import BALANCER, Dispatching
-from actors.rollout.events import InstanceGone, InstanceJoined, SampleAgain, Scored, TicketsRevoked
+from actors.rollout.events import (
+    BatchSubmitted,
+    InstanceGone,
+    InstanceJoined,
+    SampleAgain,
+    Scored,
+    TicketsRevoked,
+)
 from actors.rollout.flipping import Flipping
 from actors.rollout.handing_out import Takers
 from actors.rollout.instances import Instance, Instances
@@ -22,6 +30,7 @@ from actors.rollout.messages import (
     BatchReport,
     BatchTimes,
     CannotTake,
+    Generate,
     GroupFates,
     GroupFatesAre,
     PublishVersion,
@@ -44,6 +53,7 @@ from actors.rollout.owed import Owed
 from actors.rollout.sampling import SURPLUS, made_again
 from actors.rollout.scoring import Scoring
 from actors.rollout.selecting import Selecting
+from actors.rollout.singles import Singles
 from actors.rollout.token_log import RequestLog
 from actors.rollout.withdrawing import Withdrawals
 from configs.schema import Config
@@ -104,6 +114,12 @@ class RolloutManager(Actor):
         self._takers = Takers(self.ctx, self._books, self._instances)
         self._selecting = Selecting(
             self.ctx, self._books, self._instances, self._config.engine.max_prompt_tokens, self._act
+        )
+        self._deadlines = Deadlines(
+            self.ctx, self._books, self._instances, self._config.rollout.request_deadline_s
+        )
+        self._singles = Singles(
+            self.ctx, self._books, self._instances, self._deadlines, self._config, self._open, self._close
         )
         self._withdrawals = Withdrawals(self.ctx, self._state)
         self._owed = Owed(self.ctx, self._state, self._instances, self._config.rollout.deadline_s)
@@ -181,6 +197,7 @@ class RolloutManager(Actor):
             return
         instance.version, instance.root = message.version, message.root
         await self.ctx.tell(BALANCER, instance.serves(message.version, message.root))
+        self._singles.changed()
         self._measuring.there()
         self._dispatching.wake()
         self._moving.wake()
@@ -281,6 +298,10 @@ class RolloutManager(Actor):
         self._takers.look()
         self._selecting.abort()
         self._owed.look(now)
+        due = await self._deadlines.look()
+        if due is not None:
+            self._act(due)
+        await self._singles.look()
 
     def _heard(self, name: str, frames: int, rows: int) -> None:
         self._instances.heard(name, self.ctx.now(), frames, rows)
@@ -301,14 +322,26 @@ class RolloutManager(Actor):
         if message.batch.min_version is None and opened is not None and opened.root != message.weights.root:
             raise Refused(_lost_weights(f"batch {name}", opened.version))  # nobody will serve those again
         await self._publish(message.weights)
-        if name not in self._state.log.batches:
-            if full := self.ctx.journal.refuses():
-                raise Suspended(f"no new batches: {full}")
-            self._measuring.opened(name)
-            self._act(await self._books.submit(message.batch, message.weights))
+        await self._open(message.batch, message.weights)
         self._flipping.tell()
         self._measuring.there()
         return Done()
+
+    async def _open(self, batch: BatchSubmitted, weights: Weights) -> None:
+        """Open a batch that is not open yet. Raises Refused or Suspended."""
+        if batch.batch not in self._state.log.batches:
+            if refusal := self._state.refusal(batch):
+                raise Refused(refusal)
+            if full := self.ctx.journal.refuses():
+                raise Suspended(f"no new batches: {full}")
+            self._measuring.opened(batch.batch)
+            self._act(await self._books.submit(batch, weights))
+
+    @handles(Generate)
+    async def generate(self, message: Generate) -> Deferred:
+        deferred = self._singles.ask(message)
+        self.ctx.after(message.deadline_s, _Sweep())
+        return deferred
 
     @handles(PublishVersion)
     async def publish(self, message: PublishVersion) -> Done:
@@ -356,12 +389,15 @@ class RolloutManager(Actor):
 
     @handles(ReleaseBatch)
     async def release(self, message: ReleaseBatch) -> Done:
-        batch = self._state.log.batches.get(message.batch)
+        await self._close(message.batch)
+        return Done()
+
+    async def _close(self, name: str) -> None:
+        batch = self._state.log.batches.get(name)
         if batch is not None:
             changes = await self._books.release(batch)
-            self._measuring.released(message.batch)
+            self._measuring.released(name)
             self._act(changes)
-        return Done()
 
     @handles(RolloutStatus)
     async def status(self, message: RolloutStatus) -> RolloutFigures:
@@ -408,13 +444,14 @@ class RolloutManager(Actor):
         self._owed.moved()
         self._measuring.sent(instance, logs)
         self._moving.sent(logs)
+        self._deadlines.sent(logs)
 
     async def _scored(self, event: Scored) -> None:
         """A verdict counts, unless it says nothing of the sample: then that one is made again, alone."""
         log = self._state.log.requests.get(event.request)
         if log is not None:
             batch = self._state.log.batches[log.batch]
-            if made_again(event.status, log.again, batch.submitted.again):
+            if not log.due and made_again(event.status, log.again, batch.submitted.again):
                 self.ctx.log.info("%s is made again: %s", log.id, event.status)
                 self._act(await self._books.record(SampleAgain(request=log.id, why=event.status)))
                 return
@@ -425,8 +462,13 @@ class RolloutManager(Actor):
         self._measuring.ended(changes)
         self._moving.note(changes)
         for request in changes.finished:
-            if request in self._state.log.requests:
+            log = self._state.log.requests.get(request)
+            if log is None:
+                continue
+            if self._state.log.batches[log.batch].submitted.scored:
                 self._scoring.add(request)
+            else:
+                self._singles.finished(log)
         if changes.completed:
             for name in dict.fromkeys(batch for batch, _ in changes.completed):
                 batch = self._state.log.batches.get(name)

@@ -17,6 +17,8 @@ REWARD = "reward/proxy"
 AT_A_TIME = 32  # verdicts asked for at a time: a few for each reward worker
 RETRY_S = 0.05
 MAX_RETRY_S = 2.0
+DEADLINE = "deadline"
+"""Status of a response that ended because its time was up; it has the score of the text that there is."""
 
 
 class Scoring:
@@ -47,6 +49,9 @@ class Scoring:
                 await self._score(log)
 
     async def _score(self, log: RequestLog) -> None:
+        if log.due and not len(log):  # there is nothing to look at
+            await self._on_scored(Scored(request=log.id, score=0.0, status=DEADLINE))
+            return
         prompt = self._books.state.log.batches[log.batch].prompt(log.group)
         ask = Score(request=log.id, split=prompt.split, index=prompt.index, tokens=log.tokens_bytes())
         deadline_s = self._limits.deadline_s * (self._limits.attempts + 1)
@@ -65,5 +70,6 @@ class Scoring:
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, MAX_RETRY_S)
                 continue
-            await self._on_scored(Scored(request=log.id, score=verdict.score, status=verdict.status))
+            status = DEADLINE if log.due else verdict.status
+            await self._on_scored(Scored(request=log.id, score=verdict.score, status=status))
             return

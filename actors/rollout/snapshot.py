@@ -36,6 +36,7 @@ def _record_request(log: RequestLog) -> RequestRecord:
         again=log.again,
         dropped=log.dropped,
         let_go=None if log.crc is None else (len(log), log.crc),
+        due=log.due,
     )
 
 
@@ -53,7 +54,7 @@ def restore_batch(log: TokenLog, record: BatchRecord) -> None:
         if kept.let_go is not None:
             log.restore_let_go(request, *kept.let_go)
         request.score, request.status = kept.score, kept.status
-        request.dropped = kept.dropped
+        request.dropped, request.due = kept.dropped, kept.due
         log.move(request, RequestState(kept.state))
         if number < past:
             log.again(request)

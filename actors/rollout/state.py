@@ -30,6 +30,7 @@ from actors.rollout.events import (
     GroupsTaken,
     InstanceGone,
     InstanceJoined,
+    RequestsDue,
     RolloutSnapshot,
     SampleAgain,
     Scored,
@@ -55,6 +56,7 @@ from supervisor import Message
 
 # Steps that no second checkpoint holds yet, the running one, evaluations; more is a leak.
 MAX_OPEN_BATCHES = 16
+MAX_OPEN_SINGLES = 1024  # single requests, and answers that are kept for who asks again
 MAX_OPEN_REQUESTS = 65536  # the log of an open request is in memory
 
 
@@ -105,6 +107,8 @@ class RolloutState:
                     for ticket in sorted(set(event.tickets)):
                         if stream.is_live(ticket):
                             self._revoke(event.instance, stream, ticket, changes)
+            case RequestsDue():
+                self._due(event, changes)
             case VersionPublished():
                 self.versions.publish(event)
             case RolloutSnapshot():
@@ -133,8 +137,9 @@ class RolloutState:
                 f"batch {event.batch}: {event.wanted} wanted groups, {len(event.prompts)} prompts and at "
                 f"most {event.most} groups do not go together"
             )
-        if len(self.log.batches) >= MAX_OPEN_BATCHES:
-            return f"batch {event.batch}: {MAX_OPEN_BATCHES} batches are open, release one first"
+        most = MAX_OPEN_BATCHES if event.scored else MAX_OPEN_SINGLES
+        if sum(batch.submitted.scored == event.scored for batch in self.log.batches.values()) >= most:
+            return f"batch {event.batch}: {most} are open, release one first"
         if len(self.log.requests) + count > MAX_OPEN_REQUESTS:
             return f"batch {event.batch}: {count} requests more than the {MAX_OPEN_REQUESTS} that may be open"
         return None
@@ -145,7 +150,9 @@ class RolloutState:
         return published not in (None, root) and any(
             span.version == version
             for log in self.log.requests.values()
-            if log.min_version is not None and log.version >= version
+            if log.min_version is not None
+            and log.version >= version
+            and self.log.batches[log.batch].submitted.scored
             for span in log.spans
         )
 
@@ -326,22 +333,42 @@ class RolloutState:
             stream.flow(number, log.slot)
             self.counters.tokens_collected += 1
         if flags & FINISHED or log.full:
-            self.counters.requests_finished += 1
-            self.log.move(log, RequestState.FINISHED)
-            changes.finished.append(log.id)
+            self._finished(log, changes)
             self._end(event.instance, stream, number, changes)
         elif flags & ABORTED:
             self._end(event.instance, stream, number, changes)
-            self.log.move(log, RequestState.QUEUED)
-            changes.queued.append(log.id)
+            self._waits(log, changes)
 
     def _revoke(self, instance: str, stream: Stream, number: int, changes: Changes) -> None:
         """Take a live ticket back: its request waits again with what was collected."""
         self._end(instance, stream, number, changes, forget=False)
         stream.supersede(number)
-        log = self.log.requests[stream.tickets[number].request]
-        self.log.move(log, RequestState.QUEUED)
-        changes.queued.append(log.id)
+        self._waits(self.log.requests[stream.tickets[number].request], changes)
+
+    def _waits(self, log: RequestLog, changes: Changes) -> None:
+        """No instance has it any more: it waits for one again, unless its time is up."""
+        if log.due:
+            self._finished(log, changes)
+        else:
+            self.log.move(log, RequestState.QUEUED)
+            changes.queued.append(log.id)
+
+    def _finished(self, log: RequestLog, changes: Changes) -> None:
+        self.counters.requests_finished += 1
+        self.log.move(log, RequestState.FINISHED)
+        changes.finished.append(log.id)
+
+    def _due(self, event: RequestsDue, changes: Changes) -> None:
+        for name in event.requests:
+            log = self.log.requests.get(name)
+            if log is None:
+                changes.refused.append("unknown_request")
+            elif log.state in (RequestState.FINISHED, RequestState.DROPPED):
+                changes.refused.append("due_late")
+            elif not log.due:
+                log.due = True
+                if log.state is RequestState.QUEUED:
+                    self._finished(log, changes)
 
     def _end(self, name: str, stream: Stream, number: int, changes: Changes, *, forget: bool = True) -> None:
         ticket = stream.tickets[number]
@@ -395,5 +422,7 @@ class RolloutState:
 
 
 def _contents(event: BatchSubmitted) -> tuple[object, ...]:
-    """What makes a batch the same batch. What is wanted of it stands as it was said first."""
-    return event.version, event.min_version, event.prompts, event.max_new_tokens, event.temperature
+    """What makes a batch the same batch. What is wanted of it stands as it was said first; a single request
+    has no step, so which version was the newest when it came is no part of it."""
+    version = event.version if event.scored or event.min_version is None else 0
+    return version, event.min_version, event.prompts, event.max_new_tokens, event.temperature, event.scored

@@ -56,6 +56,7 @@ class RequestLog:
     dropped: str = ""  # why it does not count
     crc: int | None = None  # CRC-32 of its tokens, once they are held here no longer
     _count: int = 0  # how many they were
+    due: bool = False  # its time is up: it ends where it stands
     _spans: tuple[Span, ...] = ()  # the count of the newest is what the others leave: it grows
 
     def __len__(self) -> int:
@@ -367,7 +368,11 @@ class TokenLog:
     def unscored(self) -> list[RequestLog]:
         """Finished requests whose verdict is due: what to ask the reward proxy for, again after a restart."""
         return [
-            log for log in self.requests.values() if log.state is RequestState.FINISHED and log.score is None
+            log
+            for log in self.requests.values()
+            if log.state is RequestState.FINISHED
+            and log.score is None
+            and self.batches[log.batch].submitted.scored
         ]
 
     def check(self) -> list[str]:

@@ -188,7 +188,9 @@ class Trainer(Actor):
     async def _train(self, groups: list[GroupOut], done: _Done, times: _StepTimes) -> None:
         """One micro-batch."""
         done.add(groups)  # first: what is older than the bound is not trained on
-        await self.ctx.offload(self._work.add_micro_batch, _samples(groups))
+        samples = _samples(groups)
+        if samples:
+            await self.ctx.offload(self._work.add_micro_batch, samples)
         times.lap("training", self.ctx.now())
 
     # -- samples --
@@ -297,6 +299,7 @@ def _samples(groups: list[GroupOut]) -> list[Sample]:
         for sample, advantage in zip(
             group.samples, group_advantages([sample.score for sample in group.samples]), strict=True
         )
+        if sample.tokens  # one that ended at its deadline before its first token has no gradient
     ]
 
 

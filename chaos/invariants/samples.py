@@ -96,7 +96,7 @@ class EachRequestOnce(Check):
 
     def _splice(self, known: ShadowRequest) -> int | None:
         """The first position whose token is not the one that belongs there."""
-        if self._response_of is None:
+        if self._response_of is None or not known.made:  # one whose time was up before its first token
             return None
         ends = [start for start, _, _ in known.made[1:]] + [len(known.tokens)]
         for (start, _, root), end in zip(known.made, ends, strict=True):

@@ -22,6 +22,7 @@ from actors.rollout.events import (
     InstanceGone,
     InstanceJoined,
     Prompt,
+    RequestsDue,
     SampleAgain,
     Scored,
     TicketsRevoked,
@@ -51,6 +52,7 @@ class ShadowRequest:
     attempts: int = 0
     dropped: bool = False  # it does not count, and no step may train on it
     again: int = 0
+    due: bool = False  # its time is up
     min_version: int | None = None
     under: tuple[int, bytes | None] = (0, None)  # version and root of its newest dispatch
     made: list[tuple[int, int, bytes | None]] = field(default_factory=list)
@@ -115,6 +117,11 @@ class Shadow:
                 yield from self._dropped(event)
             case SampleAgain():
                 self._again(event)
+            case RequestsDue():
+                for name in event.requests:
+                    if (request := self.requests.get(name)) is not None:
+                        request.due = True
+                        self._left(request)
             case VersionPublished():
                 self.published = {
                     version: root for version, root in self.published.items() if version < event.version
@@ -222,6 +229,7 @@ class Shadow:
         known.gone = True
         for name in known.tickets.values():
             self.requests[name].holder = None
+            self._left(self.requests[name])
         known.tickets.clear()
         known.past.clear()
 
@@ -263,6 +271,7 @@ class Shadow:
             if name is not None:
                 known.past.add(ticket)
                 self.requests[name].holder = None
+                self._left(self.requests[name])
 
     def _frame(self, event: FrameLogged) -> Iterator[Fault]:
         where = f"frame {event.seq} of {event.instance}#{event.incarnation}"
@@ -292,6 +301,13 @@ class Shadow:
         if request.finished or flags & ABORTED:
             del stream.tickets[ticket]
             request.holder = None
+            self._left(request)
+
+    @staticmethod
+    def _left(request: ShadowRequest) -> None:
+        """Nobody decodes it any more: where its time is up, that is its end."""
+        if request.due and request.holder is None and not request.dropped:
+            request.finished = True
 
     def _scored(self, event: Scored) -> None:
         request = self.requests.get(event.request)

@@ -113,8 +113,8 @@ class Plane:
 
 
 @asynccontextmanager
-async def plane(directory: Path) -> AsyncIterator[Plane]:
-    config = from_tree({"engine": {"slots": 4}, "rollout": {"max_new_tokens": NEW_TOKENS}}, "test")
+async def plane(directory: Path, **rollout: float) -> AsyncIterator[Plane]:
+    config = from_tree({"engine": {"slots": 4}, "rollout": {"max_new_tokens": NEW_TOKENS, **rollout}}, "test")
     torch.manual_seed(0)
     model = Qwen3(MODEL)
     async with (

@@ -1,0 +1,76 @@
+"""Deadlines of requests: the one that is too old ends with the tokens that it has.
+
+Owns until when each request may take, and the aborts of those whose time is up. What that makes of a request
+is an event like any other (`RequestsDue`): one that waits is over at once, one that an instance has as soon
+as its stream says that it ended there. Nothing that was collected is lost, and no attempt is counted: a
+request moves as often as it must until its own deadline.
+
+A manager that was restarted gives the requests that were under way their whole time again: how long they had
+taken is in no journal.
+"""
+
+from actors.rollout.books import Books
+from actors.rollout.changes import Changes
+from actors.rollout.events import RequestsDue
+from actors.rollout.instances import Instances
+from actors.rollout.messages import Abort
+from actors.rollout.token_log import RequestLog, RequestState
+from supervisor import Context
+
+OVER = (RequestState.FINISHED, RequestState.DROPPED)
+
+
+class Deadlines:
+    """See the module; `look` now and then.
+
+    Args:
+        limit_s: from a request's first dispatch, for those without a time of their own; 0: none.
+    """
+
+    def __init__(self, ctx: Context, books: Books, instances: Instances, limit_s: float) -> None:
+        self._ctx, self._books, self._instances, self._limit_s = ctx, books, instances, limit_s
+        self._until_s: dict[str, float] = {}
+        requests = [log for log in books.state.log.requests.values() if log.state not in OVER]
+        self.sent([log for log in requests if log.attempts])
+        self._until_s |= {log.id: ctx.now() for log in requests if log.due}
+
+    def sent(self, logs: list[RequestLog]) -> None:
+        """These were dispatched: their time runs from the first dispatch on."""
+        if self._limit_s > 0:
+            until_s = self._ctx.now() + self._limit_s
+            for log in logs:
+                if self._books.state.log.batches[log.batch].submitted.scored:
+                    self._until_s.setdefault(log.id, until_s)
+
+    def until(self, request: str, seconds: float) -> None:
+        """This one has so much time from now on, dispatched or not; no more than it was given before."""
+        until_s = self._ctx.now() + seconds
+        self._until_s[request] = min(until_s, self._until_s.get(request, until_s))
+
+    async def look(self) -> Changes | None:
+        """End what is too old; what that changed, None for nothing."""
+        log, now = self._books.state.log, self._ctx.now()
+        late: list[str] = []
+        for name, until_s in list(self._until_s.items()):
+            request = log.requests.get(name)
+            if request is None or request.state in OVER:
+                del self._until_s[name]
+            elif now >= until_s and not request.due:
+                late.append(name)
+        changes = None
+        if late:
+            self._ctx.log.info("%d requests are too old: they end with what they have", len(late))
+            changes = await self._books.record(RequestsDue(requests=tuple(late)))
+        await self._abort()
+        return changes
+
+    async def _abort(self) -> None:
+        """Tell the instances that hold any, again each time: an abort may be lost on its way."""
+        log = self._books.state.log
+        if not any(request.due for name in self._until_s if (request := log.requests.get(name))):
+            return
+        for name, stream in self._books.state.streams.items():
+            instance = self._instances.get(name)
+            tickets = [number for number, held in stream.live().items() if log.requests[held.request].due]
+            if instance is not None and instance.incarnation == stream.incarnation and tickets:
+                await self._ctx.tell(instance.worker, Abort(tickets=tickets))

@@ -1,0 +1,244 @@
+"""Single requests: a prompt of somebody's own is continued by whatever instance serves a version that fits.
+
+Owns who waits for an answer, the gate, and how long answers are kept. A single request is a batch of one that
+nobody scores: it has the token log, the tickets and the journal of all others, so it survives the death of an
+instance and of the manager as they do. The contract with the caller is docs/versions.md: the id names the
+request, the same id with the same contents is the same request, each token is appended once.
+"""
+
+import asyncio
+import hashlib
+from array import array
+from collections.abc import Awaitable, Callable
+
+from actors.rollout.books import Books
+from actors.rollout.deadlines import Deadlines
+from actors.rollout.events import BatchSubmitted, Prompt
+from actors.rollout.instances import Instances
+from actors.rollout.messages import Generate, Generated, VersionNotReady, VersionSpan, Weights
+from actors.rollout.token_log import RequestLog, RequestState
+from configs.schema import Config
+from supervisor import Context, Deadline, Deferred, Refused, Suspended
+
+BATCH = "generate-"
+"""Begins the name of the batch that a single request is."""
+KEPT_S = 600.0  # an answer, for who asks again: beyond any pause of a caller that lost it
+MAX_KEPT = 512  # answers; the oldest goes first
+MAX_DEADLINE_S = 3600.0
+LOOK_S = 1.0  # between two looks whether the gate is met, at least: instances tell when they serve others
+
+Open = Callable[[BatchSubmitted, Weights], Awaitable[None]]
+"""Opens a batch. Raises Refused or Suspended."""
+Close = Callable[[str], Awaitable[None]]
+"""Releases a batch."""
+
+
+class Singles:
+    """See the module. `changed` when instances serve other versions; `finished` and `look` as they come."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        books: Books,
+        instances: Instances,
+        deadlines: Deadlines,
+        config: Config,
+        open: Open,
+        close: Close,
+    ) -> None:
+        self._most_prompt, self._most_new = config.engine.max_prompt_tokens, config.rollout.max_new_tokens
+        self._ctx, self._books, self._instances, self._deadlines = ctx, books, instances, deadlines
+        self._open, self._close = open, close
+        self._waiting: dict[str, tuple[Generate, Deferred]] = {}
+        self._served = asyncio.Event()
+        now = ctx.now()
+        self._kept = {
+            name: Deadline.after(KEPT_S, now)
+            for name, batch in books.state.log.batches.items()
+            if not batch.submitted.scored
+        }
+        for name in self._kept:  # their callers ask again, or have gone
+            deadlines.until(self._log(name).id, MAX_DEADLINE_S)
+
+    def ask(self, message: Generate) -> Deferred:
+        """Answered when the response is there, or the gate is not met in time. Raises Refused for what is no
+        request, and for an id that stands for another one."""
+        self._check(message)
+        deferred = Deferred()
+        name = BATCH + message.id
+        earlier = self._waiting.get(name)
+        if earlier is not None:
+            if self._batch(earlier[0], 0) != self._batch(message, 0):
+                raise Refused(f"request {message.id} stands for other contents")
+            earlier[1].answer(Refused(f"request {message.id} was asked again"))
+        self._waiting[name] = (message, deferred)
+        if name in self._books.state.log.batches:
+            self._deadlines.until(self._log(name).id, message.deadline_s)
+            self._answer(name)
+        else:
+            self._ctx.background(self._begin(name, message, deferred), f"begin of {name}")
+        return deferred
+
+    def changed(self) -> None:
+        """Instances serve others than before."""
+        self._served.set()
+
+    def finished(self, log: RequestLog) -> None:
+        """A request of nobody's batch is over."""
+        self._kept[log.batch] = Deadline.after(KEPT_S, self._ctx.now())
+        self._answer(log.batch)
+
+    async def look(self) -> None:
+        """Forget answers that were kept long enough."""
+        now, batches = self._ctx.now(), self._books.state.log.batches
+        over = [
+            name
+            for name in self._kept
+            if name not in batches or self._log(name).state is RequestState.FINISHED
+        ]
+        for number, name in enumerate(over):
+            if self._kept[name].passed(now) or number < len(over) - MAX_KEPT:
+                del self._kept[name]
+                await self._close(name)
+
+    def _log(self, name: str) -> RequestLog:
+        return self._books.state.log.batches[name].groups[0][0]
+
+    def _check(self, message: Generate) -> None:
+        count = len(message.prompt) // 4
+        opened = self._books.state.log.batches.get(BATCH + message.id)
+        if not message.id or "/" in message.id or len(message.id) > 200:
+            raise Refused(f"id {message.id!r}: expected 1 to 200 characters without a slash")
+        if not count or len(message.prompt) % 4 or count > self._most_prompt:
+            raise Refused(f"request {message.id}: expected a prompt of 1 to {self._most_prompt} tokens")
+        if not 1 <= message.max_new_tokens <= self._most_new:
+            raise Refused(f"request {message.id}: expected max_new_tokens from 1 to {self._most_new}")
+        if message.min_version is not None and message.exact_version is not None:
+            raise Refused(f"request {message.id}: min_version and exact_version exclude each other")
+        if not 0 < message.deadline_s <= MAX_DEADLINE_S or message.temperature < 0:
+            most = f"{MAX_DEADLINE_S:g} s"
+            raise Refused(f"request {message.id}: expected a temperature from 0, a deadline up to {most}")
+        if opened is not None:
+            refusal = self._books.state.refusal(self._batch(message, opened.submitted.version))
+            if refusal is not None:
+                raise Refused(f"request {message.id} stands for other contents")
+
+    def _batch(self, message: Generate, newest: int) -> BatchSubmitted:
+        exact = message.exact_version
+        tokens = tuple(array("I", message.prompt))
+        return BatchSubmitted(
+            batch=BATCH + message.id,
+            version=newest if exact is None else exact,
+            min_version=None if exact is not None else message.min_version or 0,
+            prompts=(Prompt(split="", index=0, tokens=tokens, seeds=(message.seed,)),),
+            max_new_tokens=message.max_new_tokens,
+            temperature=message.temperature,
+            scored=False,
+        )
+
+    async def _begin(self, name: str, message: Generate, deferred: Deferred) -> None:
+        """Wait for the gate, then open the batch."""
+        if not await self._gate(message):
+            if self._waiting.get(name) == (message, deferred):
+                del self._waiting[name]
+            deferred.answer(self._not_ready(message))
+            return
+        newest = self._books.newest_weights()
+        exact = message.exact_version
+        weights = newest if exact is None else self._weights(exact)
+        if weights is None:
+            self._waiting.pop(name, None)
+            deferred.answer(Refused("nothing is published yet"))
+            return
+        try:
+            await self._open(self._batch(message, weights.version), weights)
+        except (Refused, Suspended) as refusal:
+            self._waiting.pop(name, None)
+            deferred.answer(refusal)
+            return
+        self._deadlines.until(self._log(name).id, message.deadline_s)
+        self._answer(name)
+
+    async def _gate(self, message: Generate) -> bool:
+        """Whether an instance serves what is asked for, at the latest after `wait_s`."""
+        until = Deadline.after(min(message.wait_s, message.deadline_s), self._ctx.now())
+        async with self._ctx.wait(
+            "weights of a version", on="the instances", deadline_s=message.deadline_s + LOOK_S, go_on=True
+        ) as wait:
+            while not self._met(message):
+                left_s = until.left_s(self._ctx.now())
+                if left_s <= 0:
+                    return False
+                self._served.clear()
+                await wait.look(self._served, min(left_s, LOOK_S))
+        return True
+
+    def _met(self, message: Generate) -> bool:
+        served = self._served_versions()
+        if message.exact_version is not None:
+            return message.exact_version in served
+        return message.min_version is None or any(version >= message.min_version for version in served)
+
+    def _served_versions(self) -> set[int]:
+        """Known ones that some instance serves."""
+        known = self._books.state.versions.known
+        return {
+            instance.version
+            for instance in self._instances.values()
+            if instance.version in known and known[instance.version].root == instance.root
+        }
+
+    def _not_ready(self, message: Generate) -> VersionNotReady:
+        exact, newest = message.exact_version, self._books.newest_weights()
+        target = exact if exact is not None else message.min_version or 0
+        return VersionNotReady(
+            target=target,
+            exact=exact is not None,
+            applied=max(self._served_versions(), default=None),
+            retryable=exact is None or newest is None or exact >= newest.version,
+        )
+
+    def _weights(self, version: int) -> Weights | None:
+        known = self._books.state.versions.known.get(version)
+        if known is None:
+            return None
+        return Weights(version=known.version, root=known.root, sources=known.sources)
+
+    def _answer(self, name: str) -> None:
+        """Whoever waits, where the request is over."""
+        log = self._log(name)
+        if log.state is RequestState.FINISHED and name in self._waiting:
+            message, deferred = self._waiting.pop(name)
+            deferred.answer(answer_to(message, log))
+
+
+def answer_to(message: Generate, log: RequestLog) -> Generated | Refused:
+    """What the caller gets of a finished request: all that it does not have yet."""
+    tokens = log.tokens_bytes()
+    have = tokens[: 4 * message.accepted]
+    if message.accepted and (
+        len(have) != 4 * message.accepted or hashlib.sha256(have).digest() != message.accepted_sha256
+    ):
+        return Refused(f"request {message.id}: its first {message.accepted} tokens are others")
+    spans = [VersionSpan(version=span.version, count=span.count) for span in log.spans]
+    return Generated(
+        id=message.id,
+        status="deadline" if log.due and not log.full else "length" if log.full else "stop",
+        start=message.accepted,
+        tokens=tokens[4 * message.accepted :],
+        logprobs=log.logprobs_bytes()[4 * message.accepted :],
+        versions=merged(spans),
+        version_start=spans[0].version if spans else None,
+        version_end=spans[-1].version if spans else None,
+        sha256=hashlib.sha256(tokens).digest(),
+    )
+
+
+def merged(spans: list[VersionSpan]) -> tuple[VersionSpan, ...]:
+    """Neighbours of one version as one."""
+    found: list[VersionSpan] = []
+    for span in spans:
+        if found and found[-1].version == span.version:
+            span = VersionSpan(version=span.version, count=found.pop().count + span.count)
+        found.append(span)
+    return tuple(found)
