@@ -126,8 +126,8 @@ ROLLOUT: tuple[Mutation, ...] = (
             ),
             Edit(
                 "actors.rollout.token_log",
-                "if log.state is RequestState.FINISHED and log.score is None",
-                "if log.state is RequestState.FINISHED",
+                "            and log.score is None\n",
+                "",
             ),
         ),
         ("I7",),
