@@ -2,16 +2,15 @@
 
 import argparse
 import sys
-import time
-from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from bench.evaluation import cells, pool
+from bench.evaluation import cells, grid
 from bench.evaluation.cells import Cell
+from bench.evaluation.runner import run
 from bench.evaluation.setups import MODELS, VARIANTS, Around
 from bench.evaluation.simulated import ROOT, CellResult
 from bench.evaluation.store import Store
@@ -36,6 +35,9 @@ def main() -> None:
         metavar="NAME:A.B=C[,A.B=C...]",
         help="a variant of your own: settings over the paper's; repeatable, and run with the others",
     )
+    parser.add_argument(
+        "--record", action="store_true", help="everything that docs/evaluation.md shows: an hour of two cores"
+    )
     parser.add_argument("--workers", type=int, default=2, help="processes (2)")
     parser.add_argument("--store", type=Path, default=FOLDER, help="where results lie (.bench/evaluation)")
     parser.add_argument("--fresh", action="store_true", help="run again what is there already")
@@ -49,58 +51,22 @@ def main() -> None:
     around = Around(arguments.traces, extra)
     seeds = range(1, arguments.seeds + 1)
     variants = [*arguments.variants, *(name for name, _ in extra)]
-    wanted = [
-        *cells.colocated(arguments.models, seeds),
-        *cells.segments(arguments.models, arguments.segments, seeds, variants),
-    ]
     store = Store(arguments.store, around, any_code=arguments.any_code)
     console = Console(width=150, soft_wrap=False)
-    results = run(wanted, store, around, arguments.workers, fresh=arguments.fresh)
+
+    def do(wanted: Sequence[Cell]) -> list[CellResult]:
+        return run(wanted, store, around, arguments.workers, fresh=arguments.fresh)
+
+    if arguments.record:
+        results = grid.record(do, controllers=[name for name, _ in extra])
+    else:
+        alone = cells.colocated(arguments.models, seeds)
+        results = do([*alone, *cells.segments(arguments.models, arguments.segments, seeds, variants)])
     console.print(table(results))
     bad = [result for result in results if not result.ok]
     for result in bad:
         console.print(f"{result.cell.name}: {result.ended}: {result.reason}", highlight=False)
     sys.exit(1 if bad else 0)
-
-
-def run(
-    wanted: Sequence[Cell], store: Store, around: Around, workers: int, *, fresh: bool
-) -> list[CellResult]:
-    """The results of all of these, in order; what the store has is not run again unless `fresh`."""
-    there = {} if fresh else {cell: found for cell in wanted if (found := store.read(cell)) is not None}
-    missing = [cell for cell in wanted if cell not in there]
-    told = _Told(len(there), len(missing), workers)
-
-    def finished(result: CellResult) -> None:
-        store.write(result)
-        there[result.cell] = result
-        told.finished(result)
-
-    try:
-        pool.run(missing, around, store.code, workers, finished)
-    except KeyboardInterrupt:
-        print("stopped; what was finished is kept", file=sys.stderr)
-    return [there[cell] for cell in wanted if cell in there]
-
-
-class _Told:
-    """A line for each cell, with the time that is left: as if the next cells took as long as the last."""
-
-    def __init__(self, there: int, missing: int, workers: int) -> None:
-        self._done, self._all, self._workers = 0, missing, workers
-        self._ends = deque([time.monotonic()], maxlen=4 * workers)
-        print(f"{missing} cells to run, {there} are there", file=sys.stderr)
-
-    def finished(self, result: CellResult) -> None:
-        self._done += 1
-        self._ends.append(time.monotonic())
-        each_s = (self._ends[-1] - self._ends[0]) / (len(self._ends) - 1)
-        print(
-            f"{self._done}/{self._all} {result.cell.name}: {result.ended}, {len(result.steps)} steps, "
-            f"{result.cpu_s:.0f} s of processor; {each_s * (self._all - self._done) / 60:.0f} min left",
-            file=sys.stderr,
-            flush=True,
-        )
 
 
 def table(results: Sequence[CellResult]) -> Table:

@@ -11,19 +11,27 @@ SEGMENTS = ("A", "B", "C")
 SEEDS = (1, 2, 3, 4, 5)
 SEGMENT_S = 7200.0
 """A segment of the paper's trace lasts two hours."""
+BASE_STEPS, SWEEP_STEPS = 6, 4
+LIMITS = (5000, 8000, 11_000)
+"""R7, beside the 14,336 tokens of everything else."""
+KILLS_S = (100.0, 200.0)
+"""R11: after the begin of a step."""
+STEP = 5
+"""R10, R11: the step in which it happens, so many that the seeding window has settled."""
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
     """One simulated run.
 
     Attributes:
-        kind: `colocated` (the reserved host alone), `segment` (a trace of availability), `static` (`hosts`
-            preemptible hosts, always), or one of the scenarios of `scenarios`.
+        kind: `colocated` (the reserved host alone), `segment` (a trace of availability), `static` (exactly
+            `hosts` preemptible hosts), `chosen` (at most `hosts`: Algorithm 1 says how many), or one of the
+            scenarios of `scenarios`: `wave`, `kill`, `join`, `restart`.
         model: a name of `setups.MODELS`. segment: of SEGMENTS, for that kind.
         seed: of lengths, problems, network and boot times.
         variant: a name of `setups.VARIANTS`; "gleaner" is the product as it is.
         hosts: for `static`. limit: longest response in tokens, 0 for the paper's. token_scale: 0 for the
-            model's.
+            model's. at_s: of a scenario, the moment from the first step's begin on; 0: nothing happens.
         steps: how many; 0: as many as a segment takes.
     """
 
@@ -35,15 +43,17 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     hosts: int = 0
     limit: int = 0
     token_scale: int = 0
+    at_s: float = 0.0
     steps: int = 0
 
     @property
     def name(self) -> str:
         """Unique among all cells, and good as a file's name."""
         parts = [self.model, self.kind + (f"-{self.segment}" if self.segment else ""), self.variant]
-        parts += [f"n{self.hosts}"] * (self.kind == "static")
+        parts += [f"n{self.hosts}"] * (self.kind in ("static", "chosen"))
         parts += [f"limit{self.limit}"] * bool(self.limit)
         parts += [f"scale{self.token_scale}"] * bool(self.token_scale)
+        parts += [f"at{self.at_s:g}"] * bool(self.at_s)
         parts += [f"steps{self.steps}"] * bool(self.steps)
         return "_".join([*parts, f"seed{self.seed}"])
 
@@ -52,17 +62,79 @@ def colocated(models: Iterable[str], seeds: Iterable[int]) -> Iterator[Cell]:
     """veRL's place: the reserved host alone. No segment changes anything there."""
     for model in models:
         for seed in seeds:
-            yield Cell(kind="colocated", model=model, seed=seed, steps=6)
+            yield Cell(kind="colocated", model=model, seed=seed, steps=BASE_STEPS)
 
 
 def segments(
     models: Iterable[str], over: Iterable[str], seeds: Iterable[int], variants: Iterable[str]
 ) -> Iterator[Cell]:
     """Two hours of each segment."""
-    variants = list(variants)
-    over = list(over)
+    models, over, variants = list(models), list(over), list(variants)
     for seed in seeds:  # the seed last: whoever stops early has a few seeds of everything
         for model in models:
             for segment in over:
                 for variant in variants:
                     yield Cell(kind="segment", model=model, seed=seed, segment=segment, variant=variant)
+
+
+def static(seeds: Iterable[int]) -> Iterator[Cell]:
+    """R5: 14B with a static number of instances."""
+    for seed in seeds:
+        for hosts in range(1, 9):
+            yield Cell(
+                kind="static", model="14b", seed=seed, hosts=hosts, variant="static", steps=SWEEP_STEPS
+            )
+
+
+def lengths(seeds: Iterable[int]) -> Iterator[Cell]:
+    """R7: 14B with the same responses cut at other limits; Algorithm 1 chooses the number of instances."""
+    for seed in seeds:
+        for limit in LIMITS:
+            yield Cell(kind="colocated", model="14b", seed=seed, limit=limit, steps=SWEEP_STEPS)
+            yield Cell(kind="chosen", model="14b", seed=seed, limit=limit, hosts=10, steps=BASE_STEPS)
+
+
+def waves(seeds: Iterable[int]) -> Iterator[Cell]:
+    """R8, R9."""
+    for seed in seeds:
+        for variant in ("gleaner", "no-memory", "no-seeding"):
+            yield Cell(kind="wave", model="14b", seed=seed, variant=variant)
+
+
+def undisturbed(seeds: Iterable[int]) -> Iterator[Cell]:
+    """R10, R11, before anything happens in them: they tell when their steps begin."""
+    for seed in seeds:
+        yield Cell(kind="kill", model="14b", seed=seed, steps=STEP)
+        if seed == 1:
+            yield Cell(kind="join", model="14b", seed=seed, steps=STEP)
+
+
+def disturbed(cell: Cell, begin_s: float) -> Iterator[Cell]:
+    """The same, with something happening in the last step, which begins at `begin_s`."""
+    if cell.kind == "join":
+        for variant in ("gleaner", "synchronous"):
+            yield msgspec.structs.replace(cell, variant=variant, at_s=begin_s)
+        return
+    for after_s in KILLS_S:
+        for variant in ("gleaner", "recompute"):
+            yield msgspec.structs.replace(cell, variant=variant, at_s=begin_s + after_s)
+    if cell.seed == 1:
+        for variant in ("gleaner", "synchronous"):
+            yield msgspec.structs.replace(cell, kind="restart", variant=variant, at_s=begin_s)
+
+
+def scales(seeds: Iterable[int]) -> Iterator[Cell]:
+    """The same cells with tokens that stand for half as much of the model as usual."""
+    for seed in seeds:
+        for model, scale in (("8b", 32), ("14b", 64), ("32b", 64)):
+            for usual in (0, scale):
+                yield Cell(kind="colocated", model=model, seed=seed, steps=2, token_scale=usual)
+                yield Cell(
+                    kind="static",
+                    model=model,
+                    seed=seed,
+                    hosts=6,
+                    variant="static",
+                    steps=3,
+                    token_scale=usual,
+                )

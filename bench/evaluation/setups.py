@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench.evaluation import segments
+from bench.evaluation import scenarios, segments
 from bench.evaluation.cells import Cell
 from configs.load import load
 from configs.trace import Trace
@@ -58,6 +58,8 @@ ARTIFACT = (
     "rollout.max_pending=32",  # at most 4 prompts of 8 samples are dispatched to an engine at a time
     "fleet.n_prem_max=10",  # more than any segment has
     "task.heldout_problems=1",  # evaluations are not looked at
+    "liveness.beat_s=10",  # a host that vanishes is missed within 5 s all the same, by its connections
+    "liveness.dead_s=60",
     f"prices.preemptible_per_hour={PREEMPTIBLE_PER_HOUR}",
 )
 
@@ -65,6 +67,9 @@ VARIANTS: Mapping[str, tuple[str, ...]] = {
     "gleaner": (),
     "no-memory": ("seeding.memory=false",),
     "no-seeding": ("seeding.initial_s=0", "seeding.min_s=0", "seeding.max_s=0"),
+    "recompute": ("ablation.recompute=true",),
+    "synchronous": ("ablation.synchronous_weights=true",),
+    "static": ("ablation.every_instance=true",),
 }
 """Settings over those of the artifact."""
 
@@ -92,7 +97,7 @@ def setting(cell: Cell, around: Around) -> Setting:
         sets.append(f"rollout.max_new_tokens={cell.limit}")
     if cell.kind == "colocated":
         sets.append("fleet.n_prem_max=0")
-    if cell.kind == "static":
+    if cell.kind in ("static", "chosen"):
         sets.append(f"fleet.n_prem_max={cell.hosts}")
     law = model.law
     words = Words(
@@ -135,7 +140,7 @@ def setting(cell: Cell, around: Around) -> Setting:
 def trace_of(cell: Cell, around: Around) -> Trace | None:
     """When its preemptible hosts come and go; None: always there. Raises TraceError."""
     if cell.kind != "segment":
-        return None
+        return scenarios.trace_of(cell)
     if around.traces is None:
         return segments.made(cell.segment)
     found = segments.read(around.traces, cell.segment)

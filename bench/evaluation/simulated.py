@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from actors.training.records import AnyRecord, Step
+from bench.evaluation import scenarios
 from bench.evaluation.cells import SEGMENT_S, Cell
 from bench.evaluation.setups import Around, setting
 from configs.load import dump
@@ -22,6 +23,8 @@ from sim.setting import Setting
 
 PIECE_S = 30.0  # virtual, between two looks whether it is over
 MOST_S = 50_000.0  # virtual: no cell takes as long
+LONG_S = {"segment": SEGMENT_S, "wave": scenarios.WAVE_S + scenarios.WAVE_EVERY_S * (scenarios.WAVE_GONE + 2)}
+"""From the first step's begin, for cells without a number of steps: until a step ends that late."""
 ROOT = Path(__file__).resolve().parents[2]
 CODE = ("transport", "supervisor", "configs", "actors", "nodeagent", "sim")
 """What runs in a simulated cluster, beside the two rooms of this folder that say what is run."""
@@ -106,7 +109,10 @@ def code_hash() -> str:
     files = [
         file for folder in CODE for file in (ROOT / folder).rglob("*") if file.suffix in (".py", ".toml")
     ]
-    files += [Path(__file__), Path(__file__).with_name("setups.py")]
+    files += [
+        Path(__file__),
+        *(Path(__file__).with_name(f"{room}.py") for room in ("setups", "scenarios", "segments")),
+    ]
     for file in sorted(files):
         digest.update(str(file.relative_to(ROOT)).encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()
@@ -122,7 +128,7 @@ def simulate(cell: Cell, around: Around, code: str) -> CellResult:
     over = cut = False
     while not (over or cut) and cluster.loop.now_s < MOST_S:
         over = cluster.advance(cluster.loop.now_s + PIECE_S)
-        cut = not cell.steps and segment_over(cluster.history)
+        cut = not cell.steps and lasted(cluster.history) >= LONG_S[cell.kind]
     outcome = cluster.finish(stopped=not over)
     story = story_of(in_model_tokens(outcome.history, made.plant.token_scale))
     return CellResult(
@@ -141,10 +147,10 @@ def simulate(cell: Cell, around: Around, code: str) -> CellResult:
     )
 
 
-def segment_over(records: Sequence[AnyRecord]) -> bool:
-    """Whether a step has ended two hours after the first one began."""
+def lasted(records: Sequence[AnyRecord]) -> float:
+    """Seconds from the first step's begin to the last one's end."""
     steps = [record for record in records if isinstance(record, Step)]
-    return bool(steps) and steps[-1].t_s - (steps[0].t_s - steps[0].step_s) >= SEGMENT_S
+    return steps[-1].t_s - (steps[0].t_s - steps[0].step_s) if steps else 0.0
 
 
 def _lines(story: Story) -> list[StepLine]:

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from bench.evaluation import pool, segments
-from bench.evaluation.__main__ import run, table
+from bench.evaluation.__main__ import table
 from bench.evaluation.cells import Cell, colocated
 from bench.evaluation.cells import segments as segment_cells
+from bench.evaluation.runner import run
 from bench.evaluation.setups import Around, setting
 from bench.evaluation.simulated import CellResult, settings_hash, simulate
 from bench.evaluation.store import Store

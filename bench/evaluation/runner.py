@@ -1,0 +1,55 @@
+"""Runs what is missing of some cells, keeps each result, and tells how far it is.
+
+Owns the order of the two and what a Ctrl-C leaves: everything that was finished.
+"""
+
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+
+from bench.evaluation import pool
+from bench.evaluation.cells import Cell
+from bench.evaluation.setups import Around
+from bench.evaluation.simulated import CellResult
+from bench.evaluation.store import Store
+
+
+def run(
+    wanted: Sequence[Cell], store: Store, around: Around, workers: int, *, fresh: bool
+) -> list[CellResult]:
+    """The results of all of these, in order; what the store has is not run again unless `fresh`."""
+    there = {} if fresh else {cell: found for cell in wanted if (found := store.read(cell)) is not None}
+    missing = [cell for cell in wanted if cell not in there]
+    told = _Told(len(there), len(missing), workers)
+
+    def finished(result: CellResult) -> None:
+        store.write(result)
+        there[result.cell] = result
+        told.finished(result)
+
+    try:
+        pool.run(missing, around, store.code, workers, finished)
+    except KeyboardInterrupt:
+        print("stopped; what was finished is kept", file=sys.stderr)
+    return [there[cell] for cell in wanted if cell in there]
+
+
+class _Told:
+    """A line for each cell, with the time that is left: as if the next cells took as long as the last."""
+
+    def __init__(self, there: int, missing: int, workers: int) -> None:
+        self._done, self._all, self._workers = 0, missing, workers
+        self._ends = deque([time.monotonic()], maxlen=4 * workers)
+        print(f"{missing} cells to run, {there} are there", file=sys.stderr)
+
+    def finished(self, result: CellResult) -> None:
+        self._done += 1
+        self._ends.append(time.monotonic())
+        each_s = (self._ends[-1] - self._ends[0]) / (len(self._ends) - 1)
+        print(
+            f"{self._done}/{self._all} {result.cell.name}: {result.ended}, {len(result.steps)} steps, "
+            f"{result.cpu_s:.0f} s of processor; {each_s * (self._all - self._done) / 60:.0f} min left",
+            file=sys.stderr,
+            flush=True,
+        )
