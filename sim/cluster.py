@@ -21,6 +21,7 @@ from nodeagent.site import FleetHosts
 from sim.client import job_done, open_client
 from sim.cloud import Cloud, CloudHosts, Init, void
 from sim.commands import command_of
+from sim.crowd import Crowd
 from sim.fittings import HostFittings
 from sim.hosts import SIGTERM, Host, Main, OnExit, SimProcess
 from sim.loop import SimLoop
@@ -73,6 +74,7 @@ class SimCluster:
         self._histories: dict[Path, list[AnyRecord]] = {}
         self._hooks: list[Hook] = []
         self._ended_s = 0.0
+        self._crowd = Crowd(setting.crowding)
         self._began_wall_s = time.perf_counter()
         self._around = Around(
             net=self.net,
@@ -220,7 +222,7 @@ class SimCluster:
             start_s = self.setting.paces.of(command.kind)
             return self.hosts[command.node].start(command.name, command.main, start_s, process, on_exit)
 
-        return SimMachine(process.loop, start, process.meter)
+        return SimMachine(process.loop, start, process.meter, self._crowd)
 
     def _fleet(self, process: SimProcess, system: ActorSystem, join: Join) -> FleetHosts:
         return CloudHosts(self.cloud, process, system)

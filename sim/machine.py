@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
+from sim.crowd import Crowd
 from sim.meter import Bill, Meter
 from sim.process_loop import ProcessLoop
 from supervisor.machine import Child, OnExit, Worker
@@ -31,10 +32,12 @@ class SimMachine:
         process: whose machine it is.
         start: starts its child processes.
         meter: what the models in this process spend.
+        crowd: whom it shares its cores with.
     """
 
-    def __init__(self, process: ProcessLoop, start: Start, meter: Meter) -> None:
+    def __init__(self, process: ProcessLoop, start: Start, meter: Meter, crowd: Crowd | None = None) -> None:
         self.meter = meter
+        self._crowd = crowd or Crowd()
         self._process = process
         self._start = start
         self._progress = _Progress(process)
@@ -50,7 +53,7 @@ class SimMachine:
 
     def thread(self, name: str) -> Worker:
         """See `Machine`."""
-        return SimWorker(self._process, self.meter, self._progress, name)
+        return SimWorker(self._process, self.meter, self._progress, self._crowd, name)
 
 
 class _Progress:
@@ -81,8 +84,13 @@ class SimWorker:
     before that has no result and no effects; in one that is frozen the work stands still meanwhile.
     """
 
-    def __init__(self, process: ProcessLoop, meter: Meter, progress: _Progress, name: str) -> None:
+    def __init__(
+        self, process: ProcessLoop, meter: Meter, progress: _Progress, crowd: Crowd, name: str
+    ) -> None:
         self._process, self._meter, self._progress, self._name = process, meter, progress, name
+        self._crowd = crowd
+        self._crowds = False  # a piece of ours is among those that are under way
+        process.at_death(self._leave)
         self._waiting: deque[_Piece] = deque()
         self._busy = False
         self._closed = False
@@ -114,7 +122,8 @@ class SimWorker:
             piece.do()
             bill = self._meter.end()
             if bill.seconds > 0:
-                seconds = bill.seconds * self._process.slowness
+                self._crowds = True
+                seconds = bill.seconds * self._process.slowness * self._crowd.enter()
                 until_s = self._progress.now_s() + seconds
                 self._process.call_later(seconds, self._over, piece, bill, until_s)
             else:
@@ -125,8 +134,14 @@ class SimWorker:
         if left_s > ROUNDING_S:  # it was frozen meanwhile
             self._process.call_later(left_s, self._over, piece, bill, until_s)
             return
+        self._leave()
         piece.finish(bill)
         self._next()
+
+    def _leave(self) -> None:
+        if self._crowds:
+            self._crowds = False
+            self._crowd.leave()
 
 
 class _Piece(Protocol):

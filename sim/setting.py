@@ -61,6 +61,8 @@ class Setting:
         deadline_s: virtual seconds by which the job must be over.
         link: what lies between two hosts, in each direction. egress_bytes_s: of a host's network card;
             preemptible_bytes_s: of a preemptible one's, in and out, where it is slower.
+        crowding: of hosts that share the cores of one machine, how much longer a piece of work takes with 1,
+            2, ... of them under way at a time (`sim.crowd`); (): each host has its own cores.
         zones: names that preemptible hosts are dealt to in turn; those of a zone may fail together.
     """
 
@@ -75,6 +77,7 @@ class Setting:
     egress_bytes_s: float = 1.25e9
     preemptible_bytes_s: float = math.inf
     paces: Paces = field(default_factory=Paces)
+    crowding: tuple[float, ...] = ()
     zones: tuple[str, ...] = ("a", "b", "c")
 
     def rig(self, host: str) -> Rig:

@@ -16,6 +16,7 @@ LIMITS = (5000, 8000, 11_000)
 """R7, beside the 14,336 tokens of everything else."""
 KILLS_S = (100.0, 200.0)
 """R11: after the begin of a step."""
+SCALES = (64, 32)
 STEP = 5
 """R10, R11: the step in which it happens, so many that the seeding window has settled."""
 
@@ -24,9 +25,9 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     """One simulated run.
 
     Attributes:
-        kind: `colocated` (the reserved host alone), `segment` (a trace of availability), `static` (exactly
-            `hosts` preemptible hosts), `chosen` (at most `hosts`: Algorithm 1 says how many), or one of the
-            scenarios of `scenarios`: `wave`, `kill`, `join`, `restart`.
+        kind: `colocated` (reserved hosts alone: the model's, or `hosts` of them), `segment` (a trace of
+            availability), `static` (exactly `hosts` preemptible hosts), `chosen` (at most `hosts`; Algorithm
+            1 says how many), or one of the scenarios of `scenarios`: `wave`, `kill`, `join`, `restart`.
         model: a name of `setups.MODELS`. segment: of SEGMENTS, for that kind.
         seed: of lengths, problems, network and boot times.
         variant: a name of `setups.VARIANTS`; "gleaner" is the product as it is.
@@ -50,7 +51,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     def name(self) -> str:
         """Unique among all cells, and good as a file's name."""
         parts = [self.model, self.kind + (f"-{self.segment}" if self.segment else ""), self.variant]
-        parts += [f"n{self.hosts}"] * (self.kind in ("static", "chosen"))
+        parts += [f"n{self.hosts}"] * bool(self.hosts)
         parts += [f"limit{self.limit}"] * bool(self.limit)
         parts += [f"scale{self.token_scale}"] * bool(self.token_scale)
         parts += [f"at{self.at_s:g}"] * bool(self.at_s)
@@ -86,12 +87,30 @@ def static(seeds: Iterable[int]) -> Iterator[Cell]:
             )
 
 
+def others(models: Iterable[str], seeds: Iterable[int]) -> Iterator[Cell]:
+    """R3, R4: veRL on twice the hosts; rollout on instances alone, as many as the paper's optimizer takes."""
+    models = list(models)
+    for seed in seeds:
+        yield Cell(kind="colocated", model="14b", seed=seed, hosts=2, steps=BASE_STEPS)
+        for model, hosts in (("8b", 4), ("14b", 6), ("32b", 6)):
+            if model in models:
+                yield Cell(
+                    kind="static",
+                    model=model,
+                    seed=seed,
+                    hosts=hosts,
+                    variant="disaggregated",
+                    steps=SWEEP_STEPS,
+                )
+
+
 def lengths(seeds: Iterable[int]) -> Iterator[Cell]:
     """R7: 14B with the same responses cut at other limits; Algorithm 1 chooses the number of instances."""
     for seed in seeds:
         for limit in LIMITS:
             yield Cell(kind="colocated", model="14b", seed=seed, limit=limit, steps=SWEEP_STEPS)
             yield Cell(kind="chosen", model="14b", seed=seed, limit=limit, hosts=10, steps=BASE_STEPS)
+        yield Cell(kind="chosen", model="14b", seed=seed, hosts=10, steps=BASE_STEPS)
 
 
 def waves(seeds: Iterable[int]) -> Iterator[Cell]:
@@ -123,18 +142,19 @@ def disturbed(cell: Cell, begin_s: float) -> Iterator[Cell]:
             yield msgspec.structs.replace(cell, kind="restart", variant=variant, at_s=begin_s)
 
 
-def scales(seeds: Iterable[int]) -> Iterator[Cell]:
-    """The same cells with tokens that stand for half as much of the model as usual."""
+def scales(models: Iterable[str], seeds: Iterable[int]) -> Iterator[Cell]:
+    """The same cells with tokens that stand for as much of the model as usual, and for half of it."""
+    models = list(models)
     for seed in seeds:
-        for model, scale in (("8b", 32), ("14b", 64), ("32b", 64)):
-            for usual in (0, scale):
-                yield Cell(kind="colocated", model=model, seed=seed, steps=2, token_scale=usual)
+        for model in models:
+            for scale in SCALES:
+                yield Cell(kind="colocated", model=model, seed=seed, steps=2, token_scale=scale)
                 yield Cell(
                     kind="static",
                     model=model,
                     seed=seed,
                     hosts=6,
                     variant="static",
+                    token_scale=scale,
                     steps=3,
-                    token_scale=usual,
                 )

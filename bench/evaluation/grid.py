@@ -24,9 +24,10 @@ def first(ablations: Sequence[str], controllers: Sequence[str]) -> Iterator[Cell
     yield from cells.segments(["14b"], ["B"], FEWER, ablations)
     yield from cells.segments(["14b"], SEGMENTS, FEWER, controllers)
     yield from cells.static(FEWER[:2])
+    yield from cells.others(MODELS, FEWER[:2])
     yield from cells.lengths(FEWER)
     yield from cells.waves(FEWER)
-    yield from cells.scales([1])
+    yield from cells.scales(MODELS, [1])
 
 
 def second(results: Iterable[CellResult]) -> Iterator[Cell]:

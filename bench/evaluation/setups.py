@@ -70,6 +70,12 @@ VARIANTS: Mapping[str, tuple[str, ...]] = {
     "recompute": ("ablation.recompute=true",),
     "synchronous": ("ablation.synchronous_weights=true",),
     "static": ("ablation.every_instance=true",),
+    "disaggregated": (
+        "ablation.every_instance=true",
+        "seeding.initial_s=0",
+        "seeding.min_s=0",
+        "seeding.max_s=0",
+    ),
 }
 """Settings over those of the artifact."""
 
@@ -91,7 +97,8 @@ def setting(cell: Cell, around: Around) -> Setting:
     """The setting of a cell. Raises TraceError where a segment cannot be read."""
     model = MODELS[cell.model]
     scale = cell.token_scale or model.scale
-    sets = [*ARTIFACT, f"prices.reserved_per_hour={RESERVED_PER_HOUR * model.hosts}", f"job.seed={cell.seed}"]
+    nodes = cell.hosts if cell.kind == "colocated" and cell.hosts else model.hosts
+    sets = [*ARTIFACT, f"prices.reserved_per_hour={RESERVED_PER_HOUR * nodes}", f"job.seed={cell.seed}"]
     sets += [f"job.steps={cell.steps or 1000}", *around.variant(cell.variant)]
     if cell.limit:
         sets.append(f"rollout.max_new_tokens={cell.limit}")
@@ -102,7 +109,7 @@ def setting(cell: Cell, around: Around) -> Setting:
     law = model.law
     words = Words(
         model=model.shape,
-        reserved=f"h100x{8 * model.hosts}:tp2",
+        reserved=f"h100x{8 * nodes}:tp2",
         preemptible="h100x2:tp2",
         lengths=f"{law.median},{law.sigma},{law.correlation}",
         token_scale=scale,

@@ -1,0 +1,175 @@
+"""Predict real runs of this machine and compare: `python -m bench.evaluation.crosscheck [--json FILE]`.
+
+Owns the comparison: the quickstart on real processes, co-located and with preemptible hosts under its trace,
+and the same on a simulated cluster, whose engine, trainer and shared cores were measured here directly
+(`this_machine`). From the run itself the simulation takes one thing: how long each response was.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from actors.training.history import read_history
+from actors.training.records import AnyRecord, Step
+from actors.training.seeds import request_seed
+from bench.evaluation.this_machine import Machine, measure
+from configs import trace
+from configs.load import load
+from configs.schema import Config
+from rlctl.evidence import gather
+from rlctl.modelled import VOCABULARY
+from sim.cluster import SimCluster
+from sim.models.fit import fit_lengths
+from sim.models.lengths import LengthLaw
+from sim.models.plant import Measured, Plant
+from sim.models.rig import Rig
+from sim.models.scorer import ScorerLaw
+from sim.models.shapes import ModelShape
+from sim.models.training_cost import training_cost
+from sim.network_path import WITHIN_HOST
+from sim.setting import Paces, Setting
+
+GOAL = 0.2
+STEPS = 16
+RUN_S = 600.0
+RUNS: Mapping[str, tuple[str, ...]] = {
+    "co-located": ("fleet.n_prem_max=0", "fleet.trace="),
+    "preemptible hosts under the trace": (),
+}
+CONFIG = "quickstart"
+
+
+@dataclass(frozen=True)
+class Recorded(LengthLaw):
+    """Responses as long as they were in a run, by their seeds; those of others follow the law."""
+
+    lengths: Mapping[int, int] = field(default_factory=dict)
+
+    def length(self, seed: int, prompt: int, limit: int) -> int:
+        """See `LengthLaw`."""
+        return self.lengths.get(seed) or super().length(seed, prompt, limit)
+
+    def scaled(self, factor: float) -> LengthLaw:
+        """See `LengthLaw`; recorded lengths are of one scale."""
+        if factor != 1.0:
+            raise ValueError("lengths of a run are recorded in its own tokens")
+        return self
+
+
+def real(folder: Path, sets: Sequence[str]) -> Path:
+    """Run it, to its end; its folder. Raises CalledProcessError, TimeoutExpired."""
+    words = [arg for one in (f"job.steps={STEPS}", *sets) for arg in ("--set", one)]
+    argv = [sys.executable, "-m", "rlctl", "run", CONFIG, *words, "--runs-dir", str(folder)]
+    subprocess.run(argv, check=True, timeout=RUN_S, stdout=subprocess.DEVNULL)
+    (found,) = [path for path in folder.iterdir() if (path / "history.jsonl").exists()]
+    return found
+
+
+def lengths_of(run: Path, config: Config) -> Recorded:
+    """Of all its responses."""
+    lengths: dict[int, int] = {}
+    groups: dict[str, list[int]] = {}
+    for ledger in gather(run, config, complete=False).ledgers:
+        for request in ledger.requests:
+            batch, group, sample = request.request.split("/")
+            lengths[request_seed(config.job.seed, batch, int(group), int(sample))] = request.count
+            groups.setdefault(f"{batch}/{group}", []).append(request.count)
+    law = fit_lengths(groups.values(), config.rollout.max_new_tokens)
+    return Recorded(law.median, law.sigma, law.correlation, lengths)
+
+
+def predicted(config: Config, machine: Machine, lengths: Recorded) -> list[Step]:
+    """The steps of the same job on a simulated cluster."""
+    plant = Plant(
+        ModelShape.of(config.model, VOCABULARY),
+        lengths,
+        scorer=ScorerLaw(
+            start_s=machine.start_s, median_s=machine.score_s, prompt_rows=machine.prompt_tokens
+        ),
+        measured=Measured(machine.engine, machine.trainer),
+    )
+    setting = Setting(
+        plant.settings(config),
+        seed=config.job.seed,
+        plant=plant,
+        trace=trace.read(config.fleet.trace) if config.fleet.trace else None,
+        link=WITHIN_HOST,
+        paces=Paces(boot_s=0.0, start_s=machine.start_s, prepare_s=machine.prepare_s),
+        crowding=machine.crowding,
+    )
+    return steps_of(SimCluster(setting).run().history)
+
+
+def steps_of(records: Sequence[AnyRecord]) -> list[Step]:
+    """In order."""
+    return [record for record in records if isinstance(record, Step)]
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m bench.evaluation.crosscheck", description=__doc__)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found here")
+    arguments = parser.parse_args()
+    found: dict[str, object] = {}
+    machine: Machine | None = None
+    met = True
+    for name, sets in RUNS.items():
+        config = load(CONFIG, [f"job.steps={STEPS}", *sets])
+        with tempfile.TemporaryDirectory() as folder:
+            print(f"{name}: a real run of {STEPS} steps", flush=True)
+            run = real(Path(folder), sets)
+            if machine is None:
+                start = training_cost(ModelShape.of(config.model, VOCABULARY), Rig("cpu_core"))
+                machine = measure(config, run / "model", start, lambda what: print(f"measuring {what}"))
+                print(_of(machine), flush=True)
+            measured = steps_of(read_history(run / "history.jsonl"))
+            ours = predicted(config, machine, lengths_of(run, config))
+        rows = [(step.step_s, other.step_s) for step, other in zip(measured, ours, strict=True)]
+        off = sum(other for _, other in rows) / sum(step for step, _ in rows) - 1.0
+        for number, (step, other) in enumerate(zip(measured, ours, strict=True), 1):
+            print(f"  step {number:2d}: {step.step_s:6.2f} s measured, {other.step_s:6.2f} s predicted")
+        print(f"{name}: predicted {off:+.1%} of what was measured, goal {GOAL:.0%}")
+        met = met and abs(off) <= GOAL
+        found[name] = {
+            "steps": rows,
+            "off": off,
+            "parts_measured": _parts(measured),
+            "parts_predicted": _parts(ours),
+        }
+    assert machine is not None
+    print("within the goal" if met else "NOT within the goal")
+    if arguments.json is not None:
+        told = {"machine": asdict(machine), "runs": found, "goal": GOAL, "met": met}
+        arguments.json.write_text(json.dumps(told, indent=1) + "\n")
+    sys.exit(0 if met else 1)
+
+
+def _parts(steps: Sequence[Step]) -> dict[str, float]:
+    """Mean seconds."""
+    return {
+        part: round(statistics.mean(getattr(step, part) for step in steps), 3)
+        for part in ("seeding_s", "waiting_s", "training_s", "weights_s", "step_s")
+    }
+
+
+def _of(machine: Machine) -> str:
+    engine, trainer = machine.engine, machine.trainer
+    crowding = ", ".join(f"{factor:.2f}" for factor in machine.crowding)
+    return (
+        f"decoding: {1e3 * engine.step_s:.2f} ms a step, {1e6 * engine.row_s:.0f} us a request, "
+        f"{1e6 * engine.prefill_token_s:.0f} us a token of prefill; {machine.engine_off}\n"
+        f"training: {1e3 * trainer.step_s:.0f} ms a step, {1e3 * trainer.micro_batch_s:.0f} ms each batch, "
+        f"{1e6 * trainer.token_s:.0f} us a token; {machine.trainer_off}\n"
+        f"1 to {len(machine.crowding)} engines at a time take {crowding} times as long\n"
+        f"a process starts in {machine.start_s:.1f} s, with torch in {machine.prepare_s:.1f} s more"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+"""The written parts of docs/evaluation.md: tables from results, between two marks each.
+
+Owns the tables. The page's other text, and why figures differ (`words.toml`), are written by hand, after
+looking.
+"""
+
+import statistics
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.evaluation.cells import SCALES, SEGMENTS
+from bench.evaluation.claims import Claim, Results, gain, over_segments, overhead_s, segment_gains
+from bench.evaluation.setups import MODELS
+from bench.evaluation.simulated import CellResult
+from bench.page_sections import put
+
+WORDS = Path(__file__).with_name("words.toml")
+FAR = 0.15
+"""From so much on a difference has a reason on the page."""
+
+
+def write(file: Path, results: Results, claims: Sequence[Claim]) -> None:
+    """Bring the page's tables up to date."""
+    words = tomllib.loads(WORDS.read_text())
+    put(file, "claims", claims_text(claims, words["reasons"]))
+    put(file, "segments", segments_text(results))
+    put(file, "ablations", ablations_text(results))
+    put(file, "scales", scales_text(results))
+    put(file, "cells", cells_text(results.every()))
+
+
+def claims_text(claims: Sequence[Claim], reasons: Mapping[str, str]) -> str:
+    """The paper's figures and ours, and the reasons of those that are far off."""
+    found = ["| | figure | paper | ours | least to most (seeds) | off |", "|---|---|---:|---:|---:|---:|"]
+    far: dict[str, None] = {}
+    for claim in claims:
+        off = claim.off
+        text = "" if off is None else f"{off:+.0%}"
+        if off is not None and abs(off) > FAR:
+            far[claim.id] = None
+            text = f"**{text}**"
+        paper = "-" if claim.paper is None else shown(claim.paper, claim.unit)
+        least, most = shown(min(claim.ours), claim.unit), shown(max(claim.ours), claim.unit)
+        spread = f"{least} to {most} ({len(claim.ours)})"
+        found.append(
+            f"| {claim.id} | {claim.what} | {paper} | {shown(claim.mean, claim.unit)} | {spread} | {text} |"
+        )
+    told = [f"- **{name}**: {' '.join(reasons.get(name, 'not explained yet').split())}" for name in far]
+    return "\n".join([*found, "", *(["Why figures are more than 15 % off:", "", *told] if told else [])])
+
+
+def shown(value: float, unit: str) -> str:
+    """One figure as the table has it."""
+    match unit:
+        case "x":
+            return f"{value:.2f} x"
+        case "%":
+            return f"{value:+.0f} %"
+        case "share" | "%p":
+            return f"{value:.0f} %"
+        case _:
+            return f"{value:.2f}"
+
+
+def segments_text(results: Results) -> str:
+    """Throughput over the co-located run, segment by segment, of every variant that all of them have."""
+    variants = list(dict.fromkeys(one.cell.variant for one in results.every() if one.cell.kind == "segment"))
+    found = [
+        "| model | variant | "
+        + " | ".join(f"{name}: x (least to most), hosts" for name in SEGMENTS)
+        + " | mean |",
+        "|---|---|" + "---:|" * (len(SEGMENTS) + 1),
+    ]
+    for model in MODELS:
+        for variant in variants:
+            cells = [_segment(results, model, name, variant) for name in SEGMENTS]
+            if all(cells):
+                mean = statistics.mean(over_segments(results, model, gain, variant) or [float("nan")])
+                found.append(f"| {model.upper()} | {variant} | {' | '.join(cells)} | {mean:.2f} x |")
+    return "\n".join(found)
+
+
+def _segment(results: Results, model: str, segment: str, variant: str) -> str:
+    gains = segment_gains(results, model, segment, variant)
+    if not gains:
+        return ""
+    used = results.seeds(kind="segment", model=model, segment=segment, variant=variant).values()
+    hosts = statistics.mean(one.hosts for one in used)
+    return f"{statistics.mean(gains):.2f} ({min(gains):.2f} to {max(gains):.2f}), {hosts:.1f}"
+
+
+def ablations_text(results: Results) -> str:
+    """What each switch costs in segment B, seed by seed against the product as it is."""
+    full = results.seeds(kind="segment", model="14b", segment="B")
+    found = [
+        "| 14B, segment B | throughput against all of it | least to most (seeds) | dispatched again |",
+        "|---|---:|---:|---:|",
+    ]
+    variants = dict.fromkeys(one.cell.variant for one in results.every() if one.cell.segment == "B")
+    for variant in variants:
+        some = results.seeds(kind="segment", model="14b", segment="B", variant=variant)
+        ratios = [100 * (gain(some[seed], full[seed]) - 1) for seed in some if seed in full]
+        if variant == "gleaner" or not ratios:
+            continue
+        again = statistics.mean(one.migrations for one in some.values())
+        found.append(
+            f"| {variant} | {statistics.mean(ratios):+.1f} % | {min(ratios):+.1f} to {max(ratios):+.1f} % "
+            f"({len(ratios)}) | {again:.0f} |"
+        )
+    rows = ["", "| 14B, three of six go | migrate: the step takes longer by | recompute |", "|---|---:|---:|"]
+    calm = results.seeds(kind="kill", model="14b", at_s=0.0)
+    for after_s in (100.0, 200.0):
+        cells = []
+        for variant in ("gleaner", "recompute"):
+            values = [v for seed in calm if (v := overhead_s(results, seed, variant, after_s)) is not None]
+            cells.append(
+                f"{statistics.mean(values):.0f} s ({min(values):.0f} to {max(values):.0f})" if values else "-"
+            )
+        rows.append(f"| {after_s:.0f} s into a step | {' | '.join(cells)} |")
+    return "\n".join([*found, *rows])
+
+
+def scales_text(results: Results) -> str:
+    """Step times with tokens that stand for as much as usual, and for half of it."""
+    found = [
+        f"| mean step | {SCALES[0]} tokens each | {SCALES[1]} tokens each | off |",
+        "|---|---:|---:|---:|",
+    ]
+    for model in MODELS:
+        for kind, name in (("colocated", "co-located"), ("static", "six instances")):
+            by = [
+                results.seeds(kind=kind, model=model, token_scale=scale, variant=_of(kind))
+                for scale in SCALES
+            ]
+            if all(by):
+                usual, half = (statistics.mean(_step_s(one) for one in some.values()) for some in by)
+                found.append(
+                    f"| {model.upper()}, {name} | {usual:.1f} s | {half:.1f} s | {usual / half - 1:+.1%} |"
+                )
+    return "\n".join(found)
+
+
+def _of(kind: str) -> str:
+    return "static" if kind == "static" else "gleaner"
+
+
+def _step_s(result: CellResult) -> float:
+    return result.seconds / len(result.steps)
+
+
+def cells_text(results: Sequence[CellResult]) -> str:
+    """What it took."""
+    if not results:
+        return ""
+    minutes = sum(one.cpu_s for one in results) / 60
+    hours = sum(one.virtual_s for one in results) / 3600
+    codes = {one.code for one in results}
+    return (
+        f"{len(results)} cells, {hours:.0f} simulated hours, {minutes:.0f} minutes of one core's time; "
+        f"code {', '.join(sorted(codes))}."
+    )
+
+
+def crosscheck_text(found: Mapping[str, Any]) -> str:
+    """Predicted and measured steps of real runs."""
+    rows = ["| real run | measured | predicted | off | goal |", "|---|---:|---:|---:|---:|"]
+    lines = []
+    for name, run in found["runs"].items():
+        measured, predicted = zip(*run["steps"], strict=True)
+        rows.append(
+            f"| {name}, {len(measured)} steps | {statistics.mean(measured):.2f} s a step | "
+            f"{statistics.mean(predicted):.2f} s | {run['off']:+.0%} | {found['goal']:.0%} |"
+        )
+        steps = "; ".join(f"{one:.1f} / {other:.1f}" for one, other in run["steps"])
+        lines.append(f"- {name}, seconds measured / predicted, step by step: {steps}.")
+    return "\n".join([*rows, "", *lines])
