@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 
 class Crowd:
-    """factors: with k pieces under way, each takes factors[k - 1] times as long as alone; more than there are
-    factors for take as long as the last says, in proportion to their number. Empty: each has its own cores."""
+    """factors: with k pieces under way, each takes factors[k - 1] times as long as alone; with more than
+    there are factors for, the last says it, in proportion to their number. Empty: each has its own cores."""
 
     def __init__(self, factors: Sequence[float] = ()) -> None:
         self._factors = tuple(factors)

@@ -8,8 +8,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench.evaluation import cells, grid
+from bench.evaluation import cells, grid, page, plots
 from bench.evaluation.cells import Cell
+from bench.evaluation.claims import Results, all_claims
 from bench.evaluation.runner import run
 from bench.evaluation.setups import MODELS, VARIANTS, Around
 from bench.evaluation.simulated import ROOT, CellResult
@@ -38,6 +39,9 @@ def main() -> None:
     parser.add_argument(
         "--record", action="store_true", help="everything that docs/evaluation.md shows: an hour of two cores"
     )
+    parser.add_argument(
+        "--write-docs", action="store_true", help="with --record: write the page's tables and plots"
+    )
     parser.add_argument("--workers", type=int, default=2, help="processes (2)")
     parser.add_argument("--store", type=Path, default=FOLDER, help="where results lie (.bench/evaluation)")
     parser.add_argument("--fresh", action="store_true", help="run again what is there already")
@@ -63,6 +67,11 @@ def main() -> None:
         alone = cells.colocated(arguments.models, seeds)
         results = do([*alone, *cells.segments(arguments.models, arguments.segments, seeds, variants)])
     console.print(table(results))
+    if arguments.record and arguments.write_docs:
+        found = Results(results)
+        claims = all_claims(found)
+        plots.write_all(found, claims, ROOT / "docs" / "images")
+        page.write(ROOT / "docs" / "evaluation.md", found, claims)
     bad = [result for result in results if not result.ok]
     for result in bad:
         console.print(f"{result.cell.name}: {result.ended}: {result.reason}", highlight=False)

@@ -67,10 +67,11 @@ def text(found: dict[str, dict[str, object]], same: bool) -> str:
     verdict = "equal bit for bit" if same else "**not equal**"
     image = f"![Mean reward of each step of both runs: one line](images/{IMAGE})"
     return (
-        "R13 (the paper's figure 15: rewards as veRL's) cannot be simulated. Two real runs of the quickstart "
-        f"with `job.exact`, {STEPS} steps, one in peace ({peace['killed']} hosts killed), one under its trace "
-        f"({hit['killed']} killed): rewards and final weights are {verdict} (SHA-256 of `model.safetensors`: "
-        f"`{str(hit['weights'])[:16]}...`). `python -m bench.evaluation.exact_runs` repeats it.\n\n{image}"
+        "R13 (the paper's figure 15: rewards as veRL's) cannot be simulated. Two real quickstarts "
+        f"with `job.exact`, {STEPS} steps, one in peace ({peace['killed']} hosts killed), one under the "
+        f"preset's trace ({hit['killed']} killed): rewards and final weights are {verdict} "
+        f"(SHA-256 of `model.safetensors`: `{str(hit['weights'])[:16]}...`). "
+        f"`python -m bench.evaluation.exact_runs` repeats it.\n\n{image}"
     )
 
 

@@ -12,7 +12,7 @@ from bench.evaluation.setups import MODELS
 from bench.evaluation.simulated import CellResult
 
 FEWER = (1, 2, 3)
-ABLATIONS = ("no-seeding", "no-memory", "recompute", "synchronous")
+ABLATIONS = ("no-seeding", "no-memory", "no-continuous-lb", "recompute", "synchronous")
 """On segment B, where most changes."""
 
 

@@ -4,14 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from bench.evaluation import pool, segments
+from bench.evaluation import grid, page, pool, segments
 from bench.evaluation.__main__ import table
-from bench.evaluation.cells import Cell, colocated
+from bench.evaluation.cells import Cell, colocated, undisturbed
 from bench.evaluation.cells import segments as segment_cells
+from bench.evaluation.claims import Results, all_claims
+from bench.evaluation.crosscheck import Recorded
 from bench.evaluation.runner import run
 from bench.evaluation.setups import Around, setting
-from bench.evaluation.simulated import CellResult, settings_hash, simulate
+from bench.evaluation.simulated import CellResult, Look, StepLine, settings_hash, simulate
 from bench.evaluation.store import Store
+from sim.crowd import Crowd
+from sim.models.lengths import LengthLaw
 
 AROUND = Around(extra=(("tiny", ("rollout.prompts=8", "training.micro_batch_groups=2")),))
 ALONE = Cell(kind="colocated", model="14b", seed=1, variant="tiny", limit=1024, steps=1)
@@ -58,7 +62,7 @@ def test_a_run_that_was_stopped_goes_on_where_it_was(tmp_path: Path, monkeypatch
     assert [one.cell for one in both] == [ALONE, THREE]
     assert all(one.ok and one.ended == "done" for one in both)
     assert min(both[0].tokens_per_s, both[1].tokens_per_s) > 0
-    assert 0 < both[1].hosts <= 3
+    assert 0 < both[1].hosts <= 3.001
     assert both[0].hosts == 0
     assert store.read(THREE) == both[1]
 
@@ -81,3 +85,103 @@ def test_results_of_other_code_or_settings_do_not_count(tmp_path: Path) -> None:
 
 def test_the_table_holds_a_segment_against_the_colocated_run_of_its_seed() -> None:
     assert table([]).row_count == 0
+
+
+def result(cell: Cell, tokens_per_s: float, hosts: float = 0.0, steps: int = 2) -> CellResult:
+    """As if a cell had been run: steps of 100 s."""
+    lines = [
+        StepLine(
+            step=number + 1,
+            begin_s=100.0 * number,
+            step_s=100.0,
+            seeding_s=60.0,
+            waiting_s=0.0,
+            training_s=40.0,
+            weights_s=0.0,
+            tokens=round(100 * tokens_per_s),
+            t_seed_s=60.0,
+            n_prem=6,
+            hosts=hosts,
+        )
+        for number in range(steps)
+    ]
+    return CellResult(
+        cell=cell,
+        settings="",
+        code="",
+        ended="done",
+        reason="",
+        cpu_s=1.0,
+        virtual_s=200.0,
+        trace_hash="",
+        migrations=0,
+        killed=0,
+        steps=lines,
+        looks=[Look(t_s=50.0, hosts=6, serving=6, tokens_per_s=5.0)],
+    )
+
+
+def example() -> Results:
+    """One seed: twice the throughput of the co-located run in every segment, with four hosts."""
+    alone = [result(cell, 100.0) for cell in colocated(["14b"], [1])]
+    hosts = [result(cell, 200.0, hosts=4.0) for cell in segment_cells(["14b"], "ABC", [1], ["gleaner"])]
+    return Results([*alone, *hosts])
+
+
+def test_throughput_and_money_of_the_segments_are_held_against_the_paper() -> None:
+    claims = {claim.what: claim for claim in all_claims(example())}
+    speed = claims["14B: throughput over veRL, mean of A, B, C"]
+    assert (speed.id, speed.ours, speed.paper) == ("R1", [2.0], 1.97)
+    assert speed.off == pytest.approx(2.0 / 1.97 - 1)
+    money = claims["14B: tokens a dollar over veRL, mean of A, B, C"]
+    gain = 2.0 * 83.79 / (83.79 + 4 * 5.32)
+    assert money.ours == pytest.approx([100 * (gain - 1)])
+    assert money.off == pytest.approx(gain / 1.49 - 1)
+    even = claims["14B: spot discount at which a token costs as much as with veRL"]
+    assert even.ours == pytest.approx([0.0])  # four hosts of two GPUs at the full price are one of eight
+    share = claims["14B: share of rollout in a co-located step (paper: up to)"]
+    assert share.ours == pytest.approx([60.0])
+    assert not [claim for claim in claims.values() if claim.what.startswith("8B")]
+
+
+def test_the_page_names_every_figure_that_is_far_off(tmp_path: Path) -> None:
+    file = tmp_path / "evaluation.md"
+    results = example()
+    page.write(file, results, all_claims(results))
+    text = file.read_text()
+    row = "14B: throughput over veRL, mean of A, B, C | 1.97 x | 2.00 x | 2.00 x to 2.00 x (1) | +2% |"
+    assert f"| R1 | {row}" in text
+    assert "- **R12**: " in text
+    assert "- **R1**: " not in text
+    assert "3 cells" not in text
+    assert "4 cells" in text
+    assert text.count(": begin -->") == text.count(": end -->") == 5
+
+
+def test_what_happens_in_a_step_follows_from_when_it_begins() -> None:
+    calm = [result(cell, 100.0, steps=5) for cell in undisturbed([1, 2])]
+    after = list(grid.second(calm))
+    assert {cell.kind for cell in after} == {"kill", "join", "restart"}
+    assert {cell.at_s for cell in after if cell.kind == "kill"} == {500.0, 600.0}
+    assert len({cell.name for cell in after}) == len(after)
+    for cell in after:
+        trace = setting(cell, AROUND).trace
+        assert trace is not None
+        assert max(event.t_s for event in trace.events) >= cell.at_s
+
+
+def test_recorded_lengths_are_those_of_the_run() -> None:
+    law = Recorded(median=20.0, lengths={7: 33})
+    assert law.length(7, 1, 64) == 33
+    assert law.length(8, 1, 64) == LengthLaw(median=20.0).length(8, 1, 64)
+    assert law.scaled(1.0) is law
+    with pytest.raises(ValueError, match="own tokens"):
+        law.scaled(0.5)
+
+
+def test_processes_that_share_cores_take_longer_together() -> None:
+    crowd = Crowd((1.0, 1.5))
+    assert [crowd.enter() for _ in range(4)] == [1.0, 1.5, 2.25, 3.0]
+    crowd.leave()
+    assert crowd.enter() == 3.0
+    assert Crowd().enter() == 1.0
