@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from actors.cluster.messages import NodeSeen, PreemptionNotice
 from actors.cluster.state_manager import Rewound
 from actors.rollout.events import RequestsDue, TicketsRevoked
-from actors.rollout.messages import Dispatch, Groups, RegisterInstance, TakeGroups, Withdrawn
+from actors.rollout.messages import Dispatch, Groups, Registered, RegisterInstance, TakeGroups, Withdrawn
 from chaos.invariants.facts import Committed, Said
 from supervisor.system_messages import LeaseGranted, SystemState
 from supervisor.vitals import Recovery
@@ -54,7 +54,8 @@ class Recoveries:
         self._read: dict[tuple[str, ...], int] = {}  # what was read last, by whose count it is
         self._seen: Counter[str] = Counter()
         self._takers: dict[str, set[int]] = {}
-        self._registered: set[tuple[str, int]] = set()
+        self._asked_as: dict[str, int] = {}  # incarnation of the worker that registers, by its process
+        self._epochs: dict[tuple[str, int], str] = {}  # under which it is registered
 
     def shown(self, process: str, state: SystemState) -> None:
         """What a process shows of itself now."""
@@ -102,10 +103,13 @@ class Recoveries:
                 host = fact.process.partition("/")[0]
                 self.stays += host not in self._noticed
                 self._noticed.add(host)
-            case RegisterInstance() if fact.direction == "in":
-                life = (message.instance, message.worker.incarnation)
-                self._seen["workers.registered_again"] += life in self._registered
-                self._registered.add(life)
+            case RegisterInstance() if fact.direction == "out":
+                self._asked_as[fact.process] = message.worker.incarnation
+            case Registered() if fact.direction == "in":
+                life = (fact.process, self._asked_as.get(fact.process, 0))
+                epoch = self._epochs.get(life, message.epoch)
+                self._seen["workers.registered_again"] += epoch != message.epoch
+                self._epochs[life] = message.epoch
             case LeaseGranted() if fact.direction != "in":
                 self._seen["names.superseded"] += len(message.superseded)
             case _:

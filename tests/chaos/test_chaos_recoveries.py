@@ -2,7 +2,7 @@
 
 from actors.cluster.messages import NodeSeen
 from actors.cluster.state_manager import Rewound
-from actors.rollout.messages import Dispatch, RegisterInstance, TakeGroups, Work
+from actors.rollout.messages import Dispatch, Registered, RegisterInstance, TakeGroups, Work
 from chaos.coverage import PATHS
 from chaos.invariants.facts import Committed, Said
 from chaos.recoveries import DISKS, FIGURES, RECOVERIES, Recoveries
@@ -60,12 +60,14 @@ def test_messages_and_commits_tell_of_moves_resumes_and_rewinds() -> None:
         found.said(said(TakeGroups(batch="step-3", taker=taker, have=[], min_groups=1, wait_s=1.0)))
     found.said(said(NodeSeen(node="spot-1", role="preemptible", event="drained"), "out"))
     found.committed(Committed(1.0, "reserved-1", "training/state", 1, (Rewound(step=2),)))
-    for incarnation in (7, 8, 7):
+    for incarnation, epoch in ((7, "1.1"), (7, "1.1"), (7, "2.1"), (8, "2.2")):
         worker = Address(name="spot-1/engine", endpoint="", incarnation=incarnation)
         register = RegisterInstance(
             instance="spot-1/engine", worker=worker, kind="preemptible", slots=8, received=0
         )
-        found.said(said(register))
+        found.said(said(register, "out"))
+        registered = Registered(manager=worker, epoch=epoch, stream_endpoint="", stream_key="")
+        found.said(said(registered, "in"))
     found.gave_up()
     found.disks({"tail repaired": 2, "something else": 9})
     assert found.counts() == {
