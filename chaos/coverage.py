@@ -62,6 +62,11 @@ PATHS: tuple[Path, ...] = (
         "a trainer began a step again with the samples that were there",
         ("steps.resumed",),
     ),
+    Path(
+        "read back",
+        "groups that were handed out before were read from the journal for who needs them again",
+        ("groups.read_back",),
+    ),
     Path("rewind", "training went back to its last checkpoint", ("steps.rewound",)),
     Path("co-located", "a step went on without any preemptible instance", ("steps.colocated",)),
     Path("partial re-pull", "a pull of weights went on from its last chunk", ("weights.resumed_pulls",)),

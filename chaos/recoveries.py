@@ -18,6 +18,7 @@ from supervisor.vitals import Recovery
 PROVIDER = "cluster/provider"
 LINKS = ("resent", "duplicates", "gaps")
 FIGURES: Mapping[str, str] = {
+    "groups_read_back": "groups.read_back",
     "frames_twice": "streams.duplicates",
     "frames_missing": "streams.gaps",
     "streams_fenced": "streams.fenced",

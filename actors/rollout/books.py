@@ -8,6 +8,7 @@ frames of `journal_bytes` and no fewer than a snapshot itself takes: writing the
 what the frames cost.
 """
 
+import asyncio
 from collections.abc import Awaitable
 
 from actors.rollout.changes import Changes
@@ -103,11 +104,13 @@ class Books:
         """Open a batch under its weights."""
         self.weights[batch.batch] = weights
         changes = self.state.apply(batch)
+        commits: list[Awaitable[int]] = []
         shelf = self.shelves.assign(batch.batch, None) if batch.scored else None
-        emptied = self.shelves.empty(shelf) if shelf is not None else None  # calls take effect in their order
-        await self._journal.append(batch, BatchWeights(batch=batch.batch, weights=weights, shelf=shelf))
-        if emptied is not None:
-            await emptied
+        if shelf is not None:
+            commits.append(self.shelves.empty(shelf))  # calls take effect in their order
+        opened = BatchWeights(batch=batch.batch, weights=weights, shelf=shelf)
+        commits.append(self._journal.append_soon(batch, opened))
+        await asyncio.gather(*commits)  # a full disk fails both
         return changes
 
     def _handed_out(self) -> list[str]:

@@ -18,6 +18,7 @@ class Takers:
     def __init__(self, ctx: Context, books: Books, instances: Instances) -> None:
         self._ctx, self._books, self._instances = ctx, books, instances
         self._waiting: dict[str, tuple[Deadline, TakeGroups, Deferred]] = {}
+        self.read_back = 0  # groups that were handed out again
         self._seen: dict[str, int] = {}  # verdicts of the batch when it was last looked at for who waits
 
     def add(self, message: TakeGroups) -> Deferred:
@@ -58,6 +59,7 @@ class Takers:
             await self._books.hand_out(taken, list(groups.values()))
             if again := [group for group in ready if group not in groups]:
                 groups |= await self._books.shelves.get(batch.name, again)
+                self.read_back += len(again)
             if len(groups) < len(ready):
                 deferred.answer(Refused(f"batch {batch.name} is not open any more"))
                 return

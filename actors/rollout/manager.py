@@ -432,6 +432,7 @@ class RolloutManager(Actor):
             "tokens": counters.tokens_collected,
             "migrated": counters.requests_migrated,
             "moved": counters.requests_moved,
+            "groups_read_back": self._takers.read_back,
             "frames_twice": self._receiver.duplicates,
             "frames_missing": self._receiver.gaps,
             "streams_fenced": self._intake.fenced + self._receiver.refused["fenced"],

@@ -1,10 +1,12 @@
 """A manager whose disk fills up begins nothing new, says why, and loses nothing of what it has."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 from rollout_world import submission
 
+from actors.rollout.books import Books
 from actors.rollout.load_balancer import LoadBalancer
 from actors.rollout.manager import RolloutManager
 from actors.rollout.messages import RolloutFigures, RolloutStatus, SubmitBatch, Weights
@@ -68,3 +70,30 @@ async def test_a_manager_that_finds_the_disk_full_comes_back_with_what_was_ackno
         assert figures.queued == 4, "the batch that was refused is not there, the one before is"
         await test.ask("rollout/manager", submit(2), Done)
         await tree.stop()
+
+
+class FullJournal:
+    """Takes nothing; remembers what it was asked for."""
+
+    def __init__(self) -> None:
+        self.commits: list[asyncio.Future[int]] = []
+
+    def beside(self, name: str) -> "FullJournal":
+        return self
+
+    def append_soon(self, *events: object) -> "asyncio.Future[int]":
+        commit: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_soon(commit.set_exception, JournalFull(REASON))
+        self.commits.append(commit)
+        return commit
+
+    snapshot_soon = append_soon
+
+
+async def test_every_commit_of_a_batch_that_the_disk_does_not_take_is_awaited() -> None:
+    journal = FullJournal()
+    books = Books(journal, journal, 100)  # type: ignore[arg-type]
+    with pytest.raises(JournalFull):
+        await books.submit(submission("step-1"), WEIGHTS)
+    assert len(journal.commits) == 2
+    assert [commit._log_traceback for commit in journal.commits] == [False, False]
