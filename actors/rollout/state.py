@@ -57,7 +57,9 @@ from supervisor import Message
 # Steps that no second checkpoint holds yet, the running one, evaluations; more is a leak.
 MAX_OPEN_BATCHES = 16
 MAX_OPEN_SINGLES = 1024  # single requests, and answers that are kept for who asks again
-MAX_OPEN_REQUESTS = 65536  # the log of an open request is in memory
+MAX_OPEN_REQUESTS = 1 << 17  # the log of an open request is in memory
+MAX_OPEN_TOKENS = 1 << 31
+"""That the open requests may have at most: 16 GiB of them, where all reach their limit."""
 
 
 class RolloutState:
@@ -142,6 +144,9 @@ class RolloutState:
             return f"batch {event.batch}: {most} are open, release one first"
         if len(self.log.requests) + count > MAX_OPEN_REQUESTS:
             return f"batch {event.batch}: {count} requests more than the {MAX_OPEN_REQUESTS} that may be open"
+        most = sum(batch.most_tokens for batch in self.log.batches.values()) + count * event.max_new_tokens
+        if most > MAX_OPEN_TOKENS:
+            return f"batch {event.batch}: open requests may have {most} tokens, {MAX_OPEN_TOKENS} can be held"
         return None
 
     def begun_under_others(self, version: int, root: bytes) -> bool:

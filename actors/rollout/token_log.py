@@ -188,6 +188,11 @@ class Batch:
         first = len(self.submitted.prompts)
         return self.submitted.prompts[group] if group < first else self.fates.added[group - first]
 
+    @property
+    def most_tokens(self) -> int:
+        """That its requests may have, if all reach their limit."""
+        return sum(map(len, self.groups)) * self.submitted.max_new_tokens
+
     def as_submitted(self) -> BatchSubmitted:
         """The submission with the tokens of its prompts, which `submitted` lacks."""
         whole = map(self._whole, range(len(self.submitted.prompts)))

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rollout_world import World, logprobs_of, tokens_of, true_crc, true_length, true_token
 
-from actors.rollout.events import BatchReleased
+from actors.rollout.events import BatchReleased, FrameLogged
 from actors.rollout.state import RolloutState
 from supervisor import Message
 from supervisor.message import decode_body, encode_body, kind_of
@@ -84,3 +84,49 @@ def test_applying_the_whole_history_of_frames_again_changes_no_log(history: tupl
     for frame in world.old_frames:
         world.apply(frame)
     assert [msgspec.msgpack.encode(batch.requests) for batch in world.state.snapshot().batches] == before
+
+
+def merged(events: list[Message], rng: random.Random) -> list[Message]:
+    """The same history with runs of frames of one incarnation as one event."""
+    out: list[Message] = []
+    for event in events:
+        last = out[-1] if out else None
+        if (
+            isinstance(event, FrameLogged)
+            and isinstance(last, FrameLogged)
+            and (event.instance, event.incarnation) == (last.instance, last.incarnation)
+            and event.seq == last.seq + 1
+            and rng.random() < 0.8
+        ):
+            columns = {
+                name: getattr(last, name) + getattr(event, name)
+                for name in ("tickets", "tokens", "logprobs", "flags")
+            }
+            out[-1] = msgspec.structs.replace(
+                last, seq=event.seq, frames=last.frames + event.frames, **columns
+            )
+        else:
+            out.append(event)
+    return out
+
+
+@settings(max_examples=150, deadline=None)
+@given(histories)
+def test_joined_frames_do_what_they_do_one_by_one(history: tuple[int, int]) -> None:
+    rng = random.Random(history[0])
+    world = lived(history)
+    accepted, seen = [], RolloutState()
+    for event in world.events:  # duplicates and gaps are not joined: the intake gets none
+        if not (
+            isinstance(event, FrameLogged) and {"gap", "duplicate", "fenced"} & set(seen.apply(event).refused)
+        ):
+            accepted.append(event)
+            if not isinstance(event, FrameLogged):
+                seen.apply(event)
+    one_by_one, joined = RolloutState(), RolloutState()
+    for event in accepted:
+        one_by_one.apply(event)
+    for event in merged(accepted, rng):
+        joined.apply(event)
+    assert joined.check() == []
+    assert joined.snapshot() == one_by_one.snapshot()

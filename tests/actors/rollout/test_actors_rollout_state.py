@@ -273,7 +273,7 @@ def test_submitting_a_batch_again_is_harmless_and_other_contents_are_refused(sta
             BatchSubmitted(
                 batch="b",
                 version=1,
-                prompts=(Prompt(split="train", index=0, tokens=(1,), seeds=(1,) * 70_000),),
+                prompts=(Prompt(split="train", index=0, tokens=(1,), seeds=(1,) * 140_000),),
                 max_new_tokens=5,
             ),
             "may be open",

@@ -1,0 +1,144 @@
+"""What the manager holds in memory: at most 16 bytes a token and 1 KiB a request in flight."""
+
+import gc
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import msgspec
+import numpy as np
+import pytest
+
+from actors.rollout.events import (
+    BatchReleased,
+    BatchSubmitted,
+    Dispatched,
+    FrameLogged,
+    GroupsTaken,
+    InstanceJoined,
+    Prompt,
+    Scored,
+)
+from actors.rollout.state import MAX_OPEN_TOKENS, RolloutState
+from actors.rollout.tickets import FINISHED, FIRST
+
+SAMPLES = 8
+INSTANCES = 20
+PROMPT_TOKENS = 200
+
+
+@contextmanager
+def traced() -> Iterator[list[int]]:
+    """Bytes held within, once it has ended."""
+    held: list[int] = []
+    tracemalloc.start()
+    try:
+        gc.collect()
+        before = tracemalloc.get_traced_memory()[0]
+        yield held
+        gc.collect()
+        held.append(tracemalloc.get_traced_memory()[0] - before)
+    finally:
+        tracemalloc.stop()
+
+
+def submitted(requests: int) -> BatchSubmitted:
+    rng = np.random.default_rng(1)
+    prompts = tuple(
+        Prompt(
+            split="train",
+            index=group,
+            tokens=tuple(rng.integers(300, 150_000, PROMPT_TOKENS).tolist()),
+            seeds=tuple(rng.integers(0, 1 << 62, SAMPLES).tolist()),
+        )
+        for group in range(requests // SAMPLES)
+    )
+    return BatchSubmitted(batch="b", version=0, prompts=prompts, max_new_tokens=8192)
+
+
+def in_flight(requests: int, longest: int) -> RolloutState:
+    """Every request is decoded; lengths are spread evenly up to `longest`."""
+    state = RolloutState()
+    state.apply(submitted(requests))
+    ids, each = list(state.log.requests), requests // INSTANCES
+    for number in range(INSTANCES):
+        name, tickets = f"spot-{number}", np.arange(1, each + 1, dtype=np.uint32)
+        state.apply(InstanceJoined(instance=name, incarnation=1))
+        requests_here = tuple(ids[number * each : (number + 1) * each])
+        state.apply(
+            Dispatched(
+                instance=name,
+                incarnation=1,
+                version=0,
+                tickets=tuple(tickets.tolist()),
+                requests=requests_here,
+            )
+        )
+        lengths = np.linspace(1, longest, each).astype(int)
+        steps = np.repeat(np.arange(longest), [(lengths > step).sum() for step in range(longest)])
+        rows = np.concatenate([tickets[lengths > step] for step in range(longest)])
+        state.apply(
+            FrameLogged(
+                instance=name,
+                incarnation=1,
+                seq=longest,
+                frames=longest,
+                tickets=rows.tobytes(),
+                tokens=steps.astype(np.uint32).tobytes(),
+                logprobs=steps.astype(np.float32).tobytes(),
+                flags=np.where(steps == 0, FIRST, 0).astype(np.uint8).tobytes(),
+            )
+        )
+    return state
+
+
+@pytest.mark.parametrize(("requests", "longest"), [(600, 300), (2000, 60)])
+def test_a_request_in_flight_takes_no_more_than_it_may(requests: int, longest: int) -> None:
+    in_flight(40, 10)  # what is made once, at the first use
+    with traced() as held:
+        state = in_flight(requests, longest)
+    tokens = state.counters.tokens_collected
+    assert tokens > requests * longest * 0.4
+    assert state.refused == {}
+    assert held[0] < 16 * tokens + 1024 * requests, f"{held[0] / requests:.0f} bytes a request"
+
+
+def test_a_finished_request_leaves_memory_once_it_was_handed_out() -> None:
+    state = in_flight(400, 100)
+    for name, stream in list(state.streams.items()):
+        rows = np.array(sorted(stream.tickets), np.uint32)
+        none = np.zeros(len(rows), np.uint32)
+        state.apply(
+            FrameLogged(
+                instance=name,
+                incarnation=1,
+                seq=stream.last_seq + 1,
+                tickets=rows.tobytes(),
+                tokens=none.tobytes(),
+                logprobs=none.tobytes(),
+                flags=bytes([FINISHED]) * len(rows),
+            )
+        )
+    for request in list(state.log.requests):
+        state.apply(Scored(request=request, score=1.0))
+    collected = state.counters.tokens_collected
+    assert state.log.columns.held() == collected
+    half = tuple(range(0, len(state.log.batches["b"].groups), 2))
+    state.apply(GroupsTaken(batch="b", taker=1, groups=half))
+    assert state.log.columns.held() < 0.6 * collected
+    assert state.log.columns.pages[0] < 0.6 * state.log.columns.pages[1]
+    assert (state.tokens_lost, state.check()) == (0, [])
+    state.apply(BatchReleased(batch="b"))
+    assert state.log.columns.pages[0] == 0
+    assert state.counters.tokens_released == collected
+    assert (state.tokens_lost, state.check()) == (0, [])
+
+
+def test_a_batch_whose_tokens_could_not_be_held_is_refused() -> None:
+    state, prompt = RolloutState(), Prompt(split="train", index=0, tokens=(1,), seeds=(1, 2))
+    large = BatchSubmitted(batch="b", version=0, prompts=(prompt,), max_new_tokens=MAX_OPEN_TOKENS // 4)
+    assert state.apply(large).refused == []
+    assert state.apply(msgspec.structs.replace(large, batch="c")).refused == []
+    refusal = state.refusal(msgspec.structs.replace(large, batch="d", max_new_tokens=1))
+    assert refusal is not None
+    assert "tokens" in refusal
