@@ -64,6 +64,19 @@ ROLLOUT: tuple[Mutation, ...] = (
         lead="dispatches that never leave",
     ),
     Mutation(
+        "hand out and forget",
+        "a group whose tokens are let go stands on its shelf, for a trainer that must have it again",
+        (
+            Edit(
+                "actors.rollout.books",
+                "            await self.shelves.put(event.batch, groups)\n",
+                "            pass\n",
+            ),
+        ),
+        ("I1", "I8"),
+        lead="a trainer that starts again",
+    ),
+    Mutation(
         "hand out what the trainer has",
         "a group reaches the trainer once, however often it asks",
         (
