@@ -49,6 +49,8 @@ class Scoring:
                 await self._score(log)
 
     async def _score(self, log: RequestLog) -> None:
+        if log.state is not RequestState.FINISHED:  # dropped while it waited for its turn
+            return
         if log.due and not len(log):  # there is nothing to look at
             await self._on_scored(Scored(request=log.id, score=0.0, status=DEADLINE))
             return
