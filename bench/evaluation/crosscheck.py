@@ -25,6 +25,7 @@ from configs.schema import Config
 from rlctl.evidence import gather
 from rlctl.modelled import VOCABULARY
 from sim.cluster import SimCluster
+from sim.disk import SYNC_S
 from sim.models.fit import fit_lengths
 from sim.models.lengths import LengthLaw
 from sim.models.plant import Measured, Plant
@@ -103,7 +104,10 @@ def predicted(config: Config, machine: Machine, lengths: Recorded) -> list[Step]
         paces=Paces(boot_s=0.0, start_s=machine.start_s, prepare_s=machine.prepare_s),
         crowding=machine.crowding,
     )
-    return steps_of(SimCluster(setting).run().history)
+    cluster = SimCluster(setting)
+    for host in cluster.hosts.values():
+        host.disk.slowness = machine.sync_s / SYNC_S
+    return steps_of(cluster.run().history)
 
 
 def steps_of(records: Sequence[AnyRecord]) -> list[Step]:
@@ -167,6 +171,7 @@ def _of(machine: Machine) -> str:
         f"training: {1e3 * trainer.step_s:.0f} ms a step, {1e3 * trainer.micro_batch_s:.0f} ms each batch, "
         f"{1e6 * trainer.token_s:.0f} us a token; {machine.trainer_off}\n"
         f"1 to {len(machine.crowding)} engines at a time take {crowding} times as long\n"
+        f"a commit of a journal takes {1e3 * machine.sync_s:.1f} ms, a score {1e3 * machine.score_s:.1f} ms\n"
         f"a process starts in {machine.start_s:.1f} s, with torch in {machine.prepare_s:.1f} s more"
     )
 

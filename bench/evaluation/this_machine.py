@@ -27,12 +27,14 @@ from actors.engine.builtin import BuiltinEngine
 from actors.engine.checkpoint import load_checkpoint
 from actors.engine.engine import Assignment
 from actors.reward.task import Task
+from actors.rollout.events import BatchReleased
 from actors.training.sample import Sample
 from actors.training.trainer_files import TrainerFiles
 from configs.schema import Config
 from sim.models.engine_cost import EngineCost
 from sim.models.fit import EngineStep, FitError, TrainingStep, fit_engine, fit_training
 from sim.models.training_cost import TrainingCost
+from supervisor.sqlite_journal import SqliteJournal
 from transport.stream_receiver import StreamReceiver
 from transport.token_stream import StreamSender
 from transport.wire import Peer
@@ -41,7 +43,11 @@ ROUNDS = 4  # of every batch size: the machine's moods are in all of them
 LONG = 40  # tokens of one measured response
 CROWD = 4  # engines at a time at most: a trainer's and three more
 CROWD_TURNS = 400
-TRAIN_STEPS = 16
+SHAPES = ((1, 32), (8, 4), (4, 8), (2, 16), (1, 8), (3, 4))
+"""Micro-batches of a measured step, and groups of each: all groups at once, as a co-located step has them, or
+as they come."""
+TRAIN_ROUNDS = 3
+COMMITS = 40
 ANSWER_S = 120.0
 PROBLEMS = 64  # whose prompts and scores are looked at
 
@@ -50,7 +56,8 @@ PROBLEMS = 64  # whose prompts and scores are looked at
 class Machine:
     """What was found. engine_off, trainer_off: of measurements that were not fitted. crowding: see
     `sim.crowd`. start_s, prepare_s: from the start of a process to its first line, with torch so much more.
-    score_s: of one answer. prompt_tokens: shortest and longest."""
+    score_s: of one answer. prompt_tokens: shortest and longest. sync_s: of one commit of a journal, without
+    the time that a group gathers."""
 
     engine: EngineCost
     engine_off: FitError
@@ -61,6 +68,7 @@ class Machine:
     prepare_s: float
     score_s: float
     prompt_tokens: tuple[int, int]
+    sync_s: float
 
 
 def measure(config: Config, model_dir: Path, start: TrainingCost, tell: Callable[[str], None]) -> Machine:
@@ -91,6 +99,7 @@ def measure(config: Config, model_dir: Path, start: TrainingCost, tell: Callable
         prepare_s=max(0.0, all_s - start_s),
         score_s=score_s,
         prompt_tokens=(min(prompts), max(prompts)),
+        sync_s=asyncio.run(_sync_s()),
     )
 
 
@@ -101,6 +110,20 @@ def _task(config: Config, model_dir: Path) -> tuple[list[int], float]:
     for index, prompt in enumerate(prompts):
         task.score("train", index, prompt[:LONG])
     return [len(prompt) for prompt in prompts], (time.perf_counter() - began_s) / PROBLEMS
+
+
+async def _sync_s() -> float:
+    """Of a journal as the manager's, in the folder that runs are in."""
+    with tempfile.TemporaryDirectory() as folder:
+        journal = SqliteJournal(Path(folder) / "journal.sqlite", commit_s=0.001)
+        await journal.open("measured", 1)
+        times = []
+        for _ in range(COMMITS):
+            began_s = time.perf_counter()
+            await journal.append("measured", 1, [BatchReleased(batch="measured")])
+            times.append(time.perf_counter() - began_s - 0.001)
+        await journal.close()
+    return max(0.0, statistics.mean(times))
 
 
 def _starts(code: str) -> float:
@@ -237,17 +260,17 @@ def _in_a_process(
 
 
 def _train(config: Config, model_dir: Path, prompt: int) -> tuple[list[TrainingStep], float]:
-    """Steps of other numbers of micro-batches, and the seconds to publish one image of the weights."""
+    """Steps of other numbers of micro-batches and tokens, and the seconds to publish one image of weights."""
     rng = random.Random(0)
-    size = config.training.micro_batch_groups * config.rollout.samples
+    shapes = [*SHAPES * TRAIN_ROUNDS]
+    rng.shuffle(shapes)
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         work = TrainerFiles(config, model_dir, Path(folder) / "store", Path(folder) / "state")
         work.load("")
         found, published = [], []
-        for step in range(TRAIN_STEPS):
-            batches = [
-                _samples(rng, size, prompt, config.rollout.max_new_tokens) for _ in range(1 + step % 8)
-            ]
+        for step, (count, groups) in enumerate([(1, 4), *shapes]):
+            longest = rng.choice([16, 32, config.rollout.max_new_tokens])
+            batches = [_samples(rng, groups * config.rollout.samples, prompt, longest) for _ in range(count)]
             began_s = time.perf_counter()
             work.begin_step()
             for batch in batches:
