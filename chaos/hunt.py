@@ -21,7 +21,6 @@ from chaos.schedule import Schedule
 from chaos.tally import RunTold
 from chaos.workers import run_all
 
-CAMPAIGN = "hunt"
 SEEDS = 40
 """Seeds until a bug counts as not caught."""
 
@@ -31,7 +30,7 @@ async def hunt(
 ) -> Caught:
     """Run seeds with the bug planted, in order from `first` on, until one is broken; with `check`, until that
     one notices."""
-    loaded = load(CAMPAIGN)
+    loaded = load(mutation.campaign)
     answers = run_all(
         orders(loaded, mutation, range(first, first + seeds)),
         count=workers,
@@ -56,7 +55,9 @@ async def hunt(
 def orders(loaded: Loaded, mutation: Mutation, seeds: Sequence[int]) -> Iterator[Order]:
     """The runs in which this bug is hunted. Without it they must be clean."""
     for seed in seeds:
-        yield Order(campaign=CAMPAIGN, seed=seed, schedule=focused(loaded, seed, mutation), stop_at="")
+        yield Order(
+            campaign=mutation.campaign, seed=seed, schedule=focused(loaded, seed, mutation), stop_at=""
+        )
 
 
 def focused(loaded: Loaded, seed: int, mutation: Mutation) -> Schedule:
@@ -74,7 +75,7 @@ def focused(loaded: Loaded, seed: int, mutation: Mutation) -> Schedule:
 
 async def control(mutation: Mutation, seeds: Sequence[int], *, workers: int = 1) -> list[RunTold]:
     """The same runs with nothing planted."""
-    loaded = load(CAMPAIGN)
+    loaded = load(mutation.campaign)
     answers = run_all(orders(loaded, mutation, seeds), count=workers, run_s=loaded.campaign.run_s)
     async with aclosing(answers):
         return [told async for told in answers]

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 
 from actors.cluster.messages import NodeSeen, PreemptionNotice
 from actors.cluster.state_manager import Rewound
-from actors.rollout.events import RequestsDue, TicketsRevoked
+from actors.rollout.events import GroupsAdded, GroupsDropped, RequestsDue, SampleAgain, TicketsRevoked
 from actors.rollout.messages import Dispatch, Groups, Registered, RegisterInstance, TakeGroups, Withdrawn
+from actors.rollout.sampling import SURPLUS
 from chaos.invariants.facts import Committed, Said
 from supervisor.system_messages import LeaseGranted, SystemState
 from supervisor.vitals import Recovery
@@ -123,6 +124,12 @@ class Recoveries:
                 self._seen["steps.rewound"] += 1
             elif isinstance(message, RequestsDue):
                 self._seen["requests.due"] += len(message.requests)
+            elif isinstance(message, GroupsAdded):
+                self._seen["groups.refilled"] += len(message.prompts)
+            elif isinstance(message, GroupsDropped) and message.why == SURPLUS:
+                self._seen["groups.aborted"] += len(message.groups)
+            elif isinstance(message, SampleAgain):
+                self._seen["samples.again"] += 1
             elif isinstance(message, TicketsRevoked):
                 self._seen["requests.revoked"] += len(message.tickets)
 

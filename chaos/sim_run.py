@@ -64,7 +64,8 @@ def run(
 
     cluster = SimCluster(setting, noted if tell is not None else None)
     responses = Responses(setting.plant)
-    jury = jury_of(responses.of, setting.config.rollout.staleness)
+    config = setting.config
+    jury = jury_of(responses.of, config.rollout.staleness, config.task.train_problems)
     observer = Observer(cluster, jury, responses)
     faults = Faults(Breaking(cluster), drawn.faults)
     reached: list[Found] = []

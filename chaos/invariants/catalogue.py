@@ -78,13 +78,14 @@ class Jury:
                 self.on_found(self.found[-1])
 
 
-def jury_of(response_of: ResponseOf | None, staleness: int = 0) -> Jury:
+def jury_of(response_of: ResponseOf | None, staleness: int = 0, problems: int | None = None) -> Jury:
     """A jury with every check. response_of: see `samples`; None leaves the content of tokens unchecked.
-    staleness: the bound of the job, in versions."""
+    staleness: the bound of the job, in versions; problems: of its training split, None leaves their turns
+    unchecked."""
     shadow = Shadow()
     return Jury(
         (
-            EachRequestOnce(shadow, response_of),
+            EachRequestOnce(shadow, response_of, problems),
             NothingLostOrTwice(shadow),
             OnPolicy(shadow, staleness),
             OldIncarnationsSilent(),

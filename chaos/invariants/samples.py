@@ -9,10 +9,12 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator
 
 from actors.cluster.messages import StepTrained
+from actors.cluster.state_manager import Rewound
 from actors.rollout.messages import BatchLedger, Dispatch, GroupOut, Groups, Work
 from chaos.invariants.check import Check, some
 from chaos.invariants.facts import Committed, Ending, Fact, FramesAcknowledged, Said
 from chaos.invariants.shadow import Shadow, ShadowRequest
+from chaos.invariants.turns import Turns
 from rlctl.audit import Evidence, audit, step_of
 
 ResponseOf = Callable[[int, bytes, int], bytes | None]
@@ -37,9 +39,10 @@ class EachRequestOnce(Check):
         "from one instance to another: the gradient is that of a text that no policy generated."
     )
 
-    def __init__(self, shadow: Shadow, response_of: ResponseOf | None) -> None:
+    def __init__(self, shadow: Shadow, response_of: ResponseOf | None, problems: int | None = None) -> None:
         self._shadow = shadow
         self._response_of = response_of
+        self._turns = Turns(problems)
 
     def see(self, fact: Fact) -> Iterable[str]:
         if isinstance(fact, Committed):
@@ -48,6 +51,9 @@ class EachRequestOnce(Check):
                     yield from some(self._ledger(message))
                 elif isinstance(message, StepTrained):
                     yield from some(self._trained(message))
+                    yield from some(self._turns.trained(message.step, self._problems(message)))
+                elif isinstance(message, Rewound):
+                    self._turns.rewound(message.step)
         elif isinstance(fact, Said) and fact.direction == "out" and isinstance(fact.message, Groups):
             for group in fact.message.groups:
                 yield from some(self._handed_out(group))
@@ -76,6 +82,10 @@ class EachRequestOnce(Check):
                     f"step {event.step}: {sample.request} was trained with {sample.count} tokens "
                     f"(crc {sample.crc:08x}), journaled are {len(known.tokens)} (crc {known.crc:08x})"
                 )
+
+    def _problems(self, event: StepTrained) -> set[int]:
+        known = (self._shadow.requests.get(sample.request) for sample in event.samples)
+        return {one.problem for one in known if one is not None and one.problem is not None}
 
     def _handed_out(self, group: GroupOut) -> Iterator[str]:
         for sample in group.samples:

@@ -53,6 +53,7 @@ class ShadowRequest:
     dropped: bool = False  # it does not count, and no step may train on it
     again: int = 0
     due: bool = False  # its time is up
+    problem: int | None = None  # of the training split
     min_version: int | None = None
     under: tuple[int, bytes | None] = (0, None)  # version and root of its newest dispatch
     made: list[tuple[int, int, bytes | None]] = field(default_factory=list)
@@ -158,6 +159,7 @@ class Shadow:
                     event.version,
                     event.max_new_tokens,
                     min_version=event.min_version,
+                    problem=prompt.index if prompt.split == "train" else None,
                 )
                 self._batches[event.batch].append(name)
 
@@ -190,6 +192,7 @@ class Shadow:
             past.limit,
             again=past.again + 1,
             min_version=past.min_version,
+            problem=past.problem,
         )
         self._batches[past.batch].append(name)
 

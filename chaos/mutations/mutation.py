@@ -19,6 +19,7 @@ class Mutation:
             would rightly change nothing.
         caught_by: the checks that may notice; which one did is measured (`chaos.caught`).
         faults: kinds that lead there; a hunt has only these on, where any are named.
+        campaign: the one that hunts it.
         lead: a schedule that leads there (`chaos.leads`), for what chance alone meets too seldom.
     """
 
@@ -28,3 +29,4 @@ class Mutation:
     caught_by: tuple[str, ...]
     faults: tuple[str, ...] = ()
     lead: str = ""
+    campaign: str = "hunt"

@@ -179,4 +179,35 @@ ROLLOUT: tuple[Mutation, ...] = (
         ("I1", "I2"),
         ("kill_process", "kill_in_commit", "kill_on_message"),
     ),
+    Mutation(
+        "a refill that forgets the cursor",
+        "the problems of a refill are drawn once, like all others",
+        (
+            Edit(
+                "actors.training.drawing",
+                "        self._cursor = event.cursor\n",
+                "        self._cursor = event.cursor if not event.first else self._cursor\n",
+            ),
+        ),
+        ("I1",),
+        campaign="hunt-sampling",
+    ),
+    Mutation(
+        "an abort that hits a kept group",
+        "what counts is never aborted: neither decided so nor carried out",
+        (
+            Edit(
+                "actors.rollout.sampling",
+                "standing in (Standing.OPEN, Standing.UNIFORM, Standing.VARIED)",
+                "standing not in (Standing.DROPPED, Standing.ABORTED)",
+            ),
+            Edit(
+                "actors.rollout.selection",
+                "        elif group in batch.fates.kept or group in batch.fates.dropped:\n",
+                "        elif group in batch.fates.dropped:\n",
+            ),
+        ),
+        ("I1", "I2", "I8"),
+        campaign="hunt-sampling",
+    ),
 )

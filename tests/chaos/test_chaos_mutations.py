@@ -10,7 +10,7 @@ import pytest
 from chaos.bounds import Bounds, bearable
 from chaos.caught import PAGE, Caught, put_in, read, table, taken_out, write
 from chaos.faults import KINDS, kind_of
-from chaos.hunt import CAMPAIGN, focused
+from chaos.hunt import focused
 from chaos.invariants.catalogue import CHECKS
 from chaos.leads import LEADS, lead
 from chaos.mutate import CannotPlant, Edit, changed, plant, source_of
@@ -73,7 +73,7 @@ def test_a_planted_bug_changes_what_is_imported_and_nothing_on_disk() -> None:
 
 @pytest.mark.parametrize("name", LEADS)
 def test_a_lead_is_one_schedule_a_seed_and_is_over_in_time(name: str) -> None:
-    options = load(CAMPAIGN).campaign.options
+    options = load("hunt").campaign.options
     drawn = {dump(lead(name, seed)) for seed in range(5)}
     assert len(drawn) == 5
     assert dump(lead(name, 3)) in drawn
@@ -86,7 +86,7 @@ def test_a_lead_is_one_schedule_a_seed_and_is_over_in_time(name: str) -> None:
 
 
 def test_a_hunt_breaks_what_leads_to_its_bug_and_nothing_else() -> None:
-    loaded = load(CAMPAIGN)
+    loaded = load("hunt")
     narrowed = focused(loaded, 1, BY_NAME["believe every chunk"])
     assert {kind_of(fault) for fault in narrowed.faults} == {"corrupt_chunk"}
     assert focused(loaded, 1, BY_NAME["acknowledge before commit"]) == loaded.schedule(1)

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from chaos.caught import read
-from chaos.hunt import CAMPAIGN, hunt, orders
+from chaos.hunt import hunt, orders
 from chaos.mutations import MUTATIONS, Mutation
 from chaos.plan import load
 from chaos.tally import RunTold
@@ -27,14 +27,13 @@ class Calm:
     """Runs with nothing planted, in one process for all of them."""
 
     def __init__(self) -> None:
-        self.loaded = load(CAMPAIGN)
         self._runner = asyncio.Runner()
-        self._worker = Worker(self.loaded.campaign.run_s)
+        self._worker = Worker(load(MUTATIONS[0].campaign).campaign.run_s)
         self._told: dict[bytes, RunTold] = {}  # several bugs are hunted in the same runs
 
     def told(self, mutation: Mutation, seed: int) -> RunTold:
         """The run in which that bug is hunted, without it."""
-        (order,) = orders(self.loaded, mutation, [seed])
+        (order,) = orders(load(mutation.campaign), mutation, [seed])
         run = msgspec.json.encode(order)
         if run not in self._told:
             self._told[run] = self._runner.run(self._worker.ask(order))
