@@ -9,9 +9,8 @@ import msgspec
 
 from actors.training.records import AnyRecord, Sample, Step
 from configs.schema import Config
+from rlctl.accounting import Account, account_of
 from rlctl.report.model import PREEMPTIBLE, Story, story_of
-
-HOUR_S = 3600.0
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +34,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
         instances: preemptible hosts in use, the mean over time; peak_instances: the most at a time.
         migrations: dispatches of a request after its first one.
         cost: of the hosts in that time, at the prices of the settings; tokens_per_unit: trained tokens for
-            one unit of its currency.
+            one unit of its currency. account: of the same time; None where no step ended.
     """
 
     steps: int
@@ -54,6 +53,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     currency: str
     cost: float
     tokens_per_unit: float | None
+    account: Account | None = None
 
 
 def in_model_tokens(records: Iterable[AnyRecord], token_scale: int) -> list[AnyRecord]:
@@ -68,6 +68,8 @@ def _scaled(record: AnyRecord, scale: int) -> AnyRecord:
                 record,
                 tokens_collected=record.tokens_collected * scale,
                 tokens_per_s=record.tokens_per_s * scale,
+                generated_twice=record.generated_twice * scale,
+                wasted={cause: count * scale for cause, count in record.wasted.items()},
             )
         case Step():
             return msgspec.structs.replace(record, tokens=record.tokens * scale)
@@ -84,7 +86,8 @@ def figures_of(records: Sequence[AnyRecord], config: Config) -> Figures:
     training_s = end_s - begin_s
     tokens = sum(step.tokens for step in steps)
     hosts_s = _host_seconds(story, begin_s, end_s)
-    cost = cost_of(story, config, begin_s, end_s)
+    account = account_of(records, config.prices, begin_s, end_s) if steps else None
+    cost = account.cost if account is not None else 0.0
     nodes = [node for node in story.nodes if node.role == PREEMPTIBLE]
     return Figures(
         steps=len(steps),
@@ -103,15 +106,8 @@ def figures_of(records: Sequence[AnyRecord], config: Config) -> Figures:
         currency=config.prices.currency,
         cost=cost,
         tokens_per_unit=tokens / cost if cost > 0 else None,
+        account=account,
     )
-
-
-def cost_of(story: Story, config: Config, begin_s: float, end_s: float) -> float:
-    """Of all hosts within a time, at the prices of the settings."""
-    prices = config.prices
-    reserved_s = config.fleet.reserved * (end_s - begin_s)
-    hosts_s = _host_seconds(story, begin_s, end_s)
-    return (reserved_s * prices.reserved_per_hour + hosts_s * prices.preemptible_per_hour) / HOUR_S
 
 
 def begin_of(story: Story) -> float:

@@ -10,11 +10,13 @@ from typing import Any
 
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from actors.training.account import used_between
+from actors.training.records import AnyRecord
 from configs.schema import Config
 from configs.trace import Availability, Event, Trace
 from rlctl.report.model import PREEMPTIBLE, Story
 from rlctl.report.plots import COLOURS, EVENTS, MAX_BARS, MAX_MARKS, PARTS, svg, thin
-from rlctl.what_if import begin_of, cost_of
+from rlctl.what_if import begin_of
 
 RUN_COLOURS = ("accent", "reserved")
 """Of the job, and of what it is held against."""
@@ -139,13 +141,13 @@ def money_plot(lines: Sequence[Line], config: Config) -> str:
 
 def tokens_per_unit(story: Story, config: Config) -> list[float]:
     """At the end of each step, of all until then; ends with the first step that cost nothing."""
-    begin_s, tokens, values = begin_of(story), 0, []
-    for step in story.steps:
-        tokens += step.tokens
-        cost = cost_of(story, config, begin_s, step.t_s)
+    begin_s, values = begin_of(story), list[float]()
+    records: list[AnyRecord] = [*story.runs, *story.nodes, *story.steps]
+    for used in used_between(records, [(begin_s, step.t_s) for step in story.steps]):
+        cost = sum(used.cost(config.prices))
         if cost <= 0:
             break
-        values.append(tokens / cost)
+        values.append(used.trained / cost)
     return values
 
 

@@ -21,13 +21,15 @@ _MAY_RETURN = ("crashed", "not alive", "superseded")
 
 @dataclass(slots=True)
 class Member:
-    """A host that said hello; `heard_s`: when it last did, `run_id`: the job whose part it ran then."""
+    """A host that said hello; `heard_s`: when it last did, `run_id`: the job whose part it ran then,
+    `devices`: its GPUs, 1 for none."""
 
     role: str
     agent: Address
     state: str
     heard_s: float
     run_id: str = ""
+    devices: int = 1
 
 
 class Members:
@@ -58,7 +60,8 @@ class Members:
             return []
         if known is None and len(self.by_name) >= MAX_MEMBERS:
             return []
-        member = Member(hello.role, hello.agent, hello.state, now_s, hello.run_id)
+        devices = max(1, len(hello.inventory.gpus))
+        member = Member(hello.role, hello.agent, hello.state, now_s, hello.run_id, devices)
         self.put(hello.node, member)
         if known is None:
             return _seen(hello.node, member, "joined")
@@ -108,4 +111,6 @@ class Members:
 
 
 def _seen(node: str, member: Member, event: Literal["joined", "left", "killed"]) -> list[NodeSeen]:
-    return [] if member.role == HEAD else [NodeSeen(node=node, role=member.role, event=event)]
+    if member.role == HEAD:
+        return []
+    return [NodeSeen(node=node, role=member.role, event=event, devices=member.devices)]

@@ -207,11 +207,13 @@ class NodeSeen(Message, frozen=True):
     """To the controller, from the Scheduler alone: a host joined, left, was killed, noticed or drained.
 
     A node agent tells the Scheduler of its notice and its drain; the Scheduler sees the other three itself.
+    `devices`: its GPUs, 1 for a host without any.
     """
 
     node: str
     role: str
     event: Literal["joined", "left", "killed", "noticed", "drained"]
+    devices: int = 1
 
 
 class WhoIsUp(Message, frozen=True):
@@ -219,10 +221,12 @@ class WhoIsUp(Message, frozen=True):
 
 
 class HostsUp(Message, frozen=True):
-    """Role by host; the head's own is not among them. `boot` tells one life of the head from another."""
+    """Role by host; the head's own is not among them. `boot` tells one life of the head from another.
+    `devices`: of a host, where it has more than one."""
 
     boot: int
     roles: dict[str, str]
+    devices: dict[str, int] = {}
 
 
 class RestartSeen(Message, frozen=True):

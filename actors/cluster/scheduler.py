@@ -142,7 +142,8 @@ class Scheduler(Actor):
         self._call_hosts()
         for node, member in self._members.by_name.items():
             if member.role != "head":
-                self._tell_later([NodeSeen(node=node, role=member.role, event="joined")])
+                joined = NodeSeen(node=node, role=member.role, event="joined", devices=member.devices)
+                self._tell_later([joined])
         return self._job_is()
 
     @handles(JobStatus)
@@ -258,6 +259,7 @@ class Scheduler(Actor):
         return HostsUp(
             boot=self._boot,
             roles={node: member.role for node, member in members if member.role != HEAD},
+            devices={node: member.devices for node, member in members if member.devices > 1},
         )
 
     def _look_later(self) -> None:

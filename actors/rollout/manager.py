@@ -420,6 +420,11 @@ class RolloutManager(Actor):
             groups_dropped=counters.groups_dropped,
             groups_aborted=counters.groups_aborted,
             samples_again=counters.samples_again,
+            busy_preemptible=sum(
+                not stream.gone and stream.held > 0
+                for name, stream in self._state.streams.items()
+                if (one := self._instances.get(name)) is not None and one.kind == "preemptible"
+            ),
         )
 
     def summary(self) -> dict[str, str | int | float]:

@@ -226,7 +226,8 @@ class RolloutStatus(Message, frozen=True):
 
 class RolloutFigures(Message, frozen=True):
     """Requests by state, serving instances by kind, engines of all reserved instances, and sums since the job
-    began. tokens_wasted: by cause (`actors.rollout.events.Counters`)."""
+    began. tokens_wasted: by cause (`actors.rollout.events.Counters`). busy_preemptible: preemptible instances
+    that have requests."""
 
     queued: int
     pending: int
@@ -244,6 +245,7 @@ class RolloutFigures(Message, frozen=True):
     groups_dropped: int = 0
     groups_aborted: int = 0
     samples_again: int = 0
+    busy_preemptible: int = 0
 
 
 class RegisterInstance(Message, frozen=True):

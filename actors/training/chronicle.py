@@ -8,11 +8,11 @@ from typing import Literal
 
 import msgspec
 
-from actors.cluster.messages import NodeSeen, Plan, RestartSeen
+from actors.cluster.messages import HostsUp, NodeSeen, Plan, RestartSeen
 from actors.rollout.messages import RolloutFigures
 from actors.training import records
 from actors.training.messages import StepResult
-from configs.schema import Config
+from configs.schema import Config, Prices
 
 
 class Chronicle:
@@ -31,8 +31,8 @@ class Chronicle:
         self._tokens: int | None = None
         self._sampled_s = 0.0
 
-    def begin(self, run_id: str, config: Config, hosts: Mapping[str, str], now_s: float) -> None:
-        """The run begins, or begins again; `hosts`: role by host, of those that are up already."""
+    def begin(self, run_id: str, config: Config, up: HostsUp, now_s: float) -> None:
+        """The run begins, or begins again; `up`: the hosts that are up already."""
         self._writer.write(
             records.Run(
                 t_s=self._t_s(now_s),
@@ -42,8 +42,9 @@ class Chronicle:
                 config=msgspec.to_builtins(config),
             )
         )
-        for node, role in hosts.items():
-            self.node(NodeSeen(node=node, role=role, event="joined"), now_s)
+        for node, role in up.roles.items():
+            devices = up.devices.get(node, 1)
+            self.node(NodeSeen(node=node, role=role, event="joined", devices=devices), now_s)
 
     def step(self, result: StepResult, plan: Plan, step_s: float, now_s: float) -> None:
         """A step ended; `plan` is for the next one. One that stands there already is told no second time: the
@@ -91,7 +92,13 @@ class Chronicle:
         elif message.event in ("left", "killed"):
             del self._roles[message.node]
         self._writer.write(
-            records.Node(t_s=self._t_s(now_s), node=message.node, role=message.role, event=message.event)
+            records.Node(
+                t_s=self._t_s(now_s),
+                node=message.node,
+                role=message.role,
+                event=message.event,
+                devices=message.devices,
+            )
         )
 
     def restart(self, message: RestartSeen, now_s: float) -> None:
@@ -124,8 +131,22 @@ class Chronicle:
                 tokens_collected=figures.tokens_collected,
                 migrations=figures.requests_migrated,
                 tokens_per_s=new / period_s if period_s > 0 else 0.0,
+                busy=figures.busy_preemptible,
+                wasted=figures.tokens_wasted,
+                generated_twice=figures.tokens_generated_twice,
             )
         )
+
+    def account(self, prices: Prices) -> dict[str, float | int]:
+        """What the run cost so far, and what for: figures of the live view."""
+        used = self._writer.used
+        cost = sum(used.cost(prices))
+        figures: dict[str, float | int] = {"cost": round(cost, 6), "tokens_wasted": sum(used.wasted.values())}
+        if used.steps:
+            figures["cost_per_step"] = round(cost / used.steps, 6)
+        if used.trained:
+            figures["cost_per_million_tokens"] = round(cost / used.trained * 1e6, 6)
+        return figures
 
     def _t_s(self, now_s: float) -> float:
         return now_s - self._begin_s

@@ -61,7 +61,7 @@ class RLController(Actor):
             self._chronicle = Chronicle(self._writer, self.ctx.now(), up.roles)
         else:
             self._chronicle = Chronicle(self._writer, self.ctx.now(), {})
-            self._chronicle.begin(self._job.run_id, self._config, up.roles, self.ctx.now())
+            self._chronicle.begin(self._job.run_id, self._config, up, self.ctx.now())
             await self.ctx.journal.append(BeganIn(boot=up.boot))
         self._durability = Durability(self.ctx, self._asking, self._standing)
         self._submission = Submission(self.ctx, self._asking, self._config, self._standing)
@@ -140,5 +140,6 @@ class RLController(Actor):
         figures: dict[str, str | int | float] = {
             "step": self._standing.finished,
             "durable": self._durability.step,
+            **self._chronicle.account(self._config.prices),
         }
         return {**figures, "suspended": self._asking.waits_for} if self._asking.waits_for else figures

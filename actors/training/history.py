@@ -13,7 +13,9 @@ from pathlib import Path
 
 import msgspec
 
+from actors.training.account import Meter
 from actors.training.records import AnyRecord, End, Eval, Node, Record, Restart, Run, Sample, Step
+from actors.training.used import Used
 from supervisor import JournalFull
 
 __all__ = [
@@ -62,6 +64,7 @@ class HistoryWriter:
         self.path = file = Path(path)
         self.last_t_s = 0.0
         self.last_step = 0
+        self._meter = Meter()
         end = 0
         if file.exists():
             follower = HistoryFollower(file)
@@ -70,6 +73,11 @@ class HistoryWriter:
             end = follower.offset
         self._file = file.open("ab", buffering=0)
         self._file.truncate(end)  # a torn last line goes
+
+    @property
+    def used(self) -> Used:
+        """The account of the run up to its last record."""
+        return self._meter.used
 
     def write(self, record: AnyRecord) -> None:
         """Append one record. Raises HistoryError for one that could not be read back, HistoryFull where there
@@ -95,6 +103,7 @@ class HistoryWriter:
         self._file.close()
 
     def _follow(self, record: AnyRecord) -> None:
+        self._meter.observe(record)
         self.last_t_s = max(self.last_t_s, record.t_s)
         if isinstance(record, Step):
             self.last_step = max(self.last_step, record.step)

@@ -10,6 +10,8 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from actors.training.used import Used
+
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=str.lower):
     """Something that happened. Its kind is the lower-case class name."""
@@ -31,6 +33,8 @@ class Sample(Record, frozen=True, kw_only=True):
 
     reserved, preemptible: hosts alive. serving: instances that have the step's weights. executing, pending:
     requests. tokens_collected, migrations: totals of the run so far. tokens_per_s: since the last sample.
+    busy: preemptible instances that have requests; None in histories of older programs. wasted: tokens so far
+    that no step is trained on, by cause (`actors.rollout.events.Counters`), generated_twice beside them.
     """
 
     step: int
@@ -42,6 +46,9 @@ class Sample(Record, frozen=True, kw_only=True):
     tokens_collected: int
     migrations: int
     tokens_per_s: float
+    busy: int | None = None
+    wasted: dict[str, int] = {}
+    generated_twice: int = 0
 
 
 class Step(Record, frozen=True, kw_only=True):
@@ -86,11 +93,13 @@ class Eval(Record, frozen=True, kw_only=True):
 
 
 class Node(Record, frozen=True, kw_only=True):
-    """A host came, got notice, handed its work over, went, or was killed. role: reserved or preemptible."""
+    """A host came, got notice, handed its work over, went, or was killed. role: reserved or preemptible.
+    devices: its GPUs; a host without any counts as one."""
 
     node: str
     role: str
     event: Literal["joined", "left", "killed", "noticed", "drained"]
+    devices: int = 1
 
 
 class Restart(Record, frozen=True, kw_only=True):
@@ -110,6 +119,7 @@ class End(Record, frozen=True, kw_only=True):
     requests_migrated: int
     ok: bool
     violations: list[str] = []
+    wasted: dict[str, int] = {}
 
 
 AnyRecord = Run | Sample | Step | Eval | Node | Restart | End
@@ -125,6 +135,10 @@ class History(Protocol):
     @property
     def last_step(self) -> int:
         """The last step that it tells of; 0 for none."""
+
+    @property
+    def used(self) -> Used:
+        """The account of the run up to its last record."""
 
     def write(self, record: AnyRecord) -> None:
         """Append one record. Raises a JournalFull where there is no space; then nothing is written."""

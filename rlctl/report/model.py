@@ -12,8 +12,8 @@ import msgspec
 
 from actors.training.history import AnyRecord, End, Eval, Node, Restart, Run, Sample, Step
 from configs.schema import Config
+from rlctl.accounting import Account, account_of
 
-HOUR_S = 3600.0
 PREEMPTIBLE = "preemptible"
 
 
@@ -64,7 +64,8 @@ class Cost(Part, frozen=True, kw_only=True):
     """Money at the prices of the settings, for the run's own seconds; the head is not charged.
 
     reserved: every reserved host for the whole run; preemptible: each host while it was up.
-    at_reserved_price: the same host hours, had every one cost the reserved price.
+    at_reserved_price: the same host hours, had every one cost the reserved price. What it went to is in
+    `Report.account`.
     """
 
     currency: str
@@ -95,6 +96,7 @@ class Report(Part, frozen=True, kw_only=True):
     resumes: int
     restarts: list[RestartCount]
     cost: Cost | None
+    account: Account | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +180,7 @@ def report_of(records: Sequence[AnyRecord], config: Config | None) -> Report:
     if end and story.runs and story.runs[-1].t_s > end.t_s:
         end = None  # a resume went on after that end
     first_run = story.runs[0] if story.runs else None
+    account = account_of(records, config.prices) if config else None
     last_sample = story.samples[-1] if story.samples else None
     return Report(
         run_id=first_run.run_id if first_run else "",
@@ -204,7 +207,8 @@ def report_of(records: Sequence[AnyRecord], config: Config | None) -> Report:
         preemptions=preemptions_of(story.nodes),
         resumes=max(0, len(story.runs) - 1),
         restarts=restarts_of(records),
-        cost=cost_of(story, config) if config else None,
+        cost=cost_of(account, config) if config and account else None,
+        account=account,
     )
 
 
@@ -232,21 +236,15 @@ def restarts_of(records: Sequence[AnyRecord]) -> list[RestartCount]:
     return [RestartCount(actor=actor, cause=cause, count=count) for (actor, cause), count in ordered]
 
 
-def cost_of(story: Story, config: Config) -> Cost:
-    """Price the host hours of a run."""
-    prices = config.prices
-    reserved_hours = config.fleet.reserved * story.end_s / HOUR_S
-    preemptible_hours = (
-        sum(life.to_s - life.from_s for life in story.lives if life.role == PREEMPTIBLE) / HOUR_S
-    )
-    reserved = reserved_hours * prices.reserved_per_hour
-    preemptible = preemptible_hours * prices.preemptible_per_hour
+def cost_of(account: Account, config: Config) -> Cost:
+    """The account in the shape of the first reports."""
+    hours = account.reserved.host_hours + account.preemptible.host_hours
     return Cost(
-        currency=prices.currency,
-        reserved=round(reserved, 6),
-        preemptible=round(preemptible, 6),
-        total=round(reserved + preemptible, 6),
-        reserved_hours=round(reserved_hours, 6),
-        preemptible_hours=round(preemptible_hours, 6),
-        at_reserved_price=round((reserved_hours + preemptible_hours) * prices.reserved_per_hour, 6),
+        currency=account.currency,
+        reserved=round(account.reserved.cost, 6),
+        preemptible=round(account.preemptible.cost, 6),
+        total=round(account.cost, 6),
+        reserved_hours=round(account.reserved.host_hours, 6),
+        preemptible_hours=round(account.preemptible.host_hours, 6),
+        at_reserved_price=round(hours * config.prices.reserved_per_hour, 6),
     )

@@ -8,8 +8,10 @@ from collections.abc import Callable
 
 import msgspec
 
+from actors.training.account import Meter
 from actors.training.history import HistoryError, HistoryFull
 from actors.training.records import AnyRecord, Step
+from actors.training.used import Used
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(AnyRecord)
@@ -26,6 +28,7 @@ class SimHistory:
     def __init__(self, records: list[AnyRecord], refuses: Callable[[], bool] = lambda: False) -> None:
         self._records, self._refuses = records, refuses
         self._last_t_s, self._last_step = 0.0, 0
+        self._meter = Meter()
         for record in records:
             self._follow(record)
 
@@ -39,6 +42,11 @@ class SimHistory:
         """See `History`."""
         return self._last_step
 
+    @property
+    def used(self) -> Used:
+        """See `History`."""
+        return self._meter.used
+
     def write(self, record: AnyRecord) -> None:
         """See `History`. Raises `HistoryError` for a record that could not be read back, `HistoryFull`."""
         try:
@@ -51,6 +59,7 @@ class SimHistory:
         self._follow(kept)
 
     def _follow(self, record: AnyRecord) -> None:
+        self._meter.observe(record)
         self._last_t_s = max(self._last_t_s, record.t_s)
         if isinstance(record, Step):
             self._last_step = max(self._last_step, record.step)
