@@ -158,12 +158,12 @@ def render(board: Board, sort: str, width: int, height: int | None = None) -> Re
     rows = [_process_row(line) for line in processes]
     more_processes = more_actors = 0
     if height is not None:
-        room = max(height - 7, 2)  # heading, silent ones, two headers, a gap, two times what is left out
+        room = max(height - 8, 2)  # heading, silent ones, two headers, a gap, two times what is left out
         shown = min(len(rows), max(room // 2, room - len(actors)))
         rows, more_processes = rows[:shown], len(rows) - shown
         keep = max(room - shown, 1)
         actors, more_actors = actors[:keep], max(len(actors) - keep, 0)
-    parts: list[RenderableType] = [_heading(board)]
+    parts: list[RenderableType] = [_heading(board), *_costs(board)]
     if board.silent:
         names = ", ".join(board.silent)
         parts.append(Text(f"no answer from {names}", style="bold red", overflow="ellipsis", no_wrap=True))
@@ -198,6 +198,30 @@ def _heading(board: Board) -> Text:
         f"{refused:,} refused",
     ]
     return Text("   ".join(facts), style="bold", overflow="ellipsis", no_wrap=True)
+
+
+def _costs(board: Board) -> list[Text]:
+    """What a job that runs here cost so far, as its controller tells it."""
+    lines = []
+    for line in board.actors:
+        figures = line.actor.figures
+        cost, currency = figures.get("cost"), figures.get("currency", "")
+        if not isinstance(cost, int | float):
+            continue
+        facts = [f"job step {figures.get('step', '?')}", f"{cost:,.4f} {currency}"]
+        for name, words in _COSTS.items():
+            value = figures.get(name)
+            if isinstance(value, int | float):
+                facts.append(f"{value:,.4f} {words}" if isinstance(value, float) else f"{value:,} {words}")
+        lines.append(Text("   ".join(facts), overflow="ellipsis", no_wrap=True))
+    return lines
+
+
+_COSTS = {
+    "cost_per_step": "a step",
+    "cost_per_million_tokens": "a million trained tokens",
+    "tokens_wasted": "tokens wasted",
+}
 
 
 def _process_row(line: ProcessLine) -> Sequence[Cell]:

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from actors.training.history import AnyRecord, End, HistoryFollower
-from rlctl.progress import Progress, end_line, plain_line
+from rlctl.progress import Progress, cost_line, end_line, plain_line
 from rlctl.wording import duration
 
 POLL_S = 0.2
@@ -113,6 +113,8 @@ def render(progress: Progress, now_s: float) -> RenderableType:
         )
     else:
         facts.add_row("hosts", "starting")
+    if progress.run_id:
+        facts.add_row("cost", cost_line(progress.account()))
     facts.add_row(
         "faults",
         f"{progress.killed} killed   {progress.noticed} with notice   {progress.restarts} restarts",

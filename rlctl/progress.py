@@ -6,7 +6,12 @@ clock (`rlctl.live` does); its time is the time of the records.
 
 from collections import deque
 
+import msgspec
+
+from actors.training.account import Meter
 from actors.training.history import AnyRecord, End, Eval, Node, Restart, Run, Sample, Step
+from configs.schema import Prices
+from rlctl.accounting import Account, account
 from rlctl.report.model import PREEMPTIBLE
 from rlctl.wording import duration
 
@@ -36,16 +41,20 @@ class Progress:
         self.restarts = 0
         self.events: deque[tuple[float, str]] = deque(maxlen=RECENT_EVENTS)
         self.end: End | None = None
+        self.prices = Prices()
+        self._meter = Meter()
         self._step_times: deque[float] = deque(maxlen=RECENT_STEPS)
 
     def observe(self, record: AnyRecord) -> None:
         """Take one record, in the order of the history."""
         self.t_s = max(self.t_s, record.t_s)
+        self._meter.observe(record)
         match record:
             case Run():
                 again = bool(self.run_id)
                 self.run_id, self.steps_planned, self.end = record.run_id, record.steps, None
                 self.step_ended_s = record.t_s
+                self.prices = _prices(record)
                 if again:
                     self.events.append((record.t_s, "the run goes on"))
             case Sample():
@@ -72,6 +81,11 @@ class Progress:
             case End():
                 self.end = record
 
+    def account(self, now_s: float | None = None) -> Account:
+        """What it cost until the newest record, or until now (s of run time)."""
+        self._meter.advance(self.t_s if now_s is None else now_s)
+        return account(self._meter.used, self.prices)
+
     def left_s(self, now_s: float | None = None) -> float | None:
         """Estimated seconds until the last step ends; None before the first step did. now_s: run time, s."""
         if not self._step_times or not self.steps_planned:
@@ -79,6 +93,25 @@ class Progress:
         mean_s = sum(self._step_times) / len(self._step_times)
         spent_s = max(0.0, (self.t_s if now_s is None else now_s) - self.step_ended_s)
         return max(0.0, (self.steps_planned - self.steps_done) * mean_s - min(spent_s, mean_s))
+
+
+def _prices(record: Run) -> Prices:
+    """Of the run's settings; those of an older program may be others."""
+    try:
+        return msgspec.convert(record.config.get("prices", {}), Prices)
+    except msgspec.ValidationError:
+        return Prices()
+
+
+def cost_line(account: Account) -> str:
+    """An account in a line."""
+    parts = [f"{account.cost:,.4f} {account.currency}"]
+    if account.per_million_tokens is not None:
+        parts.append(f"{account.per_million_tokens:,.2f} a million trained tokens")
+    if account.wasted:
+        causes = ", ".join(f"{count:,} {cause.replace('_', ' ')}" for cause, count in account.wasted.items())
+        parts.append(f"wasted: {causes}")
+    return "   ".join(parts)
 
 
 def event_line(record: Node | Restart) -> str:

@@ -43,6 +43,10 @@ ROWS: tuple[tuple[str, Cell], ...] = (
     ("hosts taken away", lambda f: f"{f.killed} without notice, {f.noticed} with"),
     ("requests migrated", lambda f: f"{f.migrations:,}"),
     ("cost", lambda f: f"{f.cost:.4g} {f.currency}"),
+    ("  a step", lambda f: _money(f, f.account.per_step if f.account else None)),
+    ("  a million trained tokens", lambda f: _money(f, f.account.per_million_tokens if f.account else None)),
+    ("GPU hours", lambda f: _gpu_hours(f)),
+    ("tokens wasted", lambda f: _wasted(f)),
     ("tokens for the money", lambda f: _number(f.tokens_per_unit, f"tokens/{f.currency}")),
 )
 CAPTION = (
@@ -269,6 +273,27 @@ def _seconds(figures: Figures, value: float | None) -> str:
         return UNKNOWN
     whole = figures.parts.step_s
     return f"{value:.2f} s" if value == whole or not whole else f"{value:.2f} s ({value / whole:.0%})"
+
+
+def _money(figures: Figures, value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:.4g} {figures.currency}"
+
+
+def _gpu_hours(figures: Figures) -> str:
+    """Of both price classes, and how much of the preemptible ones had requests."""
+    if figures.account is None:
+        return UNKNOWN
+    reserved, preemptible = figures.account.reserved, figures.account.preemptible
+    busy, whole = preemptible.parts_hours.get("busy"), preemptible.gpu_hours
+    share = f" ({busy / whole:.0%} busy)" if busy is not None and whole else ""
+    return f"{reserved.gpu_hours:.3g} reserved, {preemptible.gpu_hours:.3g} preemptible{share}"
+
+
+def _wasted(figures: Figures) -> str:
+    if figures.account is None or figures.account.wasted_share is None:
+        return UNKNOWN
+    causes = ", ".join(f"{name.replace('_', ' ')} {short(n)}" for name, n in figures.account.wasted.items())
+    return f"{figures.account.wasted_share:.1%}" + (f": {causes}" if causes else "")
 
 
 def _number(value: float | None, unit: str) -> str:

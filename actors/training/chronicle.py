@@ -137,11 +137,13 @@ class Chronicle:
             )
         )
 
-    def account(self, prices: Prices) -> dict[str, float | int]:
+    def account(self, prices: Prices) -> dict[str, float | int | str]:
         """What the run cost so far, and what for: figures of the live view."""
         used = self._writer.used
         cost = sum(used.cost(prices))
-        figures: dict[str, float | int] = {"cost": round(cost, 6), "tokens_wasted": sum(used.wasted.values())}
+        wasted = sum(used.wasted.values()) + used.twice
+        figures: dict[str, float | int | str] = {"cost": round(cost, 6), "currency": prices.currency}
+        figures["tokens_wasted"] = wasted
         if used.steps:
             figures["cost_per_step"] = round(cost / used.steps, 6)
         if used.trained:

@@ -4,12 +4,14 @@ Owns words and layout. Pure: numbers and pictures go in, HTML comes out. Every t
 (names, causes, settings) is escaped.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
 from importlib import resources
 
 from rlctl.report import plots
+from rlctl.report.cost_page import cost_section
 from rlctl.report.model import Report, Story
+from rlctl.report.tables import Cell, absent, figure, table
 from rlctl.wording import duration
 
 LATER = "known when the run ends"
@@ -28,8 +30,6 @@ STEP_TIME = (
     "Training: forward, backward, optimizer. Weights: publishing the new version."
 )
 
-Cell = str | int | float
-
 
 def page_of(report: Report, story: Story, settings: str) -> str:
     """The page. settings: the resolved settings as TOML, "" if they are not at hand."""
@@ -41,17 +41,17 @@ def page_of(report: Report, story: Story, settings: str) -> str:
         _header(report, title),
         _figures(report),
         "<h2>Reward</h2>",
-        _figure(plots.reward_plot(story), REWARD)
+        figure(plots.reward_plot(story), REWARD)
         if rewards
-        else _absent("No step ended, nothing was evaluated."),
+        else absent("No step ended, nothing was evaluated."),
         "<h2>Hosts, throughput and migrations</h2>",
-        _figure(plots.fleet_plot(story), FLEET) if fleet else _absent("No host joined, no sample was taken."),
+        figure(plots.fleet_plot(story), FLEET) if fleet else absent("No host joined, no sample was taken."),
         "<h2>Where the time of a step went</h2>",
-        _figure(plots.step_time_plot(story), STEP_TIME) if steps else _absent("No step has ended."),
+        figure(plots.step_time_plot(story), STEP_TIME) if steps else absent("No step has ended."),
         "<h2>Account</h2>",
         _account(report),
         _restarts(report),
-        _cost(report),
+        cost_section(report, story),
         _steps(story),
         _events(story),
         f"<details><summary>Settings</summary><pre>{escape(settings)}</pre></details>" if settings else "",
@@ -148,37 +148,15 @@ def _account(report: Report) -> str:
         ("Preemptions with notice", report.preemptions.noticed, "the host drained and left"),
         ("Resumes", report.resumes, "the whole run was stopped and went on"),
     ]
-    return _table(("What", "Count", "Meaning"), rows, numbers={1})
+    return table(("What", "Count", "Meaning"), rows, numbers={1})
 
 
 def _restarts(report: Report) -> str:
     title = "<h2>Restarts by actor and cause</h2>"
     if not report.restarts:
-        return f"{title}{_absent('No actor or process was restarted.')}"
+        return f"{title}{absent('No actor or process was restarted.')}"
     rows = [(one.actor, one.cause, one.count) for one in report.restarts[:MAX_ROWS]]
-    return title + _table(("Actor", "Cause", "Restarts"), rows, numbers={2})
-
-
-def _cost(report: Report) -> str:
-    cost = report.cost
-    if cost is None:
-        return (
-            f"<h2>Cost</h2>{_absent('Not computed: the settings of this run, with the prices, are missing.')}"
-        )
-    rows: list[Sequence[Cell]] = [
-        ("Reserved", f"{cost.reserved_hours:.4f}", f"{cost.reserved:.4f}"),
-        ("Preemptible", f"{cost.preemptible_hours:.4f}", f"{cost.preemptible:.4f}"),
-        ("Total", f"{cost.reserved_hours + cost.preemptible_hours:.4f}", f"{cost.total:.4f}"),
-    ]
-    note = (
-        "At the prices of the settings; the head is not charged. The same host hours, had every one cost the "
-        f"reserved price: {cost.at_reserved_price:.4f} {cost.currency}."
-    )
-    return (
-        "<h2>Cost</h2>"
-        + _table(("Hosts", "Host hours", cost.currency), rows, numbers={1, 2})
-        + f'<p class="muted">{escape(note)}</p>'
-    )
+    return title + table(("Actor", "Cause", "Restarts"), rows, numbers={2})
 
 
 def _steps(story: Story) -> str:
@@ -213,27 +191,7 @@ def _folded(title: str, names: Sequence[str], rows: Sequence[Sequence[Cell]], nu
     if not rows:
         return ""
     more = f'<p class="muted">The first {MAX_ROWS} of {len(rows)}.</p>' if len(rows) > MAX_ROWS else ""
-    return f"<details><summary>{title}</summary>{_table(names, rows[:MAX_ROWS], numbers)}{more}</details>"
-
-
-def _table(names: Sequence[str], rows: Iterable[Sequence[Cell]], numbers: set[int]) -> str:
-    def cell(tag: str, index: int, value: Cell) -> str:
-        text = f"{value:,}" if isinstance(value, int) else str(value)
-        kind = ' class="number"' if index in numbers else ""
-        return f"<{tag}{kind}>{escape(text)}</{tag}>"
-
-    head = "".join(cell("th", index, name) for index, name in enumerate(names))
-    lines = ("".join(cell("td", index, value) for index, value in enumerate(row)) for row in rows)
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-def _figure(svg: str, caption: str) -> str:
-    return f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>"
-
-
-def _absent(text: str) -> str:
-    return f'<p class="muted">{escape(text)}</p>'
+    return f"<details><summary>{title}</summary>{table(names, rows[:MAX_ROWS], numbers)}{more}</details>"
 
 
 def _rate(report: Report) -> str:

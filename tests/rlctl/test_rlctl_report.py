@@ -204,7 +204,7 @@ def test_the_page_stands_alone_and_shows_the_numbers(tmp_path: Path) -> None:
         "killed",
     ):
         assert said in text
-    assert html.count("<svg") == 3
+    assert html.count("<svg") == 4
     assert not re.search("#0000[0-9a-f]{2}", html)  # every colour comes from the page's scheme
     assert "prefers-color-scheme: dark" in html
 
@@ -294,3 +294,30 @@ def test_stays_never_overlap_and_never_last_longer_than_the_run(
         lives = [life for life in story.lives if life.node == name]
         assert all(0 <= life.from_s <= life.to_s <= story.end_s for life in lives)
         assert all(first.to_s <= second.from_s for first, second in itertools.pairwise(lives))
+
+
+def with_waste() -> list[AnyRecord]:
+    look = msgspec.structs.replace(sample(1999, 100, 7), busy=1, wasted={"dropped": 30, "aborted": 0})
+    last = msgspec.structs.replace(WHOLE[-1], wasted={"dropped": 30})
+    return sorted([*WHOLE[:-1], look, last], key=lambda record: record.t_s)
+
+
+def test_the_account_tells_the_price_of_a_step_and_of_a_million_tokens_and_the_waste() -> None:
+    account = report_of(with_waste(), CONFIG).account
+    assert account is not None
+    assert account.cost == pytest.approx(11.25)
+    assert account.per_step == pytest.approx(11.25 / 3)
+    assert account.per_million_tokens == pytest.approx(11.25 / 120 * 1e6)
+    assert account.wasted == {"dropped": 30}
+    assert account.wasted_share == pytest.approx(30 / 120)
+    assert [one.step for one in account.each_step] == [1, 2, 3]
+    assert account.each_step[1].reserved == pytest.approx(4 / 3600 * 10)
+    assert set(account.reserved.parts_hours) == {"seeding", "waiting", "training", "weights", "other"}
+
+
+def test_the_page_has_the_account(tmp_path: Path) -> None:
+    make(folder_of(tmp_path, with_waste(), dump(CONFIG)))
+    page = (tmp_path / "report.html").read_text()
+    assert "EUR a million trained tokens" in page
+    assert "Tokens wasted: dropped" in page
+    assert 'aria-label="Cost of each step and tokens wasted"' in page

@@ -1,0 +1,30 @@
+"""Tables, figures and remarks of a page of HTML. Pure; every text that came from outside is escaped."""
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+Cell = str | int | float
+
+
+def table(names: Sequence[str], rows: Iterable[Sequence[Cell]], numbers: set[int]) -> str:
+    """A table with this head; the columns of `numbers` stand to the right."""
+
+    def cell(tag: str, index: int, value: Cell) -> str:
+        text = f"{value:,}" if isinstance(value, int) else str(value)
+        kind = ' class="number"' if index in numbers else ""
+        return f"<{tag}{kind}>{escape(text)}</{tag}>"
+
+    head = "".join(cell("th", index, name) for index, name in enumerate(names))
+    lines = ("".join(cell("td", index, value) for index, value in enumerate(row)) for row in rows)
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def figure(svg: str, caption: str) -> str:
+    """A picture with what it says."""
+    return f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>"
+
+
+def absent(text: str) -> str:
+    """What stands where there is nothing to show."""
+    return f'<p class="muted">{escape(text)}</p>'
