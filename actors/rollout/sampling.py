@@ -20,8 +20,8 @@ UNIFORM = "uniform"
 """Why a group was dropped: all of its scores are equal."""
 SURPLUS = "surplus"
 """Why a group was dropped: the batch has what it wanted."""
-NO_VERDICT = frozenset({"timeout", "crashed", "error", "deadline"})
-"""Statuses of a sample that say nothing of its policy: its verifier failed for good, or it came too late."""
+NO_VERDICT = frozenset({"timeout", "crashed", "error"})
+"""Statuses of a sample that say nothing of its policy: its verifier failed for good."""
 
 
 class Standing(enum.Enum):
