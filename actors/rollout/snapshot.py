@@ -15,21 +15,27 @@ def record_batch(batch: Batch) -> BatchRecord:
         submitted=batch.as_submitted(),
         taker=batch.taker,
         taken=tuple(sorted(batch.taken)),
-        requests=tuple(_record_request(log) for log in batch.requests()),
+        requests=_record_requests(list(batch.requests())),
         kept=tuple(batch.fates.kept),
         dropped=tuple(batch.fates.dropped.items()),
         added=batch.as_added(),
     )
 
 
-def _record_request(log: RequestLog) -> RequestRecord:
+def _record_requests(logs: list[RequestLog]) -> tuple[RequestRecord, ...]:
+    held = [log.slot for log in logs if log.crc is None]
+    raw = logs[0].columns.read(held)
+    return tuple(_record_request(log, *(next(raw) if log.crc is None else (b"", b""))) for log in logs)
+
+
+def _record_request(log: RequestLog, tokens: bytes, logprobs: bytes) -> RequestRecord:
     return RequestRecord(
         group=log.group,
         sample=log.sample,
         state=log.state.value,
         attempts=log.attempts,
-        tokens=log.tokens_bytes() if log.crc is None else b"",
-        logprobs=log.logprobs_bytes() if log.crc is None else b"",
+        tokens=tokens,
+        logprobs=logprobs,
         spans=tuple(log.spans),
         score=log.score,
         status=log.status,

@@ -57,7 +57,9 @@ class Model:
     def check(self) -> None:
         assert self.columns.faults() == []
         assert self.columns.held() == sum(map(len, self.lists.values()))
+        read = dict(zip(self.lists, self.columns.read(list(self.lists)), strict=True))
         for slot, tokens in self.lists.items():
+            assert read[slot] == (self.columns.tokens(slot), self.columns.logprobs(slot))
             assert self.columns.length(slot) == len(tokens)
             assert self.columns.tokens(slot) == array("I", tokens).tobytes()
             assert self.columns.logprobs(slot) == array("f", [-token for token in tokens]).tobytes()
