@@ -26,6 +26,7 @@ PATHS: tuple[Path, ...] = (
         "a request went on at another instance from its last token",
         ("requests.migrated_tokens",),
     ),
+    Path("move", "requests were taken from a busy instance for an idle one", ("requests.moved",)),
     Path("hand-over", "an instance gave its requests back in order", ("requests.handed_over",)),
     Path(
         "newer weights",

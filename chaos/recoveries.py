@@ -9,7 +9,14 @@ from collections.abc import Mapping
 
 from actors.cluster.messages import NodeSeen, PreemptionNotice
 from actors.cluster.state_manager import Rewound
-from actors.rollout.events import GroupsAdded, GroupsDropped, RequestsDue, SampleAgain, TicketsRevoked
+from actors.rollout.events import (
+    Dispatched,
+    GroupsAdded,
+    GroupsDropped,
+    RequestsDue,
+    SampleAgain,
+    TicketsRevoked,
+)
 from actors.rollout.messages import Dispatch, Groups, Registered, RegisterInstance, TakeGroups, Withdrawn
 from actors.rollout.sampling import SURPLUS
 from chaos.invariants.facts import Committed, Said
@@ -130,6 +137,8 @@ class Recoveries:
                 self._seen["groups.aborted"] += len(message.groups)
             elif isinstance(message, SampleAgain):
                 self._seen["samples.again"] += 1
+            elif isinstance(message, Dispatched):
+                self._seen["requests.moved"] += message.moved
             elif isinstance(message, TicketsRevoked):
                 self._seen["requests.revoked"] += len(message.tickets)
 

@@ -109,7 +109,8 @@ def render(progress: Progress, now_s: float) -> RenderableType:
         )
         facts.add_row(
             "requests",
-            f"{sample.executing} executing   {sample.pending} pending   {sample.migrations} migrations",
+            f"{sample.executing} executing   {sample.pending} pending   {sample.migrations} migrations, "
+            f"{sample.moves} of them to balance load",
         )
     else:
         facts.add_row("hosts", "starting")

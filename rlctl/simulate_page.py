@@ -42,6 +42,7 @@ ROWS: tuple[tuple[str, Cell], ...] = (
     ("instances in use", lambda f: _instances(f)),
     ("hosts taken away", lambda f: f"{f.killed} without notice, {f.noticed} with"),
     ("requests migrated", lambda f: f"{f.migrations:,}"),
+    ("  to balance load", lambda f: f"{f.moves:,}"),
     ("cost", lambda f: f"{f.cost:.4g} {f.currency}"),
     ("  a step", lambda f: _money(f, f.account.per_step if f.account else None)),
     ("  a million trained tokens", lambda f: _money(f, f.account.per_million_tokens if f.account else None)),

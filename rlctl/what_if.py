@@ -32,7 +32,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
             figures are of this time. tokens: response tokens of trained samples.
         tokens_per_s: those by that time. t_seed_s: Algorithm 1's last choice.
         instances: preemptible hosts in use, the mean over time; peak_instances: the most at a time.
-        migrations: dispatches of a request after its first one.
+        migrations: dispatches of a request after its first one; moves: those to balance load.
         cost: of the hosts in that time, at the prices of the settings; tokens_per_unit: trained tokens for
             one unit of its currency. account: of the same time; None where no step ended.
     """
@@ -50,6 +50,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     killed: int
     noticed: int
     migrations: int
+    moves: int
     currency: str
     cost: float
     tokens_per_unit: float | None
@@ -103,6 +104,7 @@ def figures_of(records: Sequence[AnyRecord], config: Config) -> Figures:
         killed=sum(node.event == "killed" for node in nodes),
         noticed=sum(node.event == "noticed" for node in nodes),
         migrations=story.samples[-1].migrations if story.samples else 0,
+        moves=story.samples[-1].moves if story.samples else 0,
         currency=config.prices.currency,
         cost=cost,
         tokens_per_unit=tokens / cost if cost > 0 else None,

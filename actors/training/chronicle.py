@@ -130,6 +130,7 @@ class Chronicle:
                 pending=figures.pending + figures.queued,
                 tokens_collected=figures.tokens_collected,
                 migrations=figures.requests_migrated,
+                moves=figures.requests_moved,
                 tokens_per_s=new / period_s if period_s > 0 else 0.0,
                 busy=figures.busy_preemptible,
                 wasted=figures.tokens_wasted,

@@ -32,7 +32,8 @@ class Sample(Record, frozen=True, kw_only=True):
     """A look at the fleet, taken at a steady period.
 
     reserved, preemptible: hosts alive. serving: instances that have the step's weights. executing, pending:
-    requests. tokens_collected, migrations: totals of the run so far. tokens_per_s: since the last sample.
+    requests. tokens_collected, migrations: totals of the run so far; moves: those migrations that were made
+    to balance load. tokens_per_s: since the last sample.
     busy: preemptible instances that have requests; None in histories of older programs. wasted: tokens so far
     that no step is trained on, by cause (`actors.rollout.events.Counters`), generated_twice beside them.
     """
@@ -49,6 +50,7 @@ class Sample(Record, frozen=True, kw_only=True):
     busy: int | None = None
     wasted: dict[str, int] = {}
     generated_twice: int = 0
+    moves: int = 0
 
 
 class Step(Record, frozen=True, kw_only=True):

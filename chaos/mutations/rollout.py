@@ -124,6 +124,24 @@ ROLLOUT: tuple[Mutation, ...] = (
         ("I1", "I3"),
     ),
     Mutation(
+        "a move that forgets its request",
+        "a request that was taken from its instance waits like any other, and its move is forgotten in time",
+        (
+            Edit(
+                "actors.rollout.dispatching",
+                "            waiting = [*moved, *(log for log in waiting if not self._moved_to(log))]\n",
+                "            waiting = [log for log in waiting if not self._moved_to(log)]\n"
+                "            targets = ()\n",
+            ),
+            Edit(
+                "actors.rollout.moving",
+                "            if name not in requests or now > order.until_s:\n",
+                "            if name not in requests:\n",
+            ),
+        ),
+        ("I8", "no silent wait"),
+    ),
+    Mutation(
         "the last verdict counts",
         "a reward counts once: what has a verdict is not scored again, and a second verdict changes nothing",
         (

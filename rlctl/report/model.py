@@ -40,9 +40,11 @@ class Tokens(Part, frozen=True, kw_only=True):
 
 
 class Requests(Part, frozen=True, kw_only=True):
-    """migrated: dispatches of a request after its first one, each from its last collected token."""
+    """migrated: dispatches of a request after its first one, each from its last collected token; moved: those
+    that were made to balance load, as of the last look at the fleet."""
 
     migrated: int
+    moved: int = 0
 
 
 class Preemptions(Part, frozen=True, kw_only=True):
@@ -202,7 +204,8 @@ def report_of(records: Sequence[AnyRecord], config: Config | None) -> Report:
             generated_twice=end.tokens_generated_twice if end else None,
         ),
         requests=Requests(
-            migrated=end.requests_migrated if end else last_sample.migrations if last_sample else 0
+            migrated=end.requests_migrated if end else last_sample.migrations if last_sample else 0,
+            moved=last_sample.moves if last_sample else 0,
         ),
         preemptions=preemptions_of(story.nodes),
         resumes=max(0, len(story.runs) - 1),

@@ -111,7 +111,11 @@ def _figures(report: Report) -> str:
             _known(report.tokens.generated_twice),
             "dropped: made elsewhere too" if report.finished else LATER,
         ),
-        ("Requests migrated", f"{report.requests.migrated:,}", "to another instance"),
+        (
+            "Requests migrated",
+            f"{report.requests.migrated:,}",
+            f"to another instance, {report.requests.moved:,} of them to balance load",
+        ),
         (
             "Preemptions",
             f"{report.preemptions.killed} + {report.preemptions.noticed}",

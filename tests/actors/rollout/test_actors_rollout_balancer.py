@@ -116,6 +116,37 @@ def test_a_threshold_below_one_is_refused() -> None:
         Balancer(0)
 
 
+def test_queues_are_weighed_in_seconds_of_work() -> None:
+    fleet = balancer(a=(2, 0), b=(1, 0))
+    assert fleet.select(SEVEN, 1) == ["b"]
+    fleet.speeds({"a": 4000.0, "b": 1000.0})
+    assert fleet.select(SEVEN, 1) == ["a"], "two requests on the faster one are less work than one"
+    empty = balancer(a=(0, 0), b=(0, 0))
+    empty.speeds({"a": 2000.0, "b": 1000.0})
+    assert sorted(empty.select(SEVEN, 3)) == ["a", "a", "b"]
+
+
+def test_a_faster_instance_may_have_more_pending_and_a_slower_one_fewer() -> None:
+    fleet = balancer(max_pending=4, a=(0, 0), b=(0, 0), c=(0, 0))
+    fleet.speeds({"a": 4000.0, "b": 1000.0, "c": 250.0})
+    chosen = fleet.select(SEVEN, 100)
+    assert [chosen.count(name) for name in "abc"] == [16, 4, 1]
+    assert fleet.capacity(SEVEN) == 21
+    fleet.speeds({"a": 1e9, "b": 1000.0, "c": 1.0})
+    chosen = fleet.select(SEVEN, 100)
+    assert [chosen.count(name) for name in "abc"] == [16, 4, 1], "within bounds"
+
+
+def test_speeds_that_differ_by_noise_leave_the_rule_as_it_is() -> None:
+    loads = {"a": (0, 3), "b": (0, 2), "c": (1, 0)}
+    plain, noisy = balancer(**loads), balancer(**loads)
+    noisy.speeds({"a": 1000.0, "b": 930.0, "c": 1100.0})
+    assert noisy.select(SEVEN, 8) == plain.select(SEVEN, 8)
+    unknown = balancer(**loads)
+    unknown.speeds({"c": 777.0})
+    assert unknown.select(SEVEN, 8) == plain.select(SEVEN, 8), "nothing is known of the others"
+
+
 names = st.sampled_from(["a", "b", "c"])
 moves = st.one_of(
     st.tuples(st.just("joined"), names, st.integers(1, 3)),
