@@ -129,9 +129,13 @@ ROLLOUT: tuple[Mutation, ...] = (
         (
             Edit(
                 "actors.rollout.dispatching",
-                "            waiting = [*moved, *(log for log in waiting if not self._moved_to(log))]\n",
-                "            waiting = [log for log in waiting if not self._moved_to(log)]\n"
-                "            targets = ()\n",
+                "        targets = tuple(self._moving.moved_to(one) for one in moved)\n",
+                "        targets = ()\n",
+            ),
+            Edit(
+                "actors.rollout.dispatching",
+                "zip([*moved, *others], placed.instances, strict=False)",
+                "zip(others, placed.instances, strict=False)",
             ),
             Edit(
                 "actors.rollout.moving",
