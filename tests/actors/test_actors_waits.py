@@ -27,7 +27,6 @@ ALLOWED = {
     ("actors/reward/pool.py", "_slot"): "a pause between two starts of workers, at most LONGEST_BACKOFF_S",
     ("actors/reward/pool.py", "_submit"): "the proxy waits; tries and their deadlines bound it",
     ("actors/rollout/books.py", "record"): "a commit: listed by the journal",
-    ("actors/rollout/books.py", "submit"): "a commit: listed by the journal",
     ("actors/rollout/intake.py", "acknowledge"): "a commit: listed by the journal",
     ("actors/rollout/selecting.py", "_decided"): "a commit: listed by the journal",
     ("actors/rollout/scoring.py", "_ask_until_scored"): LISTED_BY_CALLER,
