@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from actors.cluster.seeding import StepTimes
+from actors.cluster.step_times import StepTimes
 from supervisor import Address, Message
 
 
@@ -86,10 +86,11 @@ class PlanNext(Message, frozen=True):
 
 
 class Plan(Message, frozen=True):
-    """What the next step is to run with."""
+    """What the next step is to run with; `predicted_s`: how long it will take, 0 where nobody predicts it."""
 
     t_seed_s: float
     n_prem: int
+    predicted_s: float = 0.0
 
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):

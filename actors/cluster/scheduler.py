@@ -30,7 +30,8 @@ from actors.cluster.messages import (
     SubmitJob,
     WhoIsUp,
 )
-from actors.cluster.seeding import SeedingPolicy, SeedingState
+from actors.cluster.planning import Planner, planner_of
+from actors.cluster.seeding import SeedingState
 from configs.load import ConfigError
 from configs.schema import Config
 from supervisor import (
@@ -178,7 +179,7 @@ class Scheduler(Actor):
         seeding = now.seeding or self._policy.initial(message.reserved_engines)
         planned_step = now.planned_step
         if message.times is not None and message.step > planned_step:
-            seeding = self._policy.next(seeding, message.times)
+            seeding = await self.ctx.offload(self._policy.next, seeding, message.times)
             planned_step = message.step
         if (seeding, planned_step) != (now.seeding, now.planned_step):
             await self._become(
@@ -186,14 +187,12 @@ class Scheduler(Actor):
             )
         n_prem = self._n_prem_max if self._every_instance else seeding.n_prem
         await self.ctx.tell(PROVIDER, SetFleet(n_prem=n_prem))
-        return Plan(t_seed_s=seeding.t_seed_s, n_prem=n_prem)
+        return Plan(t_seed_s=seeding.t_seed_s, n_prem=n_prem, predicted_s=seeding.predicted_s)
 
     def _take_config(self, config: Config) -> None:
         self._liveness = config.liveness
         self._every_instance, self._n_prem_max = config.ablation.every_instance, config.fleet.n_prem_max
-        self._policy = SeedingPolicy(
-            config.seeding, n_reserved=config.fleet.reserved, n_prem_max=config.fleet.n_prem_max
-        )
+        self._policy: Planner = planner_of(config)
 
     async def _become(self, state: ClusterState) -> None:
         await self.ctx.journal.snapshot(state)
@@ -344,4 +343,5 @@ class Scheduler(Actor):
             "preemptible": self._members.count("preemptible"),
             "t_seed_s": round(seeding.t_seed_s, 3) if seeding is not None else 0.0,
             "n_prem": seeding.n_prem if seeding is not None else 0,
+            "predicted_s": round(seeding.predicted_s, 3) if seeding is not None else 0.0,
         }

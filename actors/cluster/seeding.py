@@ -11,40 +11,28 @@ import math
 
 import msgspec
 
+from actors.cluster.learnt import Learnt
+from actors.cluster.step_times import StepTimes, finite
 from configs.schema import Seeding
 
 SAME_COUNT = 1e-6  # line 11 compares a mean over time with a count: equal up to rounding of the mean
 MAX_MEMORY = 1024  # entries of M; counts are small integers, so more would be a defect of whoever counts
 
 
-class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """What one step measured; seconds and instances.
-
-    `train_wait_s`: the trainer idle, waiting for samples to fill a micro-batch; seeding is no wait.
-    `remote_wait_s`: remote instances idle, from the last response of each to the step's end, the mean over
-    those that generated. `train_s`: the trainer computing. `remote_s`: remote instances generating, such that
-    `remote_s * mean_prem` is the time of all of them together. `mean_prem` (n̄): preemptible instances,
-    averaged over the step. `next_prem` (n̂): those that are there just before the next step starts.
-    `reserved_engines` (N_resv): rollout engines that the reserved hosts are divided into while they seed; 0:
-    not known. `instance_engines`: engines of one preemptible instance; the paper's have one.
-    """
-
-    train_wait_s: float
-    remote_wait_s: float
-    train_s: float
-    remote_s: float
-    mean_prem: float
-    next_prem: int
-    reserved_engines: int = 0
-    instance_engines: float = 1.0
-
-
 class SeedingState(msgspec.Struct, frozen=True, kw_only=True):
-    """T_seed, N_prem and the scheduler memory M: preemptible instances -> T_seed that suited them."""
+    """T_seed, N_prem and the scheduler memory M: preemptible instances -> T_seed that suited them.
+
+    rule_s: T_seed of Algorithm 1 where the model has chosen another one; None: they are the same.
+    predicted_s: the step that they are for, as the model expects it, 0: it does not know; learnt: what it has
+    learnt.
+    """
 
     t_seed_s: float
     n_prem: int
     memory: dict[int, float] = {}
+    rule_s: float | None = None
+    predicted_s: float = 0.0
+    learnt: Learnt | None = None
 
 
 class SeedingPolicy:
@@ -68,7 +56,7 @@ class SeedingPolicy:
     def next(self, state: SeedingState, times: StepTimes) -> SeedingState:
         """Lines 9-14: what the next step is to run with."""
         # Line 9: seed longer when training waited, shorter when the remote instances did.
-        wait_s = _finite(times.train_wait_s) - _finite(times.remote_wait_s)
+        wait_s = finite(times.train_wait_s) - finite(times.remote_wait_s)
         t_seed_s = self._clamp_s(state.t_seed_s + wait_s / self.settings.eta)
         # Line 10: as many as are needed to do all of the step's rollout in the time that training takes.
         # It uses the T_seed of line 9, as printed, not the one that line 14 may retrieve.
@@ -84,12 +72,12 @@ class SeedingPolicy:
         return SeedingState(t_seed_s=t_seed_s, n_prem=n_prem, memory=memory)
 
     def _n_prem(self, state: SeedingState, times: StepTimes, t_seed_s: float) -> int:
-        train_s = _finite(times.train_s)
+        train_s = finite(times.train_s)
         if train_s == 0:
             return min(state.n_prem, self.n_prem_max)
-        remote = _finite(times.remote_s) * _finite(times.mean_prem)
+        remote = finite(times.remote_s) * finite(times.mean_prem)
         # A reserved engine does what one of the engines of an instance does, not what the instance does.
-        engines = (times.reserved_engines or self.n_reserved) / max(1.0, _finite(times.instance_engines))
+        engines = (times.reserved_engines or self.n_reserved) / max(1.0, finite(times.instance_engines))
         wanted = (remote + t_seed_s * engines) / train_s
         # A fraction of an instance cannot be had: round up, for the bound is the least number with which
         # rollout takes no longer than training. The slack keeps 3.0000000001 at 3.
@@ -99,8 +87,3 @@ class SeedingPolicy:
 
     def _clamp_s(self, t_seed_s: float) -> float:
         return min(max(t_seed_s, self.settings.min_s), self.settings.max_s)
-
-
-def _finite(value: float) -> float:
-    """A measured time: a negative or undefined one (a clock was read wrongly) counts as none."""
-    return value if 0 <= value < math.inf else 0.0

@@ -33,6 +33,11 @@ class BuiltinHost:
         """See `EngineHost`."""
         return 1
 
+    @property
+    def cache_tokens(self) -> int:
+        """See `EngineHost`."""
+        return 0
+
     def turn(self, orders: Orders) -> Turn:
         """See `EngineHost`."""
         if orders.load is not None:

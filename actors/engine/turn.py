@@ -93,6 +93,10 @@ class EngineHost(Protocol):
     def engines(self) -> int:
         """Copies of the model that serve side by side in it."""
 
+    @property
+    def cache_tokens(self) -> int:
+        """Tokens, in those of messages, that the cache of each copy holds; 0: what its slots may need."""
+
     def turn(self, orders: Orders) -> Turn:
         """Carry the orders out, then one decode step if there is anything to decode. Blocks meanwhile.
 

@@ -117,6 +117,7 @@ class RolloutWorker(Actor):
             slots=self._config.engine.slots,
             received=self._received,
             engines=self._host.engines,
+            cache_tokens=self._host.cache_tokens,
         )
         async with self.ctx.wait("a manager", on=MANAGER, deadline_s=MANAGER_LATE_S, go_on=True):
             while True:

@@ -28,6 +28,7 @@ class Instance:
     root: bytes = b""
     leaving: bool = False
     engines: int = 1
+    cache_tokens: int = 0
     frames: int = 0
     rows: int = 0
     frame_s: float = 0.0
@@ -83,6 +84,7 @@ class Instances(dict[str, Instance]):
             epoch,
             leaving=leaving,
             engines=message.engines,
+            cache_tokens=message.cache_tokens,
         )
         return instance
 

@@ -4,11 +4,13 @@ Owns the clocks of open batches and the paces of engines. Soft state: a manager 
 anew, and has no times of the batches that it found open.
 """
 
+import msgspec
+
 from actors.rollout.changes import Changes
 from actors.rollout.clock import BatchClock
 from actors.rollout.instances import Instance, Instances
 from actors.rollout.messages import BatchTimes
-from actors.rollout.pace import Look, Paces
+from actors.rollout.pace import EnginePace, Look, Paces
 from actors.rollout.state import RolloutState
 from actors.rollout.tickets import Stream
 from actors.rollout.token_log import Batch, RequestLog
@@ -84,10 +86,17 @@ class Measuring:
             frames=instance.frames,
             rows=instance.rows,
             frame_s=instance.frame_s,
-            executing=len(started),
-            context=context * len(started) // len(some) if some else 0,
-            waiting=len(live) - len(started),
+            live=len(live),
+            context=context / len(some) if some else 0.0,
         )
+
+    def _pace(self, kind: str) -> EnginePace | None:
+        """Of one engine of this kind, with the room that the first one has that is there."""
+        pace = self._paces.of(kind)
+        there = next((instance for instance in self._instances.values() if instance.kind == kind), None)
+        if pace is None or there is None:
+            return pace
+        return msgspec.structs.replace(pace, slots=there.slots, cache_tokens=there.cache_tokens)
 
     def step_ended(self, name: str) -> None:
         """The step of this batch is over. Saying it again changes nothing."""
@@ -116,10 +125,11 @@ class Measuring:
             rolled_s=figures.rolled_s,
             reserved_engines=instances.engines("reserved"),
             instance_engines=instances.engines("preemptible") / preemptible if preemptible else 1.0,
-            reserved=self._paces.of("reserved"),
-            preemptible=self._paces.of("preemptible"),
+            reserved=self._pace("reserved"),
+            preemptible=self._pace("preemptible"),
             requests=sum(map(len, batch.groups)),
             groups=len(batch.groups),
+            limit=batch.submitted.max_new_tokens,
             lengths=lengths_of(batch),
             prompt_tokens=sum(len(group[0].prompt) for group in batch.groups) / len(batch.groups),
         )

@@ -199,8 +199,9 @@ class BatchTimes(Message, frozen=True):
     `mean_prem`, `remote_s`, `remote_wait_s`, `remote_start_s`, `rolled_s`: see `clock.Figures`. `step_s`:
     from begin to end. `next_prem`: instances there now. `reserved_engines`: of all reserved instances;
     `instance_engines`: of one preemptible instance. `reserved`, `preemptible`: the pace of one such engine.
-    `requests`, `groups`: of the batch; `lengths`: response tokens of some of its groups, from the group with
-    the shortest longest response to the one with the longest; `prompt_tokens`: the mean.
+    `requests`, `groups`, `limit` (longest response): of the batch; `lengths`: response tokens of some of its
+    groups, from the one whose longest response is shortest to the one where it is longest; `prompt_tokens`:
+    the mean.
     """
 
     step_s: float
@@ -216,6 +217,7 @@ class BatchTimes(Message, frozen=True):
     preemptible: EnginePace | None
     requests: int
     groups: int
+    limit: int
     lengths: list[list[int]]
     prompt_tokens: float
 
@@ -252,7 +254,8 @@ class RegisterInstance(Message, frozen=True):
     """To the manager, from a worker at its start and whenever it lost the manager.
 
     `received`: the highest ticket that reached it; later ones were lost on the way and go elsewhere.
-    `engines`: copies of the model that serve side by side in it; `slots` are of all of them.
+    `engines`: copies of the model that serve side by side in it; `slots`, `cache_tokens` (0: what the slots
+    may need): of each of them.
     """
 
     instance: str
@@ -261,6 +264,7 @@ class RegisterInstance(Message, frozen=True):
     slots: int
     received: int
     engines: int = 1
+    cache_tokens: int = 0
 
 
 class Registered(Message, frozen=True):

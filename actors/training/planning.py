@@ -4,7 +4,7 @@ Owns nothing. Algorithm 1 itself is `actors.cluster.seeding`.
 """
 
 from actors.cluster.messages import Plan, PlanNext
-from actors.cluster.seeding import StepTimes
+from actors.cluster.step_times import Seen, StepTimes
 from actors.rollout.messages import BatchReport, BatchTimes, RolloutFigures, RolloutStatus
 from actors.training.asking import Asking
 from actors.training.messages import StepResult
@@ -58,4 +58,18 @@ def measured_times(result: StepResult, times: BatchTimes) -> StepTimes:
         next_prem=times.next_prem,
         reserved_engines=times.reserved_engines,
         instance_engines=times.instance_engines,
+        seen=Seen(
+            step_s=times.step_s,
+            seeding_s=result.seeding_s,
+            update_s=result.update_s,
+            rolled_s=times.rolled_s,
+            start_s=times.remote_start_s,
+            reserved=times.reserved,
+            preemptible=times.preemptible,
+            requests=times.requests,
+            groups=times.groups,
+            limit=times.limit,
+            lengths=times.lengths,
+            prompt_tokens=times.prompt_tokens,
+        ),
     )

@@ -62,6 +62,11 @@ class SimEngineHost:
         """See `EngineHost`."""
         return self._engine.copies
 
+    @property
+    def cache_tokens(self) -> int:
+        """See `EngineHost`."""
+        return self._engine.limits.cache_tokens // self._engine.limits.token_scale
+
     def turn(self, orders: Orders) -> Turn:
         """See `EngineHost`. Raises `BrokenImage` for an image that nobody can have published."""
         if orders.load is not None:

@@ -24,7 +24,7 @@ from actors.cluster.messages import (
     SubmitJob,
 )
 from actors.cluster.scheduler import MembersAre, Scheduler
-from actors.cluster.seeding import StepTimes
+from actors.cluster.step_times import StepTimes
 from configs import load
 from configs.schema import Config
 from supervisor import Actor, Address, Lane, Message, Refused, handles

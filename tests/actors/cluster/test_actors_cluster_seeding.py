@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.cluster.seeding import SeedingPolicy, SeedingState, StepTimes
+from actors.cluster.seeding import SeedingPolicy, SeedingState
+from actors.cluster.step_times import StepTimes
 from configs.schema import Seeding
 
 

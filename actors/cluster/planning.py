@@ -1,0 +1,26 @@
+"""Which policy plans the steps of a job, from its settings."""
+
+from typing import Protocol
+
+from actors.cluster.seeding import SeedingPolicy, SeedingState
+from actors.cluster.seeding_model import ModelPolicy
+from actors.cluster.step_times import StepTimes
+from configs.schema import Config
+
+
+class Planner(Protocol):
+    """From one step to the next; pure, so that the same journal gives the same plans."""
+
+    def initial(self, reserved_engines: int = 0) -> SeedingState:
+        """Of the first step; `reserved_engines` is 0 where it is not known."""
+
+    def next(self, state: SeedingState, times: StepTimes) -> SeedingState:
+        """Of the step after the one that measured this."""
+
+
+def planner_of(config: Config) -> Planner:
+    """The controller that `seeding.controller` names."""
+    rule = SeedingPolicy(config.seeding, n_reserved=config.fleet.reserved, n_prem_max=config.fleet.n_prem_max)
+    if config.seeding.controller == "feedback":
+        return rule
+    return ModelPolicy(rule, config.seeding, config.prices, config.fleet.reserved)

@@ -1,0 +1,126 @@
+"""T_seed and N_prem from a model of the step, beside Algorithm 1 (RLBoost 4.1), with the same interface.
+
+Owns the choice. Pure. Algorithm 1 balances two waits, and where they are equal the step is not the shortest
+(docs/seeding.md). Here the coming step is predicted for every window and number of instances (`step_model`),
+from lengths, engines and trainer as they were measured (`learnt`):
+
+- T_seed is the window with the shortest predicted step for the n̂ instances that are there;
+- N_prem is the number of instances with the lowest predicted cost of a token, each with its best window:
+  (price of the reserved hosts + n * price of an instance) * step time; time itself may be given a value
+  (`seeding.time_weight`). An instance that shortens no step only costs, so it is never wanted.
+
+The model is corrected by what it gets wrong: `pace` by the step that was measured, with its own lengths and
+window, so that neither luck with lengths nor a change of the window is taken for an error. While data are
+missing, Algorithm 1 decides; its state goes on beside the model's all the time.
+"""
+
+import msgspec
+import numpy as np
+
+from actors.cluster.learnt import Learnt, learn, ready
+from actors.cluster.seeding import SeedingPolicy, SeedingState
+from actors.cluster.step_model import Floats, Machines, Work, predict
+from actors.cluster.step_times import StepTimes
+from configs.schema import Prices, Seeding
+
+WINDOWS = 9  # tried at a time
+ROUNDS = 3  # of windows, each around the best one of the round before
+MOST_COUNTS = 12  # numbers of instances tried
+CLEARLY = 0.005  # cheaper by so much: N_prem does not follow the noise of a step
+
+
+class ModelPolicy:
+    """See the module. `reserved_hosts` are paid for whatever happens."""
+
+    def __init__(
+        self, fallback: SeedingPolicy, settings: Seeding, prices: Prices, reserved_hosts: int
+    ) -> None:
+        self.fallback, self.settings, self.prices = fallback, settings, prices
+        self.reserved_hosts = reserved_hosts
+
+    def initial(self, reserved_engines: int = 0) -> SeedingState:
+        """As Algorithm 1."""
+        return self.fallback.initial(reserved_engines)
+
+    def next(self, state: SeedingState, times: StepTimes) -> SeedingState:
+        """What the next step is to run with."""
+        rule_s = state.t_seed_s if state.rule_s is None else state.rule_s
+        after = self.fallback.next(msgspec.structs.replace(state, t_seed_s=rule_s), times)
+        learnt = learn(state.learnt or Learnt(), times, self.fallback.n_reserved)
+        planned = self._planned(learnt, times, state.n_prem)
+        if planned is None:
+            return msgspec.structs.replace(after, rule_s=None, predicted_s=0.0, learnt=learnt)
+        t_seed_s, predicted_s, n_prem = planned
+        return SeedingState(
+            t_seed_s=t_seed_s,
+            n_prem=n_prem,
+            memory=after.memory,
+            rule_s=after.t_seed_s,
+            predicted_s=predicted_s,
+            learnt=learnt,
+        )
+
+    def _planned(self, learnt: Learnt, times: StepTimes, n_prem: int) -> tuple[float, float, int] | None:
+        """Window, predicted step, instances wanted; None while data are missing."""
+        model = ready(learnt)
+        if model is None:
+            return None
+        work, machines = model
+        counts = self._counts(times.next_prem)
+        windows_s = self._windows(work, machines)
+        pairs = [(float(window_s), float(count)) for count in counts for window_s in windows_s]
+        ends = predict(work, machines, np.array([p[0] for p in pairs]), np.array([p[1] for p in pairs])).end_s
+        if not np.isfinite(ends).all():
+            return None
+        table = ends.reshape(len(counts), len(windows_s))
+        best = table.min(axis=1) + learnt.rest_s
+        step_s = (windows_s[-1] - windows_s[0]) / (len(windows_s) - 1)
+        here = table[counts.index(times.next_prem)]
+        t_seed_s, end_s = _best(windows_s, here)
+        for _ in range(ROUNDS - 1):
+            if times.next_prem == 0 or step_s <= 0:
+                break
+            low = max(windows_s[0], t_seed_s - step_s)
+            finer = np.linspace(low, min(windows_s[-1], t_seed_s + step_s), WINDOWS)
+            step_s /= (WINDOWS - 1) / 2
+            found = predict(work, machines, finer, np.full(WINDOWS, float(times.next_prem))).end_s
+            t_seed_s, end_s = _best(finer, found)
+        return t_seed_s, end_s + learnt.rest_s, self._wanted(counts, best, n_prem)
+
+    def _counts(self, next_prem: int) -> list[int]:
+        """Numbers of instances to try: all of them, or as many as are enough to see where it is flat."""
+        most = self.fallback.n_prem_max
+        tried = {round(most * k / (MOST_COUNTS - 1)) for k in range(MOST_COUNTS)} if most else {0}
+        return sorted(tried | {next_prem} | ({1} if most else set()))
+
+    def _windows(self, work: Work, machines: Machines) -> Floats:
+        """From the shortest window to one with which nothing is left to others."""
+        alone = predict(work, machines, np.zeros(1), np.zeros(1)).rolled_s[0]
+        most = min(self.settings.max_s, max(float(alone), self.settings.min_s))
+        windows: Floats = np.linspace(self.settings.min_s, most, WINDOWS)
+        return windows
+
+    def _wanted(self, counts: list[int], step_s: Floats, n_prem: int) -> int:
+        """The number with the cheapest token; the one wanted so far while no other is clearly cheaper."""
+        fixed = self.reserved_hosts * self.prices.reserved_per_hour
+        each = self.prices.preemptible_per_hour
+        allowed = [
+            (
+                (fixed + count * each) * float(seconds) ** (1.0 + self.settings.time_weight)
+                if fixed + each > 0
+                else float(seconds),
+                count,
+            )
+            for count, seconds in zip(counts, step_s, strict=True)
+            if min(1, self.fallback.n_prem_max) <= count <= self.fallback.n_prem_max
+        ]
+        cost, count = min(allowed)
+        for known, tried in allowed:
+            if tried == n_prem and cost >= known * (1.0 - CLEARLY):
+                return n_prem
+        return count
+
+
+def _best(windows_s: Floats, ends_s: Floats) -> tuple[float, float]:
+    at = int(ends_s.argmin())
+    return float(windows_s[at]), float(ends_s[at])
