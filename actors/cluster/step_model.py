@@ -7,8 +7,8 @@ windows and numbers of instances at once (arrays of candidates x requests):
 
 - an engine's decode step takes `step_s + context * context_s` (`actors.rollout.pace`) and gives each request
   that it decodes one token; within a kind the load is even;
-- requests wait first come, first served, for a slot and room in a cache; those that have outgrown a cache
-  take turns;
+- requests wait first come, first served, for a slot and room in a cache; where they have outgrown the caches,
+  the last ones pause;
 - reserved engines begin at once and stop at the window's end; what they have goes on elsewhere, in front,
   and is prefilled there; preemptible ones begin when they have the weights;
 - the trainer begins when the window ends and takes complete groups as they come (RLBoost 4.1): with c_j the
@@ -98,11 +98,9 @@ class _Kind:
         self.stall_s = np.zeros_like(count)  # of its engines, by prefills
 
     def token_s(self, context: Floats) -> Floats:
-        """Seconds of a token of everybody; context: of the sample, all engines together. Beyond the room of
-        the caches engines take turns."""
-        each = np.minimum(context, self.room) * self.weight / np.maximum(self.count, 1e-9)
-        turns = np.maximum(context / np.maximum(self.room, 1e-9), 1.0)
-        seconds: Floats = np.maximum(self.step_s + self.context_s * each, 1e-9) * turns
+        """Seconds of a token of everybody who is decoded; context: of the sample, all engines together."""
+        each = context * self.weight / np.maximum(self.count, 1e-9)
+        seconds: Floats = np.maximum(self.step_s + self.context_s * each, 1e-9)
         return seconds
 
 
@@ -210,7 +208,13 @@ class _Rollout:
         mine = (self.where == number) & on[:, None]
         if not mine.any():
             return
-        context = np.where(mine, self.prompt + self.made, 0.0).sum(axis=1)
+        # Those that have outgrown the caches pause, the last ones first; one is decoded whatever it takes.
+        size = np.where(mine, self.prompt + self.made, 0.0)
+        held = np.cumsum(size, axis=1)
+        if (held[:, -1] > kind.room).any():
+            mine &= (held <= kind.room[:, None]) | (np.cumsum(mine, axis=1) == 1)
+            size = np.where(mine, size, 0.0)
+        context = size.sum(axis=1)
         stalled_s = np.minimum(kind.stall_s, self.slice_s) * on
         kind.stall_s -= stalled_s
         token_s = kind.token_s(context)
