@@ -23,9 +23,9 @@ from actors.cluster.step_model import Floats, Machines, Work, predict
 from actors.cluster.step_times import StepTimes
 from configs.schema import Prices, Seeding
 
-WINDOWS = 9  # tried at a time
+WINDOWS = 7  # tried at a time
 ROUNDS = 3  # of windows, each around the best one of the round before
-MOST_COUNTS = 12  # numbers of instances tried
+MOST_COUNTS = 8  # numbers of instances tried
 CLEARLY = 0.005  # cheaper by so much: N_prem does not follow the noise of a step
 
 

@@ -30,7 +30,7 @@ from actors.rollout.pace import EnginePace
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
-SLICES = 120  # of the time that rollout takes
+SLICES = 80  # of the time that rollout takes
 MOST_SLICES = 5 * SLICES
 PREFILLED_IN_A_STEP = 256.0
 """Tokens whose prefill takes as long as a decode step with an empty cache: what devices compute while they
@@ -161,8 +161,7 @@ class _Rollout:
     def _hand_over(self, over: Bools) -> None:
         """The window is over: unfinished requests wait, in front, for they came first."""
         mine = (self.where == 1) & over[:, None]
-        if mine.any():
-            self.where[mine] = 0
+        self.where[mine] = 0
 
     def _admit(self, seeds: Bools, rolls: Bools) -> None:
         waits = self.where == 0
