@@ -344,4 +344,5 @@ class Scheduler(Actor):
             "t_seed_s": round(seeding.t_seed_s, 3) if seeding is not None else 0.0,
             "n_prem": seeding.n_prem if seeding is not None else 0,
             "predicted_s": round(seeding.predicted_s, 3) if seeding is not None else 0.0,
+            "measured_s": round(seeding.measured_s, 3) if seeding is not None else 0.0,
         }

@@ -24,7 +24,7 @@ class SeedingState(msgspec.Struct, frozen=True, kw_only=True):
 
     rule_s: T_seed of Algorithm 1 where the model has chosen another one; None: they are the same.
     predicted_s: the step that they are for, as the model expects it, 0: it does not know; learnt: what it has
-    learnt.
+    learnt. measured_s: the last step that was measured, 0: none.
     """
 
     t_seed_s: float
@@ -33,6 +33,7 @@ class SeedingState(msgspec.Struct, frozen=True, kw_only=True):
     rule_s: float | None = None
     predicted_s: float = 0.0
     learnt: Learnt | None = None
+    measured_s: float = 0.0
 
 
 class SeedingPolicy:
@@ -69,7 +70,8 @@ class SeedingPolicy:
         # Lines 13-14: start from what suited that many instances before.
         if self.settings.memory:
             t_seed_s = self._clamp_s(memory.get(times.next_prem, t_seed_s))
-        return SeedingState(t_seed_s=t_seed_s, n_prem=n_prem, memory=memory)
+        measured_s = times.seen.step_s if times.seen is not None else 0.0
+        return SeedingState(t_seed_s=t_seed_s, n_prem=n_prem, memory=memory, measured_s=measured_s)
 
     def _n_prem(self, state: SeedingState, times: StepTimes, t_seed_s: float) -> int:
         train_s = finite(times.train_s)

@@ -58,6 +58,7 @@ class ModelPolicy:
             rule_s=after.t_seed_s,
             predicted_s=predicted_s,
             learnt=learnt,
+            measured_s=after.measured_s,
         )
 
     def _planned(self, learnt: Learnt, times: StepTimes, n_prem: int) -> tuple[float, float, int] | None:

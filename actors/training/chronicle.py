@@ -46,8 +46,10 @@ class Chronicle:
             devices = up.devices.get(node, 1)
             self.node(NodeSeen(node=node, role=role, event="joined", devices=devices), now_s)
 
-    def step(self, result: StepResult, plan: Plan, step_s: float, now_s: float) -> None:
-        """A step ended; `plan` is for the next one. One that stands there already is told no second time: the
+    def step(
+        self, result: StepResult, plan: Plan, step_s: float, now_s: float, predicted_s: float | None = None
+    ) -> None:
+        """A step ended; `plan` is for the next one, `predicted_s` was said of this one. One that stands there already is told no second time: the
         writer may have been killed after it wrote the record and before it noted so."""
         if result.step <= self._writer.last_step:
             return
@@ -65,6 +67,7 @@ class Chronicle:
                 step_s=step_s,
                 t_seed_s=plan.t_seed_s,
                 n_prem=plan.n_prem,
+                predicted_s=predicted_s,
                 grad_norm=records.finite(result.grad_norm),
                 loss=records.finite(result.loss),
                 staleness_mean=result.staleness_mean,

@@ -57,7 +57,8 @@ class Step(Record, frozen=True, kw_only=True):
     """A step ended. step counts from 1. reward: mean over its samples. The parts of step_s do not overlap.
 
     seeding_s: rollout on the training host; waiting_s: trainer idle for responses; training_s: forward,
-    backward, optimizer; weights_s: publishing. t_seed_s, n_prem: Algorithm 1's choice for the next step.
+    backward, optimizer; weights_s: publishing. t_seed_s, n_prem: what was chosen for the next step.
+    predicted_s: this step as it was predicted, None where nobody did.
     grad_norm, loss: None where they were not finite (JSON has no NaN). staleness_mean, staleness_max: of its
     tokens, by how many versions the weights that made them were older than those of the step.
     drift: mean estimated KL of the policy from what sampled, nats a token; None where it was not finite or
@@ -77,6 +78,7 @@ class Step(Record, frozen=True, kw_only=True):
     n_prem: int
     grad_norm: float | None
     loss: float | None
+    predicted_s: float | None = None
     staleness_mean: float = 0.0
     staleness_max: int = 0
     drift: float | None = None
