@@ -49,8 +49,9 @@ class Chronicle:
     def step(
         self, result: StepResult, plan: Plan, step_s: float, now_s: float, predicted_s: float | None = None
     ) -> None:
-        """A step ended; `plan` is for the next one, `predicted_s` was said of this one. One that stands there already is told no second time: the
-        writer may have been killed after it wrote the record and before it noted so."""
+        """A step ended; `plan` is for the next one, `predicted_s` was said of this one. One that stands there
+        already is told no second time: the writer may have been killed after it wrote the record and before
+        it noted so."""
         if result.step <= self._writer.last_step:
             return
         self._writer.write(

@@ -89,8 +89,9 @@ class JobLoop:
             return  # the trainer went back: so does the loop
         if step > self._standing.finished:
             await self._submission.settle(step)
-            plan = await self._planning.next(step, batch, result, plan)
-            self._chronicle.step(result, plan, self._ctx.now() - begin_s, self._ctx.now())
+            ahead = await self._planning.next(step, batch, result, plan)
+            now = self._ctx.now()
+            self._chronicle.step(result, ahead, now - begin_s, now, plan.predicted_s or None)
             await self._ctx.journal.append(StepFinished(step=step))
             self._standing.finished = step
             self._standing.draws.finished(step)

@@ -21,6 +21,7 @@ class PacedHost:
     """An `EngineHost` with a token of every request each `step_s`; no request ends by itself."""
 
     engines = 1
+    cache_tokens = 0
 
     def __init__(self, step_s: float) -> None:
         self._step_s = step_s

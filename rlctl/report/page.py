@@ -171,6 +171,7 @@ def _steps(story: Story) -> str:
             step.samples,
             step.tokens,
             f"{step.step_s:.2f}",
+            "-" if step.predicted_s is None else f"{step.predicted_s:.2f}",
             *(f"{seconds:.2f}" for seconds in plots.part_seconds(step)),
             f"{step.t_seed_s:.2f}",
             step.n_prem,
@@ -181,7 +182,7 @@ def _steps(story: Story) -> str:
         )
         for step in story.steps
     ]
-    names = ("Step", "Reward", "Samples", "Tokens", "Seconds", "Seeding", "Waiting", "Training", "Weights",
+    names = ("Step", "Reward", "Samples", "Tokens", "Seconds", "Predicted", "Seeding", "Waiting", "Training", "Weights",
              "Next T_seed", "Next N_prem", "Gradient", "Staleness", "Drift", "Truncated")  # fmt: skip
     return _folded("Every step", names, rows, numbers=set(range(len(names))))
 
