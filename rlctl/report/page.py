@@ -183,7 +183,8 @@ def _steps(story: Story) -> str:
         for step in story.steps
     ]
     names = ("Step", "Reward", "Samples", "Tokens", "Seconds", "Predicted", "Seeding", "Waiting", "Training",
-             "Weights", "Next T_seed", "Next N_prem", "Gradient", "Staleness", "Drift", "Truncated")  # fmt: skip
+             "Weights", "Next T_seed", "Next N_prem", "Gradient", "Staleness", "Drift",
+             "Truncated")  # fmt: skip
     return _folded("Every step", names, rows, numbers=set(range(len(names))))
 
 
