@@ -62,16 +62,16 @@ def ready(learnt: Learnt) -> tuple[Work, Machines] | None:
 def coming(learnt: Learnt) -> list[list[int]]:
     """Lengths of the next step's groups: those of the last steps, grown to the mean that is expected, none
     beyond the limit."""
-    mean = math.exp(learnt.log_mean + learnt.growth)
+    wanted = math.exp(learnt.log_mean + learnt.growth)
     every = len(learnt.lengths)
     pool: list[list[int]] = []
-    for at, groups in enumerate(learnt.lengths):
-        factor = mean / max(_mean(groups), 1e-9)
-        # Every step gives its share, from its shortest group to its longest.
-        chosen = [group for number, group in enumerate(groups) if number % every == at % every]
-        chosen += [groups[-1]] if groups[-1] not in chosen else []
+    for age, groups in enumerate(reversed(learnt.lengths)):
+        # Every step gives its share, evenly from the longest group down; the newest one gives its longest.
+        factor = wanted / max(_mean(groups), 1e-9)
+        chosen = groups[len(groups) - 1 - age :: -every] if len(groups) > age else []
         pool += [[_grown(length, factor, learnt.limit) for length in group] for group in chosen]
-    return pool
+    factor = wanted / max(_mean(pool), 1e-9)
+    return [[_grown(length, factor, learnt.limit) for length in group] for group in pool]
 
 
 def learn(known: Learnt, times: StepTimes, n_reserved: int) -> Learnt:
@@ -106,10 +106,10 @@ def learn(known: Learnt, times: StepTimes, n_reserved: int) -> Learnt:
     )
     if times.mean_prem > 0 and abs(times.mean_prem - times.next_prem) < 1e-6:
         new = msgspec.structs.replace(new, start_s=_smooth(known.start_s, seen.start_s, known.start_s <= 0))
-    return msgspec.structs.replace(new, pace=_paced(new, times))
+    return msgspec.structs.replace(new, pace=_paced(new, times, 1.0 if fresh else PACE_GAIN))
 
 
-def _paced(learnt: Learnt, times: StepTimes) -> float:
+def _paced(learnt: Learnt, times: StepTimes, gain: float) -> float:
     """The factor on engines' times, after a step with these lengths, this window and these instances."""
     reserved, preemptible = learnt.reserved or learnt.preemptible, learnt.preemptible or learnt.reserved
     seen = times.seen
@@ -127,7 +127,7 @@ def _paced(learnt: Learnt, times: StepTimes) -> float:
     rolled_s = float(predict(work, _machines(learnt, reserved, preemptible), window_s, count).rolled_s[0])
     if not 0 < rolled_s < math.inf:
         return learnt.pace
-    factor: float = (seen.rolled_s / rolled_s) ** PACE_GAIN
+    factor: float = (seen.rolled_s / rolled_s) ** gain
     return min(max(learnt.pace * factor, LEAST_PACE), MOST_PACE)
 
 

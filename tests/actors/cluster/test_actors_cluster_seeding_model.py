@@ -1,0 +1,318 @@
+"""The controller that predicts steps: near the best in a toy cluster, at once after a change, and safe."""
+
+import math
+from dataclasses import dataclass, replace
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from actors.cluster.learnt import POOLED_STEPS, Learnt, coming
+from actors.cluster.planning import planner_of
+from actors.cluster.seeding import SeedingPolicy, SeedingState
+from actors.cluster.seeding_model import ModelPolicy
+from actors.cluster.step_model import Machines, Work, predict
+from actors.cluster.step_times import Seen, StepTimes
+from actors.rollout.pace import EnginePace
+from configs.load import load
+from configs.schema import Config, Prices, Seeding
+
+RESERVED_ENGINES, MOST = 4, 8
+
+
+def policy(
+    prices: Prices | None = None, max_s: float = 1000.0, n_prem_max: int = MOST, time_weight: float = 0.0
+) -> ModelPolicy:
+    chosen = Seeding(
+        controller="model", initial_s=10.0, min_s=0.0, max_s=max_s, eta=3.0, time_weight=time_weight
+    )
+    rule = SeedingPolicy(chosen, n_reserved=RESERVED_ENGINES, n_prem_max=n_prem_max)
+    return ModelPolicy(rule, chosen, prices or Prices(), 1)
+
+
+@dataclass
+class Toy:
+    """A cluster that does what the model of a step says, with engines `off` times as slow as they seem to be:
+    so the best window is known, and the controller has something to learn."""
+
+    lengths: list[list[int]]
+    off: float = 1.0
+    noise: float = 0.0
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        self.pace = EnginePace(step_s=0.01, context_s=3e-7, slots=64, cache_tokens=60_000)
+        self.rng = np.random.default_rng(self.seed)
+
+    def drawn(self) -> list[list[int]]:
+        """The lengths of one step."""
+        return [
+            [max(1, round(length * math.exp(self.rng.normal(0, self.noise)))) for length in group]
+            for group in self.lengths
+        ]
+
+    def end_s(self, lengths: list[list[int]], window_s: float, count: int) -> tuple[float, float]:
+        """The last response, and the end of training."""
+        found = predict(self.work(lengths), self.machines, np.array([window_s]), np.array([float(count)]))
+        return float(found.rolled_s[0]), float(found.end_s[0])
+
+    def work(self, lengths: list[list[int]]) -> Work:
+        return Work(
+            lengths=lengths, groups=64, samples=4, prompt_tokens=100.0, train_token_s=1.5e-4, update_s=2.0
+        )
+
+    @property
+    def machines(self) -> Machines:
+        return Machines(
+            reserved=self.pace,
+            preemptible=self.pace,
+            engines=RESERVED_ENGINES,
+            instance_engines=1.0,
+            start_s=3.0,
+            pace=self.off,
+        )
+
+    def times(self, state: SeedingState, count: int, coming: int | None = None) -> StepTimes:
+        """What a step under this plan measures."""
+        lengths = self.drawn()
+        work = self.work(lengths)
+        rolled_s, end_s = self.end_s(lengths, state.t_seed_s, count)
+        tokens = sum(length + 100 for group in lengths for length in group) * 64 / len(lengths)
+        train_s = tokens * work.train_token_s + work.update_s
+        seeding_s = min(state.t_seed_s, rolled_s) if count else rolled_s
+        return StepTimes(
+            train_wait_s=max(0.0, end_s - seeding_s - train_s),
+            remote_wait_s=end_s - rolled_s if count else 0.0,
+            train_s=train_s,
+            remote_s=rolled_s if count else 0.0,
+            mean_prem=float(count),
+            next_prem=count if coming is None else coming,
+            reserved_engines=RESERVED_ENGINES,
+            seen=Seen(
+                step_s=end_s,
+                seeding_s=seeding_s,
+                update_s=work.update_s,
+                rolled_s=rolled_s,
+                start_s=3.0,
+                reserved=self.pace,
+                preemptible=self.pace if count else None,
+                requests=256,
+                groups=64,
+                limit=8000,
+                lengths=lengths,
+                prompt_tokens=100.0,
+            ),
+        )
+
+    def best_s(self, count: int) -> float:
+        """The shortest step with any window."""
+        windows_s = np.arange(0.0, 400.0, 5.0)
+        counts = np.full(len(windows_s), float(count))
+        return float(predict(self.work(self.lengths), self.machines, windows_s, counts).end_s.min())
+
+
+@pytest.fixture(scope="module")
+def toy() -> Toy:
+    rng = np.random.default_rng(7)
+    shared = rng.normal(0, 0.6, 16)
+    groups = [
+        sorted(round(min(8000, 2500 * math.exp(one + rng.normal(0, 0.4)))) for _ in range(4))
+        for one in shared
+    ]
+    return Toy(sorted(groups, key=lambda group: group[-1]))
+
+
+def after(policy: ModelPolicy, toy: Toy, counts: list[int]) -> SeedingState:
+    """The plan after steps with so many instances; the last one is for as many as in the last step."""
+    state = policy.initial(RESERVED_ENGINES)
+    for at, count in enumerate(counts):
+        following = counts[at + 1] if at + 1 < len(counts) else count
+        state = policy.next(state, toy.times(state, count, following))
+    return state
+
+
+@pytest.mark.parametrize("count", [2, 6])
+def test_one_measured_step_is_enough_for_a_step_within_three_percent_of_the_best(
+    toy: Toy, count: int
+) -> None:
+    state = after(policy(), toy, [count])
+    assert toy.end_s(toy.lengths, state.t_seed_s, count)[1] <= 1.03 * toy.best_s(count)
+    assert state.predicted_s == pytest.approx(toy.end_s(toy.lengths, state.t_seed_s, count)[1], rel=0.03)
+
+
+def test_engines_that_are_slower_than_they_look_are_found_out(toy: Toy) -> None:
+    slow = replace(toy, off=1.4)
+    state = after(policy(), slow, [3] * 8)
+    assert slow.end_s(toy.lengths, state.t_seed_s, 3)[1] <= 1.03 * slow.best_s(3)
+    assert state.learnt is not None
+    assert state.learnt.pace == pytest.approx(1.4, rel=0.05)
+
+
+def test_with_lengths_that_differ_from_step_to_step_it_stays_within_six_percent(toy: Toy) -> None:
+    noisy = replace(toy, noise=0.3)
+    chosen, state = policy(), policy().initial(RESERVED_ENGINES)
+    worse = []
+    for _ in range(10):
+        state = chosen.next(state, noisy.times(state, 4))
+        worse.append(toy.end_s(toy.lengths, state.t_seed_s, 4)[1] / toy.best_s(4))
+    assert max(worse[2:]) <= 1.06
+
+
+def test_it_is_better_than_algorithm_1_where_both_have_settled(toy: Toy) -> None:
+    rule = policy().fallback
+    settled = rule.initial(RESERVED_ENGINES)
+    for _ in range(40):
+        settled = rule.next(settled, toy.times(settled, 2))
+    of_rule = toy.end_s(toy.lengths, settled.t_seed_s, 2)[1]
+    of_model = toy.end_s(toy.lengths, after(policy(), toy, [2] * 4).t_seed_s, 2)[1]
+    assert of_model < 0.98 * of_rule
+
+
+def test_a_change_of_instances_changes_the_window_at_once(toy: Toy) -> None:
+    fewer = after(policy(), toy, [6, 6, 6, 2])  # the third step ends with two of them left
+    more = after(policy(), toy, [2, 2, 2, 6])
+    state = policy().initial(RESERVED_ENGINES)
+    told = policy().next(state, toy.times(state, 6, coming=2))
+    assert fewer.t_seed_s > more.t_seed_s + 5.0
+    assert toy.end_s(toy.lengths, told.t_seed_s, 2)[1] <= 1.04 * toy.best_s(2)
+
+
+def test_lengths_that_grow_are_expected_to_grow(toy: Toy) -> None:
+    state, chosen = policy().initial(RESERVED_ENGINES), policy()
+    for step in range(12):
+        longer = [[round(length * 1.04**step) for length in group] for group in toy.lengths]
+        state = chosen.next(state, replace(toy, lengths=longer).times(state, 4))
+    assert state.learnt is not None
+    expected = sum(map(sum, coming(state.learnt))) / sum(map(len, coming(state.learnt)))
+    newest = sum(map(sum, longer)) / sum(map(len, longer))
+    assert 0.98 * newest < expected < 1.08 * newest
+
+
+def test_without_any_instance_it_goes_on_as_colocated_and_asks_for_instances(toy: Toy) -> None:
+    state = after(policy(), toy, [0] * 6)
+    assert 0.0 <= state.t_seed_s <= 1000.0
+    assert state.n_prem >= 1
+    assert state.learnt is not None
+    assert state.learnt.pace == pytest.approx(1.0, rel=0.05)  # steps without an instance teach as well
+    assert after(policy(n_prem_max=0), toy, [0] * 3).n_prem == 0
+
+
+def test_an_instance_that_shortens_no_step_is_not_wanted(toy: Toy) -> None:
+    cheap = after(policy(Prices(reserved_per_hour=80.0, preemptible_per_hour=0.01)), toy, [4] * 3)
+    dear = after(policy(Prices(reserved_per_hour=80.0, preemptible_per_hour=40.0)), toy, [4] * 3)
+    fair = after(policy(Prices(reserved_per_hour=80.0, preemptible_per_hour=5.0)), toy, [4] * 3)
+    assert dear.n_prem < fair.n_prem <= cheap.n_prem <= MOST
+    hasty = Prices(reserved_per_hour=80.0, preemptible_per_hour=5.0)
+    assert after(policy(hasty, time_weight=3.0), toy, [4] * 3).n_prem >= fair.n_prem
+
+
+def test_the_number_wanted_is_that_of_the_cheapest_token(toy: Toy) -> None:
+    prices = Prices(reserved_per_hour=80.0, preemptible_per_hour=5.0)
+    wanted = after(policy(prices), toy, [4] * 3).n_prem
+    cost = {count: (80.0 + 5.0 * count) * toy.best_s(count) for count in range(1, MOST + 1)}
+    assert cost[wanted] <= 1.03 * min(cost.values())
+
+
+def test_while_it_knows_too_little_algorithm_1_decides(toy: Toy) -> None:
+    chosen = policy()
+    state = chosen.initial(RESERVED_ENGINES)
+    bare = msgspec.structs.replace(toy.times(state, 3), seen=None)
+    rule = chosen.fallback.next(state, bare)
+    planned = chosen.next(state, bare)
+    assert (planned.t_seed_s, planned.n_prem, planned.memory) == (rule.t_seed_s, rule.n_prem, rule.memory)
+    assert planned.predicted_s == 0.0
+
+
+def test_algorithm_1_goes_on_beside_it_with_its_own_window(toy: Toy) -> None:
+    chosen = policy()
+    state = chosen.initial(RESERVED_ENGINES)
+    alone = state
+    for _ in range(4):
+        times = toy.times(state, 3)
+        state, alone = chosen.next(state, times), chosen.fallback.next(alone, times)
+    assert state.memory == alone.memory
+    assert state.rule_s == alone.t_seed_s
+
+
+def test_what_it_has_learnt_survives_a_restart(toy: Toy) -> None:
+    state = after(policy(), toy, [3] * 3)
+    kept = msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=SeedingState)
+    assert kept == state
+    assert policy().next(kept, toy.times(kept, 3)) == policy().next(state, replace(toy).times(state, 3))
+
+
+def test_what_it_keeps_is_bounded(toy: Toy) -> None:
+    state = after(policy(), toy, [3] * 9)
+    assert state.learnt is not None
+    assert len(state.learnt.lengths) == POOLED_STEPS
+    assert len(msgspec.msgpack.encode(state)) < 4000
+
+
+def test_a_state_of_before_there_was_a_model_is_read() -> None:
+    old = msgspec.msgpack.encode({"t_seed_s": 5.0, "n_prem": 2, "memory": {3: 4.0}})
+    assert msgspec.msgpack.decode(old, type=SeedingState) == SeedingState(
+        t_seed_s=5.0, n_prem=2, memory={3: 4.0}
+    )
+
+
+def test_the_settings_name_the_controller() -> None:
+    assert isinstance(planner_of(load("quickstart", ["seeding.controller=feedback"])), SeedingPolicy)
+    assert isinstance(planner_of(load("quickstart", ["seeding.controller=model"])), ModelPolicy)
+    assert Config().seeding.controller in ("feedback", "model")
+
+
+strange = st.one_of(st.floats(0, 1e4), st.sampled_from([-1.0, math.nan, math.inf, 1e300, 0.0]))
+paces = st.one_of(
+    st.none(),
+    st.builds(
+        EnginePace,
+        step_s=st.floats(0, 10),
+        context_s=st.floats(0, 1),
+        slots=st.integers(0, 99),
+        cache_tokens=st.integers(0, 9999),
+    ),
+)
+measured = st.builds(
+    StepTimes,
+    train_wait_s=strange,
+    remote_wait_s=strange,
+    train_s=strange,
+    remote_s=strange,
+    mean_prem=st.floats(0, 9),
+    next_prem=st.integers(0, 9),
+    reserved_engines=st.integers(0, 8),
+    instance_engines=st.floats(0, 8),
+    seen=st.builds(
+        Seen,
+        step_s=st.floats(0, 1e4),
+        seeding_s=st.floats(0, 1e4),
+        update_s=st.floats(0, 100),
+        rolled_s=st.floats(0, 1e4),
+        start_s=st.floats(0, 1e3),
+        reserved=paces,
+        preemptible=paces,
+        requests=st.integers(1, 64),
+        groups=st.integers(1, 16),
+        limit=st.integers(0, 500),
+        lengths=st.lists(st.lists(st.integers(0, 500), max_size=3), max_size=4),
+        prompt_tokens=st.floats(0, 100),
+    ),
+)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(measured, min_size=1, max_size=3), st.floats(0, 100))
+def test_whatever_is_measured_the_plan_stays_within_its_limits(steps: list[StepTimes], max_s: float) -> None:
+    chosen = policy(max_s=max(max_s, 10.0))
+    state = chosen.initial(RESERVED_ENGINES)
+    for times in steps:
+        state = chosen.next(state, times)
+        assert 0.0 <= state.t_seed_s <= max(max_s, 10.0)
+        assert 1 <= state.n_prem <= MOST
+        assert 0.0 <= state.predicted_s < math.inf
+        learnt = state.learnt or Learnt()
+        assert 0.0 < learnt.pace < 10.0
+        assert math.isfinite(learnt.log_mean + learnt.growth + learnt.train_token_s + learnt.rest_s)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=SeedingState) == state
