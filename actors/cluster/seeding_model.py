@@ -14,6 +14,8 @@ window, so that neither luck with lengths nor a change of the window is taken fo
 missing, Algorithm 1 decides; its state goes on beside the model's all the time.
 """
 
+from dataclasses import replace
+
 import msgspec
 import numpy as np
 
@@ -26,6 +28,8 @@ from configs.schema import Prices, Seeding
 WINDOWS = 7  # tried at a time
 ROUNDS = 3  # of windows, each around the best one of the round before
 MOST_COUNTS = 8  # numbers of instances tried
+COARSE = 2  # of so many groups one stands for all, in the table of all windows and numbers
+FEW = 12  # groups, of which none is left out
 CLEARLY = 0.005  # cheaper by so much: N_prem does not follow the noise of a step
 
 
@@ -70,7 +74,10 @@ class ModelPolicy:
         counts = self._counts(times.next_prem)
         windows_s = self._windows(work, machines)
         pairs = [(float(window_s), float(count)) for count in counts for window_s in windows_s]
-        ends = predict(work, machines, np.array([p[0] for p in pairs]), np.array([p[1] for p in pairs])).end_s
+        rough = replace(work, lengths=work.lengths[:: COARSE if len(work.lengths) > FEW else 1])
+        ends = predict(
+            rough, machines, np.array([p[0] for p in pairs]), np.array([p[1] for p in pairs])
+        ).end_s
         if not np.isfinite(ends).all():
             return None
         table = ends.reshape(len(counts), len(windows_s))

@@ -30,7 +30,7 @@ from actors.rollout.pace import EnginePace
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
-SLICES = 80  # of the time that rollout takes
+SLICES = 64  # of the time that rollout takes
 MOST_SLICES = 5 * SLICES
 PREFILLED_IN_A_STEP = 256.0
 """Tokens whose prefill takes as long as a decode step with an empty cache: what devices compute while they
@@ -160,15 +160,15 @@ class _Rollout:
 
     def _hand_over(self, over: Bools) -> None:
         """The window is over: unfinished requests wait, in front, for they came first."""
-        mine = (self.where == 1) & over[:, None]
-        self.where[mine] = 0
+        if over.any():
+            self.where[(self.where == 1) & over[:, None]] = 0
 
     def _admit(self, seeds: Bools, rolls: Bools) -> None:
         waits = self.where == 0
         queue = waits.sum(axis=1).astype(np.float64)
         if not queue.any():
             return
-        size = np.where(waits, self.prompt + self.made, 0.0).sum(axis=1) / np.maximum(queue, 1.0)
+        size = self._tokens(waits) / np.maximum(queue, 1.0)
         reserved = np.where(seeds, self._free(1, self.reserved, size), 0.0)
         remote = np.where(rolls, self._free(2, self.remote, size), 0.0)
         # Where everything finds room, engines get equally many.
@@ -193,14 +193,20 @@ class _Rollout:
         """How many more of this size fit."""
         mine = self.where == number
         rows = mine.sum(axis=1)
-        context = np.where(mine, self.prompt + self.made, 0.0).sum(axis=1)
+        context = self._tokens(mine)
         room = np.minimum(kind.rows - rows, (kind.room - context) / np.maximum(size, 1e-9))
         lonely = (rows == 0) & (kind.count > 0)
         free: Floats = np.where(lonely, np.maximum(room, 1.0), np.maximum(room, 0.0))
         return free
 
+    def _tokens(self, which: Bools) -> Floats:
+        """In the caches of these, with their prompts."""
+        made: Floats = np.einsum("ij,ij->i", self.made, which.astype(np.float64))
+        made += self.prompt * which.sum(axis=1)
+        return made
+
     def _prefill(self, enters: Bools, kind: _Kind) -> None:
-        tokens = np.where(enters, self.prompt + self.made, 0.0).sum(axis=1) * kind.weight
+        tokens = self._tokens(enters) * kind.weight
         kind.stall_s += tokens * kind.step_s / PREFILLED_IN_A_STEP / np.maximum(kind.count, 1e-9)
 
     def _decode(self, number: int, kind: _Kind, on: Bools, now_s: float) -> None:
@@ -208,16 +214,15 @@ class _Rollout:
         if not mine.any():
             return
         # Those that have outgrown the caches pause, the last ones first; one is decoded whatever it takes.
-        size = np.where(mine, self.prompt + self.made, 0.0)
-        held = np.cumsum(size, axis=1)
-        if (held[:, -1] > kind.room).any():
+        context = self._tokens(mine)
+        if (context > kind.room).any():
+            held = np.cumsum((self.made + self.prompt) * mine, axis=1)
             mine &= (held <= kind.room[:, None]) | (np.cumsum(mine, axis=1) == 1)
-            size = np.where(mine, size, 0.0)
-        context = size.sum(axis=1)
+            context = self._tokens(mine)
         stalled_s = np.minimum(kind.stall_s, self.slice_s) * on
         kind.stall_s -= stalled_s
         token_s = kind.token_s(context)
-        self.made += np.where(mine, ((self.slice_s - stalled_s) / token_s)[:, None], 0.0)
+        self.made += mine * ((self.slice_s - stalled_s) / token_s)[:, None]
         full = mine & (self.made >= self.ends)
         if full.any():
             late_s = (self.made - self.ends) * token_s[:, None]
