@@ -104,7 +104,7 @@ def learn(known: Learnt, times: StepTimes, n_reserved: int) -> Learnt:
         reserved_engines=times.reserved_engines or known.reserved_engines or n_reserved,
         instance_engines=max(1.0, finite(times.instance_engines)),
     )
-    if times.mean_prem >= 1:  # one was there, so the first request to one tells when it had the weights
+    if times.mean_prem > 0 and finite(times.remote_s) > 0:
         new = msgspec.structs.replace(new, start_s=_smooth(known.start_s, seen.start_s, known.start_s <= 0))
     return msgspec.structs.replace(new, pace=_paced(new, times, 1.0 if fresh else PACE_GAIN))
 

@@ -12,9 +12,9 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
     `step_s`: from the batch's begin to the step's end. `seeding_s`: as it was, prolonged or cut short.
     `update_s`: of the optimizer, part of `train_s`. `rolled_s`: from the begin to the last response.
-    `start_s`: to the first request of a preemptible instance. `reserved`, `preemptible`: the pace of one
-    engine of each kind. `requests`, `groups`: of the batch; `limit`: longest response; `lengths`: of the
-    responses of some groups; `prompt_tokens`: the mean.
+    `start_s`: until a preemptible instance that is there has the weights. `reserved`, `preemptible`: the pace
+    of one engine of each kind. `requests`, `groups`: of the batch; `limit`: longest response; `lengths`: of
+    the responses of some groups; `prompt_tokens`: the mean.
     """
 
     step_s: float

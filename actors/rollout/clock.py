@@ -18,8 +18,8 @@ class Figures:
             together: line 10 takes that product for the step's remote rollout.
         remote_wait_s: t_remote^wait, from an instance's last response to the step's end, the mean over those
             that generated and are still there.
-        remote_start_s: until the first request went to a preemptible instance. rolled_s: until the last
-            response of the batch. step_s: all of it.
+        remote_start_s: from the moment that there was a preemptible instance until the first request went to
+            one: it had the weights. rolled_s: until the last response of the batch. step_s: all of it.
     """
 
     step_s: float
@@ -50,6 +50,7 @@ class BatchClock:
     _present: int = 0
     _since_s: float = 0.0
     _instance_s: float = 0.0
+    _there_s: float | None = None
     _first_s: float | None = None
     _last_s: float = 0.0
     _served: dict[str, _Served] = field(default_factory=dict)
@@ -70,6 +71,8 @@ class BatchClock:
             return
         self._instance_s += self._present * (now_s - self._since_s)
         self._since_s, self._present = now_s, count
+        if count and self._there_s is None:
+            self._there_s = now_s
 
     def dispatched(self, now_s: float, instance: str, count: int, *, preemptible: bool) -> None:
         """So many requests of the batch went to an instance."""
@@ -113,6 +116,7 @@ class BatchClock:
         whole_s = end_s - self.begin_s
         instance_s = self._instance_s + self._present * (end_s - self._since_s)
         mean_prem = instance_s / whole_s if whole_s > 0 else float(self._present)
+        there_s = end_s if self._there_s is None else self._there_s
         served = list(self._served.values())
         busy_s = self._gone_s + sum(one.busy_s + (end_s - one.since_s if one.live else 0.0) for one in served)
         waits = [0.0 if one.live else end_s - one.last_s for one in served]
@@ -121,6 +125,6 @@ class BatchClock:
             mean_prem=mean_prem,
             remote_s=busy_s / mean_prem if mean_prem > 0 else 0.0,
             remote_wait_s=sum(waits) / len(waits) if waits else 0.0,
-            remote_start_s=(end_s if self._first_s is None else self._first_s) - self.begin_s,
+            remote_start_s=max(0.0, (end_s if self._first_s is None else self._first_s) - there_s),
             rolled_s=self._last_s - self.begin_s,
         )

@@ -55,7 +55,16 @@ def test_the_reserved_instances_are_no_remote_ones_but_their_responses_are_respo
     clock.end(50.0)
     figures = clock.figures(50.0)
     assert (figures.remote_s, figures.remote_wait_s, figures.mean_prem) == (0.0, 0.0, 0.0)
-    assert (figures.rolled_s, figures.remote_start_s, figures.step_s) == (35.0, 50.0, 50.0)
+    assert (figures.rolled_s, figures.remote_start_s, figures.step_s) == (35.0, 0.0, 50.0)
+
+
+def test_an_instance_that_comes_late_pulls_its_weights_from_then_on() -> None:
+    clock = BatchClock(0.0)
+    clock.present(0.0, 0)
+    clock.present(40.0, 1)
+    clock.present(45.0, 2)
+    remote(clock, "a", 52.0, 60.0)
+    assert clock.figures(100.0).remote_start_s == 12.0
 
 
 def test_while_weights_are_pulled_an_instance_is_there_so_that_a_quiet_step_is_undisturbed() -> None:
