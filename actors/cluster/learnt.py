@@ -17,6 +17,7 @@ POOLED_STEPS = 3  # whose lengths stand for the next step's: one batch's mean is
 LEVEL, TREND = 0.4, 0.15  # of a new step in the mean length, and in its growth
 MOST_GROWTH = 0.1  # of the mean length in a step
 SMOOTH = 0.5  # of a new step in the trainer's times
+SETTLED = 0.5  # instances, that there were more or fewer in a step than at its end
 PACE_GAIN, LEAST_PACE, MOST_PACE = 0.5, 1 / 3, 3.0
 
 
@@ -106,7 +107,9 @@ def learn(known: Learnt, times: StepTimes, n_reserved: int) -> Learnt:
     )
     if times.mean_prem > 0 and finite(times.remote_s) > 0:
         new = msgspec.structs.replace(new, start_s=_smooth(known.start_s, seen.start_s, known.start_s <= 0))
-    return msgspec.structs.replace(new, pace=_paced(new, times, 1.0 if fresh else PACE_GAIN))
+    if abs(times.mean_prem - times.next_prem) > SETTLED:
+        return new  # who was there when is not known well enough to blame the model
+    return msgspec.structs.replace(new, pace=_paced(new, times, PACE_GAIN))
 
 
 def _paced(learnt: Learnt, times: StepTimes, gain: float) -> float:

@@ -5,8 +5,8 @@ Owns the arithmetic from what is known of lengths, engines and trainer to second
 The model decodes a sample of the coming batch in slices of time, on the engines of both kinds, for many
 windows and numbers of instances at once (arrays of candidates x requests):
 
-- an engine's decode step takes `step_s + context * context_s` (`actors.rollout.pace`) and gives each request
-  that it decodes one token; within a kind the load is even;
+- an engine's decode step takes `step_s + rows * row_s + context * context_s` (`actors.rollout.pace`) and
+  gives each request that it decodes one token; within a kind the load is even;
 - requests wait first come, first served, for a slot and room in a cache; where they have outgrown the caches,
   the last ones pause;
 - reserved engines begin at once and stop at the window's end; what they have goes on elsewhere, in front,
@@ -33,8 +33,9 @@ Bools = NDArray[np.bool_]
 SLICES = 64  # of the time that rollout takes
 MOST_SLICES = 5 * SLICES
 PREFILLED_IN_A_STEP = 256.0
-"""Tokens whose prefill takes as long as a decode step with an empty cache: what devices compute while they
-read their memory once (H100 295 operations a byte, H200 206, A100 153, L40S 419, at most)."""
+"""Tokens whose prefill takes as long as a decode step with an empty cache, until that was measured: what
+devices compute while they read their memory once (H100 295 operations a byte, H200 206, A100 153, L40S 419,
+at most)."""
 _GOLDEN = 0.6180339887498949
 
 
@@ -86,7 +87,9 @@ class _Kind:
     """The engines of one kind, for every candidate: how many, and how they decode."""
 
     def __init__(self, pace: EnginePace, factor: float, count: Floats, weight: float) -> None:
-        self.step_s, self.context_s = pace.step_s * factor, pace.context_s * factor
+        self.step_s, self.row_s = pace.step_s * factor, pace.row_s * factor
+        self.context_s = pace.context_s * factor
+        self.prefill_s = factor * (pace.prefill_token_s or pace.step_s / PREFILLED_IN_A_STEP)
         self.count = count  # (candidates,)
         room = float(pace.cache_tokens) if pace.cache_tokens > 0 else math.inf
         rows = float(pace.slots) if pace.slots > 0 else math.inf
@@ -97,11 +100,11 @@ class _Kind:
         self.weight = weight
         self.stall_s = np.zeros_like(count)  # of its engines, by prefills
 
-    def token_s(self, context: Floats) -> Floats:
-        """Seconds of a token of everybody who is decoded; context: of the sample, all engines together."""
-        each = context * self.weight / np.maximum(self.count, 1e-9)
-        seconds: Floats = np.maximum(self.step_s + self.context_s * each, 1e-9)
-        return seconds
+    def token_s(self, rows: Floats, context: Floats) -> Floats:
+        """Seconds of a token of everybody who is decoded; of the sample, all engines together."""
+        share = self.weight / np.maximum(self.count, 1e-9)
+        seconds: Floats = self.step_s + (self.row_s * rows + self.context_s * context) * share
+        return np.maximum(seconds, 1e-9, out=seconds)
 
 
 class _Rollout:
@@ -207,7 +210,7 @@ class _Rollout:
 
     def _prefill(self, enters: Bools, kind: _Kind) -> None:
         tokens = self._tokens(enters) * kind.weight
-        kind.stall_s += tokens * kind.step_s / PREFILLED_IN_A_STEP / np.maximum(kind.count, 1e-9)
+        kind.stall_s += tokens * kind.prefill_s / np.maximum(kind.count, 1e-9)
 
     def _decode(self, number: int, kind: _Kind, on: Bools, now_s: float) -> None:
         mine = (self.where == number) & on[:, None]
@@ -221,7 +224,7 @@ class _Rollout:
             context = self._tokens(mine)
         stalled_s = np.minimum(kind.stall_s, self.slice_s) * on
         kind.stall_s -= stalled_s
-        token_s = kind.token_s(context)
+        token_s = kind.token_s(mine.sum(axis=1), context)
         self.made += mine * ((self.slice_s - stalled_s) / token_s)[:, None]
         full = mine & (self.made >= self.ends)
         if full.any():

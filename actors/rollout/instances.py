@@ -29,9 +29,6 @@ class Instance:
     leaving: bool = False
     engines: int = 1
     cache_tokens: int = 0
-    frames: int = 0
-    rows: int = 0
-    frame_s: float = 0.0
     sending: list[asyncio.Task[None]] = field(default_factory=list)
     order: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -95,13 +92,11 @@ class Instances(dict[str, Instance]):
             return None
         return self.pop(name)
 
-    def heard(self, name: str, now_s: float, frames: int, rows: int) -> None:
-        """So many frames came, with so many rows in all."""
+    def heard(self, name: str, now_s: float) -> None:
+        """A frame came."""
         known = self.get(name)
         if known is not None:
-            known.heard_s = known.frame_s = now_s
-            known.frames += frames
-            known.rows += rows
+            known.heard_s = now_s
 
     def preemptible(self) -> list[Instance]:
         """Those that pull weights."""

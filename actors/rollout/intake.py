@@ -42,7 +42,7 @@ class Intake:
     Args:
         books: where the frames go.
         act: what follows from a committed event that changed more than tokens.
-        heard: this instance was heard: so many frames, and rows in all.
+        heard: this instance was heard.
         idle: waits for an event of one's own (`Context.idle`).
     """
 
@@ -50,7 +50,7 @@ class Intake:
         self,
         books: Books,
         act: Callable[[Changes], None],
-        heard: Callable[[str, int, int], None],
+        heard: Callable[[str], None],
         idle: Callable[[asyncio.Event], Awaitable[object]],
     ) -> None:
         self._books, self._act, self._heard, self._idle = books, act, heard, idle
@@ -90,7 +90,7 @@ class Intake:
                 if self.receiver is not None:
                     self.receiver.forget(stream, incarnation)
                 continue
-            self._heard(stream, len(frames), sum(map(len, frames)))
+            self._heard(stream)
             newest[stream, incarnation] = frames[-1].seq
             events += map(_event, _parts(frames))
         if events:

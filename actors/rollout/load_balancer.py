@@ -9,6 +9,7 @@ import numpy as np
 
 from actors.rollout.balancer import Balancer, Instance, InstanceKind
 from actors.rollout.continuous_lb import Load, Requests, decide
+from actors.rollout.pace import Paces, PacesAre, instance_pace
 from actors.rollout.profile import Profiles, Work
 from supervisor import Actor, Message, handles
 
@@ -219,6 +220,13 @@ class LoadBalancer(Actor):
         if now - self._compared_s >= SPEEDS_S:
             self._compared_s = now
             self._balancer.speeds(self._tokens_s())
+
+    @handles(Paces)
+    async def paces(self, message: Paces) -> PacesAre:
+        known = {kind.value: self._profiles.of_kind(str(kind)) for kind in InstanceKind}
+        return PacesAre(
+            instances={kind: instance_pace(model) for kind, model in known.items() if model is not None}
+        )
 
     @handles(Rebalance)
     async def rebalance(self, message: Rebalance) -> Moves:

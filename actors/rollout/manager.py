@@ -294,7 +294,6 @@ class RolloutManager(Actor):
                 self._owed.silent(name, now - instance.heard_s)
                 silence = f"held {stream.held} requests in silence for {now - instance.heard_s:.0f} s"
                 await self._lose(name, stream.incarnation, silence)
-        self._measuring.look()
         self._takers.look()
         self._selecting.abort()
         self._owed.look(now)
@@ -303,8 +302,8 @@ class RolloutManager(Actor):
             self._act(due)
         await self._singles.look()
 
-    def _heard(self, name: str, frames: int, rows: int) -> None:
-        self._instances.heard(name, self.ctx.now(), frames, rows)
+    def _heard(self, name: str) -> None:
+        self._instances.heard(name, self.ctx.now())
 
     # -- the controller and the trainer --
 

@@ -1,34 +1,29 @@
 """Measuring: what the batches and the instances of the manager show, for the plan of the next step.
 
-Owns the clocks of open batches and the paces of engines. Soft state: a manager that was restarted measures
-anew, and has no times of the batches that it found open.
+Owns the clocks of open batches. Soft state: a manager that was restarted measures anew, and has no times of
+the batches that it found open.
 """
-
-import msgspec
 
 from actors.rollout.changes import Changes
 from actors.rollout.clock import BatchClock
 from actors.rollout.instances import Instance, Instances
 from actors.rollout.messages import BatchTimes
-from actors.rollout.pace import EnginePace, Look, Paces
+from actors.rollout.pace import Room
 from actors.rollout.state import RolloutState
-from actors.rollout.tickets import Stream
 from actors.rollout.token_log import Batch, RequestLog
 from supervisor import Context, Refused
 
 MAX_GROUPS = 32  # of which the lengths are told: a sample of the batch, not all of it
 MAX_SAMPLES = 16  # of each of them
-LOOKED_AT = 64  # requests of an instance whose context stands for that of all
 
 
 class Measuring:
-    """See the module; `look` now and then."""
+    """See the module."""
 
     def __init__(self, ctx: Context, state: RolloutState, instances: Instances) -> None:
         self._ctx, self._state, self._instances = ctx, state, instances
         now = ctx.now()
         self._clocks = {batch: BatchClock(now, whole=False) for batch in state.log.batches}
-        self._paces = Paces()
 
     def opened(self, batch: str) -> None:
         """A batch begins."""
@@ -65,45 +60,19 @@ class Measuring:
 
     def left(self, instance: str) -> None:
         """An instance is gone, and what it had has been taken back."""
-        self._paces.forget(instance)
         for clock in self._clocks.values():
             clock.left(instance)
 
-    def look(self) -> None:
-        """At what the instances decode."""
-        for name, instance in self._instances.items():
-            stream = self._state.streams.alive(name, instance.incarnation)
-            if stream is not None and instance.frames:
-                self._paces.look(name, instance.kind, instance.engines, self._looks(instance, stream))
-
-    def _looks(self, instance: Instance, stream: Stream) -> Look:
-        live = stream.live()
-        started = [ticket.request for ticket in live.values() if ticket.started]
-        requests = self._state.log.requests
-        some = [log for request in started[:LOOKED_AT] if (log := requests.get(request)) is not None]
-        context = sum(len(log.prompt) + len(log) for log in some)
-        return Look(
-            frames=instance.frames,
-            rows=instance.rows,
-            frame_s=instance.frame_s,
-            live=len(live),
-            context=context / len(some) if some else 0.0,
-        )
-
-    def _pace(self, kind: str) -> EnginePace | None:
-        """Of one engine of this kind, with the room that the first one has that is there."""
-        pace = self._paces.of(kind)
+    def _room(self, kind: str) -> Room:
+        """Of an engine of this kind: that of the first instance that is there."""
         there = next((instance for instance in self._instances.values() if instance.kind == kind), None)
-        if pace is None or there is None:
-            return pace
-        return msgspec.structs.replace(pace, slots=there.slots, cache_tokens=there.cache_tokens)
+        return Room() if there is None else Room(slots=there.slots, cache_tokens=there.cache_tokens)
 
     def step_ended(self, name: str) -> None:
         """The step of this batch is over. Saying it again changes nothing."""
         clock = self._clocks.get(name)
         if clock is not None and not clock.ended:
             clock.end(self._ctx.now())
-            self._paces.batch_ended()
 
     def report(self, name: str) -> BatchTimes:
         """Of one batch. Raises Refused where its begin was not seen."""
@@ -125,8 +94,8 @@ class Measuring:
             rolled_s=figures.rolled_s,
             reserved_engines=instances.engines("reserved"),
             instance_engines=instances.engines("preemptible") / preemptible if preemptible else 1.0,
-            reserved=self._pace("reserved"),
-            preemptible=self._pace("preemptible"),
+            reserved=self._room("reserved"),
+            preemptible=self._room("preemptible"),
             requests=sum(map(len, batch.groups)),
             groups=len(batch.groups),
             limit=batch.submitted.max_new_tokens,

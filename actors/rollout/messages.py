@@ -3,7 +3,7 @@
 import msgspec
 
 from actors.rollout.events import BatchSubmitted, Prompt, Span
-from actors.rollout.pace import EnginePace
+from actors.rollout.pace import Room
 from supervisor import Address, Message
 
 
@@ -198,7 +198,7 @@ class BatchTimes(Message, frozen=True):
 
     `mean_prem`, `remote_s`, `remote_wait_s`, `remote_start_s`, `rolled_s`: see `clock.Figures`. `step_s`:
     from begin to end. `next_prem`: instances there now. `reserved_engines`: of all reserved instances;
-    `instance_engines`: of one preemptible instance. `reserved`, `preemptible`: the pace of one such engine.
+    `instance_engines`: of one preemptible instance. `reserved`, `preemptible`: the room of one such engine.
     `requests`, `groups`, `limit` (longest response): of the batch; `lengths`: response tokens of some of its
     groups, from the one whose longest response is shortest to the one where it is longest; `prompt_tokens`:
     the mean.
@@ -213,8 +213,8 @@ class BatchTimes(Message, frozen=True):
     rolled_s: float
     reserved_engines: int
     instance_engines: float
-    reserved: EnginePace | None
-    preemptible: EnginePace | None
+    reserved: Room
+    preemptible: Room
     requests: int
     groups: int
     limit: int

@@ -202,6 +202,11 @@ class Profiles:
                 return profile.model
         return None
 
+    def of_kind(self, kind: str) -> StepModel | None:
+        """Of the hardware of this kind that was measured last."""
+        known = [profile.model for name, profile in self._kinds.items() if name.split("/")[0] == kind]
+        return next((model for model in reversed(known) if model is not None), None)
+
     def mean_context(self) -> float:
         """Of the instances that have measured anything, now."""
         known = [profile.mean_context for profile in self._own.values() if profile.mean_context]

@@ -6,10 +6,12 @@ Owns nothing. Algorithm 1 itself is `actors.cluster.seeding`.
 from actors.cluster.messages import Plan, PlanNext
 from actors.cluster.step_times import Seen, StepTimes
 from actors.rollout.messages import BatchReport, BatchTimes, RolloutFigures, RolloutStatus
+from actors.rollout.pace import EnginePace, Paces, PacesAre, engine_pace
 from actors.training.asking import Asking
 from actors.training.messages import StepResult
 from supervisor import AskFailed, Context
 
+BALANCER = "rollout/balancer"
 MANAGER = "rollout/manager"
 SCHEDULER = "cluster/scheduler"
 TIMES_DEADLINE_S = 5.0  # the times of a batch: not worth a wait, the plan stays without them
@@ -43,12 +45,23 @@ class Planning:
         except AskFailed as problem:
             self._ctx.log.warning("no times of %s: %s", batch, problem)
             return plan
-        measured = measured_times(result, times)
+        measured = measured_times(result, times, await self._paces())
         return await self._asking.ask(SCHEDULER, PlanNext(step=step + 1, times=measured), Plan)
 
+    async def _paces(self) -> dict[str, EnginePace]:
+        """Of whole instances, by kind; none where the balancer has just been restarted."""
+        try:
+            paces = await self._ctx.ask(BALANCER, Paces(), deadline_s=TIMES_DEADLINE_S, expect=PacesAre)
+        except AskFailed as problem:
+            self._ctx.log.info("how fast the instances decode is not known: %s", problem)
+            return {}
+        return paces.instances
 
-def measured_times(result: StepResult, times: BatchTimes) -> StepTimes:
-    """What the trainer measured of a step, and what the manager did."""
+
+def measured_times(result: StepResult, times: BatchTimes, paces: dict[str, EnginePace]) -> StepTimes:
+    """What the trainer measured of a step, what the manager did, and what instances did."""
+    reserved = engine_pace(paces.get("reserved"), times.reserved_engines, times.reserved)
+    preemptible = engine_pace(paces.get("preemptible"), times.instance_engines, times.preemptible)
     return StepTimes(
         train_wait_s=result.waiting_s,
         remote_wait_s=times.remote_wait_s,
@@ -64,8 +77,8 @@ def measured_times(result: StepResult, times: BatchTimes) -> StepTimes:
             update_s=result.update_s,
             rolled_s=times.rolled_s,
             start_s=times.remote_start_s,
-            reserved=times.reserved,
-            preemptible=times.preemptible,
+            reserved=reserved,
+            preemptible=preemptible,
             requests=times.requests,
             groups=times.groups,
             limit=times.limit,
