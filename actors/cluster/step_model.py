@@ -6,7 +6,7 @@ The model decodes a sample of the coming batch in slices of time, on the engines
 windows and numbers of instances at once (arrays of candidates x requests):
 
 - an engine's decode step takes `step_s + rows * row_s + context * context_s` (`actors.rollout.pace`) and
-  gives each request that it decodes one token; within a kind the load is even;
+  gives each request that it decodes one token; the load is even, within a kind and between them;
 - requests wait first come, first served, for a slot and room in a cache; where they have outgrown the caches,
   the last ones pause;
 - reserved engines begin at once and stop at the window's end; what they have goes on elsewhere, in front,
@@ -36,6 +36,10 @@ PREFILLED_IN_A_STEP = 256.0
 """Tokens whose prefill takes as long as a decode step with an empty cache, until that was measured: what
 devices compute while they read their memory once (H100 295 operations a byte, H200 206, A100 153, L40S 419,
 at most)."""
+PREFILL_OFF = 4.0
+"""A measured prefill is believed within this factor of that: it is told from decoding in the same turns,
+which is rough where windows are short."""
+CLEARLY_MORE = 0.1  # of what would be even
 _GOLDEN = 0.6180339887498949
 
 
@@ -89,7 +93,9 @@ class _Kind:
     def __init__(self, pace: EnginePace, factor: float, count: Floats, weight: float) -> None:
         self.step_s, self.row_s = pace.step_s * factor, pace.row_s * factor
         self.context_s = pace.context_s * factor
-        self.prefill_s = factor * (pace.prefill_token_s or pace.step_s / PREFILLED_IN_A_STEP)
+        usual_s = pace.step_s / PREFILLED_IN_A_STEP
+        measured_s = pace.prefill_token_s or usual_s
+        self.prefill_s = factor * min(max(measured_s, usual_s / PREFILL_OFF), usual_s * PREFILL_OFF)
         self.count = count  # (candidates,)
         room = float(pace.cache_tokens) if pace.cache_tokens > 0 else math.inf
         rows = float(pace.slots) if pace.slots > 0 else math.inf
@@ -157,6 +163,7 @@ class _Rollout:
         seeds = now_s < self.windows_s
         rolls = (self.remote.count > 0) & (now_s >= self.start_s)
         self._hand_over(~seeds)
+        self._even_out(seeds & rolls)
         self._admit(seeds, rolls)
         self._decode(1, self.reserved, seeds, now_s)
         self._decode(2, self.remote, rolls, now_s)
@@ -165,6 +172,22 @@ class _Rollout:
         """The window is over: unfinished requests wait, in front, for they came first."""
         if over.any():
             self.where[(self.where == 1) & over[:, None]] = 0
+
+    def _even_out(self, both: Bools) -> None:
+        """Nobody waits, and engines of one kind have clearly more than those of the other: what is too much
+        goes over, as ContinuousLB has it, the youngest first."""
+        if not both.any():
+            return
+        waits = (self.where == 0).any(axis=1)
+        rows = {number: (self.where == number).sum(axis=1) for number in (1, 2)}
+        each = (rows[1] + rows[2]) / np.maximum(self.reserved.count + self.remote.count, 1e-9)
+        for number, kind in ((1, self.reserved), (2, self.remote)):
+            excess = np.floor(rows[number] - each * kind.count)
+            excess = np.where(both & ~waits & (excess > 1 + CLEARLY_MORE * each * kind.count), excess, 0.0)
+            if excess.any():
+                mine = self.where == number
+                older = np.cumsum(mine, axis=1) <= (rows[number] - excess)[:, None]
+                self.where[mine & ~older] = 0
 
     def _admit(self, seeds: Bools, rolls: Bools) -> None:
         waits = self.where == 0
