@@ -87,4 +87,6 @@ def lines(deaths: Deaths | None, returns: Sequence[Return]) -> list[str]:
         what = f"manager, SIGKILL, {returns[0].requests:,} requests in flight"
         told = " | ".join(f"{figure(time_s)} s" for time_s in times)
         found.append(f"| {what} | {len(returns)} | - | - | {told} |")
+        cost = max(one.cpu_s for one in returns)
+        found += ["", f"The new manager had used at most {figure(cost)} s of processor time by then."]
     return found

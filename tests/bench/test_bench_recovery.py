@@ -75,8 +75,8 @@ def results() -> tuple[Deaths, list[Return]]:
     return (
         Deaths(killed, [Death(3, 3.1, 3.2, 3.3, 3.4)], 1000, 120, 0, 0),
         [
-            Return(10_000, 500_000, 0.9, 1.8, 40, 25.0, 0, 0),
-            Return(10_000, 900_000, 2.1, 3.0, 40, 60.0, 0, 0),
+            Return(10_000, 500_000, 0.9, 1.8, 40, 25.0, 0, 0, 0.8),
+            Return(10_000, 900_000, 2.1, 3.0, 40, 60.0, 0, 0, 1.1),
         ],
     )
 
@@ -108,6 +108,7 @@ def test_the_section_has_a_line_for_each_kind_of_death() -> None:
     assert "| engine, SIGKILL | 30 | 0.100 s | 0.150 s | 0.200 s | 3.50 s | 3.50 s | 0.400 s |" in text
     assert "| engine, SIGSTOP | 1 | 3.10 s |" in text
     assert "| manager, SIGKILL, 10,000 requests in flight | 2 | - | - | 0.900 s |" in text
+    assert "at most 1.10 s of processor time" in text
     assert "NOT met" in text
     assert "busy" not in text
 
