@@ -26,7 +26,7 @@ from supervisor.names import REGISTRY
 from transport.wire import Peer
 
 MANAGER = "rollout/manager"
-START_S = 30.0  # until the manager answers
+START_S = 90.0  # until the manager answers; a second on a quiet machine
 NODE = "bench"
 MANY = Intensity(restarts=1000, within_s=2.0)
 """Every death is a first one: what is measured is a restart, not the pauses between many."""

@@ -27,7 +27,7 @@ from bench.token_plane.sizes import Found, Sizes
 from configs.schema import Config, Limits, Rollout
 from supervisor import Done
 
-READY_S = 30.0
+READY_S = 90.0
 GROUP = 8  # samples of a prompt
 ANSWER = 1 << 22
 """Tokens of an answer: more than any request gets here, so that none ends while it is measured."""
