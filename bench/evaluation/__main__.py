@@ -44,6 +44,7 @@ def main() -> None:
     )
     parser.add_argument("--workers", type=int, default=2, help="processes (2)")
     parser.add_argument("--store", type=Path, default=FOLDER, help="where results lie (.bench/evaluation)")
+    parser.add_argument("--show", action="store_true", help="run nothing, show what is there")
     parser.add_argument("--fresh", action="store_true", help="run again what is there already")
     parser.add_argument(
         "--any-code", action="store_true", help="take results of other code for what they are"
@@ -58,11 +59,16 @@ def main() -> None:
     store = Store(arguments.store, around, any_code=arguments.any_code)
     console = Console(width=150, soft_wrap=False)
 
+    show: bool = arguments.show
+
     def do(wanted: Sequence[Cell]) -> list[CellResult]:
-        return run(wanted, store, around, arguments.workers, fresh=arguments.fresh)
+        nonlocal show
+        found = run(wanted, store, around, arguments.workers, fresh=arguments.fresh, show=show)
+        show = show or len(found) < len(wanted)  # a Ctrl-C: run nothing more
+        return found
 
     if arguments.record:
-        results = grid.record(do, controllers=[name for name, _ in extra])
+        results = grid.record(do, cells.SEEDS[: arguments.seeds])
     else:
         alone = cells.colocated(arguments.models, seeds)
         results = do([*alone, *cells.segments(arguments.models, arguments.segments, seeds, variants)])

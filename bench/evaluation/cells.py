@@ -12,6 +12,7 @@ SEEDS = (1, 2, 3, 4, 5)
 SEGMENT_S = 7200.0
 """A segment of the paper's trace lasts two hours."""
 BASE_STEPS, SWEEP_STEPS = 6, 4
+STATIC = (1, 2, 3, 4, 6, 8)
 LIMITS = (5000, 8000, 11_000)
 """R7, beside the 14,336 tokens of everything else."""
 KILLS_S = (100.0, 200.0)
@@ -81,7 +82,7 @@ def segments(
 def static(seeds: Iterable[int]) -> Iterator[Cell]:
     """R5: 14B with a static number of instances."""
     for seed in seeds:
-        for hosts in range(1, 9):
+        for hosts in STATIC:
             yield Cell(
                 kind="static", model="14b", seed=seed, hosts=hosts, variant="static", steps=SWEEP_STEPS
             )

@@ -16,7 +16,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot
 
 from bench.evaluation import scenarios
-from bench.evaluation.cells import KILLS_S, LIMITS, SEGMENTS
+from bench.evaluation.cells import KILLS_S, LIMITS, SEGMENTS, STATIC
 from bench.evaluation.claims import (
     GPU_RATIO,
     Claim,
@@ -153,7 +153,7 @@ def _sweeps(results: Results) -> Any | None:
     """R5, R7, R12."""
     base = results.base("14b")
     counts: dict[float, tuple[list[float], list[float]]] = {0: ([1.0], [1.0])}
-    for hosts in range(1, 9):
+    for hosts in STATIC:
         found = results.seeds(kind="static", model="14b", hosts=hosts, variant="static")
         pairs = [(found[seed], base[seed]) for seed in found if seed in base]
         counts[hosts] = [gain(*pair) for pair in pairs], [cost_gain(*pair) for pair in pairs]

@@ -4,6 +4,7 @@ Owns the processes: they end with this one, at a Ctrl-C at once. What a worker w
 had finished was handed over.
 """
 
+import gc
 import logging
 import multiprocessing
 import signal
@@ -95,6 +96,7 @@ def _end(worker: _Worker) -> None:
 def _serve(pipe: Connection, around: Around, code: str) -> None:
     """A worker: a cell comes, its result goes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started us ends us
+    gc.set_threshold(100_000, 20, 50)  # a cluster is a million objects that live long
     logging.disable(logging.CRITICAL)  # of thousands of simulated processes
     while True:
         try:

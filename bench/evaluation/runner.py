@@ -16,11 +16,12 @@ from bench.evaluation.store import Store
 
 
 def run(
-    wanted: Sequence[Cell], store: Store, around: Around, workers: int, *, fresh: bool
+    wanted: Sequence[Cell], store: Store, around: Around, workers: int, *, fresh: bool, show: bool = False
 ) -> list[CellResult]:
-    """The results of all of these, in order; what the store has is not run again unless `fresh`."""
+    """The results of all of these, in order; what the store has is not run again unless `fresh`. `show`:
+    nothing is run. After a Ctrl-C those that were finished."""
     there = {} if fresh else {cell: found for cell in wanted if (found := store.read(cell)) is not None}
-    missing = [cell for cell in wanted if cell not in there]
+    missing = [] if show else [cell for cell in wanted if cell not in there]
     told = _Told(len(there), len(missing), workers)
 
     def finished(result: CellResult) -> None:

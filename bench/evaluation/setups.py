@@ -67,6 +67,7 @@ VARIANTS: Mapping[str, tuple[str, ...]] = {
     "gleaner": (),
     "no-memory": ("seeding.memory=false",),
     "no-seeding": ("seeding.initial_s=0", "seeding.min_s=0", "seeding.max_s=0"),
+    "model-controller": ("seeding.controller=model",),
     "no-continuous-lb": ("rollout.continuous_lb=false",),
     "recompute": ("ablation.recompute=true",),
     "synchronous": ("ablation.synchronous_weights=true",),
