@@ -24,6 +24,7 @@ from actors.training.fsdp2_files import GangFiles
 from actors.training.fsdp2_rank import GangRank
 from actors.training.gang import GangBroken
 from actors.training.messages import StepResult
+from actors.training.policy_update import NotFinite
 from actors.training.sample import Sample
 from actors.training.work import Commit, StepStats, TrainerWork
 from configs.schema import Config, Training
@@ -37,13 +38,14 @@ Step = list[list[Sample]]
 """Micro-batches."""
 
 
-def settings(processes: int, exchange_s: float = 20.0, exact: bool = False) -> Config:
+def settings(processes: int, exchange_s: float = 20.0, loss: str = "dapo") -> Config:
     backend = "fsdp2" if processes > 0 else "torch"
     return Config(
         training=Training(
             backend=backend,  # type: ignore[arg-type]
             processes=max(processes, 1),
             exchange_s=exchange_s,
+            loss=loss,  # type: ignore[arg-type]
             learning_rate=1e-3,
             weight_decay=0.1,
         )
@@ -88,6 +90,7 @@ class Seen:
 
     stats: list[StepStats] = field(default_factory=list)
     commit: Commit | None = None
+    not_finite: str = ""
     broken: str = ""
     broken_after_s: float = 0.0
     gathers: int = 0
@@ -116,12 +119,19 @@ def run_steps(work: TrainerWork, first: int, steps: Sequence[Step], seen: Seen) 
 
 
 def run_gang(
-    places: Places, processes: int, steps: Sequence[Step], *, path: str = "", harm: Harm | None = None
+    places: Places,
+    processes: int,
+    steps: Sequence[Step],
+    *,
+    path: str = "",
+    harm: Harm | None = None,
+    loss: str = "dapo",
 ) -> Seen:
-    """Load from `path`, publish what was loaded, do the steps; until the end of all ranks."""
+    """Load from `path`, publish what was loaded, do the steps; until the end of all ranks. A first step
+    whose gradient is no number is left out."""
     ours, theirs = FORKS.Pipe()
     exchange_s = 3.0 if harm is not None and harm.signal == signal.SIGSTOP else 20.0
-    config = settings(processes, exchange_s)
+    config = settings(processes, exchange_s, loss)
     started: list[BaseProcess] = [
         FORKS.Process(target=_rank_0, args=(places, config, path, list(steps), theirs), daemon=True)
     ]
@@ -152,7 +162,11 @@ def _rank_0(places: Places, config: Config, path: str, steps: list[Step], out: C
         _watch_gathers(work, seen)
         work.write_image(done)
         began_s = time.monotonic()
-        run_steps(work, done + 1, steps, seen)
+        try:
+            run_steps(work, done + 1, steps, seen)
+        except NotFinite as problem:
+            seen.not_finite = str(problem)
+            run_steps(work, done + 1, steps[1:], seen)
     except GangBroken as broken:
         seen.broken, seen.broken_after_s = str(broken), time.monotonic() - began_s
     out.send(seen)

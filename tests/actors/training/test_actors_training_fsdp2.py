@@ -163,6 +163,27 @@ def test_any_number_of_processes_goes_on_from_the_state_of_two(
     assert gang.stats[0].step == 2
 
 
+def test_a_gradient_that_is_no_number_changes_nothing_on_any_rank(
+    pair: tuple[Places, Seen], tmp_path: Path
+) -> None:
+    places = Places(pair[0].model_dir, tmp_path)
+    bad = [[Sample([1, 2], [3, 4], [-3.7, -3.7], float("nan")), *STEPS[0][0]]]
+    seen = run_gang(places, 2, [bad, STEPS[0]])
+    assert seen.not_finite.startswith("gradient norm nan")
+    assert places.image(1) == pair[0].image(1)
+
+
+def test_a_loss_of_samples_and_not_of_tokens_is_shared_out_alike(model_dir: Path, tmp_path: Path) -> None:
+    one, two = Places(model_dir, tmp_path / "one"), Places(model_dir, tmp_path / "two")
+    work = TrainerFiles(settings(0, loss="gspo"), model_dir, one.store, one.copies)
+    work.load("")
+    run_steps(work, 1, STEPS[:1], seen := Seen())
+    gang = run_gang(two, 2, STEPS[:1], loss="gspo")
+    assert gang.stats[0].loss == pytest.approx(seen.stats[0].loss, rel=1e-4)
+    assert gang.stats[0].grad_norm == pytest.approx(seen.stats[0].grad_norm, rel=1e-4)
+    np.testing.assert_allclose(weights(two.image(1)), weights(one.image(1)), rtol=0, atol=2e-5)
+
+
 def test_a_gang_that_was_started_again_makes_the_same_bits(pair: tuple[Places, Seen], tmp_path: Path) -> None:
     places = Places(pair[0].model_dir, tmp_path)
     run_gang(places, 2, STEPS[1:], path=str(sealed(pair[0], 1)))
