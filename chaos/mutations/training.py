@@ -84,4 +84,28 @@ TRAINING: tuple[Mutation, ...] = (
         ("I8",),
         lead="a trainer that dies behind its step",
     ),
+    Mutation(
+        "let the bound slip",
+        "no trained token is older than the staleness bound: by when batches open, by their gates, by the "
+        "trainer's own count",
+        (
+            Edit(
+                "actors.training.loop",
+                "        last = min(step + self._config.rollout.staleness, self._config.job.steps)\n",
+                "        last = min(step + 1 + self._config.rollout.staleness, self._config.job.steps)\n",
+            ),
+            Edit(
+                "actors.training.submission",
+                "max(0, step - 1 - rollout.staleness) if rollout.staleness",
+                "0 if rollout.staleness",
+            ),
+            Edit(
+                "actors.training.staleness",
+                "                    if not 0 <= age <= self.bound:\n",
+                "                    if False:\n",
+            ),
+        ),
+        ("I3",),
+        campaign="hunt-ahead",
+    ),
 )
