@@ -26,7 +26,7 @@ def loaded(**fields: object) -> Loaded:
 
 
 def test_every_campaign_of_the_package_can_be_loaded_and_drawn_from() -> None:
-    assert set(names()) == {"ci", "gang", "hunt", "hunt-sampling", "nightly", "soak"}
+    assert set(names()) == {"ci", "gang", "hunt", "hunt-ahead", "hunt-sampling", "nightly", "soak"}
     for name in names():
         found = load(name)
         assert found.schedule(3) == found.schedule(3)
@@ -62,7 +62,9 @@ def test_a_campaign_that_cannot_be_run_says_what_is_wrong(tmp_path: Path, text: 
 
 
 def test_a_campaign_that_does_not_exist_is_named_with_those_that_do() -> None:
-    with pytest.raises(BadCampaign, match="there are ci, gang, hunt, hunt-sampling, nightly, soak"):
+    with pytest.raises(
+        BadCampaign, match="there are ci, gang, hunt, hunt-ahead, hunt-sampling, nightly, soak"
+    ):
         load("nope")
 
 
@@ -189,3 +191,16 @@ async def test_a_campaign_needs_a_worker() -> None:
     with pytest.raises(ValueError, match="at least 1"):
         async for _ in run_all([], count=0, run_s=1.0):
             await asyncio.sleep(0)
+
+
+def test_each_run_has_one_of_the_drawn_settings_by_its_seed(tmp_path: Path) -> None:
+    file = tmp_path / "drawn.toml"
+    text = 'about = "x"\n[draws.rollout]\nstaleness = [0, 1, 2]\n'
+    file.write_text(text)
+    loaded = load(str(file))
+    bounds = [loaded.config_of(seed).rollout.staleness for seed in range(40)]
+    assert set(bounds) == {0, 1, 2}
+    assert bounds == [load(str(file)).config_of(seed).rollout.staleness for seed in range(40)]
+    file.write_text(text.replace("2]", "99]"))
+    with pytest.raises(BadCampaign, match="draws.*staleness"):
+        load(str(file))
