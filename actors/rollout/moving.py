@@ -132,7 +132,8 @@ class Moving:
         batches = self._books.state.log.batches
         gates = {name: number for number, name in enumerate(batches)}
         closed = self._waiting_batches()
-        holdings = [self._holding(instance, gates, closed) for instance in self._serving()]
+        under_way = {name for order in self._orders.values() for name in (order.source, order.target)}
+        holdings = [self._holding(instance, gates, closed, under_way) for instance in self._serving()]
         if len(holdings) < 2 or not any(1 in holding.movable for holding in holdings):
             return False
         roots = [self._books.roots(batch.submitted) for batch in batches.values()]
@@ -173,7 +174,9 @@ class Moving:
         log = self._books.state.log
         return {name for name in log.batches if log.waits.count(name)}
 
-    def _holding(self, instance: Instance, gates: dict[str, int], closed: set[str]) -> Holding:
+    def _holding(
+        self, instance: Instance, gates: dict[str, int], closed: set[str], under_way: set[str]
+    ) -> Holding:
         """The requests of an instance, for the balancer."""
         state, now = self._books.state, self._ctx.now()
         columns = _Columns()
@@ -191,7 +194,6 @@ class Moving:
             columns.movable.append(waits and not resting)
             columns.executing.append(ticket.started)
         made, limit = np.array(columns.made, np.float64), np.array(columns.limit, np.float64)
-        busy = any(instance.name in (order.source, order.target) for order in self._orders.values())
         return Holding(
             instance=instance.name,
             incarnation=instance.incarnation,
@@ -201,7 +203,7 @@ class Moving:
             gate=np.array(columns.gate, np.int64).tobytes(),
             movable=np.array(columns.movable, np.bool_).tobytes(),
             executing=np.array(columns.executing, np.bool_).tobytes(),
-            busy=busy,
+            busy=instance.name in under_way,
         )
 
     def _prune(self) -> None:
