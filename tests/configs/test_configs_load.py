@@ -108,6 +108,11 @@ def test_a_job_that_is_to_be_exact_takes_one_thread(tmp_path: Path, section: str
     assert f"{section}.threads: expected 1 where job.exact is set, got 2" in refused(file)
 
 
+def test_a_job_that_is_to_be_exact_is_on_policy(tmp_path: Path) -> None:
+    file = write(tmp_path, "[job]\nexact = true\n[rollout]\nstaleness = 1\n")
+    assert "rollout.staleness: expected 0 where job.exact is set, got 1" in refused(file)
+
+
 def test_every_problem_is_reported_at_once(tmp_path: Path) -> None:
     file = write(tmp_path, "[job]\nsteps = -1\n[nothing]\nx = 1\n")
     said = refused(file, "rollout.samples=one").splitlines()

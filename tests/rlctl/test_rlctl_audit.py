@@ -233,3 +233,30 @@ def test_many_faults_of_one_kind_are_named_in_part_and_counted() -> None:
     found = texts(with_trained(whole(), ()))
     assert found.count("never reached the trainer") == 3
     assert "and 1 more of this kind" in found
+
+
+def test_a_token_is_as_old_as_the_bound_allows_and_no_older() -> None:
+    def old(version: int) -> Evidence:
+        return with_request(
+            whole(),
+            lambda it: msgspec.structs.replace(
+                it, spans=tuple(msgspec.structs.replace(span, version=version) for span in it.spans)
+            ),
+        )
+
+    assert broken(replace(old(0), staleness=1)) == set(), "step 2 starts from version 1"
+    assert broken(old(0)) == {"I3"}
+    assert broken(replace(old(2), staleness=1)) == {"I3"}, "newer than the step is wrong as well"
+
+
+def test_a_single_request_may_have_newer_tokens_than_were_asked_for_and_no_older_ones() -> None:
+    def single(least: int) -> Evidence:
+        one = BatchLedger(
+            batch="generate-x", version=2, min_version=least, requests=(request("generate-x", 0, 1),)
+        )
+        evidence = whole()
+        counters = Counters(tokens_collected=10 * (REQUESTS * len(evidence.ledgers) + 1))
+        return replace(evidence, ledgers=[*evidence.ledgers, one], counters=counters)
+
+    assert broken(single(1)) == set()
+    assert broken(single(2)) == {"I3"}
