@@ -101,3 +101,19 @@ def test_columns_are_left_out_in_their_order_and_the_last_one_is_cut() -> None:
 )
 def test_no_line_is_wider_than_the_terminal(rows: list[list[str]], width: int) -> None:
     assert all(len(line) <= width for line in drawn(fitted(COLUMNS, rows, width), width))
+
+
+def test_the_cost_of_a_job_stands_above_its_processes() -> None:
+    figures = {
+        "step": 3,
+        "cost": 0.25,
+        "currency": "EUR",
+        "cost_per_million_tokens": 12.5,
+        "tokens_wasted": 1200,
+    }
+    rows = [actor("training/controller", figures=figures), actor("rollout/manager", figures={"batches": 1})]
+    board = Meter().observe(Processes([process("head", 1.0, 0.0, *rows)], []))
+    lines = drawn(render(board, "name", 120, 20), 120)
+    said = "job step 3   0.2500 EUR   12.5000 a million trained tokens   1,200 tokens wasted"
+    assert [line.strip() for line in lines[1:2]] == [said]
+    assert len(lines) <= 20

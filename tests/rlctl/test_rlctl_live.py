@@ -135,6 +135,8 @@ def test_the_panel_fits_a_narrow_terminal_and_says_what_matters() -> None:
         *("1 reserved + 2 preemptible", "44 executing", "7 migrations", "spot-1 was killed"),
     ):
         assert said in text
+    assert "cost" in text
+    assert "a million trained tokens" in text
     assert all(len(line) <= 80 for line in text.splitlines())
     assert "starting" in drawn(Progress(), 0)
     assert "50 s   ended" in drawn(observed(STORY), 1e9)
