@@ -39,6 +39,12 @@ def rows(report: Report, run: RunDir) -> list[tuple[str, str]]:
                 f"{cost.total:.4f} {cost.currency} (all on reserved hosts: {cost.at_reserved_price:.4f})",
             )
         )
+    account = report.account
+    if account is not None and account.per_million_tokens is not None:
+        found.append(("", f"{account.per_million_tokens:.4g} {account.currency} a million trained tokens"))
+    if account is not None and account.wasted:
+        causes = ", ".join(f"{count:,} {cause.replace('_', ' ')}" for cause, count in account.wasted.items())
+        found.append(("tokens wasted", f"{causes} ({account.wasted_share or 0.0:.1%} of all)"))
     if report.ok is not None:
         found.append(("invariants", "all held" if report.ok else f"{len(report.violations)} broken"))
     found += [(f"  {index}.", text) for index, text in enumerate(report.violations, start=1)]
