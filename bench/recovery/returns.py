@@ -30,7 +30,7 @@ PROCESSES = 2  # that the instances share
 SLOTS = 250
 PROMPT_TOKENS = 64
 GROUP = 8
-ANSWER = 1 << 22  # tokens: more than any request gets here
+ANSWER = 1 << 16  # tokens: more than any request gets here
 READY_S = 120.0
 RETURN_S = 60.0
 

@@ -67,7 +67,7 @@ def _submit(state: RolloutState, requests: int) -> str:
             )
             for number, start in enumerate(range(0, count, SAMPLES))
         )
-        event = BatchSubmitted(batch=f"batch-{batch}", version=1, prompts=prompts, max_new_tokens=1 << 20)
+        event = BatchSubmitted(batch=f"batch-{batch}", version=1, prompts=prompts, max_new_tokens=4096)
         if refusal := state.refusal(event):
             return refusal
         state.apply(event)

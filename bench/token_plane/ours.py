@@ -29,7 +29,7 @@ from supervisor import Done
 
 READY_S = 90.0
 GROUP = 8  # samples of a prompt
-ANSWER = 1 << 22
+ANSWER = 1 << 20
 """Tokens of an answer: more than any request gets here, so that none ends while it is measured."""
 
 
