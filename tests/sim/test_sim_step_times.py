@@ -1,0 +1,105 @@
+"""What a simulated cluster measures of its steps, where it is known by construction.
+
+Every response is equally long and finds a slot at once, so all instances end together, and nothing is trained
+before: the trainer waits until then, the instances wait from then to the step's end.
+"""
+
+import pytest
+
+from actors.cluster.messages import PlanNext
+from actors.cluster.step_times import Seen as SeenOfStep
+from actors.cluster.step_times import StepTimes
+from actors.rollout.messages import StepEnded, SubmitBatch
+from actors.training.records import Step
+from configs.load import load
+from sim.cluster import SimCluster
+from sim.models.lengths import LengthLaw
+from sim.models.plant import Plant
+from sim.models.rig import Rig
+from sim.models.shapes import model_shape
+from sim.setting import Setting
+from sim.watching import Seen
+
+HOSTS, ENGINES, LENGTH = 2, 4, 700
+SETS = [
+    "job.steps=2", "task.heldout_problems=8", "rollout.prompts=8", "rollout.samples=4", "fleet.trace=",
+    f"fleet.n_prem_max={HOSTS}", "seeding.initial_s=0", "seeding.max_s=0", "rollout.max_pending=64",
+    f"rollout.max_new_tokens={2 * LENGTH}",
+]  # fmt: skip
+
+
+class Watched:
+    """The last step's times as they were planned with, and when its batch began and ended at the manager."""
+
+    def __init__(self) -> None:
+        plant = Plant(model_shape("quickstart"), LengthLaw(float(LENGTH), 0.0, 0.0))
+        reserved = Rig("cpu_core", ENGINES, 1)
+        self.cluster = SimCluster(Setting(load("quickstart", SETS), seed=7, plant=plant, reserved=reserved))
+        self.times: list[StepTimes] = []
+        self.begin_s = self.end_s = 0.0
+        self.cluster.watch(self._look)
+        self.outcome = self.cluster.run()
+        self.step = [record for record in self.outcome.history if isinstance(record, Step)][-1]
+
+    def _look(self, seen: Seen) -> None:
+        message, now_s = seen.message, self.cluster.loop.now_s
+        if isinstance(message, SubmitBatch) and message.batch.batch == "step-2":
+            self.begin_s = now_s
+        elif isinstance(message, StepEnded) and message.batch == "step-2":
+            self.end_s = now_s
+        elif isinstance(message, PlanNext) and message.times is not None:
+            self.times.append(message.times)
+
+    @property
+    def last(self) -> tuple[StepTimes, SeenOfStep]:
+        times = self.times[-1]
+        assert times.seen is not None
+        return times, times.seen
+
+
+@pytest.fixture(scope="module")
+def watched() -> Watched:
+    return Watched()
+
+
+def test_a_step_lasts_from_its_batch_to_the_moment_that_its_weights_are_published(watched: Watched) -> None:
+    times, seen = watched.last
+    assert watched.outcome.ended == "done"
+    assert seen.step_s == pytest.approx(watched.end_s - watched.begin_s, abs=0.05)
+    parts_s = seen.seeding_s + times.train_wait_s + times.train_s + watched.step.weights_s
+    assert seen.step_s == pytest.approx(parts_s, abs=0.05)
+
+
+def test_instances_wait_from_their_last_response_to_the_steps_end(watched: Watched) -> None:
+    times, seen = watched.last
+    assert times.remote_wait_s == pytest.approx(seen.step_s - seen.rolled_s, abs=0.01)
+    # From the last response on: scores, then everything is trained and published.
+    assert times.train_s + watched.step.weights_s <= times.remote_wait_s <= times.train_s + 0.5
+
+
+def test_the_trainer_waits_for_the_responses_after_its_window(watched: Watched) -> None:
+    times, seen = watched.last
+    assert seen.seeding_s + times.train_wait_s == pytest.approx(seen.rolled_s, abs=0.5)
+
+
+def test_instances_generate_from_the_moment_that_they_have_the_weights_to_their_last_response(
+    watched: Watched,
+) -> None:
+    times, seen = watched.last
+    assert times.remote_s == pytest.approx(seen.rolled_s - seen.start_s, abs=0.05)
+
+
+def test_a_step_without_changes_has_as_many_instances_on_average_as_at_its_end(watched: Watched) -> None:
+    times, _ = watched.last
+    assert (times.mean_prem, times.next_prem) == (pytest.approx(HOSTS), HOSTS)
+
+
+def test_the_engines_of_the_reserved_host_are_counted_not_the_host(watched: Watched) -> None:
+    times, _ = watched.last
+    assert (times.reserved_engines, times.instance_engines) == (ENGINES, 1.0)
+
+
+def test_lengths_are_those_of_the_responses(watched: Watched) -> None:
+    _, seen = watched.last
+    assert (seen.requests, seen.groups, seen.limit) == (32, 8, 2 * LENGTH)
+    assert {length for group in seen.lengths for length in group} == {LENGTH}
