@@ -158,12 +158,12 @@ def render(board: Board, sort: str, width: int, height: int | None = None) -> Re
     rows = [_process_row(line) for line in processes]
     more_processes = more_actors = 0
     if height is not None:
-        room = max(height - 8, 2)  # heading, silent ones, two headers, a gap, two times what is left out
+        room = max(height - 9, 2)  # heading, costs, plan, silent ones, two headers, a gap, twice the rest
         shown = min(len(rows), max(room // 2, room - len(actors)))
         rows, more_processes = rows[:shown], len(rows) - shown
         keep = max(room - shown, 1)
         actors, more_actors = actors[:keep], max(len(actors) - keep, 0)
-    parts: list[RenderableType] = [_heading(board), *_costs(board)]
+    parts: list[RenderableType] = [_heading(board), *_costs(board), *_plans(board)]
     if board.silent:
         names = ", ".join(board.silent)
         parts.append(Text(f"no answer from {names}", style="bold red", overflow="ellipsis", no_wrap=True))
@@ -174,6 +174,18 @@ def render(board: Board, sort: str, width: int, height: int | None = None) -> Re
     if more_actors:
         parts.append(Text(f"… {more_actors} more actors", style="dim"))
     return Group(*parts)
+
+
+def _plans(board: Board) -> Sequence[Text]:
+    """What the Scheduler has planned for the next step, beside what the last one took."""
+    for line in board.actors:
+        figures = line.actor.figures
+        if line.actor.name == "cluster/scheduler" and figures.get("state") == "running":
+            facts = [f"T_seed {figures.get('t_seed_s')} s", f"N_prem {figures.get('n_prem')}"]
+            facts += [f"last step {took} s" for took in (figures.get("measured_s"),) if took]
+            facts += [f"next step predicted {says} s" for says in (figures.get("predicted_s"),) if says]
+            return [Text("   ".join(facts), overflow="ellipsis", no_wrap=True)]
+    return []
 
 
 def _sorted_by(sort: str) -> Sequence[Column]:

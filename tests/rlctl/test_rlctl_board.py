@@ -66,6 +66,16 @@ def test_actors_are_sorted_by_what_was_asked_and_the_rest_is_counted() -> None:
     assert "64 MB" in text
 
 
+def test_the_plan_of_the_next_step_stands_beside_what_the_last_one_took() -> None:
+    figures: dict[str, str | int | float] = {
+        "state": "running", "t_seed_s": 12.5, "n_prem": 4, "measured_s": 61.0, "predicted_s": 58.0
+    }  # fmt: skip
+    scheduler = msgspec.structs.replace(actor("cluster/scheduler"), figures=figures)
+    board = Meter().observe(Processes([process("head", 1.0, 0.0, scheduler)], []))
+    text = "\n".join(drawn(render(board, "rate", 120), 120))
+    assert "T_seed 12.5 s   N_prem 4   last step 61.0 s   next step predicted 58.0 s" in text
+
+
 @given(st.integers(20, 200), st.integers(9, 60), st.integers(0, 30), st.sampled_from(list(SORTS)))
 def test_the_view_fits_any_terminal_and_always_shows_what_it_sorts_by(
     width: int, height: int, actors: int, sort: str
