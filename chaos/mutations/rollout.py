@@ -156,8 +156,10 @@ ROLLOUT: tuple[Mutation, ...] = (
             ),
             Edit(
                 "actors.rollout.scoring",
-                "            if log is not None and log.score is None:",
-                "            if log is not None:",
+                "            if log is not None and log.score is None:\n",
+                "            if log is not None and log.score is not None:\n"
+                "                await self._on_scored(Scored(request=log.id, score=1.0 - log.score))\n"
+                "            elif log is not None:\n",
             ),
             Edit(
                 "actors.rollout.token_log",
