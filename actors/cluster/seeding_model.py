@@ -28,6 +28,7 @@ from configs.schema import Prices, Seeding
 WINDOWS = 7  # tried at a time
 ROUNDS = 3  # of windows, each around the best one of the round before
 MOST_COUNTS = 8  # numbers of instances tried
+LEAST_STEP_S = 5.0  # a plan takes some tenths of a second: shorter steps would not gain what it costs
 COARSE = 2  # of so many groups one stands for all, in the table of all windows and numbers
 FEW = 12  # groups, of which none is left out
 CLEARLY = 0.005  # cheaper by so much: N_prem does not follow the noise of a step
@@ -68,7 +69,7 @@ class ModelPolicy:
     def _planned(self, learnt: Learnt, times: StepTimes, n_prem: int) -> tuple[float, float, int] | None:
         """Window, predicted step, instances wanted; None while data are missing."""
         model = ready(learnt)
-        if model is None:
+        if model is None or times.seen is None or times.seen.step_s < LEAST_STEP_S:
             return None
         work, machines = model
         counts = self._counts(times.next_prem)

@@ -225,6 +225,16 @@ def test_while_it_knows_too_little_algorithm_1_decides(toy: Toy) -> None:
     assert planned.predicted_s == 0.0
 
 
+def test_steps_of_a_few_seconds_are_left_to_algorithm_1(toy: Toy) -> None:
+    chosen = policy()
+    state = chosen.initial(RESERVED_ENGINES)
+    times = toy.times(state, 3)
+    assert times.seen is not None
+    short = msgspec.structs.replace(times, seen=msgspec.structs.replace(times.seen, step_s=2.0))
+    assert chosen.next(state, short).t_seed_s == chosen.fallback.next(state, short).t_seed_s
+    assert chosen.next(state, times).t_seed_s != chosen.fallback.next(state, times).t_seed_s
+
+
 def test_algorithm_1_goes_on_beside_it_with_its_own_window(toy: Toy) -> None:
     chosen = policy()
     state = chosen.initial(RESERVED_ENGINES)
