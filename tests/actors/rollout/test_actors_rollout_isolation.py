@@ -130,6 +130,7 @@ def instances(manager: ManagerProcess, folder: Path, names: Sequence[str]) -> su
 
 
 @pytest.mark.realprocess
+@pytest.mark.alone
 async def test_streams_go_on_as_before_beside_a_frozen_a_flooding_a_deaf_and_a_halting_instance(
     tmp_path: Path,
 ) -> None:
