@@ -14,7 +14,7 @@ from actors.rollout.changes import Changes
 from actors.rollout.events import RequestsDue
 from actors.rollout.instances import Instances
 from actors.rollout.messages import Abort
-from actors.rollout.token_log import RequestLog, RequestState
+from actors.rollout.request_log import RequestLog, RequestState
 from supervisor import Context
 
 OVER = (RequestState.FINISHED, RequestState.DROPPED)

@@ -16,7 +16,7 @@ from actors.rollout.instances import Instance, Instances
 from actors.rollout.load_balancer import LoadChange, LoadChanged, Place, Placed
 from actors.rollout.messages import Dispatch, Work
 from actors.rollout.moving import Moving
-from actors.rollout.token_log import RequestLog, RequestState
+from actors.rollout.request_log import RequestLog, RequestState
 from supervisor import AskFailed, Context, Done, Refused, Unreachable
 
 BALANCER = "rollout/balancer"

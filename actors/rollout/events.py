@@ -193,7 +193,7 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A `token_log.RequestLog` at rest, less what its batch tells. Tokens u32, log-probs f32, raw.
+    """A `request_log.RequestLog` at rest, less what its batch tells. Tokens u32, log-probs f32, raw.
 
     again: how often its sample had been made before. dropped: why it does not count, "" if it does. let_go:
     how many tokens, and their CRC-32, where they are held no longer. due: its time is up.

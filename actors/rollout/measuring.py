@@ -9,8 +9,9 @@ from actors.rollout.clock import BatchClock
 from actors.rollout.instances import Instance, Instances
 from actors.rollout.messages import BatchTimes
 from actors.rollout.pace import Room
+from actors.rollout.request_log import RequestLog
 from actors.rollout.state import RolloutState
-from actors.rollout.token_log import Batch, RequestLog
+from actors.rollout.token_log import Batch
 from supervisor import Context, Refused
 
 MAX_GROUPS = 32  # of which the lengths are told: a sample of the batch, not all of it

@@ -19,7 +19,7 @@ from actors.rollout.instances import Instance, Instances
 from actors.rollout.lengths_left import LengthsLeft
 from actors.rollout.load_balancer import Holding, MoveOrder, Moves, Rebalance
 from actors.rollout.messages import Abort
-from actors.rollout.token_log import RequestLog, RequestState
+from actors.rollout.request_log import RequestLog, RequestState
 from supervisor import AskFailed, Context
 
 BALANCER = "rollout/balancer"

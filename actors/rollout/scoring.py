@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from actors.reward.messages import Score, Verdict
 from actors.rollout.books import Books
 from actors.rollout.events import Scored
-from actors.rollout.token_log import RequestLog, RequestState
+from actors.rollout.request_log import RequestLog, RequestState
 from configs.schema import Reward
 from supervisor import AskFailed, Context
 

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping
 
 from actors.rollout.changes import Changes, Ended
 from actors.rollout.events import Counters, GroupsAdded, GroupsDropped, GroupsKept, SampleAgain
+from actors.rollout.request_log import RequestLog, RequestState
 from actors.rollout.sampling import SURPLUS, UNIFORM, Decision, Rule, Standing, decide
 from actors.rollout.tickets import Streams
-from actors.rollout.token_log import Batch, RequestLog, RequestState, TokenLog
+from actors.rollout.token_log import Batch, TokenLog
 
 Selects = GroupsKept | GroupsDropped | GroupsAdded | SampleAgain
 

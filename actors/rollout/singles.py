@@ -16,7 +16,7 @@ from actors.rollout.deadlines import Deadlines
 from actors.rollout.events import BatchSubmitted, Prompt
 from actors.rollout.instances import Instances
 from actors.rollout.messages import Generate, Generated, VersionNotReady, VersionSpan, Weights
-from actors.rollout.token_log import RequestLog, RequestState
+from actors.rollout.request_log import RequestLog, RequestState
 from configs.schema import Config
 from supervisor import Context, Deadline, Deferred, Refused, Suspended
 

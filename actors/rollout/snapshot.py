@@ -5,8 +5,9 @@ and little-endian, as on the wire and as on every host that Gleaner runs on.
 """
 
 from actors.rollout.events import BatchRecord, RequestRecord, StreamRecord
+from actors.rollout.request_log import RequestLog, RequestState
 from actors.rollout.tickets import Stream
-from actors.rollout.token_log import Batch, RequestLog, RequestState, TokenLog
+from actors.rollout.token_log import Batch, TokenLog
 
 
 def record_batch(batch: Batch) -> BatchRecord:

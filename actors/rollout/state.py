@@ -15,9 +15,9 @@ that was never published.
 from collections import Counter
 from collections.abc import Iterable
 
-import numpy as np
-
-from actors.rollout.changes import Changes, Ended
+from actors.rollout.admission import refusal_of
+from actors.rollout.changes import Changes
+from actors.rollout.ending import end, finished, gone, revoke
 from actors.rollout.events import (
     BatchReleased,
     BatchSubmitted,
@@ -37,29 +37,19 @@ from actors.rollout.events import (
     TicketsRevoked,
     VersionPublished,
 )
+from actors.rollout.frame_rows import enter_rows
+from actors.rollout.request_log import RequestLog, RequestState
 from actors.rollout.selection import select
 from actors.rollout.snapshot import record_batch, record_stream, restore_batch, restore_stream
 from actors.rollout.tickets import (
-    ABORTED,
-    FINISHED,
-    Columns,
-    Row,
     Stream,
     Streams,
     columns_of,
     has_token,
 )
-from actors.rollout.token_columns import Mask
-from actors.rollout.token_log import RequestLog, RequestState, TokenLog
+from actors.rollout.token_log import TokenLog
 from actors.rollout.versions import Versions
 from supervisor import Message
-
-# Steps that no second checkpoint holds yet, the running one, evaluations; more is a leak.
-MAX_OPEN_BATCHES = 16
-MAX_OPEN_SINGLES = 1024  # single requests, and answers that are kept for who asks again
-MAX_OPEN_REQUESTS = 1 << 17  # the log of an open request is in memory
-MAX_OPEN_TOKENS = 1 << 31
-"""That the open requests may have at most: 16 GiB of them, where all reach their limit."""
 
 
 class RolloutState:
@@ -98,7 +88,7 @@ class RolloutState:
                 if stream is None:
                     changes.refused.append("fenced")
                 else:
-                    self._gone(event.instance, stream, changes)
+                    self._fence(event.instance, stream, changes)
                     if event.anew:
                         self._begin_anew(changes.queued)
             case TicketsRevoked():
@@ -108,7 +98,7 @@ class RolloutState:
                 else:
                     for ticket in sorted(set(event.tickets)):
                         if stream.is_live(ticket):
-                            self._revoke(event.instance, stream, ticket, changes)
+                            revoke(self.log, self.counters, event.instance, stream, ticket, changes)
             case RequestsDue():
                 self._due(event, changes)
             case VersionPublished():
@@ -123,31 +113,7 @@ class RolloutState:
 
     def refusal(self, event: BatchSubmitted) -> str | None:
         """Why this batch cannot be opened, in words for who submits it; None when it can, or is open so."""
-        opened = self.log.batches.get(event.batch)
-        if opened is not None:
-            same = _contents(opened.as_submitted()) == _contents(event)
-            return None if same else f"batch {event.batch} is open with other contents"
-        count = sum(len(prompt.seeds) for prompt in event.prompts)
-        if event.most > len(event.prompts) > 0:
-            count += (event.most - len(event.prompts)) * len(event.prompts[0].seeds)
-        if not event.prompts or not all(prompt.tokens and prompt.seeds for prompt in event.prompts):
-            return f"batch {event.batch}: every prompt needs tokens and seeds, and there must be a prompt"
-        if event.max_new_tokens < 1:
-            return f"batch {event.batch}: max_new_tokens is {event.max_new_tokens}, at least 1 is needed"
-        if event.wanted and not event.wanted <= len(event.prompts) <= event.most:
-            return (
-                f"batch {event.batch}: {event.wanted} wanted groups, {len(event.prompts)} prompts and at "
-                f"most {event.most} groups do not go together"
-            )
-        most = MAX_OPEN_BATCHES if event.scored else MAX_OPEN_SINGLES
-        if sum(batch.submitted.scored == event.scored for batch in self.log.batches.values()) >= most:
-            return f"batch {event.batch}: {most} are open, release one first"
-        if len(self.log.requests) + count > MAX_OPEN_REQUESTS:
-            return f"batch {event.batch}: {count} requests more than the {MAX_OPEN_REQUESTS} that may be open"
-        most = sum(batch.most_tokens for batch in self.log.batches.values()) + count * event.max_new_tokens
-        if most > MAX_OPEN_TOKENS:
-            return f"batch {event.batch}: open requests may have {most} tokens, {MAX_OPEN_TOKENS} can be held"
-        return None
+        return refusal_of(self.log, event)
 
     def begun_under_others(self, version: int, root: bytes) -> bool:
         """Whether an open batch that takes several versions has tokens of this one, under another root."""
@@ -222,7 +188,7 @@ class RolloutState:
         for name, stream in self.streams.items():
             for number, ticket in list(stream.tickets.items()):
                 if ticket.request in closed:
-                    self._end(name, stream, number, changes)
+                    end(name, stream, number, changes)
 
     def _joined(self, event: InstanceJoined, changes: Changes) -> None:
         old = self.streams.get(event.instance)
@@ -231,12 +197,12 @@ class RolloutState:
                 changes.refused.append("fenced")
             return
         if old is not None and not old.gone:
-            self._gone(event.instance, old, changes)
+            self._fence(event.instance, old, changes)
         self.streams[event.instance] = Stream(event.incarnation)
 
-    def _gone(self, instance: str, stream: Stream, changes: Changes) -> None:
-        for number in list(stream.live()):
-            self._revoke(instance, stream, number, changes)
+    def _fence(self, instance: str, stream: Stream, changes: Changes) -> None:
+        """Nothing of this incarnation counts from now on; its requests wait again."""
+        gone(self.log, self.counters, instance, stream, changes)
         self.streams.fence(stream)
 
     def _begin_anew(self, requests: Iterable[str]) -> None:
@@ -284,84 +250,11 @@ class RolloutState:
             changes.refused.append("gap")
         elif columns is None:  # its rows are lost: nothing that follows from this incarnation can be joined
             changes.refused.append("malformed")
-            self._gone(event.instance, stream, changes)
+            self._fence(event.instance, stream, changes)
         else:
             stream.last_seq = event.seq
             self.counters.frames += event.frames
-            self._rows(event, stream, columns, changes)
-
-    def _rows(self, event: FrameLogged, stream: Stream, columns: Columns, changes: Changes) -> None:
-        """Nearly every row is one more token of a request that goes on: those go into their columns at once.
-
-        A row with flags, of a ticket that has no token yet, or with the last token that its request may have,
-        is looked at by itself, and so are the rows after it of the same ticket.
-        """
-        tickets, tokens, logprobs, flags = columns
-        taken: Mask | None = np.zeros(len(tickets), np.bool_)
-        if event.version is None:
-            halt = flags != 0 if np.count_nonzero(flags) else None
-            taken = self.log.columns.take(stream.slots(tickets), tokens, logprobs, halt)
-        if taken is None:
-            self.counters.tokens_collected += len(tickets)
-            return
-        alone = np.flatnonzero(~taken)
-        self.counters.tokens_collected += len(tickets) - len(alone)
-        for row in zip(*(column[alone].tolist() for column in columns), strict=True):
-            self._row(event, stream, row, changes)
-
-    def _row(self, event: FrameLogged, stream: Stream, row: Row, changes: Changes) -> None:
-        number, token, logprob, flags = row
-        ticket = stream.tickets.get(number)
-        if ticket is None:
-            changes.refused.append("late_row" if number < stream.next_ticket else "unknown_ticket")
-            return
-        if ticket.superseded:
-            log = self.log.requests[ticket.request]
-            if log.state is RequestState.DROPPED:
-                self.counters.waste("aborted", has_token(flags))
-            else:
-                self.counters.tokens_generated_twice += has_token(flags)
-            if flags & (FINISHED | ABORTED):
-                stream.forget(number)
-            return
-        log = self.log.requests[ticket.request]
-        made = log.version if ticket.version is None else ticket.version
-        if event.version is not None and event.version != made:
-            changes.refused.append("wrong_version")
-            self._revoke(event.instance, stream, number, changes)
-            return
-        if not ticket.started and not flags & ABORTED:
-            stream.start(number)
-            changes.started.append((event.instance, event.incarnation))
-        if has_token(flags):
-            log.append(token, logprob, event.instance, event.incarnation, made)
-            stream.flow(number, log.slot)
-            self.counters.tokens_collected += 1
-        if flags & FINISHED or log.full:
-            self._finished(log, changes)
-            self._end(event.instance, stream, number, changes)
-        elif flags & ABORTED:
-            self._end(event.instance, stream, number, changes)
-            self._waits(log, changes)
-
-    def _revoke(self, instance: str, stream: Stream, number: int, changes: Changes) -> None:
-        """Take a live ticket back: its request waits again with what was collected."""
-        self._end(instance, stream, number, changes, forget=False)
-        stream.supersede(number)
-        self._waits(self.log.requests[stream.tickets[number].request], changes)
-
-    def _waits(self, log: RequestLog, changes: Changes) -> None:
-        """No instance has it any more: it waits for one again, unless its time is up."""
-        if log.due:
-            self._finished(log, changes)
-        else:
-            self.log.move(log, RequestState.QUEUED)
-            changes.queued.append(log.id)
-
-    def _finished(self, log: RequestLog, changes: Changes) -> None:
-        self.counters.requests_finished += 1
-        self.log.move(log, RequestState.FINISHED)
-        changes.finished.append(log.id)
+            enter_rows(self.log, self.counters, event, stream, columns, changes)
 
     def _due(self, event: RequestsDue, changes: Changes) -> None:
         for name in event.requests:
@@ -373,14 +266,7 @@ class RolloutState:
             elif not log.due:
                 log.due = True
                 if log.state is RequestState.QUEUED:
-                    self._finished(log, changes)
-
-    def _end(self, name: str, stream: Stream, number: int, changes: Changes, *, forget: bool = True) -> None:
-        ticket = stream.tickets[number]
-        if not ticket.superseded:
-            changes.ended.append(Ended(name, stream.incarnation, number, ticket.request, ticket.started))
-        if forget:
-            stream.forget(number)
+                    finished(self.log, self.counters, log, changes)
 
     def _scored(self, event: Scored, changes: Changes) -> None:
         log = self.log.requests.get(event.request)
@@ -424,10 +310,3 @@ class RolloutState:
         self.counters = event.counters.copy()
         self.refused = Counter(event.refused)
         self.versions = Versions(event.versions, event.lost_versions)
-
-
-def _contents(event: BatchSubmitted) -> tuple[object, ...]:
-    """What makes a batch the same batch. What is wanted of it stands as it was said first; a single request
-    has no step, so which version was the newest when it came is no part of it."""
-    version = event.version if event.scored or event.min_version is None else 0
-    return version, event.min_version, event.prompts, event.max_new_tokens, event.temperature, event.scored

@@ -9,7 +9,7 @@ only for the few rows that fill one. There is no Python object a token, and none
 
 Bounds: 8 bytes a token, at most one page begun and one ahead a slot, and pools that grow by an eighth. Pages
 and slots that are given back are used again before a pool grows; a pool never shrinks. What may be held is
-limited where work is accepted (`state.MAX_OPEN_TOKENS`), never here: a token that was collected is kept.
+limited where work is accepted (`admission.MAX_OPEN_TOKENS`), never here: a token that was collected is kept.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,8 @@
 """The token log of a client that has no frames: the same that the manager keeps, fed token by token."""
 
 from actors.rollout.events import BatchSubmitted, Prompt
-from actors.rollout.token_log import RequestLog, TokenLog
+from actors.rollout.request_log import RequestLog
+from actors.rollout.token_log import TokenLog
 
 
 def opened(requests: int) -> list[RequestLog]:

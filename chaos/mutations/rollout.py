@@ -175,13 +175,13 @@ ROLLOUT: tuple[Mutation, ...] = (
         "an instance that holds requests in silence, or died, loses them to others",
         (
             Edit(
-                "actors.rollout.manager",
+                "actors.rollout.membership",
                 "        if event.name not in self._instances:  # otherwise it is back already\n"
-                "            await self._lose(event.name, event.incarnation, event.cause)\n",
+                "            await self.lose(event.name, event.incarnation, event.cause)\n",
                 "",
             ),
             Edit(
-                "actors.rollout.manager",
+                "actors.rollout.membership",
                 "            elif now - instance.heard_s > self._config.rollout.deadline_s and stream.held:",
                 "            elif False:",
             ),

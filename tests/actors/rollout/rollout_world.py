@@ -21,9 +21,9 @@ from actors.rollout.events import (
     Scored,
     TicketsRevoked,
 )
+from actors.rollout.request_log import RequestLog
 from actors.rollout.state import RolloutState
 from actors.rollout.tickets import ABORTED, FINISHED, FIRST, NO_TOKEN
-from actors.rollout.token_log import RequestLog
 from supervisor import Message
 
 MAX_NEW = 6

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from actors.rollout.admission import MAX_OPEN_TOKENS
 from actors.rollout.events import (
     BatchReleased,
     BatchSubmitted,
@@ -19,7 +20,7 @@ from actors.rollout.events import (
     Prompt,
     Scored,
 )
-from actors.rollout.state import MAX_OPEN_TOKENS, RolloutState
+from actors.rollout.state import RolloutState
 from actors.rollout.tickets import FINISHED, FIRST
 
 SAMPLES = 8

@@ -8,6 +8,7 @@ import pytest
 from rollout_world import MAX_NEW, frame, logprobs_of, submission, tokens_of
 
 from actors.rollout import tickets as ticket_table
+from actors.rollout.admission import MAX_OPEN_BATCHES
 from actors.rollout.events import (
     BatchReleased,
     BatchSubmitted,
@@ -20,9 +21,9 @@ from actors.rollout.events import (
     Scored,
     TicketsRevoked,
 )
-from actors.rollout.state import MAX_OPEN_BATCHES, RolloutState
+from actors.rollout.request_log import RequestState
+from actors.rollout.state import RolloutState
 from actors.rollout.tickets import ABORTED, FINISHED, FIRST, NO_TOKEN
-from actors.rollout.token_log import RequestState
 from supervisor import Done
 
 ONE = "step-1/0/0"

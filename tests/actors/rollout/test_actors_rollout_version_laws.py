@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from rollout_world import World, submission
 
 from actors.rollout.events import BatchSubmitted, Dispatched, RequestsDue, VersionPublished
+from actors.rollout.request_log import RequestState
 from actors.rollout.state import RolloutState
-from actors.rollout.token_log import RequestState
 from actors.rollout.versions import MAX_KNOWN, Versions
 from supervisor import Message
 from supervisor.message import decode_body, encode_body, kind_of

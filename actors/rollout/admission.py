@@ -1,0 +1,50 @@
+"""Admission: which batches may be opened, and how much may be open at once.
+
+Owns the limits and the refusals. Pure.
+"""
+
+from actors.rollout.events import BatchSubmitted
+from actors.rollout.token_log import TokenLog
+
+# Steps that no second checkpoint holds yet, the running one, evaluations; more is a leak.
+MAX_OPEN_BATCHES = 16
+MAX_OPEN_SINGLES = 1024  # single requests, and answers that are kept for who asks again
+MAX_OPEN_REQUESTS = 1 << 17  # the log of an open request is in memory
+MAX_OPEN_TOKENS = 1 << 31
+"""That the open requests may have at most: 16 GiB of them, where all reach their limit."""
+
+
+def refusal_of(log: TokenLog, event: BatchSubmitted) -> str | None:
+    """Why this batch cannot be opened, in words for who submits it; None when it can, or is open so."""
+    opened = log.batches.get(event.batch)
+    if opened is not None:
+        same = _contents(opened.as_submitted()) == _contents(event)
+        return None if same else f"batch {event.batch} is open with other contents"
+    count = sum(len(prompt.seeds) for prompt in event.prompts)
+    if event.most > len(event.prompts) > 0:
+        count += (event.most - len(event.prompts)) * len(event.prompts[0].seeds)
+    if not event.prompts or not all(prompt.tokens and prompt.seeds for prompt in event.prompts):
+        return f"batch {event.batch}: every prompt needs tokens and seeds, and there must be a prompt"
+    if event.max_new_tokens < 1:
+        return f"batch {event.batch}: max_new_tokens is {event.max_new_tokens}, at least 1 is needed"
+    if event.wanted and not event.wanted <= len(event.prompts) <= event.most:
+        return (
+            f"batch {event.batch}: {event.wanted} wanted groups, {len(event.prompts)} prompts and at "
+            f"most {event.most} groups do not go together"
+        )
+    most = MAX_OPEN_BATCHES if event.scored else MAX_OPEN_SINGLES
+    if sum(batch.submitted.scored == event.scored for batch in log.batches.values()) >= most:
+        return f"batch {event.batch}: {most} are open, release one first"
+    if len(log.requests) + count > MAX_OPEN_REQUESTS:
+        return f"batch {event.batch}: {count} requests more than the {MAX_OPEN_REQUESTS} that may be open"
+    most = sum(batch.most_tokens for batch in log.batches.values()) + count * event.max_new_tokens
+    if most > MAX_OPEN_TOKENS:
+        return f"batch {event.batch}: open requests may have {most} tokens, {MAX_OPEN_TOKENS} can be held"
+    return None
+
+
+def _contents(event: BatchSubmitted) -> tuple[object, ...]:
+    """What makes a batch the same batch. What is wanted of it stands as it was said first; a single request
+    has no step, so which version was the newest when it came is no part of it."""
+    version = event.version if event.scored or event.min_version is None else 0
+    return version, event.min_version, event.prompts, event.max_new_tokens, event.temperature, event.scored

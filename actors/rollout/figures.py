@@ -1,0 +1,49 @@
+"""What the manager tells of rollout when it is asked: figures of the live view, and fates of groups. Pure."""
+
+from collections import Counter
+
+from actors.rollout.instances import Instances
+from actors.rollout.messages import GroupFatesAre, RolloutFigures
+from actors.rollout.sampling import SURPLUS
+from actors.rollout.state import RolloutState
+from actors.rollout.token_log import Batch
+
+
+def figures_of(state: RolloutState, instances: Instances, refused_frames: Counter[str]) -> RolloutFigures:
+    """Requests by state, serving instances by kind, and sums since the job began."""
+    loads = [stream.load() for stream in state.streams.values() if not stream.gone]
+    counters = state.counters
+    return RolloutFigures(
+        queued=state.log.waiting,
+        pending=sum(load[0] for load in loads),
+        executing=sum(load[1] for load in loads),
+        serving_reserved=instances.serving("reserved", None),
+        serving_preemptible=instances.serving("preemptible", None),
+        tokens_collected=counters.tokens_collected,
+        tokens_lost=state.tokens_lost,
+        tokens_generated_twice=counters.tokens_generated_twice,
+        requests_migrated=counters.requests_migrated,
+        requests_moved=counters.requests_moved,
+        refused=dict(state.refused + refused_frames),
+        reserved_engines=instances.engines("reserved"),
+        tokens_wasted=dict(counters.tokens_wasted),
+        groups_dropped=counters.groups_dropped,
+        groups_aborted=counters.groups_aborted,
+        samples_again=counters.samples_again,
+        busy_preemptible=sum(
+            not stream.gone and stream.held > 0
+            for name, stream in state.streams.items()
+            if (one := instances.get(name)) is not None and one.kind == "preemptible"
+        ),
+    )
+
+
+def fates_of(batch: Batch) -> GroupFatesAre:
+    """What became of its groups."""
+    dropped = sorted(batch.fates.dropped.items())
+    return GroupFatesAre(
+        kept=sorted(batch.fates.kept) if batch.selects else list(range(len(batch.groups))),
+        dropped=[group for group, why in dropped if why != SURPLUS],
+        aborted=[group for group, why in dropped if why == SURPLUS],
+        again=len(batch.past),
+    )

@@ -1,0 +1,84 @@
+"""The rows of a frame: each is a token of a request, or says that its ticket begins or ends.
+
+Pure: changes the token log, the stream and the counters, and notes in `Changes` what begins and ends.
+"""
+
+import numpy as np
+
+from actors.rollout.changes import Changes
+from actors.rollout.ending import end, finished, revoke, waits
+from actors.rollout.events import Counters, FrameLogged
+from actors.rollout.request_log import RequestState
+from actors.rollout.tickets import ABORTED, FINISHED, Columns, Row, Stream, has_token
+from actors.rollout.token_columns import Mask
+from actors.rollout.token_log import TokenLog
+
+
+def enter_rows(
+    log: TokenLog,
+    counters: Counters,
+    event: FrameLogged,
+    stream: Stream,
+    columns: Columns,
+    changes: Changes,
+) -> None:
+    """Nearly every row is one more token of a request that goes on: those go into their columns at once.
+
+    A row with flags, of a ticket that has no token yet, or with the last token that its request may have,
+    is looked at by itself, and so are the rows after it of the same ticket.
+    """
+    tickets, tokens, logprobs, flags = columns
+    taken: Mask | None = np.zeros(len(tickets), np.bool_)
+    if event.version is None:
+        halt = flags != 0 if np.count_nonzero(flags) else None
+        taken = log.columns.take(stream.slots(tickets), tokens, logprobs, halt)
+    if taken is None:
+        counters.tokens_collected += len(tickets)
+        return
+    alone = np.flatnonzero(~taken)
+    counters.tokens_collected += len(tickets) - len(alone)
+    for row in zip(*(column[alone].tolist() for column in columns), strict=True):
+        _row(log, counters, event, stream, row, changes)
+
+
+def _row(
+    log: TokenLog,
+    counters: Counters,
+    event: FrameLogged,
+    stream: Stream,
+    row: Row,
+    changes: Changes,
+) -> None:
+    number, token, logprob, flags = row
+    ticket = stream.tickets.get(number)
+    if ticket is None:
+        changes.refused.append("late_row" if number < stream.next_ticket else "unknown_ticket")
+        return
+    if ticket.superseded:
+        request = log.requests[ticket.request]
+        if request.state is RequestState.DROPPED:
+            counters.waste("aborted", has_token(flags))
+        else:
+            counters.tokens_generated_twice += has_token(flags)
+        if flags & (FINISHED | ABORTED):
+            stream.forget(number)
+        return
+    request = log.requests[ticket.request]
+    made = request.version if ticket.version is None else ticket.version
+    if event.version is not None and event.version != made:
+        changes.refused.append("wrong_version")
+        revoke(log, counters, event.instance, stream, number, changes)
+        return
+    if not ticket.started and not flags & ABORTED:
+        stream.start(number)
+        changes.started.append((event.instance, event.incarnation))
+    if has_token(flags):
+        request.append(token, logprob, event.instance, event.incarnation, made)
+        stream.flow(number, request.slot)
+        counters.tokens_collected += 1
+    if flags & FINISHED or request.full:
+        finished(log, counters, request, changes)
+        end(event.instance, stream, number, changes)
+    elif flags & ABORTED:
+        end(event.instance, stream, number, changes)
+        waits(log, counters, request, changes)

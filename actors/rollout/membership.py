@@ -1,0 +1,216 @@
+"""Membership: who is an instance of this manager, what it serves, and when it is given up.
+
+Owns the registrations and the ends of instances. Who registers opens a stream under its incarnation, which
+fences the earlier ones. An instance is given up when its process has ended, when it holds requests in silence
+for too long, when it takes no dispatch, or when it does not come back to a restarted manager; its requests
+then go elsewhere from their last token.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from actors.rollout.books import Books
+from actors.rollout.changes import Changes
+from actors.rollout.dispatching import BALANCER, Dispatching
+from actors.rollout.events import InstanceGone, InstanceJoined, TicketsRevoked
+from actors.rollout.instances import Instances
+from actors.rollout.measuring import Measuring
+from actors.rollout.messages import (
+    CannotTake,
+    Registered,
+    RegisterInstance,
+    Serving,
+    StillRegistered,
+    Withdraw,
+    Withdrawn,
+)
+from actors.rollout.owed import Owed
+from actors.rollout.withdrawing import Withdrawals
+from configs.schema import Config
+from supervisor import Context, Deadline, Deferred, Refused, Suspected, Terminated
+from transport.wire import Peer
+
+REREGISTER_S = 5.0  # after a restart: an instance of the journal that has not come back by then is gone
+QUIET_S = 0.05  # a dead instance's stream is at its end when nothing came for so long
+QUIET_LOOKS = 10
+
+
+class Membership:
+    """See the module.
+
+    Args:
+        act: what follows from a committed event.
+        on_serving: an instance serves other weights than before.
+    """
+
+    def __init__(
+        self,
+        ctx: Context,
+        books: Books,
+        instances: Instances,
+        config: Config,
+        *,
+        dispatching: Dispatching,
+        measuring: Measuring,
+        withdrawals: Withdrawals,
+        owed: Owed,
+        act: Callable[[Changes], None],
+        on_serving: Callable[[], None],
+    ) -> None:
+        self._ctx, self._books, self._instances, self._config = ctx, books, instances, config
+        self._dispatching, self._measuring, self._withdrawals = dispatching, measuring, withdrawals
+        self._owed, self._act, self._on_serving = owed, act, on_serving
+        self._state = books.state
+        self._registrations = 0
+        self._registered_by = Deadline.after(REREGISTER_S, ctx.now())
+        self._awaited = {name for name, stream in self._state.streams.items() if not stream.gone}
+
+    async def register(self, message: RegisterInstance, stream_at: Peer) -> Registered:
+        """A worker came, or came back; it streams to `stream_at`. Tickets that never reached it are taken
+        back. It gets no new ones until it says what it serves, and by then it knows the epoch that its
+        dispatches must bear. Raises Refused."""
+        name, incarnation = message.instance, message.worker.incarnation
+        known = self._instances.get(name)
+        # One that is back with a manager that knows it from its journal changes nothing there: when thousands
+        # of requests wait for a new manager, its instances do not queue for a commit each.
+        joined = Changes()
+        if self._state.streams.alive(name, incarnation) is None:
+            joined = await self._books.record(InstanceJoined(instance=name, incarnation=incarnation))
+            if joined.refused:
+                raise Refused(
+                    f"{name}#{incarnation} was replaced or given up: start again under a new incarnation"
+                )
+        self._awaited.discard(name)
+        self._registrations += 1
+        epoch = f"{self._ctx.incarnation}.{self._registrations}"
+        instance = self._instances.register(message, epoch, self._ctx.now())
+        if known is None or known.worker != message.worker:
+            self._ctx.watch(message.worker)
+        stream = self._state.streams[name]
+        lost = tuple(sorted(ticket for ticket in stream.live() if ticket > message.received))
+        if lost:
+            self._ctx.log.info("%s never got %d dispatches: they go elsewhere", name, len(lost))
+            await self._books.record(TicketsRevoked(instance=name, incarnation=incarnation, tickets=lost))
+        self._dispatching.forget_load(name)
+        await self._ctx.tell(BALANCER, instance.down())
+        await self._ctx.tell(BALANCER, instance.up(*stream.load()))
+        self._act(joined)
+        self._measuring.there()
+        self._dispatching.wake()
+        pulls = message.kind == "preemptible" and not self._config.ablation.synchronous_weights
+        return Registered(
+            manager=self._ctx.address,
+            epoch=epoch,
+            stream_endpoint=stream_at.endpoint,
+            stream_key=stream_at.public_key,
+            weights=self._books.newest_weights() if pulls else None,
+        )
+
+    def still_registered(self, message: StillRegistered) -> None:
+        """Raises Refused where this registration does not count."""
+        instance = self._instances.get(message.instance)
+        if instance is None or (instance.incarnation, instance.epoch) != (message.incarnation, message.epoch):
+            raise Refused(f"{message.instance}#{message.incarnation} is not registered: register again")
+
+    async def serving(self, message: Serving) -> None:
+        """It serves these weights from now on."""
+        instance = self._instances.get(message.instance)
+        if instance is None or instance.incarnation != message.incarnation:
+            raise Refused(f"{message.instance}#{message.incarnation} is not registered")
+        if instance.leaving:
+            return
+        instance.version, instance.root = message.version, message.root
+        await self._ctx.tell(BALANCER, instance.serves(message.version, message.root))
+        self._on_serving()
+        self._measuring.there()
+        self._dispatching.wake()
+
+    async def withdraw(self, message: Withdraw) -> Deferred | Withdrawn:
+        """The instance gets nothing more; what it still has after the grace is taken back, token by token."""
+        instance = self._instances.get(message.instance)
+        if instance is None:
+            stream = self._state.streams.get(message.instance)
+            if stream is not None and stream.held:
+                raise Refused(f"{message.instance} has not registered again yet: try again")
+            return Withdrawn(handed_over=0)
+        instance.version = None
+        instance.leaving = message.leaves
+        await self._ctx.tell(BALANCER, instance.serves(None))
+        self._measuring.there()
+        self._dispatching.wake()  # what was meant for it goes elsewhere
+        return self._withdrawals.begin(instance, message.grace_s)
+
+    async def suspected(self, event: Suspected) -> None:
+        """It gets no new requests until it is heard again; what it has stays with it."""
+        instance = self._instances.get(event.name)
+        if instance is not None and instance.incarnation == event.incarnation:
+            await self._ctx.tell(BALANCER, instance.suspected(event.suspected))
+            self._dispatching.wake()
+
+    async def terminated(self, event: Terminated) -> None:
+        """It gets nothing more at once. Its last frames may still be on their way, on a socket of their own:
+        they are collected before its requests go elsewhere."""
+        instance = self._instances.remove(event.name, event.incarnation)
+        if instance is not None:
+            await self._ctx.tell(BALANCER, instance.down())
+            self._measuring.there()
+            self._ctx.background(self._lose_when_quiet(event), f"end of {event.name}")
+
+    async def _lose_when_quiet(self, event: Terminated) -> None:
+        stream = self._state.streams.alive(event.name, event.incarnation)
+        late_s = 2 * QUIET_S * QUIET_LOOKS
+        async with self._ctx.wait("its last frames", on=event.name, deadline_s=late_s, go_on=True):
+            for _ in range(QUIET_LOOKS):
+                seen = stream.last_seq if stream is not None else 0
+                await asyncio.sleep(QUIET_S)
+                if stream is None or stream.last_seq == seen:
+                    break
+        if event.name not in self._instances:  # otherwise it is back already
+            await self.lose(event.name, event.incarnation, event.cause)
+
+    async def lose(self, name: str, incarnation: int, cause: str) -> None:
+        """Give an incarnation up: it is fenced, and its requests go elsewhere."""
+        instance = self._instances.remove(name, incarnation)
+        if instance is not None:
+            await self._ctx.tell(BALANCER, instance.down())
+        if self._state.streams.alive(name, incarnation) is not None:
+            self._ctx.log.info("instance %s#%d is gone: %s", name, incarnation, cause)
+            anew = self._config.ablation.recompute
+            gone = InstanceGone(instance=name, incarnation=incarnation, cause=cause, anew=anew)
+            self._act(await self._books.record(gone))
+            self._measuring.left(name)
+        self._measuring.there()
+        self._dispatching.wake()
+        self._withdrawals.look()
+
+    async def cannot_take(self, message: CannotTake) -> None:
+        """What it did not take goes elsewhere."""
+        self._ctx.log.warning("%s cannot take %d: %s", message.instance, len(message.tickets), message.why)
+        revoked = TicketsRevoked(
+            instance=message.instance, incarnation=message.incarnation, tickets=tuple(message.tickets)
+        )
+        instance = self._instances.get(message.instance)
+        if (
+            instance is not None
+            and instance.incarnation == message.incarnation
+            and message.version is not None
+            and instance.version not in (None, message.version)
+        ):  # it loaded others since it said what it serves, and will say so: until then it gets nothing
+            instance.version = None
+            await self._ctx.tell(BALANCER, instance.serves(None))
+        self._act(await self._books.record(revoked))
+
+    async def look_for_silence(self, now: float) -> None:
+        """Give up instances that hold work in silence, and those of the journal that never came back."""
+        for name, stream in list(self._state.streams.items()):
+            if stream.gone:
+                continue
+            instance = self._instances.get(name)
+            if instance is None:
+                if name in self._awaited and self._registered_by.passed(now):
+                    self._awaited.discard(name)
+                    await self.lose(name, stream.incarnation, "did not come back")
+            elif now - instance.heard_s > self._config.rollout.deadline_s and stream.held:
+                self._owed.silent(name, now - instance.heard_s)
+                silence = f"held {stream.held} requests in silence for {now - instance.heard_s:.0f} s"
+                await self.lose(name, stream.incarnation, silence)

@@ -1,0 +1,96 @@
+"""Opening: batches come in under their weights, and versions are published.
+
+Owns what is refused before a batch is open, and what a new version of the weights sets off. What is open, and
+under which weights, is the books' to know.
+"""
+
+from collections.abc import Callable
+
+from actors.rollout.books import Books
+from actors.rollout.changes import Changes
+from actors.rollout.events import BatchSubmitted
+from actors.rollout.flipping import Flipping
+from actors.rollout.measuring import Measuring
+from actors.rollout.messages import SubmitBatch, Weights
+from supervisor import Context, Refused, Suspended
+
+
+class Opening:
+    """See the module.
+
+    Args:
+        max_prompt_tokens: longest prompt that an engine takes.
+        act: what follows from a committed event.
+    """
+
+    def __init__(
+        self,
+        ctx: Context,
+        books: Books,
+        *,
+        flipping: Flipping,
+        measuring: Measuring,
+        max_prompt_tokens: int,
+        act: Callable[[Changes], None],
+    ) -> None:
+        self._ctx, self._books, self._flipping, self._measuring = ctx, books, flipping, measuring
+        self._max_prompt_tokens = max_prompt_tokens
+        self._act = act
+        self._state = books.state
+
+    async def submit(self, message: SubmitBatch) -> None:
+        """Publish the weights of a batch and open it; the same one again changes nothing. Raises Refused or
+        Suspended."""
+        refusal = self._state.refusal(message.batch)
+        if refusal is not None:
+            raise Refused(refusal)
+        name = message.batch.batch
+        longest = max(len(prompt.tokens) for prompt in message.batch.prompts)
+        if longest > self._max_prompt_tokens:  # no engine would take it, again and again
+            most = self._max_prompt_tokens
+            raise Refused(f"batch {name}: a prompt has {longest} tokens, engine.max_prompt_tokens is {most}")
+        opened = self._books.weights.get(name)
+        if message.batch.min_version is None and opened is not None and opened.root != message.weights.root:
+            raise Refused(_lost_weights(f"batch {name}", opened.version))  # nobody will serve those again
+        await self._note(message.weights)
+        await self.open(message.batch, message.weights)
+        self._flipping.tell()
+        self._measuring.there()
+
+    async def publish(self, weights: Weights) -> None:
+        """There is a newer version. Raises Refused."""
+        await self._note(weights)
+        self._flipping.tell()
+        self._measuring.there()
+
+    async def open(self, batch: BatchSubmitted, weights: Weights) -> None:
+        """Open a batch that is not open yet. Raises Refused or Suspended."""
+        if batch.batch not in self._state.log.batches:
+            if refusal := self._state.refusal(batch):
+                raise Refused(refusal)
+            if full := self._ctx.journal.refuses():
+                raise Suspended(f"no new batches: {full}")
+            self._measuring.opened(batch.batch)
+            self._act(await self._books.submit(batch, weights))
+
+    async def close(self, name: str) -> None:
+        """Forget a batch."""
+        batch = self._state.log.batches.get(name)
+        if batch is not None:
+            changes = await self._books.release(batch)
+            self._measuring.released(name)
+            self._act(changes)
+
+    async def _note(self, weights: Weights) -> None:
+        """Note the newest weights. A version that comes again with another root is another one: nobody will
+        ever serve again what was begun under the lost one."""
+        if self._state.begun_under_others(weights.version, weights.root):
+            raise Refused(_lost_weights("an open batch", weights.version))
+        await self._books.publish(weights)
+
+
+def _lost_weights(what: str, version: int) -> str:
+    return (
+        f"{what} was begun under other weights of version {version} than there are now: the state that made "
+        "them is lost; begin another run from the last checkpoint (model.path)"
+    )

@@ -1,0 +1,140 @@
+"""The log of one request: where it stands, its spans and its verdict, from prompt to score.
+
+Its tokens and log-probs stand in `token_columns`, where it has a slot, until they are let go. Pure: no clock,
+no I/O.
+"""
+
+import enum
+import zlib
+from array import array
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import msgspec
+
+from actors.rollout.events import Span
+from actors.rollout.token_columns import NO_SLOT, TokenColumns
+
+
+class RequestState(enum.StrEnum):
+    """Where a request stands."""
+
+    QUEUED = "queued"
+    DISPATCHED = "dispatched"
+    FINISHED = "finished"
+    DROPPED = "dropped"  # it does not count: nothing more is made of it
+
+
+@dataclass(slots=True)
+class RequestLog:
+    """One request from prompt to score. Its length is the number of tokens generated for it."""
+
+    id: str
+    batch: str
+    group: int
+    sample: int
+    prompt: "array[int]"
+    seed: int
+    max_new_tokens: int
+    temperature: float
+    version: int
+    columns: TokenColumns
+    slot: int
+    min_version: int | None = None
+    state: RequestState = RequestState.QUEUED
+    attempts: int = 0
+    score: float | None = None
+    status: str = ""
+    again: int = 0  # how often its sample had been made before
+    dropped: str = ""  # why it does not count
+    crc: int | None = None  # CRC-32 of its tokens, once they are held here no longer
+    _count: int = 0  # how many they were
+    due: bool = False  # its time is up: it ends where it stands
+    _spans: tuple[Span, ...] = ()  # the count of the newest is what the others leave: it grows
+
+    def __len__(self) -> int:
+        return self.columns.length(self.slot) if self.crc is None else self._count
+
+    def __bool__(self) -> bool:
+        """A request without tokens is one all the same."""
+        return True
+
+    def tokens_bytes(self) -> bytes:
+        """The generated tokens, u32, raw, little-endian. LookupError when they were let go."""
+        self._require_tokens()
+        return self.columns.tokens(self.slot)
+
+    def logprobs_bytes(self) -> bytes:
+        """Their log-probs (natural logarithm), f32, raw, little-endian. LookupError as above."""
+        self._require_tokens()
+        return self.columns.logprobs(self.slot)
+
+    def tokens_crc(self) -> int:
+        """CRC-32 of the generated tokens, also of those that were let go."""
+        return zlib.crc32(self.tokens_bytes()) if self.crc is None else self.crc
+
+    def let_go(self, count: int, crc: int) -> None:
+        """So many tokens, with this CRC-32, are known elsewhere, and need no slot."""
+        self.columns.end(self.slot)
+        self.slot, self._count, self.crc = NO_SLOT, count, crc
+
+    def _require_tokens(self) -> None:
+        if self.crc is not None:
+            raise LookupError(f"{self.id}: its tokens were handed out, or dropped, and are held no longer")
+
+    def restore(self, tokens: bytes, logprobs: bytes, spans: Iterable[Span]) -> None:
+        """Have exactly these, as they were read from the log at rest; only of one that has none."""
+        self.columns.fill(self.slot, tokens, logprobs)
+        self._spans = tuple(spans)
+
+    @property
+    def spans(self) -> list[Span]:
+        """Which attempt made which tokens."""
+        if not self._spans:
+            return []
+        last = self._spans[-1]
+        return [*self._spans[:-1], msgspec.structs.replace(last, count=len(self) - last.start)]
+
+    def admits(self, version: int) -> bool:
+        """Whether tokens of this version may be added: exactly its own, or any from `min_version` on."""
+        return version == self.version if self.min_version is None else version >= self.min_version
+
+    def append(self, token: int, logprob: float, instance: str, incarnation: int, version: int) -> None:
+        """Add one token of the current attempt, made under `version`."""
+        if not self._spans or self._spans[-1].attempt != self.attempts:
+            begun = Span(
+                attempt=self.attempts,
+                instance=instance,
+                incarnation=incarnation,
+                version=version,
+                start=len(self),
+                count=0,
+            )
+            self._spans = (*self.spans, begun)
+        self.columns.append(self.slot, token, logprob)
+
+    @property
+    def full(self) -> bool:
+        """No token may follow."""
+        return len(self) >= self.max_new_tokens
+
+    def faults(self) -> Iterator[str]:
+        """What is wrong with this log; nothing, unless there is a bug."""
+        position, attempt = 0, 0
+        for span in self.spans:
+            if span.start != position:
+                yield f"{self.id}: span of attempt {span.attempt} starts at {span.start}, not at {position}"
+            if span.count < 1:
+                yield f"{self.id}: empty span of attempt {span.attempt}"
+            if not attempt < span.attempt <= self.attempts:
+                yield f"{self.id}: attempt {span.attempt} follows {attempt} of {self.attempts}"
+            if not self.admits(span.version):
+                wanted = f"{self.version}" if self.min_version is None else f"{self.min_version} or later"
+                yield f"{self.id}: span under version {span.version}, the batch has {wanted}"
+            position, attempt = span.start + span.count, span.attempt
+        if position != len(self):
+            yield f"{self.id}: spans cover {position} of {len(self)} tokens"
+        if len(self) > self.max_new_tokens:
+            yield f"{self.id}: {len(self)} tokens, at most {self.max_new_tokens} were asked for"
+        if self.score is not None and self.state not in (RequestState.FINISHED, RequestState.DROPPED):
+            yield f"{self.id}: scored while {self.state}"
