@@ -24,7 +24,7 @@ from sim.models.training_cost import STATE_BYTES_PER_PARAMETER, Passes, Training
 
 CHUNK_BYTES = 64 * 2**10
 """The smallest that the settings allow."""
-CHUNK_STANDS_FOR_BYTES = 2**29
+CHUNK_STANDS_FOR_BYTES = 2**28
 """At most: a chunk on the wire must come within the patience of who serves it, among several who pull."""
 LEAST_CHUNKS, MOST_CHUNKS = 4, 128
 KNOWN_BY = 1

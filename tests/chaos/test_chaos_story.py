@@ -110,7 +110,7 @@ class NobodyRegisters(Check):
 def test_a_replay_ends_with_the_first_violation_unless_it_is_to_go_on(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, go_on: bool
 ) -> None:
-    monkeypatch.setattr("chaos.sim_run.jury_of", lambda _: Jury((NobodyRegisters(),), Shadow()))
+    monkeypatch.setattr("chaos.sim_run.jury_of", lambda *_: Jury((NobodyRegisters(),), Shadow()))
     story = tmp_path / "story.txt"
     told = replay(load(TINY), 1, Schedule(seed=1), trace=story, go_on=go_on)
     lines = story.read_text().splitlines()

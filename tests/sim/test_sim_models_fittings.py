@@ -42,7 +42,7 @@ def test_what_a_trainer_writes_an_engine_of_the_same_host_serves() -> None:
     published = work.write_image(1)
     store = host.image_store(STORE)
     manifest = Manifest.build(1, store.content(1), published.tensors, chunk_bytes=65_536)
-    assert len(manifest.chunks) == PLANT.image_bytes // 65_536 == 56
+    assert len(manifest.chunks) == PLANT.image_bytes // 65_536 == 111
     fetched = Fetched(
         version=1,
         root=manifest.root,
