@@ -86,6 +86,7 @@ class Books:
         self._since_snapshot += len(events)
         self._bytes_since += sum(ROW_BYTES * len(one.flags) for one in events if isinstance(one, FrameLogged))
         if self._since_snapshot >= self._journal_events or self._full():
+            may_go_unheard(committed)
             committed = self._snapshot()  # commits in order: what was appended before is committed with it
         return changes, committed
 
@@ -184,3 +185,10 @@ def ledger_of(batch: Batch) -> BatchLedger:
             for log in batch.requests()
         ),
     )
+
+
+def may_go_unheard(commit: Awaitable[int]) -> asyncio.Future[int]:
+    """A commit that perhaps nobody awaits: where it fails, so does another one that somebody does."""
+    future = asyncio.ensure_future(commit)
+    future.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return future

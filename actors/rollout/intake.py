@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Protocol
 
-from actors.rollout.books import Books
+from actors.rollout.books import Books, may_go_unheard
 from actors.rollout.changes import Changes
 from actors.rollout.events import FrameLogged
 from transport.token_frame import PackedFrame, joined
@@ -96,7 +96,8 @@ class Intake:
         if events:
             changes, committed = self._books.enter(*events)
             told = [one for one in changes if one]
-            self._owed.append((asyncio.ensure_future(committed), newest, told))
+            # The first that fails ends this actor, and those behind it are awaited no more.
+            self._owed.append((may_go_unheard(committed), newest, told))
             self._entered.set()
 
     async def acknowledge(self) -> None:
