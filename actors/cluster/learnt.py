@@ -18,13 +18,15 @@ LEVEL, TREND = 0.4, 0.15  # of a new step in the mean length, and in its growth
 MOST_GROWTH = 0.1  # of the mean length in a step
 SMOOTH = 0.5  # of a new step in the trainer's times
 SETTLED = 0.5  # instances, that there were more or fewer in a step than at its end
+LITTLE_WAIT = 0.01  # of a step: less is none
+TRIM_UP, TRIM_DOWN, MOST_TRIM = 0.04, 0.02, 0.5  # of a window: in a step without a wait, in one with, at most
 PACE_GAIN, LEAST_PACE, MOST_PACE = 0.5, 1 / 3, 3.0
 
 
 class Learnt(msgspec.Struct, frozen=True, kw_only=True):
     """What the steps so far have shown. Lengths in tokens, of the newest step last; log_mean: the logarithm
     of their mean, with its growth a step; times in seconds. rest_s: of a step, beside seeding, waiting and
-    training."""
+    training. pace: factor on the times of engines; trim: the share that is taken off the model's window."""
 
     lengths: list[list[list[int]]] = []
     log_mean: float = 0.0
@@ -42,6 +44,7 @@ class Learnt(msgspec.Struct, frozen=True, kw_only=True):
     reserved_engines: int = 0
     instance_engines: float = 1.0
     pace: float = 1.0
+    trim: float = 0.0
 
 
 def ready(learnt: Learnt) -> tuple[Work, Machines] | None:
@@ -109,7 +112,21 @@ def learn(known: Learnt, times: StepTimes, n_reserved: int) -> Learnt:
         new = msgspec.structs.replace(new, start_s=_smooth(known.start_s, seen.start_s, known.start_s <= 0))
     if abs(times.mean_prem - times.next_prem) > SETTLED:
         return new  # who was there when is not known well enough to blame the model
-    return msgspec.structs.replace(new, pace=_paced(new, times, PACE_GAIN))
+    return msgspec.structs.replace(new, pace=_paced(new, times, PACE_GAIN), trim=_trimmed(known, times))
+
+
+def _trimmed(known: Learnt, times: StepTimes) -> float:
+    """The share that is taken off the model's window, after a step.
+
+    A window that is too long shows in nothing but that the trainer never waits, so it is shortened until it
+    does in two steps of three: a second too long is a second of step, one too short about half of one, for
+    the reserved engines would have taken more than a second off the instances.
+    """
+    seen = times.seen
+    if seen is None or times.next_prem == 0 or seen.step_s <= 0:
+        return known.trim
+    waited = finite(times.train_wait_s) > LITTLE_WAIT * seen.step_s
+    return min(max(known.trim + (-TRIM_DOWN if waited else TRIM_UP), 0.0), MOST_TRIM)
 
 
 def _paced(learnt: Learnt, times: StepTimes, gain: float) -> float:

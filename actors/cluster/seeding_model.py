@@ -94,7 +94,9 @@ class ModelPolicy:
             step_s /= (WINDOWS - 1) / 2
             found = predict(work, machines, finer, np.full(WINDOWS, float(times.next_prem))).end_s
             t_seed_s, end_s = _best(finer, found)
-        return t_seed_s, end_s + learnt.rest_s, self._wanted(counts, best, n_prem)
+        trimmed_s = max(t_seed_s * (1.0 - learnt.trim), float(windows_s[0])) if times.next_prem else t_seed_s
+        predicted_s = end_s - (t_seed_s - trimmed_s) + learnt.rest_s
+        return trimmed_s, predicted_s, self._wanted(counts, best, n_prem)
 
     def _counts(self, next_prem: int) -> list[int]:
         """Numbers of instances to try: all of them, or as many as are enough to see where it is flat."""
