@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.cluster.learnt import POOLED_STEPS, Learnt, coming
+from actors.cluster.learnt import POOLED_STEPS, Learnt, coming, learn
 from actors.cluster.planning import planner_of
 from actors.cluster.seeding import SeedingPolicy, SeedingState
 from actors.cluster.seeding_model import ModelPolicy
@@ -233,6 +233,26 @@ def test_steps_of_a_few_seconds_are_left_to_algorithm_1(toy: Toy) -> None:
     short = msgspec.structs.replace(times, seen=msgspec.structs.replace(times.seen, step_s=2.0))
     assert chosen.next(state, short).t_seed_s == chosen.fallback.next(state, short).t_seed_s
     assert chosen.next(state, times).t_seed_s != chosen.fallback.next(state, times).t_seed_s
+
+
+def test_windows_after_which_nobody_waits_are_shortened_and_lengthened_again_where_somebody_does() -> None:
+    seen = Seen(
+        step_s=100.0, seeding_s=50.0, update_s=1.0, rolled_s=60.0, start_s=1.0, reserved=None,
+        preemptible=None, requests=4, groups=2, limit=0, lengths=[[5, 5], [5, 5]], prompt_tokens=1.0,
+    )  # fmt: skip
+    quiet = StepTimes(
+        train_wait_s=0.0, remote_wait_s=9.0, train_s=50.0, remote_s=9.0, mean_prem=2.0, next_prem=2, seen=seen
+    )
+    waits = msgspec.structs.replace(quiet, train_wait_s=20.0)
+    shares = [0.0]
+    learnt = Learnt()
+    for times in (quiet, quiet, waits, waits, waits, waits, waits):
+        learnt = learn(learnt, times, 4)
+        shares.append(learnt.trim)
+    assert shares == pytest.approx([0.0, 0.04, 0.08, 0.06, 0.04, 0.02, 0.0, 0.0])
+    for _ in range(30):
+        learnt = learn(learnt, quiet, 4)
+    assert learnt.trim == 0.5
 
 
 def test_algorithm_1_goes_on_beside_it_with_its_own_window(toy: Toy) -> None:
