@@ -7,6 +7,7 @@ never a traceback for something that a user can mend.
 import argparse
 import logging
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -38,6 +39,7 @@ from rlctl.commands import (
 from rlctl.commands.terminal import print_errors
 from rlctl.errors import FAILED, INTERRUPTED, MEANINGS, OK, CommandError, failed
 from rlctl.extensions import announced
+from rlctl.interrupt import SIGNALS
 
 _DESCRIPTION = """\
 Reinforcement-learning post-training with rollouts on machines that may vanish at any instant.
@@ -102,5 +104,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
+def script() -> int:
+    """`main` as a process of its own: behind its last word no signal is heard, so its exit code stands."""
+    try:
+        code = main()
+    except KeyboardInterrupt:  # it came between the command's end and this line
+        code = INTERRUPTED
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    return code
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(script())

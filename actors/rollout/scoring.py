@@ -72,6 +72,8 @@ class Scoring:
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, MAX_RETRY_S)
                 continue
+            if log.state is not RequestState.FINISHED:  # dropped while it was asked for
+                return
             status = DEADLINE if log.due else verdict.status
             await self._on_scored(Scored(request=log.id, score=verdict.score, status=status))
             return

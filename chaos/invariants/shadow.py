@@ -314,7 +314,9 @@ class Shadow:
 
     def _scored(self, event: Scored) -> None:
         request = self.requests.get(event.request)
-        if request is not None and request.finished and request.score is None:
+        if request is None or request.dropped:  # a verdict that comes too late is not counted
+            return
+        if request.finished and request.score is None:
             request.score = event.score
 
     def _alive(self, instance: str, incarnation: int) -> _Stream | None:

@@ -23,7 +23,7 @@ from rlctl.runs import RunDir, every
 MODEL_S = 180.0  # to make one; seconds on a quiet machine
 _TIED = (  # `rlctl` that dies with us, as the node agents do
     "import sys; from supervisor.process import die_with_parent; die_with_parent(); "
-    "from rlctl.__main__ import main; sys.exit(main())"
+    "from rlctl.__main__ import script; sys.exit(script())"
 )
 
 

@@ -15,6 +15,7 @@ from actors.rollout.events import (
     BatchSubmitted,
     Dispatched,
     FrameLogged,
+    GroupsDropped,
     InstanceGone,
     InstanceJoined,
     Prompt,
@@ -374,6 +375,15 @@ BROKEN: list[tuple[str, str, list[Fact]]] = [
 def test_a_broken_promise_is_named_by_its_check(check: str, says: str, facts: list[Fact]) -> None:
     found = judged(facts)
     assert [it.check for it in found if says in it.text] == [check], found
+
+
+def test_a_verdict_behind_the_drop_of_its_group_does_not_count() -> None:
+    story = whole_story()[:8]  # finished, not scored
+    dropped = commit(GroupsDropped(batch="step-1", groups=(0,), why="surplus"), incarnation=2)
+    late = commit(Scored(request=R, score=1.0), incarnation=2)
+    released = commit(ledger(score=0.0), stream="rollout/manager/ledger")
+    assert judged([*story, dropped, late, released]) == []
+    assert [it.check for it in judged([*story, late, released])] == ["I7"]
 
 
 def test_a_job_that_stands_still_is_told_with_its_oldest_waits() -> None:

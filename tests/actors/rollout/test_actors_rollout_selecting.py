@@ -21,7 +21,7 @@ from actors.rollout.messages import (
     TakeGroups,
     Work,
 )
-from supervisor import Actor, Done, Refused, handles
+from supervisor import Actor, Deferred, Done, Refused, handles
 from supervisor.testing import TestSystem
 
 
@@ -45,6 +45,24 @@ class UniformReward(Actor):
             return Verdict(request=message.request, score=0.0, status="crashed")
         score = 1.0 if message.index < 4 else len(message.tokens) / 4 / NEW_TOKENS
         return Verdict(request=message.request, score=score, status="ok")
+
+
+class SlowReward(Actor):
+    """Tells of a group only once it is let."""
+
+    def __init__(self) -> None:
+        self.held: list[tuple[Score, Deferred]] = []
+
+    @handles(Score)
+    async def score(self, message: Score) -> Deferred:
+        deferred = Deferred()
+        self.held.append((message, deferred))
+        return deferred
+
+    def tell(self, *groups: int) -> None:
+        for message, deferred in self.held:
+            if message.index in groups:
+                deferred.answer(Verdict(request=message.request, score=1.0, status="ok"))
 
 
 class Prompts(Actor):
@@ -107,6 +125,33 @@ async def test_when_the_batch_has_enough_the_surplus_is_aborted_and_its_slots_ar
         assert (figures.queued, figures.pending, figures.executing) == (0, 0, 0)
         assert figures.tokens_wasted["aborted"] > 0
         assert figures.tokens_generated_twice == figures.tokens_lost == 0
+        await host.system.close()
+
+
+async def test_a_verdict_that_comes_after_its_group_was_dropped_is_not_written_down(tmp_path: Path) -> None:
+    async with plane(tmp_path) as rollout:
+        host = await rollout.host("spot-0")
+        rollout.head.kill("reward/proxy")
+        reward = SlowReward()
+        rollout.head.spawn("reward/proxy", lambda: reward)
+        batch = BatchSubmitted(
+            batch="step-1",
+            version=3,
+            prompts=prompts(0, 3),
+            max_new_tokens=4,
+            wanted=2,
+            most=3,
+            over_sampling=1.5,
+        )
+        await rollout.head.ask("rollout/manager", SubmitBatch(batch=batch, weights=rollout.weights), Done)
+        async with asyncio.timeout(10):
+            while len(reward.held) < 12:
+                await asyncio.sleep(0.02)
+        reward.tell(0, 1)
+        assert await take(rollout, 2) == [0, 1]
+        reward.tell(2)
+        await asyncio.sleep(0.3)
+        assert "scored_dropped" not in (await rollout.figures()).refused
         await host.system.close()
 
 
