@@ -38,7 +38,7 @@ class BadState(ValueError):
 
 
 class OutOfOrder(RuntimeError):
-    """A call that the step's order forbids: begin_step, add_micro_batch once or more, finish_step."""
+    """A call that the order of a step forbids: begin_step, any number of add_micro_batch, finish_step."""
 
 
 class NotFinite(ArithmeticError):
@@ -112,11 +112,15 @@ class TrainerCompute:
     def finish_step(self) -> StepStats:
         """Divide the gradient by the step's tokens or samples, clip its norm, and move the weights.
 
-        Raises `OutOfOrder` for a step without a sample, `NotFinite` before anything is changed.
+        A step without a token changes nothing: a gradient of zero would, by decay and moments. Raises
+        `OutOfOrder` before `begin_step`, `NotFinite` before anything is changed.
         """
         sums = self._sums
-        if sums is None or sums.tokens == 0:
-            raise OutOfOrder("finish_step without a sample: call begin_step and add_micro_batch first")
+        if sums is None:
+            raise OutOfOrder("finish_step before begin_step")
+        if sums.tokens == 0:
+            self._sums = None
+            return StepStats.of_nothing(self._steps)
         gradients = [weight.grad for weight in self._weights.values() if weight.grad is not None]
         count = sums.samples if self._rule.per_sample else sums.tokens
         for gradient in gradients:

@@ -145,6 +145,14 @@ class Trainer(Actor):
             await self._train_due(coming.add(reply.groups, reply.dropped), done, times)
         stats = await self.ctx.offload(self._work.finish_step)
         update_s = times.lap("training", self.ctx.now())
+        if not stats.tokens:
+            self.ctx.log.warning(
+                "step %d has no token to train on, all %d responses are empty: the weights stay as they are "
+                "(rollout.request_deadline_s is %g)",
+                order.step,
+                len(done.scores),
+                self._config.rollout.request_deadline_s,
+            )
         result = StepResult(
             step=order.step,
             root=b"",

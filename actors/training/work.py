@@ -52,6 +52,11 @@ class StepStats:
     drift: float
     truncated: float = 0.0
 
+    @classmethod
+    def of_nothing(cls, step: int) -> "StepStats":
+        """Of a step without a token to train on, after `step` optimizer steps: it was none."""
+        return cls(step=step, samples=0, tokens=0, loss=0.0, grad_norm=0.0, clipped=0.0, drift=0.0)
+
 
 class TrainerWork(Protocol):
     """Calls come from one thread at a time and block: `load` first, then steps in their order."""
@@ -67,7 +72,8 @@ class TrainerWork(Protocol):
         """Accumulate the gradient of these samples."""
 
     def finish_step(self) -> StepStats:
-        """Update the weights with all that was accumulated. Raises NotFinite, and the step can begin anew."""
+        """Update the weights with all that was accumulated; where that is nothing, they and the moments stay
+        bit for bit. Raises NotFinite, and the step can begin anew."""
 
     def seal(self, commit: Commit) -> None:
         """Make the host copy of a finished step; it counts once this has returned, whole or not at all."""

@@ -133,10 +133,11 @@ class SimTrainerWork:
     def finish_step(self) -> StepStats:
         """See `TrainerWork`. Loss and norm are made up from the digest, so that they differ from step to
         step. Raises `OutOfOrder`."""
-        samples = self._samples
+        samples, self._samples = self._samples, None
+        if samples is None:
+            raise OutOfOrder("finish_step before begin_step")
         if not samples:
-            raise OutOfOrder("finish_step without a sample: call begin_step and add_micro_batch first")
-        self._samples = None
+            return StepStats.of_nothing(self._steps)
         self._steps += 1
         self._digest = next_weights(self._digest, self._steps, samples)
         self._clock.spend(self._cost.step_s)

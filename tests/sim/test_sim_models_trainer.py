@@ -110,9 +110,17 @@ def test_the_order_of_calls_is_held() -> None:
     world = World()
     with pytest.raises(OutOfOrder):
         world.work.add_micro_batch([sample(1)])
-    world.work.begin_step()
     with pytest.raises(OutOfOrder):
         world.work.finish_step()
+
+
+def test_a_step_without_a_sample_leaves_the_weights_as_they_are() -> None:
+    world = World()
+    world.step([[sample(1)]])
+    before = world.work.weights
+    world.work.begin_step()
+    assert world.work.finish_step().tokens == 0
+    assert world.work.weights == before
 
 
 def test_time_is_that_of_tokens_micro_batches_and_steps() -> None:

@@ -163,14 +163,17 @@ def test_any_number_of_processes_goes_on_from_the_state_of_two(
     assert gang.stats[0].step == 2
 
 
-def test_a_gradient_that_is_no_number_changes_nothing_on_any_rank(
+def test_a_gradient_that_is_no_number_or_a_step_without_a_token_changes_nothing_on_any_rank(
     pair: tuple[Places, Seen], tmp_path: Path
 ) -> None:
     places = Places(pair[0].model_dir, tmp_path)
     bad = [[Sample([1, 2], [3, 4], [-3.7, -3.7], float("nan")), *STEPS[0][0]]]
-    seen = run_gang(places, 2, [bad, STEPS[0]])
+    seen = run_gang(places, 2, [bad, [], STEPS[0]])
+    assert not seen.broken, seen.broken
     assert seen.not_finite.startswith("gradient norm nan")
-    assert places.image(1) == pair[0].image(1)
+    assert [(stats.step, stats.tokens > 0) for stats in seen.stats] == [(0, False), (1, True)]
+    assert places.image(1) == pair[0].image(0), "a version of its own, of the same weights"
+    assert places.image(2) == pair[0].image(1)
 
 
 def test_a_loss_of_samples_and_not_of_tokens_is_shared_out_alike(model_dir: Path, tmp_path: Path) -> None:

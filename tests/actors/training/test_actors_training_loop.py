@@ -33,8 +33,10 @@ from actors.engine.qwen3 import Qwen3
 from actors.engine.qwen3_config import Qwen3Config
 from actors.engine.worker import RolloutWorker
 from actors.reward.messages import GetProblems, Problems, Score, Verdict
+from actors.rollout.events import RequestsDue
 from actors.rollout.load_balancer import LoadBalancer
 from actors.rollout.manager import RolloutManager
+from actors.rollout.messages import SubmitBatch
 from actors.training.controller import RLController, _TakeSample
 from actors.training.history import Eval, HistoryWriter, Node, Run, Step, read_history
 from actors.training.messages import TrainerIs, TrainerStatus
@@ -76,7 +78,7 @@ class EvenReward(Actor):
     async def score(self, message: Score) -> Verdict:
         tokens = memoryview(message.tokens).cast("I")
         return Verdict(
-            request=message.request, score=sum(t % 2 == 0 for t in tokens) / len(tokens), status="ok"
+            request=message.request, score=sum(t % 2 == 0 for t in tokens) / max(1, len(tokens)), status="ok"
         )
 
 
@@ -122,6 +124,19 @@ class SwampedPlan(OnePlan):
             await self.ctx.tell(self.ctx.address, WhoIsUp())  # in the place of this one
             await self.free.wait()
         return await super().who_is_up(message)
+
+
+class HastyManager(RolloutManager):
+    """The requests of the second step are too old before any of them has a token."""
+
+    @handles(SubmitBatch)
+    async def submit(self, message: SubmitBatch) -> Done:
+        done = await super().submit(message)
+        batch = self._state.log.batches[message.batch.batch]
+        if batch.name == "step-2":
+            due = RequestsDue(requests=tuple(log.id for log in batch.requests()))
+            self._act(await self._books.record(due))
+        return done
 
 
 @dataclass
@@ -209,6 +224,7 @@ async def loop(
     staleness: int = 0,
     eval_every: int = 0,
     plans: type[OnePlan] = OnePlan,
+    manager: type[RolloutManager] = RolloutManager,
 ) -> AsyncIterator[Loop]:
     model_dir = directory / "model"
     model_dir.mkdir(parents=True)
@@ -240,7 +256,7 @@ async def loop(
         head.spawn("reward/proxy", EvenReward)
         head.spawn("cluster/scheduler", lambda: scheduler)
         head.spawn("rollout/balancer", lambda: LoadBalancer(4))
-        head.spawn("rollout/manager", lambda: RolloutManager(config))
+        head.spawn("rollout/manager", lambda: manager(config))
         running = Loop(head, reserved, config, directory, scheduler)
         running.start_state()
         running.start_trainer()
@@ -316,6 +332,23 @@ async def test_a_trainer_killed_in_a_step_does_it_once(tmp_path: Path) -> None:
         await asyncio.sleep(0.1)
         running.start_trainer()
         await assert_whole(running)
+
+
+async def test_a_step_whose_responses_are_all_empty_is_done_once_and_the_job_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with loop(tmp_path, manager=HastyManager) as running:
+        await running.until_step(2)
+        running.kill_trainer()
+        running.start_trainer()
+        await assert_whole(running)
+        assert [step.tokens > 0 for step in running.steps()] == [True, False, True, True]
+        assert running.steps()[1].samples == 16
+        trained = [event.step for event in await running.trained() if isinstance(event, StepTrained)]
+        assert trained == list(range(1, STEPS + 1))
+    said = [record.getMessage() for record in caplog.records if "no token to train on" in record.getMessage()]
+    assert len(said) == 1
+    assert said[0].startswith("step 2 ")
 
 
 async def test_a_step_lost_with_its_host_is_done_again_to_the_same_bits(tmp_path: Path) -> None:

@@ -208,12 +208,23 @@ def test_calls_out_of_order_are_refused(model_dir: Path) -> None:
         compute.add_micro_batch(groups(0, compute)[0])
     with pytest.raises(OutOfOrder):
         compute.finish_step()
-    compute.begin_step()
-    with pytest.raises(OutOfOrder):
-        compute.finish_step()
     take_step(compute, groups(0, compute))
     with pytest.raises(OutOfOrder):
         compute.finish_step()
+
+
+def test_a_step_without_a_token_to_train_on_changes_nothing_and_the_next_one_goes_on(model_dir: Path) -> None:
+    compute, without = trainer(model_dir), trainer(model_dir)
+    for one in (compute, without):
+        take_step(one, groups(0, one))  # moments that would move the weights even by a gradient of zero
+    before = bits(compute.state())
+    compute.begin_step()
+    stats = compute.finish_step()
+    assert (stats.samples, stats.tokens, stats.loss, stats.grad_norm) == (0, 0, 0.0, 0.0)
+    assert bits(compute.state()) == before
+    for one in (compute, without):
+        take_step(one, groups(1, one))
+    assert bits(compute.state()) == bits(without.state())
 
 
 def test_a_state_of_another_model_is_refused_whole(model_dir: Path) -> None:
