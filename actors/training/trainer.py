@@ -246,7 +246,8 @@ class Trainer(Actor):
         engine = f"{self._node}/engine"
         opened = OpenSeeding(version=self._done, root=self._root)
         await self.ctx.ask(engine, opened, deadline_s=ASK_DEADLINE_S, expect=Done)
-        async with self.ctx.wait("the end of seeding", on=MANAGER, deadline_s=GROUPS_LATE_S, go_on=True):
+        late_s = window_s + GROUPS_LATE_S
+        async with self.ctx.wait("the end of seeding", on=MANAGER, deadline_s=late_s, go_on=True):
             while True:
                 reply = await self._take(order, have, left, window_s)
                 if reply.remaining == 0 or reply.remote_serving > 0:
