@@ -152,7 +152,8 @@ class Engine(Section, frozen=True, kw_only=True):
     slots: Annotated[int, Meta(ge=1, le=1024)] = 32
     """Requests decoded together; a decode step of a tiny model costs nearly the same for 1 as for 32."""
     max_prompt_tokens: Count = 128
-    """Longest prompt, tokens; with `rollout.max_new_tokens` it sizes the KV cache of a slot."""
+    """Longest prompt, tokens; with `rollout.max_new_tokens` it sizes the KV cache of a slot. Training
+    problems with longer ones are passed over, with a warning; a held-out one fails the job."""
     threads: Count = 1
     """CPU threads of one engine; one, because several processes share the cores of a laptop."""
 

@@ -3,7 +3,9 @@
 Owns the limits and the refusals. Pure.
 """
 
-from actors.rollout.events import BatchSubmitted
+from collections.abc import Sequence
+
+from actors.rollout.events import BatchSubmitted, Prompt
 from actors.rollout.token_log import TokenLog
 
 # Steps that no second checkpoint holds yet, the running one, evaluations; more is a leak.
@@ -40,6 +42,19 @@ def refusal_of(log: TokenLog, event: BatchSubmitted) -> str | None:
     most = sum(batch.most_tokens for batch in log.batches.values()) + count * event.max_new_tokens
     if most > MAX_OPEN_TOKENS:
         return f"batch {event.batch}: open requests may have {most} tokens, {MAX_OPEN_TOKENS} can be held"
+    return None
+
+
+def unfit(prompts: Sequence[Prompt], most: int) -> str | None:
+    """Why no request can be made of these prompts, or no engine takes one, again and again: in words that end
+    the sentence "a prompt ..."; None when all fit. most: tokens of the longest that an engine takes."""
+    for prompt in prompts:
+        if not prompt.tokens or not prompt.seeds:
+            return f"has {len(prompt.tokens)} tokens and {len(prompt.seeds)} seeds, each needs some"
+        if not 0 <= min(prompt.tokens) <= max(prompt.tokens) < 1 << 32:
+            return f"has token {min(prompt.tokens)} or {max(prompt.tokens)}, expected numbers of 32 bits"
+        if len(prompt.tokens) > most:
+            return f"has {len(prompt.tokens)} tokens, engine.max_prompt_tokens is {most}"
     return None
 
 

@@ -6,6 +6,7 @@ under which weights, is the books' to know.
 
 from collections.abc import Callable
 
+from actors.rollout.admission import unfit
 from actors.rollout.books import Books
 from actors.rollout.changes import Changes
 from actors.rollout.events import BatchSubmitted
@@ -45,10 +46,8 @@ class Opening:
         if refusal is not None:
             raise Refused(refusal)
         name = message.batch.batch
-        longest = max(len(prompt.tokens) for prompt in message.batch.prompts)
-        if longest > self._max_prompt_tokens:  # no engine would take it, again and again
-            most = self._max_prompt_tokens
-            raise Refused(f"batch {name}: a prompt has {longest} tokens, engine.max_prompt_tokens is {most}")
+        if fault := unfit(message.batch.prompts, self._max_prompt_tokens):
+            raise Refused(f"batch {name}: a prompt {fault}")
         opened = self._books.weights.get(name)
         if message.batch.min_version is None and opened is not None and opened.root != message.weights.root:
             raise Refused(_lost_weights(f"batch {name}", opened.version))  # nobody will serve those again

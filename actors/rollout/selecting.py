@@ -9,6 +9,7 @@ gives the same prompts for the same groups, however often it is asked, and by wh
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
+from actors.rollout.admission import unfit
 from actors.rollout.books import Books
 from actors.rollout.changes import Changes
 from actors.rollout.events import GroupsAdded
@@ -22,12 +23,9 @@ CONTROLLER = "training/controller"
 PROMPTS_DEADLINE_S = 60.0  # of one ask: the controller may have to ask for the problems itself
 PROMPTS_LATE_S = 120.0  # so long without the prompts of a refill is worth a line, again each time
 RETRY_S = 0.2
+UNFIT_AGAIN_S = 5.0  # after prompts that cannot be taken: a controller that checks them gives none
 ABORT_AGAIN_S = 0.5  # an abort may be lost on its way
 ABORT_LATE_S = 10.0
-
-
-class PromptTooLong(RuntimeError):
-    """A drawn prompt that no engine takes; `str` says which setting."""
 
 
 class Selecting:
@@ -86,23 +84,23 @@ class Selecting:
                         self._ctx.log.info("no prompts for %s yet: %s", batch.name, problem)
                         await asyncio.sleep(RETRY_S)
                         continue
+                    if fault := self._fault(ask, reply):
+                        self._ctx.log.warning("prompts for %s were not taken: %s", batch.name, fault)
+                        await asyncio.sleep(UNFIT_AGAIN_S)
+                        continue
                     wait.progress()
-                    await self._add(batch, ask, reply)
+                    if self._open(batch):
+                        added = GroupsAdded(batch=batch.name, first=ask.first, prompts=reply.prompts)
+                        self._act(await self._books.record(added))
         finally:
             self._asking.discard(batch.name)
 
-    async def _add(self, batch: Batch, ask: MorePrompts, reply: PromptsAre) -> None:
-        longest = max((len(prompt.tokens) for prompt in reply.prompts), default=0)
-        if longest > self._max_prompt_tokens:  # no engine would take it, again and again
-            self._ctx.crash(
-                PromptTooLong(
-                    f"batch {batch.name}: a prompt has {longest} tokens, engine.max_prompt_tokens is "
-                    f"{self._max_prompt_tokens}"
-                )
-            )
-        elif self._open(batch):
-            added = GroupsAdded(batch=batch.name, first=ask.first, prompts=reply.prompts)
-            self._act(await self._books.record(added))
+    def _fault(self, ask: MorePrompts, reply: PromptsAre) -> str | None:
+        """Why these prompts cannot be taken, in words; None when they can."""
+        if len(reply.prompts) != ask.count:
+            return f"{ask.count} were asked for, {len(reply.prompts)} came"
+        fault = unfit(reply.prompts, self._max_prompt_tokens)
+        return None if fault is None else f"a prompt {fault}"
 
     def _open(self, batch: Batch) -> bool:
         return self._books.state.log.batches.get(batch.name) is batch

@@ -24,7 +24,7 @@ from actors.training.job_journal import BeganIn, JobOver, standing_of
 from actors.training.loop import JobLoop
 from actors.training.messages import StepDone
 from actors.training.records import History
-from actors.training.submission import Submission
+from actors.training.submission import NothingFits, Submission
 from configs.schema import Config
 from supervisor import Actor, AskFailed, Deferred, Done, Lane, Message, Refused, handles
 
@@ -82,13 +82,15 @@ class RLController(Actor):
             try:
                 await self._loop.run()
             except AskFailed as problem:
-                reason = f"step {self._standing.finished + 1}: {problem}"
-                self.ctx.log.error("the job failed: %s", reason)
-                await self._asking.ask(SCHEDULER, JobEnded(ok=False, reason=reason), Done)
+                await self._fail(f"step {self._standing.finished + 1}: {problem}")
                 return
             self._standing.over = True  # before anybody hears of it: who does writes the end into the history
             await self.ctx.journal.append(JobOver())
         await self._asking.ask(SCHEDULER, JobEnded(ok=True), Done)
+
+    async def _fail(self, reason: str) -> None:
+        self.ctx.log.error("the job failed: %s", reason)
+        await self._asking.ask(SCHEDULER, JobEnded(ok=False, reason=reason), Done)
 
     @handles(StateSaved, lane=Lane.SYSTEM)
     async def state_saved(self, message: StateSaved) -> None:
@@ -108,6 +110,9 @@ class RLController(Actor):
     async def _give_more(self, message: MorePrompts, deferred: Deferred) -> None:
         try:
             prompts = await self._submission.more(message.batch, message.first, message.count)
+        except NothingFits as problem:  # not now and not later: the step can have no end
+            deferred.answer(Refused(str(problem)))
+            await self._fail(str(problem))
         except AskFailed as problem:
             deferred.answer(Refused(f"no prompts for {message.batch}: {problem}"))
         else:

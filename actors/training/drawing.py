@@ -7,6 +7,7 @@ asks for them, and however often.
 """
 
 from collections import deque
+from collections.abc import Mapping
 
 from supervisor import Message
 
@@ -20,6 +21,17 @@ class Drawn(Message, frozen=True):
 
     batch: str
     first: int
+    indices: tuple[int, ...]
+    returned: int
+    cursor: int
+
+
+class Redrawn(Message, frozen=True):
+    """Journaled: no engine takes the problems that these groups of `batch` had; these take their place.
+    `returned` and `cursor` as in `Drawn`."""
+
+    batch: str
+    groups: tuple[int, ...]
     indices: tuple[int, ...]
     returned: int
     cursor: int
@@ -57,10 +69,25 @@ class Draws:
         count = until - first
         if count <= 0:
             return None
+        indices, returned, cursor = self._next(count)
+        return Drawn(batch=batch, first=first, indices=indices, returned=returned, cursor=cursor)
+
+    def redraw(self, batch: str, unfit: Mapping[int, int]) -> Redrawn | None:
+        """The event that gives these groups, by number with the problem that fits no engine, the next ones in
+        its place; None when all of them have others already."""
+        drawn = self.of(batch)
+        groups = tuple(group for group, index in sorted(unfit.items()) if drawn[group] == index)
+        if not groups:
+            return None
+        indices, returned, cursor = self._next(len(groups))
+        return Redrawn(batch=batch, groups=groups, indices=indices, returned=returned, cursor=cursor)
+
+    def _next(self, count: int) -> tuple[tuple[int, ...], int, int]:
+        """The next problems, how many of them were returned, and the cursor behind them."""
         again = list(self._waiting)[:count]
         cursor = self._cursor + count - len(again)
         new = [number % self._problems for number in range(self._cursor, cursor)]
-        return Drawn(batch=batch, first=first, indices=(*again, *new), returned=len(again), cursor=cursor)
+        return (*again, *new), len(again), cursor
 
     def give_back(self, batch: str, groups: list[int]) -> Returned | None:
         """The event that gives the problems of aborted groups back; None when there are none to give."""
@@ -68,7 +95,7 @@ class Draws:
         indices = tuple(drawn[group] for group in groups if group < len(drawn))
         return Returned(batch=batch, indices=indices) if indices and batch not in self._settled else None
 
-    def apply(self, event: Drawn | Returned) -> None:
+    def apply(self, event: Drawn | Redrawn | Returned) -> None:
         """Change by one event."""
         if isinstance(event, Returned):
             self._waiting.extend(event.indices)
@@ -77,6 +104,11 @@ class Draws:
         self._cursor = event.cursor
         for _ in range(event.returned):
             self._waiting.popleft()
+        if isinstance(event, Redrawn):
+            drawn = self._batches[event.batch]
+            for group, index in zip(event.groups, event.indices, strict=True):
+                drawn[group] = index
+            return
         self._batches.setdefault(event.batch, []).extend(event.indices)
 
     def finished(self, step: int) -> None:

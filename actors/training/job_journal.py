@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
-from actors.training.drawing import Drawn, Draws, Returned
+from actors.training.drawing import Drawn, Draws, Redrawn, Returned
 from supervisor import Message
 
 
@@ -51,7 +51,7 @@ async def standing_of(events: AsyncIterator[Message], draws: Draws) -> Standing:
             case StepFinished():
                 standing.finished = event.step
                 draws.finished(event.step)
-            case Drawn() | Returned():
+            case Drawn() | Redrawn() | Returned():
                 draws.apply(event)
             case EvalDone():
                 standing.evals.add(event.when)

@@ -1,9 +1,10 @@
 """Submission: problems become a batch, its requests get their seeds, and the RolloutManager gets it.
 
 Owns which problems are drawn for which step, in the journal before anybody hears of it: whoever submits the
-same again, or asks for more prompts again, gets the same. What a batch says of versions follows from its
-step alone: version step - 1 starts the step, and with a staleness bound k (AReaL, arXiv 2505.24298, section
-5.1, calls it eta) tokens may be made under any version from step - 1 - k on.
+same again, or asks for more prompts again, gets the same. A problem whose prompt is longer than any engine
+takes is passed over; held-out ones are not: the measure would be another one. What a batch says of versions
+follows from its step alone: version step - 1 starts the step, and with a staleness bound k (AReaL, arXiv
+2505.24298, section 5.1, calls it eta) tokens may be made under any version from step - 1 - k on.
 """
 
 import asyncio
@@ -25,6 +26,14 @@ REWARD = "reward/proxy"
 MANAGER = "rollout/manager"
 
 
+MOST_UNFIT = 4096
+"""Problems that are passed over for the prompts of one ask; a task with more of them needs the setting."""
+
+
+class NothingFits(Refused):
+    """Every problem that was tried has a prompt that no engine takes; `str` says which setting to raise."""
+
+
 class Submission:
     """See the module."""
 
@@ -38,15 +47,14 @@ class Submission:
         await self._asking.ask(MANAGER, PublishVersion(weights=_weights(trainer)), Done)
 
     async def step(self, step: int, trainer: TrainerIs) -> None:
-        """The batch of a training step; `trainer` has the newest weights."""
+        """The batch of a training step; `trainer` has the newest weights. Raises NothingFits."""
         rollout, batch = self._config.rollout, f"step-{step}"
         count = launched(rollout.prompts, rollout.over_sampling)
-        indices = (await self._drawn(batch, count))[:count]
         event = BatchSubmitted(
             batch=batch,
             version=step - 1,
             min_version=max(0, step - 1 - rollout.staleness) if rollout.staleness else None,
-            prompts=await self._prompts(batch, "train", indices, rollout.samples),
+            prompts=await self._fitting(batch, 0, count),
             max_new_tokens=rollout.max_new_tokens,
             temperature=rollout.temperature,
             again=rollout.sample_retries,
@@ -75,11 +83,10 @@ class Submission:
 
     async def more(self, batch: str, first: int, count: int) -> tuple[Prompt, ...]:
         """Prompts for the groups of a step's batch from `first` on. Raises Refused for a batch that was never
-        drawn for."""
+        drawn for, NothingFits."""
         if not self._draws.of(batch):
             raise Refused(f"{batch} is no batch of a step that is under way")
-        indices = (await self._drawn(batch, first + count))[first : first + count]
-        return await self._prompts(batch, "train", indices, self._config.rollout.samples, first)
+        return await self._fitting(batch, first, count)
 
     async def settle(self, step: int) -> None:
         """The step is trained: the problems of what was aborted of its batch come again later."""
@@ -91,6 +98,41 @@ class Submission:
                 if event is not None:
                     await self._ctx.journal.append(event)
                     self._draws.apply(event)
+
+    async def _fitting(self, batch: str, first: int, count: int) -> tuple[Prompt, ...]:
+        """The prompts of these groups of a step's batch. Problems whose prompts no engine takes give their
+        place to the next ones, for good."""
+        most = self._config.engine.max_prompt_tokens
+        tried: dict[int, int] = {}
+        drawn = await self._drawn(batch, first + count)
+        while True:
+            indices = drawn[first : first + count]
+            prompts = await self._prompts(batch, "train", indices, self._config.rollout.samples, first)
+            unfit = {group: one for group, one in enumerate(prompts, first) if len(one.tokens) > most}
+            if not unfit:
+                break
+            tried |= {one.index: len(one.tokens) for one in unfit.values()}
+            if len(tried) >= min(self._config.task.train_problems, MOST_UNFIT):
+                raise NothingFits(
+                    f"{batch}: {len(tried)} problems were tried and the shortest prompt has "
+                    f"{min(tried.values())} tokens, engine.max_prompt_tokens is {most}: raise it"
+                )
+            async with self._order:
+                event = self._draws.redraw(batch, {group: one.index for group, one in unfit.items()})
+                if event is not None:
+                    await self._ctx.journal.append(event)
+                    self._draws.apply(event)
+            drawn = self._draws.of(batch)
+        if tried:
+            self._ctx.log.warning(
+                "%s: other problems take the place of %d whose prompts have up to %d tokens: "
+                "engine.max_prompt_tokens is %d",
+                batch,
+                len(tried),
+                max(tried.values()),
+                most,
+            )
+        return prompts
 
     async def _drawn(self, batch: str, count: int) -> list[int]:
         """The problems of at least the first `count` groups of a batch."""

@@ -4,11 +4,13 @@ place, one sample is made again alone."""
 import asyncio
 from pathlib import Path
 
+import pytest
 from test_actors_rollout_plane import NEW_TOKENS, Plane, plane
 
 from actors.engine.turn import Orders
 from actors.engine.worker import RolloutWorker
 from actors.reward.messages import Score, Verdict
+from actors.rollout import selecting
 from actors.rollout.events import BatchSubmitted, Prompt
 from actors.rollout.manager import RolloutManager
 from actors.rollout.messages import (
@@ -76,6 +78,21 @@ class Prompts(Actor):
         if Prompts.asked == 1:
             raise Refused("not yet")
         return PromptsAre(prompts=prompts(message.first, message.count))
+
+
+class UnfitPrompts(Actor):
+    """A controller whose first answers fit nothing: too long, too few, without tokens, without samples."""
+
+    def __init__(self, most: int) -> None:
+        long = (Prompt(split="train", index=9, tokens=(2,) * (most + 1), seeds=(1, 2, 3, 4)),)
+        bare = (Prompt(split="train", index=9, tokens=(), seeds=(1, 2, 3, 4)),)
+        unseeded = (Prompt(split="train", index=9, tokens=(2,), seeds=()),)
+        strange = (Prompt(split="train", index=9, tokens=(-1,), seeds=(1, 2, 3, 4)),)
+        self.unfit = [long, (), bare, unseeded, strange, long * 100]
+
+    @handles(MorePrompts)
+    async def more(self, message: MorePrompts) -> PromptsAre:
+        return PromptsAre(prompts=self.unfit.pop(0) if self.unfit else prompts(message.first, message.count))
 
 
 async def take(rollout: Plane, wanted: int) -> list[int]:
@@ -190,6 +207,34 @@ async def test_uniform_groups_are_refilled_over_the_death_of_the_manager_and_one
         assert set(figures.tokens_wasted) == {"dropped", "lost"}
         assert figures.tokens_generated_twice == figures.tokens_lost == 0
         await host.system.close()
+
+
+async def test_prompts_that_fit_no_engine_or_no_group_are_asked_for_again_and_the_manager_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(selecting, "UNFIT_AGAIN_S", 0.01)
+    async with plane(tmp_path) as rollout:
+        host = await rollout.host("spot-0")
+        rollout.head.kill("reward/proxy")
+        rollout.head.spawn("reward/proxy", UniformReward)
+        most = rollout.config.engine.max_prompt_tokens
+        rollout.head.spawn("training/controller", lambda: UnfitPrompts(most))
+        batch = BatchSubmitted(
+            batch="step-1",
+            version=3,
+            prompts=prompts(3, 2),
+            max_new_tokens=NEW_TOKENS,
+            wanted=2,
+            most=3,
+            drop_uniform=True,
+        )
+        await rollout.head.ask("rollout/manager", SubmitBatch(batch=batch, weights=rollout.weights), Done)
+        first = rollout.head.system.cell("rollout/manager")
+        assert await take(rollout, 2) == [1, 2]
+        assert rollout.head.system.cell("rollout/manager") is first, "it never ended"
+        await host.system.close()
+    said = [one.getMessage() for one in caplog.records if one.name == "rollout/manager"]
+    assert any(f"{most + 1} tokens, engine.max_prompt_tokens is {most}" in line for line in said)
 
 
 def test_what_is_aborted_before_it_was_added_is_never_added() -> None:

@@ -5,7 +5,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.training.drawing import KEPT_STEPS, Drawn, Draws, Returned
+from actors.training.drawing import KEPT_STEPS, Drawn, Draws, Redrawn, Returned
 from supervisor import Message
 
 PROMPTS = 4
@@ -18,12 +18,13 @@ class Job:
         self.rng, self.problems = random.Random(seed), problems
         self.draws, self.journal = Draws(problems, PROMPTS), list[Message]()
         self.trained: list[int] = []
+        self.unfit: set[int] = set()
         self.steps = 0
 
     def die(self) -> None:
         self.draws = Draws(self.problems, PROMPTS)
         for event in self.journal:
-            if isinstance(event, Drawn | Returned):
+            if isinstance(event, Drawn | Redrawn | Returned):
                 self.draws.apply(event)
 
     def problems_of(self, batch: str, until: int) -> list[int]:
@@ -36,13 +37,32 @@ class Job:
                 self.draws.apply(event)
         return self.draws.of(batch)
 
+    def fit(self, batch: str, first: int) -> list[int]:
+        """Every fifth problem fits no engine: others take its place."""
+        while unfit := {
+            group: index
+            for group, index in enumerate(self.draws.of(batch))
+            if group >= first and index % 5 == 2
+        }:
+            event = self.draws.redraw(batch, unfit)
+            assert event is not None
+            self.journal.append(event)
+            self.draws.apply(event)
+            assert self.draws.redraw(batch, unfit) is None, "who found the same before changes nothing"
+            self.unfit |= set(unfit.values())
+            if self.rng.random() < 0.2:
+                self.die()
+        return self.draws.of(batch)
+
     def step(self) -> None:
         self.steps += 1
         batch, count = f"step-{self.steps}", PROMPTS + self.rng.randrange(3)
-        before = self.problems_of(batch, count)[:]
+        self.problems_of(batch, count)
+        before = self.fit(batch, 0)[:]
         for _ in range(self.rng.randrange(3)):
             count += self.rng.randrange(3)
-            drawn = self.problems_of(batch, count)
+            self.problems_of(batch, count)
+            drawn = self.fit(batch, len(before))
             assert drawn[: len(before)] == before, "what was drawn stays"
         groups = list(range(count))
         self.rng.shuffle(groups)
@@ -65,11 +85,13 @@ def test_no_problem_is_trained_twice_before_all_were_drawn_and_none_is_lost(seed
     for _ in range(steps):
         job.step()
     assert len(set(job.trained)) == len(job.trained) == steps * PROMPTS
-    drawn = {index for event in job.journal if isinstance(event, Drawn) for index in event.indices}
+    drawn = {index for one in job.journal if isinstance(one, Drawn | Redrawn) for index in one.indices}
     assert drawn == set(range(len(drawn))), "new ones come one after the other"
     rest = job.draws.draw("step-later", len(drawn))
     assert rest is not None
-    assert set(rest.indices[: rest.returned]) == drawn - set(job.trained), "who was aborted comes again first"
+    assert set(rest.indices[: rest.returned]) == drawn - set(job.trained) - job.unfit, (
+        "who was aborted comes again first"
+    )
 
 
 def test_when_all_problems_were_drawn_they_come_again_from_the_first() -> None:
