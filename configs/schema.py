@@ -220,12 +220,12 @@ class Seeding(Section, frozen=True, kw_only=True):
     """Longest window; a step with no preemptible instance ignores it and goes on as co-located."""
     memory: bool = True
     """Remember the window that a number of instances settled at; it returns with that number."""
-    controller: Literal["feedback", "model"] = "feedback"
-    """Who chooses the window and the number of instances: `feedback`, Algorithm 1; `model`, a prediction of
-    the step for every choice (docs/seeding.md), which leaves it to Algorithm 1 while it lacks data."""
-    time_weight: NotNegative = 0.0
+    controller: Literal["feedback", "model"] = "model"
+    """Who chooses the window and the number of instances: `model`, a prediction of the step for every choice
+    (docs/seeding.md), which leaves it to `feedback`, Algorithm 1, while it lacks data or steps are short."""
+    time_weight: NotNegative = 0.5
     """Of `model`: what a share of a step's time is worth, against the same share of its cost, when instances
-    are wanted; 0 = the cheapest token, 1 = cost times time."""
+    are wanted; 0 = the cheapest token, 1 = cost times time. Half is ahead of Algorithm 1 in both."""
 
     def __post_init__(self) -> None:
         if not self.min_s <= self.initial_s <= self.max_s:
