@@ -18,7 +18,10 @@ from pathlib import Path
 from actors.training.history import read_history
 from actors.training.records import AnyRecord, Step
 from actors.training.seeds import request_seed
+from bench.evaluation.page import crosscheck_text
+from bench.evaluation.simulated import ROOT
 from bench.evaluation.this_machine import Machine, measure
+from bench.page_sections import put
 from configs import trace
 from configs.load import load
 from configs.schema import Config
@@ -65,7 +68,7 @@ class Recorded(LengthLaw):
 
 def real(folder: Path, sets: Sequence[str]) -> Path:
     """Run it, to its end; its folder. Raises CalledProcessError, TimeoutExpired."""
-    words = [arg for one in (f"job.steps={STEPS}", *sets) for arg in ("--set", one)]
+    words = [arg for one in sets for arg in ("--set", one)]
     argv = [sys.executable, "-m", "rlctl", "run", CONFIG, *words, "--runs-dir", str(folder)]
     subprocess.run(argv, check=True, timeout=RUN_S, stdout=subprocess.DEVNULL)
     (found,) = [path for path in folder.iterdir() if (path / "history.jsonl").exists()]
@@ -119,14 +122,17 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.evaluation.crosscheck", description=__doc__)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found here")
+    parser.add_argument("--steps", type=int, default=STEPS, help=f"of each run ({STEPS})")
+    parser.add_argument("--write-docs", action="store_true", help="the verdict into docs/evaluation.md")
     arguments = parser.parse_args()
     found: dict[str, object] = {}
     machine: Machine | None = None
     met = True
     for name, sets in RUNS.items():
-        config = load(CONFIG, [f"job.steps={STEPS}", *sets])
+        sets = (f"job.steps={arguments.steps}", *sets)
+        config = load(CONFIG, sets)
         with tempfile.TemporaryDirectory() as folder:
-            print(f"{name}: a real run of {STEPS} steps", flush=True)
+            print(f"{name}: a real run of {arguments.steps} steps", flush=True)
             run = real(Path(folder), sets)
             if machine is None:
                 start = training_cost(ModelShape.of(config.model, VOCABULARY), Rig("cpu_core"))
@@ -148,9 +154,11 @@ def main() -> None:
         }
     assert machine is not None
     print("within the goal" if met else "NOT within the goal")
+    told = {"machine": asdict(machine), "runs": found, "goal": GOAL, "met": met}
     if arguments.json is not None:
-        told = {"machine": asdict(machine), "runs": found, "goal": GOAL, "met": met}
         arguments.json.write_text(json.dumps(told, indent=1) + "\n")
+    if arguments.write_docs:
+        put(ROOT / "docs" / "evaluation.md", "crosscheck", crosscheck_text(told, _of(machine)))
     sys.exit(0 if met else 1)
 
 

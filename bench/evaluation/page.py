@@ -163,8 +163,8 @@ def cells_text(results: Sequence[CellResult]) -> str:
     )
 
 
-def crosscheck_text(found: Mapping[str, Any]) -> str:
-    """Predicted and measured steps of real runs."""
+def crosscheck_text(found: Mapping[str, Any], machine: str) -> str:
+    """Predicted and measured steps of real runs; what was measured of the machine."""
     rows = ["| real run | measured | predicted | off | goal |", "|---|---:|---:|---:|---:|"]
     lines = []
     for name, run in found["runs"].items():
@@ -175,4 +175,13 @@ def crosscheck_text(found: Mapping[str, Any]) -> str:
         )
         steps = "; ".join(f"{one:.1f} / {other:.1f}" for one, other in run["steps"])
         lines.append(f"- {name}, seconds measured / predicted, step by step: {steps}.")
-    return "\n".join([*rows, "", *lines])
+    parts = [
+        "| mean seconds | seeding | waiting | training | weights | step |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for name, run in found["runs"].items():
+        for what in ("measured", "predicted"):
+            cells = " | ".join(f"{value:.2f}" for value in run[f"parts_{what}"].values())
+            parts.append(f"| {name}, {what} | {cells} |")
+    told = ["Measured of the machine:", "", "```", machine, "```"]
+    return "\n".join([*rows, "", *parts, "", *lines, "", *told])
