@@ -20,7 +20,7 @@ from bench.evaluation.setups import Around
 from bench.evaluation.simulated import CellResult, simulate
 
 LOOK_S = 1.0
-CELL_S = 1800.0  # wall: a cell that takes longer hangs
+CELL_S = 7200.0  # wall: a cell takes a minute, and may be paused; one that takes longer hangs
 CELLS_EACH = 24  # of one process; then a fresh one, so that no leak adds up
 
 
