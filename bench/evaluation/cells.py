@@ -27,8 +27,8 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         kind: `colocated` (reserved hosts alone: the model's, or `hosts` of them), `segment` (a trace of
-            availability), `static` (exactly `hosts` preemptible hosts), `chosen` (at most `hosts`; Algorithm
-            1 says how many), or one of the scenarios of `scenarios`: `wave`, `kill`, `join`, `restart`.
+            availability), `static` (exactly `hosts` preemptible hosts), `chosen` (at most `hosts`; the
+            controller of seeding says how many), or one of the scenarios of `scenarios`: `wave`, `kill`, `join`, `restart`.
         model: a name of `setups.MODELS`. segment: of SEGMENTS, for that kind.
         seed: of lengths, problems, network and boot times.
         variant: a name of `setups.VARIANTS`; "gleaner" is the product as it is.
@@ -106,7 +106,7 @@ def others(models: Iterable[str], seeds: Iterable[int]) -> Iterator[Cell]:
 
 
 def lengths(seeds: Iterable[int]) -> Iterator[Cell]:
-    """R7: 14B with the same responses cut at other limits; Algorithm 1 chooses the number of instances."""
+    """R7: 14B with the same responses cut at other limits; the number of instances is chosen."""
     for seed in seeds:
         for limit in LIMITS:
             yield Cell(kind="colocated", model="14b", seed=seed, limit=limit, steps=SWEEP_STEPS)
@@ -115,9 +115,9 @@ def lengths(seeds: Iterable[int]) -> Iterator[Cell]:
 
 
 def waves(seeds: Iterable[int]) -> Iterator[Cell]:
-    """R8, R9."""
+    """R8, R9: the memory is Algorithm 1's."""
     for seed in seeds:
-        for variant in ("gleaner", "no-memory", "no-seeding"):
+        for variant in ("gleaner", "algorithm-1", "algorithm-1-no-memory", "no-seeding"):
             yield Cell(kind="wave", model="14b", seed=seed, variant=variant)
 
 

@@ -14,10 +14,10 @@ from bench.evaluation.simulated import CellResult
 
 FEWER = 3
 """Seeds of what the paper has for 14B alone; of static numbers and the other systems one less."""
-ABLATIONS = ("no-seeding", "no-memory", "no-continuous-lb", "recompute", "synchronous")
+ABLATIONS = ("no-seeding", "algorithm-1-no-memory", "no-continuous-lb", "recompute", "synchronous")
 """On segment B, where most changes."""
-CONTROLLERS = ("model-controller",)
-"""On every segment, 14B."""
+CONTROLLERS = ("algorithm-1",)
+"""On every segment, 14B: the paper's own."""
 
 
 def first(seed: int) -> Iterator[Cell]:

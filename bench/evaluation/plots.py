@@ -216,7 +216,7 @@ def _scenarios(results: Results) -> Any | None:
         return None
     drawing, panels = pyplot.subplots(2, 2, figsize=(12, 7))
     (wave, join), (restart, kill) = panels
-    for variant, color in (("gleaner", OURS), ("no-memory", ALONE), ("no-seeding", PAPER)):
+    for variant, color in (("gleaner", OURS), ("algorithm-1", ALONE), ("no-seeding", PAPER)):
         found = results.seeds(kind="wave", model="14b", variant=variant)
         if found:
             _steps(wave, next(iter(found.values())), color, variant, begin_s=scenarios.WAVE_S)

@@ -65,9 +65,9 @@ ARTIFACT = (
 
 VARIANTS: Mapping[str, tuple[str, ...]] = {
     "gleaner": (),
-    "no-memory": ("seeding.memory=false",),
+    "algorithm-1": ("seeding.controller=feedback",),
+    "algorithm-1-no-memory": ("seeding.controller=feedback", "seeding.memory=false"),
     "no-seeding": ("seeding.initial_s=0", "seeding.min_s=0", "seeding.max_s=0"),
-    "model-controller": ("seeding.controller=model",),
     "no-continuous-lb": ("rollout.continuous_lb=false",),
     "recompute": ("ablation.recompute=true",),
     "synchronous": ("ablation.synchronous_weights=true",),

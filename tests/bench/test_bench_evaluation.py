@@ -31,7 +31,7 @@ def test_a_made_segment_has_the_statistics_of_the_papers_table(name: str) -> Non
 
 
 def test_cells_have_names_of_their_own() -> None:
-    cells = [*colocated(["8b", "14b"], [1, 2]), *segment_cells(["8b"], "AB", [1], ["gleaner", "no-memory"])]
+    cells = [*colocated(["8b", "14b"], [1, 2]), *segment_cells(["8b"], "AB", [1], ["gleaner", "algorithm-1"])]
     assert len({cell.name for cell in [*cells, ALONE, THREE]}) == len(cells) + 2 == 10
 
 
