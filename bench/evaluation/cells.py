@@ -28,7 +28,8 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         kind: `colocated` (reserved hosts alone: the model's, or `hosts` of them), `segment` (a trace of
             availability), `static` (exactly `hosts` preemptible hosts), `chosen` (at most `hosts`; the
-            controller of seeding says how many), or one of the scenarios of `scenarios`: `wave`, `kill`, `join`, `restart`.
+            controller of seeding says how many), or one of the scenarios of `scenarios`: `wave`, `kill`,
+            `join`, `restart`.
         model: a name of `setups.MODELS`. segment: of SEGMENTS, for that kind.
         seed: of lengths, problems, network and boot times.
         variant: a name of `setups.VARIANTS`; "gleaner" is the product as it is.
