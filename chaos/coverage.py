@@ -81,6 +81,29 @@ PATHS: tuple[Path, ...] = (
         "a worker found its manager again after one of them was gone",
         ("workers.registered_again",),
     ),
+    Path("single request", "a request of somebody else's was answered", ("singles.answered",)),
+    Path(
+        "single retried",
+        "a single request whose answer was lost was asked for again, and answered",
+        ("singles.retried",),
+    ),
+    Path("single resumed", "a caller got the rest behind the prefix that it had", ("singles.resumed",)),
+    Path(
+        "single kept",
+        "a single request was answered by a later manager than the one that began it",
+        ("singles.kept",),
+    ),
+    Path(
+        "single moved on",
+        "a single request went on under newer weights, within its gate",
+        ("singles.several_versions",),
+    ),
+    Path(
+        "single refused",
+        "an id with other contents, or a prefix that is none, was refused",
+        ("singles.refused",),
+    ),
+    Path("version not ready", "a single request's gate stayed closed", ("singles.not_ready",)),
     Path("revoked", "dispatches that never arrived were given to others", ("requests.revoked",)),
 )  # fmt: skip
 BY_NAME: Mapping[str, Path] = {path.name: path for path in PATHS}

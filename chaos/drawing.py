@@ -73,6 +73,13 @@ SENT: Mapping[Seat, tuple[str, ...]] = {
 }
 """And in the process that sends them: what it committed before has happened, and nobody hears of it."""
 
+CALLED: Mapping[Seat, tuple[str, ...]] = {
+    ("@head", "rollout"): ("Generate", "Generate", "Generate", "PublishVersion", "PublishVersion"),
+}
+"""What more there is where single requests are sent; apart, so that other campaigns draw what they drew."""
+CALLED_SENT: Mapping[Seat, tuple[str, ...]] = {("@head", "agent"): ("PublishVersion", "PublishVersion")}
+CALLERS_HOST = "client"
+
 RANKS: tuple[Process, ...] = ("rank-1", "rank-2")
 CRASHES: tuple[tuple[str, Process, str], ...] = (
     ("@head", "rollout", "balancer"), ("@head", "rollout", "manager"), ("@head", "reward", "proxy"),
@@ -95,12 +102,14 @@ SCORER_FAULTS: tuple[ScorerFault, ...] = ("hang", "crash", "lie")
 
 class Terrain(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where faults can strike. `zones`: of preemptible hosts. `head_returns`: a head that was killed is
-    started again and resumes the job. `ranks`: processes of the trainer's gang beside its first."""
+    started again and resumes the job. `ranks`: processes of the trainer's gang beside its first. `callers`:
+    programs that send single requests (`chaos.callers`)."""
 
     preemptible: Annotated[int, Meta(ge=0, le=1000)] = 3
     zones: tuple[str, ...] = ("a", "b")
     head_returns: bool = False
     ranks: Annotated[int, Meta(ge=0, le=2)] = 0
+    callers: Annotated[int, Meta(ge=0, le=16)] = 0
 
 
 class Drawer:
@@ -169,6 +178,8 @@ class Drawer:
         return host, self._rng.choice(kinds.get(host, ("transfer", "engine", "agent")))
 
     def _two_hosts(self) -> tuple[str, str]:
+        if self._terrain.callers and self._rng.random() < 0.3:
+            return "@head", CALLERS_HOST
         a = self._host()
         others = [name for name in ("@head", "@reserved") if name != a]
         if self._terrain.preemptible and a.startswith("@p") and self._terrain.preemptible > 1:
@@ -211,7 +222,10 @@ class Drawer:
         moment = self._rng.choice(MOMENT_SHARES)
         if moment == "sent" and seat not in SENT:
             moment = "received"
-        message = self._rng.choice((SENT if moment == "sent" else GOT)[seat])
+        messages = (SENT if moment == "sent" else GOT)[seat]
+        if self._terrain.callers:
+            messages += (CALLED_SENT if moment == "sent" else CALLED).get(seat, ())
+        message = self._rng.choice(messages)
         count = 1 + int(self._rng.expovariate(1 / 3.0))
         return KillOnMessage(
             at_s=at_s, host=host, process=process, message=message, count=count, moment=moment

@@ -19,7 +19,9 @@ from actors.weights.messages import Fetched, Published
 from chaos.deliveries import Session
 from chaos.invariants.catalogue import Jury
 from chaos.invariants.facts import (
+    Answered,
     Committed,
+    Fact,
     Failed,
     FramesAcknowledged,
     HandedUp,
@@ -126,6 +128,13 @@ class Observer:
         fact = Committed(self._now_s, host.name, write.stream, write.incarnation, messages, write.is_snapshot)
         self.recoveries.committed(fact)
         self._jury.see(fact)
+
+    def called(self, fact: Fact) -> None:
+        """What a program outside of the cluster asks of it and gets, until the job is over."""
+        if self._cluster.ended is None:
+            if isinstance(fact, Answered):
+                self.recoveries.answered(fact)
+            self._jury.see(fact)
 
     def acknowledged(self, stream: str, incarnation: int, seq: int) -> None:
         """See `acknowledgements`."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from actors.cluster.messages import NodeSeen, PreemptionNotice
 from actors.cluster.state_manager import Rewound
 from actors.rollout.events import (
+    BatchSubmitted,
     Dispatched,
     GroupsAdded,
     GroupsDropped,
@@ -17,13 +18,23 @@ from actors.rollout.events import (
     SampleAgain,
     TicketsRevoked,
 )
-from actors.rollout.messages import Dispatch, Groups, Registered, RegisterInstance, TakeGroups, Withdrawn
+from actors.rollout.messages import (
+    Dispatch,
+    Generated,
+    Groups,
+    Registered,
+    RegisterInstance,
+    TakeGroups,
+    VersionNotReady,
+    Withdrawn,
+)
 from actors.rollout.sampling import SURPLUS
-from chaos.invariants.facts import Committed, Said
+from chaos.invariants.facts import Answered, Committed, Said
 from supervisor.system_messages import LeaseGranted, SystemState
 from supervisor.vitals import Recovery
 
 PROVIDER = "cluster/provider"
+MANAGER = "rollout/manager"
 LINKS = ("resent", "duplicates", "gaps")
 FIGURES: Mapping[str, str] = {
     "groups_read_back": "groups.read_back",
@@ -65,6 +76,9 @@ class Recoveries:
         self._takers: dict[str, set[int]] = {}
         self._asked_as: dict[str, int] = {}  # incarnation of the worker that registers, by its process
         self._epochs: dict[tuple[str, int], str] = {}  # under which it is registered
+        self._manager = 0  # its incarnation
+        self._began: dict[str, int] = {}  # the manager that began a single request, by its batch
+        self._lost: set[str] = set()  # single requests whose answer was lost
 
     def shown(self, process: str, state: SystemState) -> None:
         """What a process shows of itself now."""
@@ -124,11 +138,34 @@ class Recoveries:
             case _:
                 return
 
+    def answered(self, fact: Answered) -> None:
+        """A caller asked for a single request, and this became of it."""
+        request, answer = fact.request, fact.answer
+        match answer:
+            case Generated():
+                self._seen["singles.answered"] += 1
+                self._seen["singles.retried"] += request.id in self._lost
+                self._seen["singles.resumed"] += request.accepted > 0
+                self._seen["singles.several_versions"] += len(answer.versions) > 1
+                began = self._began.get(f"generate-{request.id}", self._manager)
+                self._seen["singles.kept"] += began < self._manager
+                self._lost.discard(request.id)
+            case VersionNotReady():
+                self._seen["singles.not_ready"] += 1
+            case _ if fact.refusal:
+                self._seen["singles.refused"] += 1
+            case _:
+                self._lost.add(request.id)
+
     def committed(self, fact: Committed) -> None:
         """A commit."""
+        if fact.stream == MANAGER:
+            self._manager = max(self._manager, fact.incarnation)
         for message in fact.messages:
             if isinstance(message, Rewound):
                 self._seen["steps.rewound"] += 1
+            elif isinstance(message, BatchSubmitted) and not message.scored:
+                self._began.setdefault(message.batch, fact.incarnation)
             elif isinstance(message, RequestsDue):
                 self._seen["requests.due"] += len(message.requests)
             elif isinstance(message, GroupsAdded):

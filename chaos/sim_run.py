@@ -4,6 +4,7 @@ Owns the putting together and the period at which the jury is asked whether to g
 schedule give one history.
 """
 
+import random
 from collections.abc import Callable
 
 import msgspec
@@ -11,6 +12,7 @@ import msgspec
 from actors.training.records import Step
 from chaos.apply_sim import Faults
 from chaos.availability import as_trace
+from chaos.callers import Caller
 from chaos.deliveries import deliveries
 from chaos.faults import STAY
 from chaos.invariants.catalogue import jury_of
@@ -86,6 +88,10 @@ def run(
         observer.begin()
         faults.arm()
         cluster.begin()
+        for number in range(1, loaded.campaign.terrain.callers + 1):
+            name = f"caller-{number}"
+            rng = random.Random(f"{seed}/{name}")
+            cluster.call(name, Caller(name, config, rng, observer.called, lambda: cluster.loop.now_s).run)
         try:
             over = False
             while not over and cluster.loop.now_s < setting.deadline_s:

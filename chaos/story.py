@@ -10,6 +10,8 @@ import msgspec
 from chaos.faults import AnyFault, told
 from chaos.invariants.check import Found
 from chaos.invariants.facts import (
+    Answered,
+    Asked,
     Committed,
     Fact,
     Failed,
@@ -64,6 +66,11 @@ def line_of(fact: Fact) -> str:
             what = f"{fact.process:<18} {fact.what}: {fact.value:g} of {fact.limit:g}"
         case Failed():
             what = f"{fact.process:<18} failed: {fact.text}"
+        case Asked():
+            what = f"{fact.caller:<18} asks: {fields(fact.request)}"
+        case Answered():
+            told = fields(fact.answer) if fact.answer is not None else fact.refusal or "nothing"
+            what = f"{fact.caller:<18} asked for {fact.request.id} at {fact.asked_s:.3f} s and got: {told}"
         case _:
             what = str(fact)
     return f"{fact.at_s:12.6f} {what}"

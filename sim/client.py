@@ -30,11 +30,12 @@ AGAIN_S = 1.0
 async def open_client(
     process: SimProcess, sockets: Sockets, head: Peer, machine: Machine
 ) -> AsyncIterator[ActorSystem]:
-    """The client's actor system, receiving. Nothing is sent before the first question."""
+    """The actor system of a client, receiving, named as its process is. Nothing is sent before the first
+    question."""
     loop, host = process.host.loop, process.host.name
     system = ActorSystem(
         node=process.host.name,
-        process="rlctl",
+        process=process.kind,
         wire=sockets.wire,
         journals=MemoryJournal(),
         network=sockets.network,

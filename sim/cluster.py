@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from actors.cluster.fleet import RESERVED
@@ -42,6 +43,9 @@ STATE = Path("/var/lib/gleaner")
 SETTLE_S = 60.0
 """For an ordered end of all hosts; a node agent takes 30 s at most."""
 LOOK_S = 1.0
+
+Errand = Callable[[ActorSystem], Awaitable[None]]
+"""What a program of somebody's own does with the cluster, through an actor system of its own."""
 
 
 class SimCluster:
@@ -124,6 +128,17 @@ class SimCluster:
             init.boot()
         self.hosts[CLIENT].power_on()
         self.hosts[CLIENT].start(f"{CLIENT}/rlctl", self._submit, self.setting.paces.start_s)
+
+    def call(self, kind: str, errand: Errand) -> None:
+        """Start another program on the client's host, a client as `rlctl` is one; `kind` names its process.
+        Raises OSError before `begin`."""
+
+        async def main(process: SimProcess) -> int:
+            async with self._client(process) as system:
+                await errand(system)
+            return 0
+
+        self.hosts[CLIENT].start(f"{CLIENT}/{kind}", main, self.setting.paces.start_s)
 
     def advance(self, until_s: float) -> bool:
         """Go on until `until_s` or the end of the job, whichever is first; whether the job is over."""
@@ -234,9 +249,7 @@ class SimCluster:
             system.tap = Watcher(process, self._hooks)
 
     async def _submit(self, process: SimProcess) -> int:
-        seat = Seat(CLIENT, "rlctl", STATE, f"tcp://{process.host.address}:0")
-        machine = self._machine(process)
-        async with open_client(process, sockets(self._around, process, seat), self.head, machine) as system:
+        async with self._client(process) as system:
             self.client = system
             self.ended = await job_done(system, self.job)
             self._ended_s = self.loop.now_s
@@ -244,3 +257,10 @@ class SimCluster:
             self.loop.stop()
             await process.stop_order.wait()
         return 0
+
+    @asynccontextmanager
+    async def _client(self, process: SimProcess) -> AsyncIterator[ActorSystem]:
+        seat = Seat(CLIENT, process.kind, STATE, f"tcp://{process.host.address}:0")
+        machine = self._machine(process)
+        async with open_client(process, sockets(self._around, process, seat), self.head, machine) as system:
+            yield system

@@ -14,12 +14,14 @@ from chaos.invariants.progress import EveryStepEnds, NoSilentWait, NoStrayFailur
 from chaos.invariants.rewards import RewardsOnce
 from chaos.invariants.samples import EachRequestOnce, NothingLostOrTwice, OnPolicy, ResponseOf
 from chaos.invariants.shadow import Shadow
+from chaos.invariants.singles import SingleRequests
 from chaos.invariants.steps import EachStepOnce, ServedIsPublished
 from rlctl.audit import Evidence
 
 CHECKS: tuple[type[Check], ...] = (
     EachRequestOnce, NothingLostOrTwice, OnPolicy, OldIncarnationsSilent, EachStepOnce, ServedIsPublished,
     RewardsOnce, EveryStepEnds, NothingGrows, NoSilentWait, NoStrayFailure, OnceAndInOrder,
+    SingleRequests,
 )  # fmt: skip
 MANAGER = "rollout/manager"
 MAX_FOUND = 50
@@ -97,6 +99,7 @@ def jury_of(response_of: ResponseOf | None, staleness: int = 0, problems: int | 
             NoSilentWait(),
             NoStrayFailure(),
             OnceAndInOrder(),
+            SingleRequests(shadow, response_of),
         ),
         shadow,
     )

@@ -7,6 +7,7 @@ of itself. In a simulated run `chaos.observe_sim` makes them.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from actors.rollout.messages import Generate
 from supervisor import Message
 
 
@@ -112,6 +113,25 @@ class Failed(Fact):
 
     process: str
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Asked(Fact):
+    """A program outside of the cluster asks for a single request. caller: its name."""
+
+    caller: str
+    request: Generate
+
+
+@dataclass(frozen=True, slots=True)
+class Answered(Fact):
+    """What became of that ask of `asked_s`: its answer, or the words of its refusal; neither: it was lost."""
+
+    caller: str
+    asked_s: float
+    request: Generate
+    answer: Message | None = None
+    refusal: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,7 @@ class EachRequestOnce(Check):
                     f"{request.request} was released with {request.count} tokens (crc {request.crc:08x}), "
                     f"journaled are {len(known.tokens)} (crc {known.crc:08x})"
                 )
-            elif (wrong := self._splice(known)) is not None:
+            elif (wrong := wrong_token(known, self._response_of)) is not None:
                 yield f"{request.request} has at position {wrong} a token of another place or weights"
 
     def _trained(self, event: StepTrained) -> Iterator[str]:
@@ -101,21 +101,22 @@ class EachRequestOnce(Check):
                     f"{sample.request} was handed out with {len(sample.tokens) // 4} tokens, journaled are "
                     f"{len(known.tokens)}, and they differ"
                 )
-            elif known is not None and (wrong := self._splice(known)) is not None:
+            elif known is not None and (wrong := wrong_token(known, self._response_of)) is not None:
                 yield f"{sample.request} has at position {wrong} a token of another place or weights"
 
-    def _splice(self, known: ShadowRequest) -> int | None:
-        """The first position whose token is not the one that belongs there."""
-        if self._response_of is None or not known.made:  # one whose time was up before its first token
-            return None
-        ends = [start for start, _, _ in known.made[1:]] + [len(known.tokens)]
-        for (start, _, root), end in zip(known.made, ends, strict=True):
-            raw = self._response_of(known.seed, root, end) if root is not None else None
-            if raw is None or raw[4 * start :] == known.tokens[start:end].tobytes():
-                continue
-            wanted = array("I", raw)
-            return next(at for at in range(start, end) if known.tokens[at] != wanted[at])
+
+def wrong_token(known: ShadowRequest, response_of: ResponseOf | None) -> int | None:
+    """The first position whose token is not the one that belongs there; None for none."""
+    if response_of is None or not known.made:  # one whose time was up before its first token
         return None
+    ends = [start for start, _, _ in known.made[1:]] + [len(known.tokens)]
+    for (start, _, root), end in zip(known.made, ends, strict=True):
+        raw = response_of(known.seed, root, end) if root is not None else None
+        if raw is None or raw[4 * start :] == known.tokens[start:end].tobytes():
+            continue
+        wanted = array("I", raw)
+        return next(at for at in range(start, end) if known.tokens[at] != wanted[at])
+    return None
 
 
 class NothingLostOrTwice(Check):
