@@ -18,7 +18,7 @@ from actors.rollout.instances import Instances
 from actors.rollout.messages import Generate, Generated, VersionNotReady, VersionSpan, Weights
 from actors.rollout.request_log import RequestLog, RequestState
 from configs.schema import Config
-from supervisor import Context, Deadline, Deferred, Refused, Suspended
+from supervisor import AskFailed, Context, Deadline, Deferred, Refused, Suspended
 
 BATCH = "generate-"
 """Begins the name of the batch that a single request is."""
@@ -57,6 +57,8 @@ class Singles:
             for name, batch in books.state.log.batches.items()
             if not batch.submitted.scored
         }
+        self._ended = {name for name in self._kept if self._log(name).state is RequestState.FINISHED}
+        """Those whose end is in the journal. One that merely ended could end otherwise in another life."""
         for name in self._kept:  # their callers ask again, or have gone
             deadlines.until(self._log(name).id, MAX_DEADLINE_S)
 
@@ -84,7 +86,8 @@ class Singles:
         self._served.set()
 
     def finished(self, log: RequestLog) -> None:
-        """A request of nobody's batch is over."""
+        """A request of nobody's batch is over, and its end is committed."""
+        self._ended.add(log.batch)
         self._kept[log.batch] = Deadline.after(KEPT_S, self._ctx.now())
         self._answer(log.batch)
 
@@ -99,6 +102,7 @@ class Singles:
         for number, name in enumerate(over):
             if self._kept[name].passed(now) or number < len(over) - MAX_KEPT:
                 del self._kept[name]
+                self._ended.discard(name)
                 await self._close(name)
 
     def _log(self, name: str) -> RequestLog:
@@ -137,35 +141,34 @@ class Singles:
         )
 
     async def _begin(self, name: str, message: Generate, deferred: Deferred) -> None:
-        """Wait for the gate, then open the batch."""
-        if not await self._gate(message):
-            if self._waiting.get(name) == (message, deferred):
-                del self._waiting[name]
-            deferred.answer(self._not_ready(message))
+        """Wait for the gate, then open the batch. An earlier ask of the same may have opened it meanwhile."""
+        met = await self._gate(name, message)
+        outcome: VersionNotReady | AskFailed | None = None
+        if name not in self._books.state.log.batches:
+            exact = message.exact_version
+            weights = self._books.newest_weights() if exact is None else self._weights(exact)
+            if met and weights is not None:
+                try:
+                    await self._open(self._batch(message, weights.version), weights)
+                except (Refused, Suspended) as refusal:
+                    outcome = refusal
+            else:
+                outcome = self._not_ready(message)
+        if outcome is None:
+            self._deadlines.until(self._log(name).id, message.deadline_s)
+            self._answer(name)
             return
-        newest = self._books.newest_weights()
-        exact = message.exact_version
-        weights = newest if exact is None else self._weights(exact)
-        if weights is None:
-            self._waiting.pop(name, None)
-            deferred.answer(Refused("nothing is published yet"))
-            return
-        try:
-            await self._open(self._batch(message, weights.version), weights)
-        except (Refused, Suspended) as refusal:
-            self._waiting.pop(name, None)
-            deferred.answer(refusal)
-            return
-        self._deadlines.until(self._log(name).id, message.deadline_s)
-        self._answer(name)
+        if self._waiting.get(name) == (message, deferred):
+            del self._waiting[name]
+        deferred.answer(outcome)
 
-    async def _gate(self, message: Generate) -> bool:
-        """Whether an instance serves what is asked for, at the latest after `wait_s`."""
+    async def _gate(self, name: str, message: Generate) -> bool:
+        """Whether an instance serves what is asked for, or it is begun, at the latest after `wait_s`."""
         until = Deadline.after(min(message.wait_s, message.deadline_s), self._ctx.now())
         async with self._ctx.wait(
             "weights of a version", on="the instances", deadline_s=message.deadline_s + LOOK_S, go_on=True
         ) as wait:
-            while not self._met(message):
+            while not (self._met(message) or name in self._books.state.log.batches):
                 left_s = until.left_s(self._ctx.now())
                 if left_s <= 0:
                     return False
@@ -177,7 +180,9 @@ class Singles:
         served = self._served_versions()
         if message.exact_version is not None:
             return message.exact_version in served
-        return message.min_version is None or any(version >= message.min_version for version in served)
+        if message.min_version is None:
+            return self._books.newest_weights() is not None
+        return any(version >= message.min_version for version in served)
 
     def _served_versions(self) -> set[int]:
         """Known ones that some instance serves."""
@@ -206,10 +211,9 @@ class Singles:
 
     def _answer(self, name: str) -> None:
         """Whoever waits, where the request is over."""
-        log = self._log(name)
-        if log.state is RequestState.FINISHED and name in self._waiting:
+        if name in self._ended and name in self._waiting:
             message, deferred = self._waiting.pop(name)
-            deferred.answer(answer_to(message, log))
+            deferred.answer(answer_to(message, self._log(name)))
 
 
 def answer_to(message: Generate, log: RequestLog) -> Generated | Refused:
