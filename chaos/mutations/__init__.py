@@ -9,10 +9,11 @@ from collections.abc import Mapping
 
 from chaos.mutations.messages import MESSAGES
 from chaos.mutations.mutation import Mutation
+from chaos.mutations.requests import REQUESTS
 from chaos.mutations.rollout import ROLLOUT
 from chaos.mutations.training import TRAINING
 
 __all__ = ["BY_NAME", "MUTATIONS", "Mutation"]
 
-MUTATIONS: tuple[Mutation, ...] = (*ROLLOUT, *TRAINING, *MESSAGES)
+MUTATIONS: tuple[Mutation, ...] = (*ROLLOUT, *REQUESTS, *TRAINING, *MESSAGES)
 BY_NAME: Mapping[str, Mutation] = {mutation.name: mutation for mutation in MUTATIONS}

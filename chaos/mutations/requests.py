@@ -1,0 +1,91 @@
+"""Planted bugs in what a request is promised: which weights make its tokens, and that its id is one request
+(`actors.rollout`)."""
+
+from chaos.mutate import Edit
+from chaos.mutations.mutation import Mutation
+
+REQUESTS: tuple[Mutation, ...] = (
+    Mutation(
+        "a span of the batch's version",
+        "a span bears the version under which its tokens were made",
+        (
+            Edit(
+                "actors.rollout.frame_rows",
+                "    made = request.version if ticket.version is None else ticket.version\n",
+                "    made = request.version\n",
+            ),
+        ),
+        ("I3", "single requests"),
+        campaign="singles",
+    ),
+    Mutation(
+        "forget the gate on the way",
+        "a request that goes on elsewhere goes on under a version that its gate admits",
+        (
+            Edit(
+                "actors.rollout.books",
+                "        return {} if weights is None else {weights.version: weights.root}\n",
+                "        return self.state.versions.roots(0) or {weights.version: weights.root}\n",
+            ),
+            Edit(
+                "actors.rollout.state",
+                "            elif not (log.admits(event.version) and self._published(log, event.version)):\n",
+                "            elif not self._published(log, event.version):\n",
+            ),
+        ),
+        ("I3", "single requests"),
+        campaign="singles",
+    ),
+    Mutation(
+        "a request for each attempt",
+        "the id names a single request, however often it is asked for",
+        (
+            Edit(
+                "actors.rollout.singles",
+                "        name = BATCH + message.id\n",
+                '        name = f"{BATCH}{message.id}@{message.attempt}"\n',
+            ),
+            Edit(
+                "actors.rollout.singles",
+                "batches.get(BATCH + message.id)",
+                'batches.get(f"{BATCH}{message.id}@{message.attempt}")',
+            ),
+            Edit(
+                "actors.rollout.singles",
+                "            batch=BATCH + message.id,\n",
+                '            batch=f"{BATCH}{message.id}@{message.attempt}",\n',
+            ),
+        ),
+        ("single requests",),
+        campaign="singles",
+    ),
+    Mutation(
+        "believe every prefix",
+        "the rest of a response goes to who has its beginning",
+        (
+            Edit(
+                "actors.rollout.singles",
+                "    if message.accepted and (\n"
+                "        len(have) != 4 * message.accepted or hashlib.sha256(have).digest() != "
+                "message.accepted_sha256\n"
+                "    ):\n",
+                "    if message.accepted < 0:\n",
+            ),
+        ),
+        ("single requests",),
+        campaign="singles",
+    ),
+    Mutation(
+        "answer before commit",
+        "what a caller is given is in the journal: no later life gives it anything else",
+        (
+            Edit(
+                "actors.rollout.singles",
+                "        if name in self._ended and name in self._waiting:\n",
+                "        if self._log(name).state is RequestState.FINISHED and name in self._waiting:\n",
+            ),
+        ),
+        ("single requests",),
+        campaign="singles",
+    ),
+)
