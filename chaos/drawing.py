@@ -73,11 +73,12 @@ SENT: Mapping[Seat, tuple[str, ...]] = {
 }
 """And in the process that sends them: what it committed before has happened, and nobody hears of it."""
 
-CALLED: Mapping[Seat, tuple[str, ...]] = {
-    ("@head", "rollout"): ("Generate", "Generate", "Generate", "PublishVersion", "PublishVersion"),
-}
-"""What more there is where single requests are sent; apart, so that other campaigns draw what they drew."""
-CALLED_SENT: Mapping[Seat, tuple[str, ...]] = {("@head", "agent"): ("PublishVersion", "PublishVersion")}
+CALLED: tuple[tuple[Process, str, Moment], ...] = (
+    ("rollout", "Generate", "received"), ("rollout", "Generate", "replied"),
+    ("rollout", "Generate", "replied"), ("rollout", "PublishVersion", "received"),
+    ("rollout", "PublishVersion", "replied"), ("agent", "PublishVersion", "sent"),
+)  # fmt: skip
+"""What more there is on the head where single requests are sent. Others draw what they drew without it."""
 CALLERS_HOST = "client"
 
 RANKS: tuple[Process, ...] = ("rank-1", "rank-2")
@@ -215,6 +216,8 @@ class Drawer:
         return KillZone(at_s=at_s, zone=self._rng.choice(self._terrain.zones))
 
     def _kill_on_message(self, at_s: float) -> AnyFault:
+        if self._terrain.callers and self._rng.random() < 0.5:
+            return self._kill_on_call(at_s)
         host, process = self._place()
         if process in RANKS:  # messages are not what it lives by
             process = "trainer"
@@ -222,13 +225,19 @@ class Drawer:
         moment = self._rng.choice(MOMENT_SHARES)
         if moment == "sent" and seat not in SENT:
             moment = "received"
-        messages = (SENT if moment == "sent" else GOT)[seat]
-        if self._terrain.callers:
-            messages += (CALLED_SENT if moment == "sent" else CALLED).get(seat, ())
-        message = self._rng.choice(messages)
+        message = self._rng.choice((SENT if moment == "sent" else GOT)[seat])
         count = 1 + int(self._rng.expovariate(1 / 3.0))
         return KillOnMessage(
             at_s=at_s, host=host, process=process, message=message, count=count, moment=moment
+        )
+
+    def _kill_on_call(self, at_s: float) -> AnyFault:
+        """Versions are published a few times in a run, and only where rollout may be ahead."""
+        able = [it for it in CALLED if self._terrain.head_returns or it[0] != "agent"]
+        process, message, moment = self._rng.choice(able)
+        count = 1 + int(self._rng.expovariate(1.0 if message == "PublishVersion" else 1 / 3.0))
+        return KillOnMessage(
+            at_s=at_s, host="@head", process=process, message=message, count=count, moment=moment
         )
 
     def _kill_in_commit(self, at_s: float) -> AnyFault:

@@ -161,8 +161,8 @@ class SingleRequests(Check):
     @staticmethod
     def _versions(request: Generate, answer: Generated, known: ShadowRequest) -> Iterator[str]:
         made: list[tuple[int, int]] = []
-        ends = [start for start, _, _ in known.made[1:]] + [len(known.tokens)]
-        for (start, version, _), end in zip(known.made, ends, strict=True):
+        starts = [start for start, _, _ in known.made]
+        for (start, version, _), end in zip(known.made, [*starts[1:], len(known.tokens)], strict=False):
             before = made.pop()[1] if made and made[-1][0] == version else 0
             made.append((version, before + end - start))
         told = [(span.version, span.count) for span in answer.versions]

@@ -16,7 +16,7 @@ REQUESTS: tuple[Mutation, ...] = (
             ),
         ),
         ("I3", "single requests"),
-        campaign="singles",
+        campaign="hunt-singles",
     ),
     Mutation(
         "forget the gate on the way",
@@ -34,7 +34,7 @@ REQUESTS: tuple[Mutation, ...] = (
             ),
         ),
         ("I3", "single requests"),
-        campaign="singles",
+        campaign="hunt-singles",
     ),
     Mutation(
         "a request for each attempt",
@@ -57,23 +57,7 @@ REQUESTS: tuple[Mutation, ...] = (
             ),
         ),
         ("single requests",),
-        campaign="singles",
-    ),
-    Mutation(
-        "believe every prefix",
-        "the rest of a response goes to who has its beginning",
-        (
-            Edit(
-                "actors.rollout.singles",
-                "    if message.accepted and (\n"
-                "        len(have) != 4 * message.accepted or hashlib.sha256(have).digest() != "
-                "message.accepted_sha256\n"
-                "    ):\n",
-                "    if message.accepted < 0:\n",
-            ),
-        ),
-        ("single requests",),
-        campaign="singles",
+        campaign="hunt-singles",
     ),
     Mutation(
         "answer before commit",
@@ -86,6 +70,6 @@ REQUESTS: tuple[Mutation, ...] = (
             ),
         ),
         ("single requests",),
-        campaign="singles",
+        campaign="hunt-singles",
     ),
 )

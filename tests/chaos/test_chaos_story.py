@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from actors.rollout.messages import Dispatch, RegisterInstance, Work
+from actors.rollout.messages import Dispatch, Generate, RegisterInstance, Work
 from chaos.faults import KillProcess
 from chaos.invariants import facts
 from chaos.invariants.catalogue import Jury
 from chaos.invariants.check import Check, Found
 from chaos.invariants.facts import (
+    Answered,
+    Asked,
     Committed,
     Fact,
     Failed,
@@ -30,6 +32,7 @@ from chaos.story import MAX_CHARS, fields, line_of, line_of_fault, line_of_found
 from supervisor import Done
 
 TINY = str(Path(__file__).with_name("tiny.toml"))
+ASK = Generate(id="a", prompt=b"", max_new_tokens=8)
 WORK = Work(ticket=3, prompt=b"p" * 40, prefix=b"", seed=7, max_new_tokens=9, temperature=1.0)
 
 
@@ -47,6 +50,8 @@ def test_a_message_tells_who_and_what_and_its_long_fields_only_by_their_size() -
 
 
 FACTS: list[tuple[Fact, str]] = [
+    (Asked(1.0, "caller-1", ASK), "caller-1           asks: id=a"),
+    (Answered(2.0, "caller-1", 1.0, ASK, None, "others"), "asked for a at 1.000 s and got: others"),
     (Said(1.0, "head/agent", "in", "ask", "a", "b", Done()), "ask   a <- b: Done"),
     (Committed(1.0, "head", "rollout/manager", 5, (Done(),)), "commit of rollout/manager#5: Done"),
     (Committed(1.0, "head", "registry", 5, (), snapshot=True), "snapshot of registry#5"),
