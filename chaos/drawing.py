@@ -5,7 +5,7 @@ Owns the ranges that are drawn from, one method a kind. Pure. Which kinds are on
 """
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Annotated
 
 import msgspec
@@ -27,7 +27,6 @@ from chaos.faults import (
     KillOnMessage,
     KillProcess,
     KillZone,
-    Moment,
     Notice,
     Partition,
     Process,
@@ -37,48 +36,12 @@ from chaos.faults import (
     Slow,
     Zombie,
 )
+from chaos.moments import CALLED, GOT, MOMENT_SHARES, SENT
 
 NOTICES_S = (0.0, 30.0, 120.0)
 """Notices that clouds give: none, Azure's and GCP's half a minute, AWS's two minutes."""
 JUMPS_S = (-86_400.0, -3600.0, -30.0, -2.0, 2.0, 30.0, 3600.0, 86_400.0)
 """A day (a wrong date), an hour (a wrong zone), half a minute and two seconds (NTP steps)."""
-
-Seat = tuple[str, Process]
-"""A role of hosts and a process there."""
-GOT: Mapping[Seat, tuple[str, ...]] = {
-    ("@head", "rollout"): (
-        "RegisterInstance", "SubmitBatch", "TakeGroups", "ReleaseBatch", "Serving", "Withdraw", "Place",
-        "Placed", "Verdict",
-    ),
-    ("@head", "reward"): ("Score", "GetProblems"),
-    ("@head", "agent"): ("ClaimNames", "NodeHello", "NodeSeen", "PlanNext", "StepDone", "StateSaved"),
-    ("@reserved", "trainer"): (
-        "TrainStep", "Groups", "OpenSeeding", "CloseSeeding", "Published", "Dispatch", "StateIs",
-    ),
-    ("@reserved", "transfer"): ("Publish", "Offer"),
-    ("@reserved", "agent"): ("SaveState", "LatestState", "RecordOf"),
-    ("@preemptible", "transfer"): ("Fetch", "Offered"),
-    ("@preemptible", "engine"): ("Dispatch", "ServeWeights", "Registered", "Fetched"),
-    ("@preemptible", "agent"): ("NodeWork",),
-}  # fmt: skip
-"""Messages at which something of weight happens in the process that gets them."""
-SENT: Mapping[Seat, tuple[str, ...]] = {
-    ("@head", "rollout"): ("Dispatch", "Dispatch", "ServeWeights", "Score"),
-    ("@head", "agent"): ("SubmitBatch", "TrainStep", "ReleaseBatch", "GetProblems"),
-    ("@reserved", "trainer"): ("TakeGroups", "Publish", "SaveState", "RegisterInstance", "Serving"),
-    ("@reserved", "agent"): ("StateSaved", "NodeHello"),
-    ("@preemptible", "transfer"): ("Offer",),
-    ("@preemptible", "engine"): ("RegisterInstance", "Fetch", "Serving"),
-    ("@preemptible", "agent"): ("NodeHello",),
-}
-"""And in the process that sends them: what it committed before has happened, and nobody hears of it."""
-
-CALLED: tuple[tuple[Process, str, Moment], ...] = (
-    ("rollout", "Generate", "received"), ("rollout", "Generate", "replied"),
-    ("rollout", "Generate", "replied"), ("rollout", "PublishVersion", "received"),
-    ("rollout", "PublishVersion", "replied"), ("agent", "PublishVersion", "sent"),
-)  # fmt: skip
-"""What more there is on the head where single requests are sent. Others draw what they drew without it."""
 CALLERS_HOST = "client"
 
 RANKS: tuple[Process, ...] = ("rank-1", "rank-2")
@@ -92,7 +55,6 @@ CRASHES: tuple[tuple[str, Process, str], ...] = (
     ("@preemptible", "agent", "agent"),
 )  # fmt: skip
 """Every actor, with the host and the process in which it lives: each is as likely to crash as the others."""
-MOMENT_SHARES: tuple[Moment, ...] = ("received", "replied", "replied", "sent")
 COMMITTERS: tuple[tuple[str, Process], ...] = (
     ("@head", "rollout"),
     ("@head", "rollout"),

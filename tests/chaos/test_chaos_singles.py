@@ -18,10 +18,11 @@ from actors.rollout.events import (
     VersionPublished,
 )
 from actors.rollout.messages import Generate, Generated, VersionNotReady, VersionSpan
-from chaos.drawing import CALLED, CALLERS_HOST
+from chaos.drawing import CALLERS_HOST
 from chaos.faults import KillOnMessage, KillProcess, Partition
 from chaos.invariants.catalogue import jury_of
 from chaos.invariants.facts import Answered, Asked, Committed, Ending, Fact
+from chaos.moments import CALLED
 from chaos.plan import load
 from chaos.recoveries import Recoveries
 from chaos.schedule import Schedule

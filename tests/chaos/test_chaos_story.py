@@ -51,7 +51,7 @@ def test_a_message_tells_who_and_what_and_its_long_fields_only_by_their_size() -
 
 FACTS: list[tuple[Fact, str]] = [
     (Asked(1.0, "caller-1", ASK), "caller-1           asks: id=a"),
-    (Answered(2.0, "caller-1", 1.0, ASK, None, "others"), "asked for a at 1.000 s and got: others"),
+    (Answered(1.0, "caller-1", 0.5, ASK, None, "others"), "asked for a at 0.500 s and got: others"),
     (Said(1.0, "head/agent", "in", "ask", "a", "b", Done()), "ask   a <- b: Done"),
     (Committed(1.0, "head", "rollout/manager", 5, (Done(),)), "commit of rollout/manager#5: Done"),
     (Committed(1.0, "head", "registry", 5, (), snapshot=True), "snapshot of registry#5"),

@@ -17,7 +17,7 @@ from chaos.aims import AIMS, BY_PATH
 from chaos.availability import as_trace, stays
 from chaos.bounds import Bounds, bearable, bounds_of
 from chaos.coverage import BY_NAME
-from chaos.drawing import GOT, SENT, Terrain
+from chaos.drawing import Terrain
 from chaos.faults import (
     KINDS,
     KillHost,
@@ -28,6 +28,7 @@ from chaos.faults import (
     Stay,
     kind_of,
 )
+from chaos.moments import GOT, SENT
 from chaos.schedule import dump
 from chaos.shapes import SHAPES, named, wanted
 from chaos.swarm import Options, draw

@@ -1,0 +1,46 @@
+"""Messages at which processes are killed: where something of weight happens, and in whom.
+
+Owns the lists from which `drawing` draws. Pure.
+"""
+
+from collections.abc import Mapping
+
+from chaos.faults import Moment, Process
+
+Seat = tuple[str, Process]
+"""A role of hosts and a process there."""
+GOT: Mapping[Seat, tuple[str, ...]] = {
+    ("@head", "rollout"): (
+        "RegisterInstance", "SubmitBatch", "TakeGroups", "ReleaseBatch", "Serving", "Withdraw", "Place",
+        "Placed", "Verdict",
+    ),
+    ("@head", "reward"): ("Score", "GetProblems"),
+    ("@head", "agent"): ("ClaimNames", "NodeHello", "NodeSeen", "PlanNext", "StepDone", "StateSaved"),
+    ("@reserved", "trainer"): (
+        "TrainStep", "Groups", "OpenSeeding", "CloseSeeding", "Published", "Dispatch", "StateIs",
+    ),
+    ("@reserved", "transfer"): ("Publish", "Offer"),
+    ("@reserved", "agent"): ("SaveState", "LatestState", "RecordOf"),
+    ("@preemptible", "transfer"): ("Fetch", "Offered"),
+    ("@preemptible", "engine"): ("Dispatch", "ServeWeights", "Registered", "Fetched"),
+    ("@preemptible", "agent"): ("NodeWork",),
+}  # fmt: skip
+"""Messages at which something of weight happens in the process that gets them."""
+SENT: Mapping[Seat, tuple[str, ...]] = {
+    ("@head", "rollout"): ("Dispatch", "Dispatch", "ServeWeights", "Score"),
+    ("@head", "agent"): ("SubmitBatch", "TrainStep", "ReleaseBatch", "GetProblems"),
+    ("@reserved", "trainer"): ("TakeGroups", "Publish", "SaveState", "RegisterInstance", "Serving"),
+    ("@reserved", "agent"): ("StateSaved", "NodeHello"),
+    ("@preemptible", "transfer"): ("Offer",),
+    ("@preemptible", "engine"): ("RegisterInstance", "Fetch", "Serving"),
+    ("@preemptible", "agent"): ("NodeHello",),
+}
+"""And in the process that sends them: what it committed before has happened, and nobody hears of it."""
+
+CALLED: tuple[tuple[Process, str, Moment], ...] = (
+    ("rollout", "Generate", "received"), ("rollout", "Generate", "replied"),
+    ("rollout", "Generate", "replied"), ("rollout", "PublishVersion", "received"),
+    ("rollout", "PublishVersion", "replied"), ("agent", "PublishVersion", "sent"),
+)  # fmt: skip
+"""What more there is on the head where single requests are sent. Others draw what they drew without it."""
+MOMENT_SHARES: tuple[Moment, ...] = ("received", "replied", "replied", "sent")
