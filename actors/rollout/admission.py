@@ -3,6 +3,7 @@
 Owns the limits and the refusals. Pure.
 """
 
+import math
 from collections.abc import Sequence
 
 from actors.rollout.events import BatchSubmitted, Prompt
@@ -29,7 +30,11 @@ def refusal_of(log: TokenLog, event: BatchSubmitted) -> str | None:
         return f"batch {event.batch}: every prompt needs tokens and seeds, and there must be a prompt"
     if event.max_new_tokens < 1:
         return f"batch {event.batch}: max_new_tokens is {event.max_new_tokens}, at least 1 is needed"
-    if event.wanted and not event.wanted <= len(event.prompts) <= event.most:
+    if not 0 <= event.temperature < math.inf:
+        return f"batch {event.batch}: temperature is {event.temperature}, a number from 0 up is needed"
+    if not 1 <= event.over_sampling < math.inf:
+        return f"batch {event.batch}: over_sampling is {event.over_sampling}, a number from 1 up is needed"
+    if event.wanted and not 0 < event.wanted <= len(event.prompts) <= event.most:
         return (
             f"batch {event.batch}: {event.wanted} wanted groups, {len(event.prompts)} prompts and at "
             f"most {event.most} groups do not go together"

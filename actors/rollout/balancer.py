@@ -154,16 +154,17 @@ class Balancer:
         instance.executing += count
         return True
 
-    def ended(self, id: InstanceId, incarnation: int, was_executing: bool) -> bool:
-        """A request left it: finished, aborted or taken back."""
+    def ended(self, id: InstanceId, incarnation: int, was_executing: bool, count: int = 1) -> bool:
+        """`count` requests left it: finished, aborted or taken back; no more than it has are counted."""
         instance = self._known(id, incarnation)
-        if instance is None or not (instance.executing if was_executing else instance.pending):
+        left = 0 if instance is None else instance.executing if was_executing else instance.pending
+        if instance is None or count < 1 or not left:
             return self._ignore()
         if was_executing:
-            instance.executing -= 1
+            instance.executing -= min(count, left)
         else:
-            instance.pending -= 1
-        return True
+            instance.pending -= min(count, left)
+        return count <= left or self._ignore()
 
     def select(self, roots: Mapping[int, bytes], count: int) -> list[InstanceId]:
         """Instances for the next `count` requests, one each; fewer when all are at Θ: the rest waits.

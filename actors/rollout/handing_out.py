@@ -11,6 +11,9 @@ from actors.rollout.messages import GroupOut, Groups, SampleOut, TakeGroups
 from actors.rollout.token_log import Batch
 from supervisor import Context, Deadline, Deferred, Refused
 
+MAX_WAIT_S = 86_400.0
+"""Of one ask, however long it would wait: a timer for ever would be kept for ever."""
+
 
 class Takers:
     """See the module; one taker a batch waits at a time, a later ask replaces an earlier one."""
@@ -22,9 +25,13 @@ class Takers:
         self._seen: dict[str, int] = {}  # verdicts of the batch when it was last looked at for who waits
 
     def add(self, message: TakeGroups) -> Deferred:
-        """Answer when `min_groups` are ready, or all that are left, or `wait_s` has passed."""
+        """Answer when `min_groups` are ready, or all that are left, or `wait_s` has passed. Raises
+        Refused."""
+        if not message.wait_s >= 0:
+            raise Refused(f"batch {message.batch}: wait_s is {message.wait_s}, expected a number from 0 up")
+        until = Deadline.after(min(message.wait_s, MAX_WAIT_S), self._ctx.now())
         deferred = Deferred()
-        self._waiting[message.batch] = (Deadline.after(message.wait_s, self._ctx.now()), message, deferred)
+        self._waiting[message.batch] = (until, message, deferred)
         self._seen.pop(message.batch, None)
         return deferred
 
@@ -39,7 +46,7 @@ class Takers:
             if self._seen.get(name) == batch.verdicts and not until.passed(self._ctx.now()):
                 continue
             self._seen[name] = batch.verdicts
-            have = set(ask.have)
+            have = _had(batch, ask)
             ready = [g for g in range(len(batch.groups)) if g not in have and batch.due(g)]
             left = batch.wanted - len(have)
             news = ask.dropped is not None and len(batch.fates.dropped) > ask.dropped
@@ -66,11 +73,16 @@ class Takers:
         deferred.answer(
             Groups(
                 groups=[groups[group] for group in ready],
-                remaining=batch.wanted - len(ask.have) - len(ready),
+                remaining=max(0, batch.wanted - len(_had(batch, ask)) - len(ready)),
                 remote_serving=self._instances.serving("preemptible", batch.submitted),
                 dropped=sorted(batch.fates.dropped),
             )
         )
+
+
+def _had(batch: Batch, ask: TakeGroups) -> set[int]:
+    """The groups of the batch that the taker has; whatever else it names is none."""
+    return {group for group in ask.have if 0 <= group < len(batch.groups)}
 
 
 def group_out(batch: Batch, group: int) -> GroupOut:

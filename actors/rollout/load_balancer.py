@@ -10,8 +10,8 @@ import numpy as np
 from actors.rollout.balancer import Balancer, Instance, InstanceKind
 from actors.rollout.continuous_lb import Load, Requests, decide
 from actors.rollout.pace import Paces, PacesAre, instance_pace
-from actors.rollout.profile import Profiles, Work
-from supervisor import Actor, Message, handles
+from actors.rollout.profile import Profiles, Work, plausible
+from supervisor import Actor, Message, Refused, handles
 
 
 class InstanceUp(Message, frozen=True):
@@ -161,6 +161,10 @@ class LoadBalancer(Actor):
 
     @handles(InstanceUp)
     async def up(self, message: InstanceUp) -> None:
+        if message.kind not in set(InstanceKind) or message.slots < 1:
+            raise Refused(f"{message.instance}: {message.slots} slots of kind {message.kind!r} are none")
+        if message.pending < 0 or message.executing < 0:
+            raise Refused(f"{message.instance}: {message.pending} pending, {message.executing} executing")
         self._balancer.joined(
             message.instance,
             message.incarnation,
@@ -191,10 +195,10 @@ class LoadBalancer(Actor):
                 self._balancer.dispatched(instance, incarnation, change.dispatched)
             if change.started:
                 self._balancer.started(instance, incarnation, change.started)
-            for _ in range(change.ended_executing):
-                self._balancer.ended(instance, incarnation, True)
-            for _ in range(change.ended_pending):
-                self._balancer.ended(instance, incarnation, False)
+            if change.ended_executing:
+                self._balancer.ended(instance, incarnation, True, change.ended_executing)
+            if change.ended_pending:
+                self._balancer.ended(instance, incarnation, False, change.ended_pending)
 
     @handles(Place)
     async def place(self, message: Place) -> Placed:
@@ -215,6 +219,8 @@ class LoadBalancer(Actor):
         instance = self._balancer.instances.get(message.instance)
         if instance is None or instance.incarnation != message.incarnation:
             return
+        if not all(map(plausible, message.sums)):
+            raise Refused(f"{message.instance} measured what no engine does: {message.sums}")
         self._profiles.add(instance.id, _hardware(instance), message.sums)
         now = self.ctx.now()
         if now - self._compared_s >= SPEEDS_S:
@@ -252,6 +258,11 @@ class LoadBalancer(Actor):
         return Moves(moves=moves)
 
     def _load(self, instance: Instance, holding: Holding, gates: list[dict[int, bytes]]) -> Load:
+        """Raises Refused for columns that are no columns of one table."""
+        count = len(holding.movable)
+        wide = holding.tickets, holding.context, holding.expected, holding.gate
+        if len(holding.executing) != count or any(len(column) != 8 * count for column in wide):
+            raise Refused(f"{holding.instance}: the columns of its requests differ in length")
         held = Requests(
             tickets=np.frombuffer(holding.tickets, np.int64),
             context=np.frombuffer(holding.context, np.float64),

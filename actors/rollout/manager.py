@@ -14,7 +14,7 @@ from actors.rollout.dispatching import BALANCER, Dispatching
 from actors.rollout.events import SampleAgain, Scored
 from actors.rollout.figures import fates_of, figures_of
 from actors.rollout.flipping import Flipping
-from actors.rollout.handing_out import Takers
+from actors.rollout.handing_out import MAX_WAIT_S, Takers
 from actors.rollout.instances import Instance, Instances
 from actors.rollout.intake import Intake
 from actors.rollout.load_balancer import ForgetAll
@@ -90,6 +90,7 @@ class RolloutManager(Actor):
             flipping=Flipping(self.ctx, self._books, self._instances),
             measuring=self._measuring,
             max_prompt_tokens=self._config.engine.max_prompt_tokens,
+            max_new_tokens=self._config.rollout.max_new_tokens,
             act=self._act,
         )
         self._scoring = Scoring(self.ctx, self._books, self._config.reward, self._scored)
@@ -206,8 +207,8 @@ class RolloutManager(Actor):
     async def take(self, message: TakeGroups) -> Deferred:
         if message.batch not in self._state.log.batches:
             raise Refused(f"batch {message.batch} is not open")
-        deferred = self._takers.add(message)
-        self.ctx.after(message.wait_s, _Sweep())
+        deferred = self._takers.add(message)  # looks at `wait_s` first
+        self.ctx.after(min(message.wait_s, MAX_WAIT_S), _Sweep())
         self._takers.look()
         return deferred
 

@@ -9,6 +9,7 @@ then go elsewhere from their last token.
 import asyncio
 from collections.abc import Callable
 
+from actors.rollout.balancer import InstanceKind
 from actors.rollout.books import Books
 from actors.rollout.changes import Changes
 from actors.rollout.dispatching import BALANCER, Dispatching
@@ -31,6 +32,7 @@ from supervisor import Context, Deadline, Deferred, Refused, Suspected, Terminat
 from transport.wire import Peer
 
 REREGISTER_S = 5.0  # after a restart: an instance of the journal that has not come back by then is gone
+MAX_GRACE_S = 86_400.0  # no cloud gives notice of more than minutes
 QUIET_S = 0.05  # a dead instance's stream is at its end when nothing came for so long
 QUIET_LOOKS = 10
 
@@ -70,6 +72,13 @@ class Membership:
         back. It gets no new ones until it says what it serves, and by then it knows the epoch that its
         dispatches must bear. Raises Refused."""
         name, incarnation = message.instance, message.worker.incarnation
+        if message.kind not in set(InstanceKind):
+            raise Refused(f"{name}: kind is {message.kind!r}, expected one of {', '.join(InstanceKind)}")
+        if message.slots < 1 or message.engines < 1 or message.cache_tokens < 0:
+            raise Refused(
+                f"{name}: {message.engines} engines, {message.slots} slots and {message.cache_tokens} tokens "
+                "of cache: each has at least one, one and none"
+            )
         known = self._instances.get(name)
         # One that is back with a manager that knows it from its journal changes nothing there: when thousands
         # of requests wait for a new manager, its instances do not queue for a commit each.
@@ -126,7 +135,10 @@ class Membership:
         self._dispatching.wake()
 
     async def withdraw(self, message: Withdraw) -> Deferred | Withdrawn:
-        """The instance gets nothing more; what it still has after the grace is taken back, token by token."""
+        """The instance gets nothing more; what it still has after the grace is taken back, token by token.
+        Raises Refused."""
+        if not message.grace_s >= 0:
+            raise Refused(f"{message.instance}: grace_s is {message.grace_s}, expected a number from 0 up")
         instance = self._instances.get(message.instance)
         if instance is None:
             stream = self._state.streams.get(message.instance)
@@ -138,7 +150,7 @@ class Membership:
         await self._ctx.tell(BALANCER, instance.serves(None))
         self._measuring.there()
         self._dispatching.wake()  # what was meant for it goes elsewhere
-        return self._withdrawals.begin(instance, message.grace_s)
+        return self._withdrawals.begin(instance, min(message.grace_s, MAX_GRACE_S))
 
     async def suspected(self, event: Suspected) -> None:
         """It gets no new requests until it is heard again; what it has stays with it."""

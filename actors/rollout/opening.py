@@ -20,7 +20,7 @@ class Opening:
     """See the module.
 
     Args:
-        max_prompt_tokens: longest prompt that an engine takes.
+        max_prompt_tokens, max_new_tokens: longest prompt and response that an engine takes.
         act: what follows from a committed event.
     """
 
@@ -32,10 +32,11 @@ class Opening:
         flipping: Flipping,
         measuring: Measuring,
         max_prompt_tokens: int,
+        max_new_tokens: int,
         act: Callable[[Changes], None],
     ) -> None:
         self._ctx, self._books, self._flipping, self._measuring = ctx, books, flipping, measuring
-        self._max_prompt_tokens = max_prompt_tokens
+        self._max_prompt_tokens, self._max_new_tokens = max_prompt_tokens, max_new_tokens
         self._act = act
         self._state = books.state
 
@@ -48,6 +49,11 @@ class Opening:
         name = message.batch.batch
         if fault := unfit(message.batch.prompts, self._max_prompt_tokens):
             raise Refused(f"batch {name}: a prompt {fault}")
+        if message.batch.max_new_tokens > self._max_new_tokens:
+            raise Refused(
+                f"batch {name}: max_new_tokens is {message.batch.max_new_tokens}, "
+                f"rollout.max_new_tokens is {self._max_new_tokens}"
+            )
         opened = self._books.weights.get(name)
         if message.batch.min_version is None and opened is not None and opened.root != message.weights.root:
             raise Refused(_lost_weights(f"batch {name}", opened.version))  # nobody will serve those again

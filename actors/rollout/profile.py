@@ -64,6 +64,16 @@ class Work(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
         return int(self.tokens / self.steps).bit_length(), int(self.attended / self.tokens).bit_length()
 
 
+MOST_WORK = 1e15
+"""Of anything that a worker measures: weeks of nanoseconds. What is more, or no number, nobody measured."""
+
+
+def plausible(work: Work) -> bool:
+    """Whether an engine may have measured this: a time, decode steps, and no number below zero."""
+    numbers = work.seconds, work.steps, work.tokens, work.attended, work.prefilled
+    return all(0 <= number <= MOST_WORK for number in numbers) and work.seconds > 0 and work.steps > 0
+
+
 NOTHING = Work(seconds=0.0, steps=0.0, tokens=0.0, attended=0.0)
 
 

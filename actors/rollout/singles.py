@@ -8,6 +8,7 @@ request, the same id with the same contents is the same request, each token is a
 
 import asyncio
 import hashlib
+import math
 from array import array
 from collections.abc import Awaitable, Callable
 
@@ -119,9 +120,11 @@ class Singles:
             raise Refused(f"request {message.id}: expected max_new_tokens from 1 to {self._most_new}")
         if message.min_version is not None and message.exact_version is not None:
             raise Refused(f"request {message.id}: min_version and exact_version exclude each other")
-        if not 0 < message.deadline_s <= MAX_DEADLINE_S or message.temperature < 0:
+        if not 0 < message.deadline_s <= MAX_DEADLINE_S or not 0 <= message.temperature < math.inf:
             most = f"{MAX_DEADLINE_S:g} s"
             raise Refused(f"request {message.id}: expected a temperature from 0, a deadline up to {most}")
+        if not message.wait_s >= 0 or message.accepted < 0:
+            raise Refused(f"request {message.id}: expected wait_s and accepted from 0")
         if opened is not None:
             refusal = self._books.state.refusal(self._batch(message, opened.submitted.version))
             if refusal is not None:
