@@ -65,7 +65,7 @@ class BuiltinHost:
         try:
             engine.add([_assignment(one) for one in work])
         except (CannotServe, EngineFull) as problem:
-            return Refusal(_tickets(work), str(problem))
+            return Refusal(_tickets(work), str(problem), never=isinstance(problem, CannotServe))
         return None
 
     def _load(self, fetched: Fetched) -> None:

@@ -15,10 +15,11 @@ from actors.weights.messages import Fetched
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """These tickets were not taken."""
+    """These tickets were not taken. never: nor could they be at another time, whatever is served."""
 
     tickets: list[int]
     why: str
+    never: bool = False
 
 
 @dataclass(slots=True)

@@ -298,6 +298,7 @@ class RolloutWorker(Actor):
             tickets=refusal.tickets,
             why=refusal.why,
             version=version,
+            never=refusal.never,
         )
         await self.ctx.tell(MANAGER, message)
 

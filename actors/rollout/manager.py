@@ -154,6 +154,7 @@ class RolloutManager(Actor):
 
     @handles(CannotTake)
     async def cannot_take(self, message: CannotTake) -> None:
+        await self._singles.cannot_be(message)
         await self._members.cannot_take(message)
 
     async def on_suspected(self, event: Suspected) -> None:

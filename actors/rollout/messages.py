@@ -330,13 +330,14 @@ class Abort(Message, frozen=True):
 
 class CannotTake(Message, frozen=True):
     """To the manager: a worker could not take these tickets (another version, full, ill-fitting). `version`:
-    what it serves now, where it serves any."""
+    what it serves now, where it serves any. `never`: one of them is ill-fitting, under any version."""
 
     instance: str
     incarnation: int
     tickets: list[int]
     why: str
     version: int | None = None
+    never: bool = False
 
 
 class Withdraw(Message, frozen=True):

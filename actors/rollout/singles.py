@@ -16,7 +16,7 @@ from actors.rollout.books import Books
 from actors.rollout.deadlines import Deadlines
 from actors.rollout.events import BatchSubmitted, Prompt
 from actors.rollout.instances import Instances
-from actors.rollout.messages import Generate, Generated, VersionNotReady, VersionSpan, Weights
+from actors.rollout.messages import CannotTake, Generate, Generated, VersionNotReady, VersionSpan, Weights
 from actors.rollout.request_log import RequestLog, RequestState
 from configs.schema import Config
 from supervisor import AskFailed, Context, Deadline, Deferred, Refused, Suspended
@@ -91,6 +91,23 @@ class Singles:
         self._ended.add(log.batch)
         self._kept[log.batch] = Deadline.after(KEPT_S, self._ctx.now())
         self._answer(log.batch)
+
+    async def cannot_be(self, message: CannotTake) -> None:
+        """A request that no engine can serve (it has a token that the model does not know, say) is refused,
+        and forgotten: others would say the same, again and again."""
+        stream = self._books.state.streams.alive(message.instance, message.incarnation)
+        if stream is None or not message.never:
+            return
+        live = stream.live()
+        for request in [live[ticket].request for ticket in message.tickets if ticket in live]:
+            log = self._books.state.log.requests.get(request)
+            if log is None or self._books.state.log.batches[log.batch].submitted.scored:
+                continue  # a training prompt is worded with the model's own tokenizer: that was looked at
+            waiting = self._waiting.pop(log.batch, None)
+            if waiting is not None:
+                waiting[1].answer(Refused(f"request {waiting[0].id}: no instance serves it: {message.why}"))
+            self._kept.pop(log.batch, None)
+            await self._close(log.batch)
 
     async def look(self) -> None:
         """Forget answers that were kept long enough."""

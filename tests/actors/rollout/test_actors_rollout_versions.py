@@ -172,3 +172,18 @@ async def test_a_single_request_that_nobody_can_serve_ends_at_its_deadline(tmp_p
         await running.submit()
         answer = await generate(running, msgspec.structs.replace(HELLO, deadline_s=1.0))
         assert (answer.status, answer.tokens, answer.versions) == ("deadline", b"", ())
+
+
+async def test_a_request_that_no_model_can_serve_is_refused_and_forgotten(tmp_path: Path) -> None:
+    async with plane(tmp_path) as running:
+        host = await running.host("s1")
+        await running.submit()
+        await running.responses()  # from here on it is served
+        strange = Generate(id="strange", prompt=array("I", [MODEL.vocab_size]).tobytes(), max_new_tokens=4)
+        for _ in range(2):
+            with pytest.raises(Refused, match="outside of the vocabulary"):
+                await running.head.ask("rollout/manager", strange, Generated)
+        assert (await generate(running, HELLO)).status in ("stop", "length")
+        figures = await running.figures()
+        assert (figures.queued, figures.pending, figures.executing) == (0, 0, 0)
+        await host.system.close()
