@@ -17,7 +17,7 @@ LIMITS = (5000, 8000, 11_000)
 """R7, beside the 14,336 tokens of everything else."""
 KILLS_S = (100.0, 200.0)
 """R11: after the begin of a step."""
-SCALES = (64, 32)
+SCALES = (128, 64)
 STEP = 5
 """R10, R11: the step in which it happens, so many that the seeding window has settled."""
 

@@ -39,7 +39,7 @@ class Model:
     shape: str
     law: LengthLaw
     hosts: int = 1
-    scale: int = 64
+    scale: int = 128
 
 
 MODELS: Mapping[str, Model] = {
