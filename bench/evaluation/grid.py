@@ -17,7 +17,7 @@ FEWER = 3
 ABLATIONS = ("no-seeding", "algorithm-1-no-memory", "no-continuous-lb", "recompute", "synchronous")
 """On segment B, where most changes."""
 CONTROLLERS = ("algorithm-1",)
-"""On every segment, 14B: the paper's own."""
+"""On every segment, 8B and 14B: the paper's own."""
 
 
 def first(seed: int) -> Iterator[Cell]:
@@ -29,7 +29,7 @@ def first(seed: int) -> Iterator[Cell]:
     if number < FEWER:
         yield from cells.waves(one)
         yield from cells.lengths(one)
-        yield from cells.segments(["14b"], SEGMENTS, one, CONTROLLERS)
+        yield from cells.segments(["8b", "14b"], SEGMENTS, one, CONTROLLERS)
         yield from cells.segments(["14b"], ["B"], one, ABLATIONS)
     if number < FEWER - 1:
         yield from cells.static(one)

@@ -11,7 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from bench.evaluation.cells import SCALES, SEGMENTS
-from bench.evaluation.claims import Claim, Results, gain, over_segments, overhead_s, segment_gains
+from bench.evaluation.claims import (
+    Claim,
+    Results,
+    cost_gain,
+    gain,
+    over_segments,
+    overhead_s,
+    segment_gains,
+)
 from bench.evaluation.setups import MODELS
 from bench.evaluation.simulated import CellResult
 from bench.page_sections import put
@@ -26,6 +34,7 @@ def write(file: Path, results: Results, claims: Sequence[Claim]) -> None:
     words = tomllib.loads(WORDS.read_text())
     put(file, "claims", claims_text(claims, words["reasons"]))
     put(file, "segments", segments_text(results))
+    put(file, "controllers", controllers_text(results))
     put(file, "ablations", ablations_text(results))
     put(file, "scales", scales_text(results))
     put(file, "cells", cells_text(results.every()))
@@ -89,6 +98,31 @@ def _segment(results: Results, model: str, segment: str, variant: str) -> str:
     used = results.seeds(kind="segment", model=model, segment=segment, variant=variant).values()
     hosts = statistics.mean(one.hosts for one in used)
     return f"{statistics.mean(gains):.2f} ({min(gains):.2f} to {max(gains):.2f}), {hosts:.1f}"
+
+
+def controllers_text(results: Results) -> str:
+    """The default controller against Algorithm 1: the same model, segment and seed."""
+    found = [
+        "| model | segment | seeds | tokens a second | least to most | tokens a dollar | least to most "
+        "| instances (Algorithm 1, default) |",
+        "|---|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for model in MODELS:
+        for name in SEGMENTS:
+            ours = results.seeds(kind="segment", model=model, segment=name)
+            theirs = results.seeds(kind="segment", model=model, segment=name, variant="algorithm-1")
+            seeds = [seed for seed in ours if seed in theirs]
+            if not seeds:
+                continue
+            fast = [100 * (gain(ours[seed], theirs[seed]) - 1) for seed in seeds]
+            cheap = [100 * (cost_gain(ours[seed], theirs[seed]) - 1) for seed in seeds]
+            hosts = [statistics.mean(some[seed].hosts for seed in seeds) for some in (theirs, ours)]
+            found.append(
+                f"| {model.upper()} | {name} | {len(seeds)} | {statistics.mean(fast):+.1f} % "
+                f"| {min(fast):+.1f} to {max(fast):+.1f} % | {statistics.mean(cheap):+.1f} % "
+                f"| {min(cheap):+.1f} to {max(cheap):+.1f} % | {hosts[0]:.1f}, {hosts[1]:.1f} |"
+            )
+    return "\n".join(found)
 
 
 def ablations_text(results: Results) -> str:
