@@ -155,7 +155,7 @@ def test_the_page_names_every_figure_that_is_far_off(tmp_path: Path) -> None:
     assert "- **R1**: " not in text
     assert "3 cells" not in text
     assert "4 cells" in text
-    assert text.count(": begin -->") == text.count(": end -->") == 5
+    assert text.count(": begin -->") == text.count(": end -->") == 6
 
 
 def test_what_happens_in_a_step_follows_from_when_it_begins() -> None:
