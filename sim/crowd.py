@@ -5,24 +5,48 @@ of a piece counts for all of it: turns and micro-batches are short against how l
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Crowding:
+    """How many times as long as alone a piece takes; empty: each process has cores of its own.
+
+    turns: of an engine, with 1, 2, ... engines at a time. beside_training: the same while a trainer computes.
+    training: of a trainer, beside 0, 1, ... engines. Where there are more than a table knows, its last entry
+    says it, in proportion to their number.
+    """
+
+    turns: tuple[float, ...] = ()
+    beside_training: tuple[float, ...] = ()
+    training: tuple[float, ...] = ()
 
 
 class Crowd:
-    """factors: with k pieces under way, each takes factors[k - 1] times as long as alone; with more than
-    there are factors for, the last says it, in proportion to their number. Empty: each has its own cores."""
+    """The pieces under way on the cores of one machine."""
 
-    def __init__(self, factors: Sequence[float] = ()) -> None:
-        self._factors = tuple(factors)
-        self._count = 0
+    def __init__(self, crowding: Crowding | None = None) -> None:
+        self._crowding = crowding or Crowding()
+        self._engines = self._trainers = 0
 
-    def enter(self) -> float:
-        """One more begins: this many times as long as alone it takes."""
-        self._count += 1
-        if not self._factors:
-            return 1.0
-        known = len(self._factors)
-        return self._factors[min(self._count, known) - 1] * max(1.0, self._count / known)
+    def enter(self, *, trains: bool = False) -> float:
+        """One more begins, of an engine or of a trainer: this many times as long as alone it takes."""
+        if trains:
+            self._trainers += 1
+            return _factor(self._crowding.training, self._engines + self._trainers)
+        self._engines += 1
+        table = self._crowding.beside_training if self._trainers else self._crowding.turns
+        return _factor(table, self._engines)
 
-    def leave(self) -> None:
+    def leave(self, *, trains: bool = False) -> None:
         """One is over, or died."""
-        self._count -= 1
+        if trains:
+            self._trainers -= 1
+        else:
+            self._engines -= 1
+
+
+def _factor(table: Sequence[float], count: int) -> float:
+    if not table:
+        return 1.0
+    return table[min(count, len(table)) - 1] * max(1.0, count / len(table))

@@ -22,6 +22,8 @@ T = TypeVar("T")
 Start = Callable[[ProcessSpec, OnExit], Child]
 """Starts a simulated child process of a simulated process; `on_exit` is called on the parent's loop. Raises
 OSError, as a machine that lacks the command, or the memory."""
+TRAINER = "training/trainer"
+"""Work on this actor's threads trains; on those of others it is an engine's turn, or as short."""
 ROUNDING_S = 1e-9  # of sums of times; no work is so short
 
 
@@ -89,6 +91,7 @@ class SimWorker:
     ) -> None:
         self._process, self._meter, self._progress, self._name = process, meter, progress, name
         self._crowd = crowd
+        self._trains = name.startswith(TRAINER)
         self._crowds = False  # a piece of ours is among those that are under way
         process.at_death(self._leave)
         self._waiting: deque[_Piece] = deque()
@@ -123,7 +126,7 @@ class SimWorker:
             bill = self._meter.end()
             if bill.seconds > 0:
                 self._crowds = True
-                seconds = bill.seconds * self._process.slowness * self._crowd.enter()
+                seconds = bill.seconds * self._process.slowness * self._crowd.enter(trains=self._trains)
                 until_s = self._progress.now_s() + seconds
                 self._process.call_later(seconds, self._over, piece, bill, until_s)
             else:
@@ -141,7 +144,7 @@ class SimWorker:
     def _leave(self) -> None:
         if self._crowds:
             self._crowds = False
-            self._crowd.leave()
+            self._crowd.leave(trains=self._trains)
 
 
 class _Piece(Protocol):

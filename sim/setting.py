@@ -15,6 +15,7 @@ from actors.cluster.provider import refuse_names
 from configs.load import dump
 from configs.schema import Config
 from configs.trace import Trace, TraceError
+from sim.crowd import Crowding
 from sim.models.lengths import LengthLaw
 from sim.models.plant import Plant
 from sim.models.rig import Rig
@@ -61,8 +62,7 @@ class Setting:
         deadline_s: virtual seconds by which the job must be over.
         link: what lies between two hosts, in each direction. egress_bytes_s: of a host's network card;
             preemptible_bytes_s: of a preemptible one's, in and out, where it is slower.
-        crowding: of hosts that share the cores of one machine, how much longer a piece of work takes with 1,
-            2, ... of them under way at a time (`sim.crowd`); (): each host has its own cores.
+        crowding: of hosts that share the cores of one machine, how much longer a piece of work takes.
         zones: names that preemptible hosts are dealt to in turn; those of a zone may fail together.
     """
 
@@ -77,7 +77,7 @@ class Setting:
     egress_bytes_s: float = 1.25e9
     preemptible_bytes_s: float = math.inf
     paces: Paces = field(default_factory=Paces)
-    crowding: tuple[float, ...] = ()
+    crowding: Crowding = field(default_factory=Crowding)
     zones: tuple[str, ...] = ("a", "b", "c")
 
     def rig(self, host: str) -> Rig:

@@ -171,17 +171,22 @@ def _parts(steps: Sequence[Step]) -> dict[str, float]:
 
 
 def _of(machine: Machine) -> str:
-    engine, trainer = machine.engine, machine.trainer
-    crowding = ", ".join(f"{factor:.2f}" for factor in machine.crowding)
+    engine, trainer, crowding = machine.engine, machine.trainer, machine.crowding
     return (
         f"decoding: {1e3 * engine.step_s:.2f} ms a step, {1e6 * engine.row_s:.0f} us a request, "
         f"{1e6 * engine.prefill_token_s:.0f} us a token of prefill; {machine.engine_off}\n"
         f"training: {1e3 * trainer.step_s:.0f} ms a step, {1e3 * trainer.micro_batch_s:.0f} ms each batch, "
         f"{1e6 * trainer.token_s:.0f} us a token; {machine.trainer_off}\n"
-        f"1 to {len(machine.crowding)} engines at a time take {crowding} times as long\n"
+        f"1, 2, ... engines at a time take {_factors(crowding.turns)} times as long, "
+        f"beside a trainer {_factors(crowding.beside_training)}\n"
+        f"a trainer beside 0, 1, ... engines takes {_factors(crowding.training)} times as long\n"
         f"a commit of a journal takes {1e3 * machine.sync_s:.1f} ms, a score {1e3 * machine.score_s:.1f} ms\n"
         f"a process starts in {machine.start_s:.1f} s, with torch in {machine.prepare_s:.1f} s more"
     )
+
+
+def _factors(factors: Sequence[float]) -> str:
+    return ", ".join(f"{factor:.2f}" for factor in factors)
 
 
 if __name__ == "__main__":

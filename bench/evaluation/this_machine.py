@@ -1,8 +1,6 @@
 """Measures this machine for the simulator: decode turns, training steps, processes that share its cores.
 
-Owns the measuring, in processes of their own as in a real run. An engine's turn is measured as its worker
-drives it: on a thread beside an event loop, with its frame sent to another process, which acknowledges it.
-What is fitted to it is `sim.models.fit`'s.
+Owns the measuring, in processes of their own as in a real run. What is fitted to it is `sim.models.fit`'s.
 """
 
 import asyncio
@@ -13,42 +11,27 @@ import subprocess
 import sys
 import tempfile
 import time
-from array import array
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-import uvloop
-
-from actors.engine.builtin import BuiltinEngine
-from actors.engine.checkpoint import load_checkpoint
-from actors.engine.engine import Assignment
 from actors.reward.task import Task
 from actors.rollout.events import BatchReleased
-from actors.training.sample import Sample
 from actors.training.trainer_files import TrainerFiles
+from bench.evaluation.engine_processes import ANSWER_S, LONG, Engines
+from bench.evaluation.shared_cores import crowding, samples
 from configs.schema import Config
+from sim.crowd import Crowding
 from sim.models.engine_cost import EngineCost
-from sim.models.fit import EngineStep, FitError, TrainingStep, fit_engine, fit_training
+from sim.models.fit import FitError, TrainingStep, fit_engine, fit_training
 from sim.models.training_cost import TrainingCost
 from supervisor.sqlite_journal import SqliteJournal
-from transport.stream_receiver import StreamReceiver
-from transport.token_stream import StreamSender
-from transport.wire import Peer
 
-ROUNDS = 4  # of every batch size: the machine's moods are in all of them
-LONG = 40  # tokens of one measured response
-CROWD = 4  # engines at a time at most: a trainer's and three more
-CROWD_TURNS = 400
 SHAPES = ((1, 32), (8, 4), (4, 8), (2, 16), (1, 8), (3, 4))
 """Micro-batches of a measured step, and groups of each: all groups at once, as a co-located step has them, or
 as they come."""
 TRAIN_ROUNDS = 3
 COMMITS = 40
-ANSWER_S = 120.0
 PROBLEMS = 64  # whose prompts and scores are looked at
 
 
@@ -63,7 +46,7 @@ class Machine:
     engine_off: FitError
     trainer: TrainingCost
     trainer_off: FitError
-    crowding: tuple[float, ...]
+    crowding: Crowding
     start_s: float
     prepare_s: float
     score_s: float
@@ -77,12 +60,10 @@ def measure(config: Config, model_dir: Path, start: TrainingCost, tell: Callable
     prompts, score_s = _task(config, model_dir)
     prompt = round(statistics.mean(prompts))
     tell("engines")
-    with _Engines(config, model_dir, prompt) as engines:
+    with Engines(config, model_dir, prompt) as engines:
         steps = engines.steps()
-        alone_s = statistics.median(engines.crowd(1))
-        crowding = [1.0]
-        for count in range(2, CROWD + 1):
-            crowding.append(max(crowding[-1], statistics.median(engines.crowd(count)) / alone_s))
+        tell("shared cores")
+        shared = crowding(engines, config, model_dir, prompt)
     engine, engine_off = fit_engine(steps)
     tell("training")
     trained, publish_s = _in_a_process(_train, config, model_dir, prompt)
@@ -94,7 +75,7 @@ def measure(config: Config, model_dir: Path, start: TrainingCost, tell: Callable
         engine_off=engine_off,
         trainer=replace(trainer, publish_s=publish_s, copy_s=publish_s),
         trainer_off=trainer_off,
-        crowding=tuple(round(factor, 3) for factor in crowding),
+        crowding=shared,
         start_s=start_s,
         prepare_s=max(0.0, all_s - start_s),
         score_s=score_s,
@@ -135,120 +116,6 @@ def _starts(code: str) -> float:
     return statistics.median(times)
 
 
-# -- engines --
-
-
-class _Engines:
-    """CROWD engine processes, and the one that their streams go to."""
-
-    def __init__(self, config: Config, model_dir: Path, prompt: int) -> None:
-        self._made = (config, model_dir, prompt)
-        self._slots = config.engine.slots
-        self._processes: list[BaseProcess] = []
-        self._pipes: list[Connection] = []
-
-    def __enter__(self) -> "_Engines":
-        endpoint = _answer(self._start(_receive))
-        for number in range(CROWD):
-            self._pipes.append(self._start(_decode, *self._made, endpoint, f"engine-{number}"))
-        for pipe in self._pipes:
-            _answer(pipe)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for process in self._processes:
-            process.terminate()
-            process.join(5.0)
-
-    def steps(self) -> list[EngineStep]:
-        """Turns of one engine alone, with one to all slots taken."""
-        sizes = [1, 2, 4, *range(8, self._slots + 1, 4)] * ROUNDS
-        random.Random(0).shuffle(sizes)  # a slow moment does not hit one size alone
-        found: list[EngineStep] = []
-        for rows in sizes:
-            self._pipes[0].send((rows, LONG))
-            found += _answer(self._pipes[0])
-        return found
-
-    def crowd(self, count: int) -> list[float]:
-        """Seconds of decode turns with all slots taken, of so many engines at a time."""
-        for pipe in self._pipes[:count]:
-            pipe.send((self._slots, CROWD_TURNS))
-        turns: list[EngineStep] = [step for pipe in self._pipes[:count] for step in _answer(pipe)]
-        return [turn.seconds for turn in turns if not turn.prefilled]
-
-    def _start(self, work: Callable[..., None], *arguments: object) -> Connection:
-        spawn = multiprocessing.get_context("spawn")
-        ours, theirs = spawn.Pipe()
-        process = spawn.Process(target=work, args=(theirs, *arguments), daemon=True)
-        process.start()
-        self._processes.append(process)
-        return ours
-
-
-def _answer(pipe: Connection) -> "list[EngineStep]":
-    if not pipe.poll(ANSWER_S):
-        raise TimeoutError(f"a process that measures said nothing for {ANSWER_S:.0f} s")
-    found: list[EngineStep] = pipe.recv()
-    return found
-
-
-def _receive(pipe: Connection) -> None:
-    async def main() -> None:
-        receiver = StreamReceiver(
-            "tcp://127.0.0.1:0",
-            lambda frame: receiver.acknowledge(frame.stream, frame.incarnation, frame.seq),
-            lambda stream, incarnation: 0,
-        )
-        pipe.send(receiver.local.endpoint)
-        await asyncio.Event().wait()
-
-    uvloop.run(main())
-
-
-def _decode(pipe: Connection, config: Config, model_dir: Path, prompt: int, endpoint: str, name: str) -> None:
-    """An engine: (requests, tokens of each) comes, its turns go."""
-    engine = BuiltinEngine(
-        load_checkpoint(model_dir).requires_grad_(False),
-        slots=config.engine.slots,
-        max_tokens=config.engine.max_prompt_tokens + CROWD_TURNS,
-        eos_token_ids=(),  # so that lengths are as asked
-        threads=config.engine.threads,
-    )
-
-    async def main() -> None:
-        sender = StreamSender(name, 1)
-        sender.connect(Peer(endpoint))
-        loop, thread = asyncio.get_running_loop(), ThreadPoolExecutor(1)
-        ticket = 0
-        pipe.send([])
-        while True:
-            rows, tokens = await loop.run_in_executor(None, pipe.recv)
-            engine.add(
-                Assignment(
-                    ticket=ticket + number,
-                    prompt=array("I", range(1, prompt + 1)),
-                    seed=ticket + number,
-                    max_new_tokens=tokens,
-                    temperature=1.0,
-                )
-                for number in range(rows)
-            )
-            ticket += rows
-            found: list[EngineStep] = []
-            while not engine.idle:
-                context = rows * (prompt + len(found))
-                began_s = time.perf_counter()
-                await sender.writable()
-                output = await loop.run_in_executor(thread, engine.step)
-                sender.send(output.tickets, output.tokens, output.logprobs, output.flags)
-                seconds = time.perf_counter() - began_s
-                found.append(EngineStep(seconds, rows, context, 0.0 if found else rows * prompt))
-            pipe.send(found)
-
-    uvloop.run(main())
-
-
 # -- training --
 
 
@@ -270,7 +137,7 @@ def _train(config: Config, model_dir: Path, prompt: int) -> tuple[list[TrainingS
         found, published = [], []
         for step, (count, groups) in enumerate([(1, 4), *shapes]):
             longest = rng.choice([16, 32, config.rollout.max_new_tokens])
-            batches = [_samples(rng, groups * config.rollout.samples, prompt, longest) for _ in range(count)]
+            batches = [samples(rng, groups * config.rollout.samples, prompt, longest) for _ in range(count)]
             began_s = time.perf_counter()
             work.begin_step()
             for batch in batches:
@@ -283,16 +150,3 @@ def _train(config: Config, model_dir: Path, prompt: int) -> tuple[list[TrainingS
             work.write_image(step + 1)
             published.append(time.perf_counter() - began_s)
     return found[1:], statistics.median(published)  # the first one warms up
-
-
-def _samples(rng: random.Random, count: int, prompt: int, longest: int) -> Sequence[Sample]:
-    lengths = [rng.randint(4, longest) for _ in range(count)]
-    return [
-        Sample(
-            prompt=array("I", range(1, prompt + 1)),
-            response=array("I", [1 + n % 90 for n in range(length)]),
-            logprobs=array("f", [-1.0] * length),
-            advantage=rng.uniform(-1.0, 1.0),
-        )
-        for length in lengths
-    ]

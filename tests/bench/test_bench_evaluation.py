@@ -14,7 +14,7 @@ from bench.evaluation.runner import run
 from bench.evaluation.setups import Around, setting
 from bench.evaluation.simulated import CellResult, Look, StepLine, settings_hash, simulate
 from bench.evaluation.store import Store
-from sim.crowd import Crowd
+from sim.crowd import Crowd, Crowding
 from sim.models.lengths import LengthLaw
 
 AROUND = Around(extra=(("tiny", ("rollout.prompts=8", "training.micro_batch_groups=2")),))
@@ -180,11 +180,16 @@ def test_recorded_lengths_are_those_of_the_run() -> None:
 
 
 def test_processes_that_share_cores_take_longer_together() -> None:
-    crowd = Crowd((1.0, 1.5))
+    crowd = Crowd(Crowding(turns=(1.0, 1.5), beside_training=(1.2, 2.0), training=(1.0, 1.1, 1.6)))
     assert [crowd.enter() for _ in range(4)] == [1.0, 1.5, 2.25, 3.0]
+    for _ in range(3):
+        crowd.leave()
+    assert crowd.enter(trains=True) == 1.1
+    assert [crowd.enter() for _ in range(2)] == [2.0, 3.0]
+    crowd.leave(trains=True)
     crowd.leave()
-    assert crowd.enter() == 3.0
-    assert Crowd().enter() == 1.0
+    assert crowd.enter(trains=True) == 1.6
+    assert Crowd().enter() == Crowd().enter(trains=True) == 1.0
 
 
 def test_the_controllers_are_compared_seed_by_seed_in_throughput_and_money() -> None:
