@@ -217,6 +217,7 @@ class SimCluster:
             seed=setting.seed,
             egress_bytes_s=min(setting.egress_bytes_s, setting.ingress_bytes_s(name)),
             ingress_bytes_s=setting.ingress_bytes_s(name),
+            is_process=setting.one_machine,
         )
 
     def _agent(self, name: str, state_dir: Path, port: int, words: list[str]) -> Main:

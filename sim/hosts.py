@@ -210,6 +210,7 @@ class Host:
     Args:
         name: its name, and that of the node on it. zone: hosts of a zone may fail together.
         egress_bytes_s, ingress_bytes_s: of its network card.
+        is_process: it is a process of a machine that stays up, whose kernel closes its connections.
     """
 
     def __init__(
@@ -222,8 +223,10 @@ class Host:
         seed: int,
         egress_bytes_s: float,
         ingress_bytes_s: float = math.inf,
+        is_process: bool = False,
     ) -> None:
         self.loop, self.net = loop, net
+        self._is_process = is_process
         self.name, self.zone = name, zone
         self.address = net.add_host(name, egress_bytes_s=egress_bytes_s, ingress_bytes_s=ingress_bytes_s)
         self.disk = SimDisk(loop, random.Random(f"{seed}/disk/{name}"), name)
@@ -242,11 +245,12 @@ class Host:
             self.net.host_back(self.name)
 
     def power_off(self) -> None:
-        """Gone, without a word to anybody."""
+        """Gone, without a word to anybody; but where it is a process, others see its connections break."""
         if not self.up:
             return
         self.loop.trace.note("host down", self.name)
-        self.net.host_died(self.name)  # first: no connection that anybody sees breaks by what dies in it
+        if not self._is_process:
+            self.net.host_died(self.name)  # first: no connection that anybody sees breaks by what dies in it
         self.up = False
         for process in list(self.processes):
             process.end(KILLED)

@@ -106,6 +106,7 @@ def predicted(config: Config, machine: Machine, lengths: Recorded) -> list[Step]
         link=WITHIN_HOST,
         paces=Paces(boot_s=0.0, start_s=machine.start_s, prepare_s=machine.prepare_s),
         crowding=machine.crowding,
+        one_machine=True,
     )
     cluster = SimCluster(setting)
     for host in cluster.hosts.values():

@@ -1,0 +1,28 @@
+"""Hosts that are processes of one machine: what is taken away is missed at once, and not after a silence."""
+
+from actors.training.records import Node
+from configs.load import load
+from configs.trace import Event, Trace, TraceEvent
+from sim.cluster import SimCluster
+from sim.setting import Setting
+
+GONE_S = 3.0  # after the first step began: they are in the midst of one
+SETS = ["job.steps=8", "task.heldout_problems=4", "rollout.max_new_tokens=128"]
+
+
+def ended_s(*, one_machine: bool) -> float:
+    """When a job ends whose instances are taken away in its first step."""
+    events = [TraceEvent(0.0, Event.ADD, name) for name in ("a", "b")]
+    events += [TraceEvent(GONE_S, Event.REMOVE, name) for name in ("a", "b")]
+    trace = Trace("gone", tuple(events))
+    outcome = SimCluster(
+        Setting(load("quickstart", SETS), seed=3, trace=trace, one_machine=one_machine)
+    ).run()
+    assert outcome.ended == "done"
+    killed = [record for record in outcome.history if isinstance(record, Node) and record.event == "killed"]
+    assert len(killed) == 2
+    return outcome.virtual_s
+
+
+def test_an_instance_that_shares_the_machine_is_missed_seconds_earlier() -> None:
+    assert ended_s(one_machine=True) < ended_s(one_machine=False) - 2.0
