@@ -63,8 +63,8 @@ class Setting:
         link: what lies between two hosts, in each direction. egress_bytes_s: of a host's network card;
             preemptible_bytes_s: of a preemptible one's, in and out, where it is slower.
         crowding: of hosts that share the cores of one machine, how much longer a piece of work takes.
-        one_machine: preemptible hosts are processes, as those of a local fleet: the connections of one that is
-            taken away break at once. Otherwise it falls silent.
+        one_machine: hosts are processes, as those of a local fleet: the connections of one that is taken away
+            break at once. Otherwise it falls silent.
         zones: names that preemptible hosts are dealt to in turn; those of a zone may fail together.
     """
 
