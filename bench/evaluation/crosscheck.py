@@ -2,7 +2,9 @@
 
 Owns the comparison: the quickstart on real processes, co-located and with preemptible hosts under its trace,
 and the same on a simulated cluster, whose engine, trainer and shared cores were measured here directly
-(`this_machine`). From the run itself the simulation takes one thing: how long each response was.
+(`this_machine`). What the processes around them cost in a whole job, a rehearsal tells: a short real run with
+another seed, its preemptible hosts always there, by which engine and trainer are made so much slower that its
+mean step is met. From the run itself the simulation takes one thing: how long each response was.
 """
 
 import argparse
@@ -12,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
 from actors.training.history import read_history
@@ -40,7 +42,9 @@ from sim.network_path import WITHIN_HOST
 from sim.setting import Paces, Setting
 
 GOAL = 0.2
-STEPS = 16
+STEPS, REHEARSED = 16, 8
+REHEARSAL = (f"job.steps={REHEARSED}", "job.seed=1", "fleet.trace=")
+ROUNDS = 3  # of making the machine slower; the second changes a few percent
 RUN_S = 600.0
 RUNS: Mapping[str, tuple[str, ...]] = {
     "co-located": ("fleet.n_prem_max=0", "fleet.trace="),
@@ -114,6 +118,24 @@ def predicted(config: Config, machine: Machine, lengths: Recorded) -> list[Step]
     return steps_of(cluster.run().history)
 
 
+def rehearsed(config: Config, machine: Machine, lengths: Recorded, measured: Sequence[Step]) -> float:
+    """How many times as slow engine and trainer are in this run as they were alone."""
+    factor = 1.0
+    for _ in range(ROUNDS):
+        ours = predicted(config, slower(machine, factor), lengths)
+        factor *= sum(step.step_s for step in measured) / sum(step.step_s for step in ours)
+    return factor
+
+
+def slower(machine: Machine, factor: float) -> Machine:
+    """Engine and trainer take so many times as long."""
+    engine = {one.name: factor * getattr(machine.engine, one.name) for one in fields(machine.engine)}
+    trainer = {one.name: factor * getattr(machine.trainer, one.name) for one in fields(machine.trainer)}
+    return replace(
+        machine, engine=replace(machine.engine, **engine), trainer=replace(machine.trainer, **trainer)
+    )
+
+
 def steps_of(records: Sequence[AnyRecord]) -> list[Step]:
     """In order."""
     return [record for record in records if isinstance(record, Step)]
@@ -130,17 +152,24 @@ def main() -> None:
     machine: Machine | None = None
     met = True
     for name, sets in RUNS.items():
+        rehearsal = load(CONFIG, (*sets, *REHEARSAL))
+        with tempfile.TemporaryDirectory() as folder:
+            print(f"{name}: a rehearsal of {REHEARSED} steps", flush=True)
+            run = real(Path(folder), (*sets, *REHEARSAL))
+            if machine is None:
+                start = training_cost(ModelShape.of(rehearsal.model, VOCABULARY), Rig("cpu_core"))
+                machine = measure(rehearsal, run / "model", start, lambda what: print(f"measuring {what}"))
+                print(_of(machine), flush=True)
+            past = steps_of(read_history(run / "history.jsonl"))
+            factor = rehearsed(rehearsal, machine, lengths_of(run, rehearsal), past)
+            print(f"{name}: engine and trainer are {factor:.2f} times as slow as alone", flush=True)
         sets = (f"job.steps={arguments.steps}", *sets)
         config = load(CONFIG, sets)
         with tempfile.TemporaryDirectory() as folder:
             print(f"{name}: a real run of {arguments.steps} steps", flush=True)
             run = real(Path(folder), sets)
-            if machine is None:
-                start = training_cost(ModelShape.of(config.model, VOCABULARY), Rig("cpu_core"))
-                machine = measure(config, run / "model", start, lambda what: print(f"measuring {what}"))
-                print(_of(machine), flush=True)
             measured = steps_of(read_history(run / "history.jsonl"))
-            ours = predicted(config, machine, lengths_of(run, config))
+            ours = predicted(config, slower(machine, factor), lengths_of(run, config))
         rows = [(step.step_s, other.step_s) for step, other in zip(measured, ours, strict=True)]
         off = sum(other for _, other in rows) / sum(step for step, _ in rows) - 1.0
         for number, (step, other) in enumerate(zip(measured, ours, strict=True), 1):
@@ -150,6 +179,7 @@ def main() -> None:
         found[name] = {
             "steps": rows,
             "off": off,
+            "rehearsed": factor,
             "parts_measured": _parts(measured),
             "parts_predicted": _parts(ours),
         }

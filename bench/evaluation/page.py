@@ -199,12 +199,16 @@ def cells_text(results: Sequence[CellResult]) -> str:
 
 def crosscheck_text(found: Mapping[str, Any], machine: str) -> str:
     """Predicted and measured steps of real runs; what was measured of the machine."""
-    rows = ["| real run | measured | predicted | off | goal |", "|---|---:|---:|---:|---:|"]
+    rows = [
+        "| real run | slower than alone, by the rehearsal | measured | predicted | off | goal |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
     lines = []
     for name, run in found["runs"].items():
         measured, predicted = zip(*run["steps"], strict=True)
         rows.append(
-            f"| {name}, {len(measured)} steps | {statistics.mean(measured):.2f} s a step | "
+            f"| {name}, {len(measured)} steps | {run['rehearsed']:.2f} x "
+            f"| {statistics.mean(measured):.2f} s a step | "
             f"{statistics.mean(predicted):.2f} s | {run['off']:+.0%} | {found['goal']:.0%} |"
         )
         steps = "; ".join(f"{one:.1f} / {other:.1f}" for one, other in run["steps"])
