@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from bench.evaluation import grid, page, pool, segments
+from bench.evaluation import crosscheck, grid, page, pool, segments
 from bench.evaluation.__main__ import table
 from bench.evaluation.cells import Cell, colocated, undisturbed
 from bench.evaluation.cells import segments as segment_cells
@@ -14,8 +15,13 @@ from bench.evaluation.runner import run
 from bench.evaluation.setups import Around, setting
 from bench.evaluation.simulated import CellResult, Look, StepLine, settings_hash, simulate
 from bench.evaluation.store import Store
+from bench.evaluation.this_machine import Machine
+from configs.schema import Config
 from sim.crowd import Crowd, Crowding
+from sim.models.engine_cost import EngineCost
+from sim.models.fit import FitError
 from sim.models.lengths import LengthLaw
+from sim.models.training_cost import TrainingCost
 
 AROUND = Around(extra=(("tiny", ("rollout.prompts=8", "training.micro_batch_groups=2")),))
 ALONE = Cell(kind="colocated", model="14b", seed=1, variant="tiny", limit=1024, steps=1)
@@ -177,6 +183,36 @@ def test_recorded_lengths_are_those_of_the_run() -> None:
     assert law.scaled(1.0) is law
     with pytest.raises(ValueError, match="own tokens"):
         law.scaled(0.5)
+
+
+def test_a_rehearsal_makes_the_machine_as_slow_as_the_whole_job_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    (model,) = [one.steps[0] for one in [result(ALONE, 1.0, steps=1)]]
+
+    def predicted(config: object, machine: Machine, lengths: object) -> list[StepLine]:
+        """A second of each step is of something else."""
+        return [msgspec.structs.replace(model, step_s=1.0 + machine.trainer.token_s)] * 4
+
+    alone = TrainingCost(token_s=2.0, pair_s=0.0, micro_batch_s=0.5, step_s=0.1, copy_s=0.0, publish_s=0.0)
+    off = FitError(median=0.0, p90=0.0, bias=0.0, fitted=1, held_back=1)
+    machine = Machine(
+        engine=EngineCost(step_s=0.001),
+        engine_off=off,
+        trainer=alone,
+        trainer_off=off,
+        crowding=Crowding(),
+        start_s=0.0,
+        prepare_s=0.0,
+        score_s=0.0,
+        prompt_tokens=(1, 2),
+        sync_s=0.0,
+    )
+    monkeypatch.setattr(crosscheck, "predicted", predicted)
+    measured = [msgspec.structs.replace(model, step_s=5.0)] * 4
+    factor = crosscheck.rehearsed(Config(), machine, Recorded(), measured)  # type: ignore[arg-type]
+    slow = crosscheck.slower(machine, factor)
+    assert 1.0 + slow.trainer.token_s == pytest.approx(5.0, rel=0.03)
+    assert slow.engine.step_s == pytest.approx(0.001 * factor)
+    assert slow.trainer.micro_batch_s == pytest.approx(0.5 * factor)
 
 
 def test_processes_that_share_cores_take_longer_together() -> None:
