@@ -81,7 +81,8 @@ def _overall(claims: Sequence[Claim]) -> Any | None:
         panel.axhline(1, color="grey", linewidth=0.8, linestyle="--")
         panel.set_xticks(range(len(group)), [claim.what.split(":")[0] for claim in group])
         panel.set_title(title, fontsize=10)
-        panel.legend(fontsize=8)
+        panel.set_ylim(top=1.25 * panel.get_ylim()[1])  # room for the legend
+        panel.legend(fontsize=8, loc="upper right")
     return drawing
 
 
