@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 import msgspec
 
 from bench.evaluation import scenarios
-from bench.evaluation.cells import KILLS_S, LIMITS, SEGMENTS
+from bench.evaluation.cells import KILLS_S, LIMITS, SEGMENTS, Cell
+from bench.evaluation.grid import at_choice
 from bench.evaluation.setups import MODELS, PREEMPTIBLE_PER_HOUR, RESERVED_PER_HOUR
 from bench.evaluation.simulated import CellResult
 
-SETTLED = 3  # last steps of a cell in which the number of instances is chosen
 GPU_RATIO = 4  # GPUs of a reserved host over those of a spot instance
 
 
@@ -58,6 +58,10 @@ class Results:
             if all(getattr(cell, name) == value for name, value in fields.items()):
                 found.setdefault(cell.seed, result)
         return dict(sorted(found.items()))
+
+    def of(self, cell: Cell) -> CellResult | None:
+        """What came of this one."""
+        return self._all.get(cell)
 
     def every(self) -> list[CellResult]:
         """All that are good."""
@@ -210,18 +214,17 @@ def _ratios(
     return [of(ours[seed], base[seed]) for seed in ours if seed in base]
 
 
-def settled(result: CellResult) -> CellResult:
-    """Its last steps alone."""
-    return msgspec.structs.replace(result, steps=result.steps[-SETTLED:])
+def chosen(results: Results, limit: int) -> dict[int, CellResult]:
+    """14B with as many instances as were chosen, by seed."""
+    choices = results.seeds(kind="chosen", model="14b", limit=limit)
+    return {seed: here for seed, one in choices.items() if (here := results.of(at_choice(one))) is not None}
 
 
 def _lengths(results: Results) -> Iterator[Claim]:
     paper = {LIMITS[0]: (1.47, 1.24, 3.0), 0: (2.22, 1.61, 6.0)}
     for limit in (*LIMITS, 0):
         base = results.base("14b", limit)
-        found = {
-            seed: settled(one) for seed, one in results.seeds(kind="chosen", model="14b", limit=limit).items()
-        }
+        found = chosen(results, limit)
         known = paper.get(limit, (None, None, None))
         name = f"14B, responses of at most {limit or 14_336:,}"
         yield Claim("R7", f"{name}: throughput over veRL", "x", known[0], _ratios(gain, found, base))

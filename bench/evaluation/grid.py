@@ -38,13 +38,32 @@ def first(seed: int) -> Iterator[Cell]:
         yield from cells.scales(MODELS, one)
 
 
+def at_choice(result: CellResult) -> Cell:
+    """With as many instances as were chosen in the last steps of this cell, in which a surplus stays."""
+    last = [step.n_prem for step in result.steps[-SETTLED:]]
+    return Cell(
+        kind="static",
+        model=result.cell.model,
+        seed=result.cell.seed,
+        limit=result.cell.limit,
+        hosts=round(sum(last) / len(last)),
+        variant="static",
+        steps=cells.SWEEP_STEPS,
+    )
+
+
 def second(results: Iterable[CellResult]) -> Iterator[Cell]:
-    """Something happens within a step of which it is known now when it begins."""
+    """Something happens within a step of which it is known now when it begins; as many instances as were
+    chosen."""
     for result in results:
+        if result.cell.kind == "chosen" and result.ok:
+            yield at_choice(result)
         if result.cell.kind in ("kill", "join") and not result.cell.at_s and result.ok:
             yield from cells.disturbed(result.cell, round(result.steps[-1].begin_s, 1))
 
 
+SETTLED = 3
+"""Last steps of a cell in which the number of instances is chosen."""
 Run = Callable[[Sequence[Cell]], list[CellResult]]
 
 

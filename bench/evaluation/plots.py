@@ -21,12 +21,12 @@ from bench.evaluation.claims import (
     GPU_RATIO,
     Claim,
     Results,
+    chosen,
     cost_gain,
     cost_rate,
     gain,
     over_segments,
     overhead_s,
-    settled,
 )
 from bench.evaluation.setups import MODELS, RESERVED_PER_HOUR
 from bench.evaluation.simulated import CellResult
@@ -176,7 +176,7 @@ def _sweeps(results: Results) -> Any | None:
     by_limit: dict[float, tuple[list[float], list[float]]] = {}
     for limit in (*LIMITS, 0):
         alone = results.base("14b", limit)
-        some = {s: settled(r) for s, r in results.seeds(kind="chosen", model="14b", limit=limit).items()}
+        some = chosen(results, limit)
         pairs = [(some[seed], alone[seed]) for seed in some if seed in alone]
         by_limit[(limit or 14_336) / 1000] = [gain(*p) for p in pairs], [cost_gain(*p) for p in pairs]
     if any(pair[0] for pair in by_limit.values()):

@@ -164,6 +164,18 @@ def test_the_page_names_every_figure_that_is_far_off(tmp_path: Path) -> None:
     assert text.count(": begin -->") == text.count(": end -->") == 6
 
 
+def test_a_sweep_is_held_against_the_paper_with_as_many_instances_as_were_chosen() -> None:
+    choosing = Cell(kind="chosen", model="14b", seed=1, limit=5000, hosts=10, steps=6)
+    found = result(choosing, 200.0, hosts=10.0)  # all ten stay, six are wanted
+    (there,) = grid.second([found])
+    assert (there.kind, there.hosts, there.limit, there.seed) == ("static", 6, 5000, 1)
+    alone = Cell(kind="colocated", model="14b", seed=1, limit=5000, steps=4)
+    results = Results([found, result(there, 150.0, hosts=6.0), result(alone, 100.0)])
+    claims = {claim.what: claim.ours for claim in all_claims(results)}
+    assert claims["14B, responses of at most 5,000: throughput over veRL"] == [1.5]
+    assert claims["14B, responses of at most 5,000: instances"] == [6.0]
+
+
 def test_what_happens_in_a_step_follows_from_when_it_begins() -> None:
     calm = [result(cell, 100.0, steps=5) for cell in undisturbed([1, 2])]
     after = list(grid.second(calm))
