@@ -27,6 +27,7 @@ from bench.evaluation.claims import (
     gain,
     over_segments,
     overhead_s,
+    static,
 )
 from bench.evaluation.setups import MODELS, RESERVED_PER_HOUR
 from bench.evaluation.simulated import CellResult
@@ -155,7 +156,7 @@ def _sweeps(results: Results) -> Any | None:
     base = results.base("14b")
     counts: dict[float, tuple[list[float], list[float]]] = {0: ([1.0], [1.0])}
     for hosts in STATIC:
-        found = results.seeds(kind="static", model="14b", hosts=hosts, variant="static")
+        found = static(results, hosts)
         pairs = [(found[seed], base[seed]) for seed in found if seed in base]
         counts[hosts] = [gain(*pair) for pair in pairs], [cost_gain(*pair) for pair in pairs]
     if len(counts) < 2 or not counts[1][0]:
