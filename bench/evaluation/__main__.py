@@ -86,9 +86,8 @@ def main() -> None:
 
 def table(results: Sequence[CellResult]) -> Table:
     """Throughput over the co-located run of the same model and seed, by model, segment and variant."""
-    base = {
-        (one.cell.model, one.cell.seed): one for one in results if one.cell.kind == "colocated" and one.ok
-    }
+    alone_in = Results(results)
+    base = {(model, seed): one for model in MODELS for seed, one in alone_in.base(model).items()}
     rows: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
     for one in results:
         alone = base.get((one.cell.model, one.cell.seed))
