@@ -225,7 +225,7 @@ class Seeding(Section, frozen=True, kw_only=True):
     (docs/seeding.md), which leaves it to `feedback`, Algorithm 1, while it lacks data or steps are short."""
     time_weight: NotNegative = 0.5
     """Of `model`: what a share of a step's time is worth, against the same share of its cost, when instances
-    are wanted; 0 = the cheapest token, 1 = cost times time. Half is ahead of Algorithm 1 in both."""
+    are wanted; 0 = the cheapest token, 1 = cost times time (docs/seeding.md)."""
 
     def __post_init__(self) -> None:
         if not self.min_s <= self.initial_s <= self.max_s:
