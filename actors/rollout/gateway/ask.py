@@ -1,0 +1,145 @@
+"""What a route of the gateway asks for and what it gets: one request, its tokens as they come, its end.
+
+Owns these words and the port behind which they are answered. Pure: neither HTTP nor a message is known here,
+so that the wires (SGLang's, OpenAI's, vLLM's) are written and tested against a fake of `Requests`.
+"""
+
+import hashlib
+from array import array
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from actors.rollout.sampling_params import PLAIN, Sampling
+
+Status = Literal["stop", "length", "deadline", "abort"]
+"""How it ended: by itself, at `max_new_tokens`, when its time was up, or because a client said so."""
+
+MAX_ID = 200
+"""Characters of an id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request. The same id with the same contents is the same request (docs/versions.md).
+
+    id: 1 to 200 characters without a slash. named: the client chose the id, so it may come back for the rest:
+    whoever leaves a named request unread does not end it. prompt: tokens, u32. seed: of the sampling; see
+    `seed_of`. min_version, exact_version: of the weights, at most one. wait_s: for weights that fit.
+    deadline_s: from the first ask on; then it ends with what it has. session: of a client that prefers the
+    engine that served it before; "" for none.
+    """
+
+    id: str
+    prompt: "array[int]"
+    max_new_tokens: int
+    temperature: float = 1.0
+    seed: int = 0
+    sampling: Sampling = field(default=PLAIN)
+    min_version: int | None = None
+    exact_version: int | None = None
+    wait_s: float = 0.0
+    deadline_s: float = 600.0
+    session: str = ""
+    named: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Tokens that follow those of the piece before, with their log-probs; `version` made all of them. Never
+    empty; what came while nobody read is one piece."""
+
+    tokens: Sequence[int]
+    logprobs: Sequence[float]
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Comes once, after the last piece.
+
+    versions: (version, number of tokens) of all tokens, in order, neighbours of one version as one.
+    version_start, version_end: of the first and the last token, None without any.
+    """
+
+    status: Status
+    versions: tuple[tuple[int, int], ...] = ()
+    version_start: int | None = None
+    version_end: int | None = None
+
+
+class AskError(Exception):
+    """A request that gets no tokens. `retryable`: the same may be answered later; `retry_after_s`: so much
+    later."""
+
+    retryable = False
+    retry_after_s = 1.0
+
+
+class BadAsk(AskError):
+    """What was asked for is no request, or one that nobody serves here. field: of the body, "" for none."""
+
+    def __init__(self, why: str, field: str = "") -> None:
+        super().__init__(f"{field}: {why}" if field else why)
+        self.field = field
+
+
+class NotReady(AskError):
+    """No instance serves the version that was asked for, and `wait_s` is over. Nothing was begun.
+
+    target: as asked for, `exact` or as a minimum. applied: the newest one that is served, None for none.
+    """
+
+    def __init__(self, target: int, exact: bool, applied: int | None, retryable: bool) -> None:
+        kind = "exactly version" if exact else "version"
+        least = "" if exact else " or newer"
+        served = "none" if applied is None else str(applied)
+        super().__init__(f"{kind} {target}{least} is not served; the newest that is: {served}")
+        self.target, self.exact, self.applied, self.retryable = target, exact, applied, retryable
+
+
+class Busy(AskError):
+    """Not now: too many requests, or nobody there who takes one. Nothing is lost by asking again."""
+
+    retryable = True
+
+    def __init__(self, why: str, retry_after_s: float = 1.0) -> None:
+        super().__init__(why)
+        self.retry_after_s = retry_after_s
+
+
+class Requests(Protocol):
+    """Answers asks. Engines and managers that die meanwhile are not seen here."""
+
+    def stream(self, ask: Ask) -> AsyncGenerator[Piece | End, None]:
+        """The pieces of a request, then its end.
+
+        To close it (`aclose`) before the end leaves the request: it is cancelled, unless it is `named` or
+        somebody else reads it too. Asked for again, a request is given from its first token on. Whoever reads
+        slowly gets fewer, larger pieces. Raises BadAsk, NotReady or Busy, before the first piece, or in the
+        middle where the manager no longer knows the request.
+        """
+
+    async def abort(self, ids: Iterable[str] | None) -> int:
+        """End these requests, None: all, with what they have and the status "abort"; how many there were.
+        An id of a batch (`sub_id`) ends with its batch. Unknown ones are passed over."""
+
+
+class Vocabulary(Protocol):
+    """The tokenizer of the model that is served."""
+
+    def encode_text(self, text: str) -> list[int]:
+        """Tokens of a text as it is."""
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Text of tokens, without special ones."""
+
+
+def sub_id(id: str, index: int) -> str:
+    """The id of one of the several requests that a client sent under one id."""
+    return f"{id}.{index}"
+
+
+def seed_of(id: str) -> int:
+    """The seed of a request whose client gave none: the same id asked again is the same request."""
+    return int.from_bytes(hashlib.sha256(id.encode()).digest()[:4], "little") & 0x7FFFFFFF

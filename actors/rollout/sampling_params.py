@@ -1,0 +1,63 @@
+"""How the next token of a request is drawn, beyond temperature and seed: the settings that engines share.
+
+Owns the fields and what is no setting. Pure. Names and meanings are those of SGLang's and vLLM's sampling
+parameters; an engine that does not offer one that is set refuses the request, it never leaves it out. `stop`
+is the exception: who asks cuts the text itself, an engine that knows text merely ends the sooner.
+"""
+
+import math
+from collections.abc import Iterator
+
+import msgspec
+
+MAX_STOPS = 64
+MAX_STOP_CHARACTERS = 1024
+
+
+class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Every default leaves the distribution as it is.
+
+    top_p: the likeliest tokens whose probabilities sum up to it; top_k: so many of them, -1: all; min_p:
+    those at least so likely, as a part of the likeliest. The penalties count the tokens of the response, and
+    repetition_penalty those of the prompt too. min_new_tokens: the response does not end by itself before;
+    ignore_eos: nor at the model's own end. stop_token_ids end it as the model's own end does.
+    """
+
+    top_p: float = 1.0
+    top_k: int = -1
+    min_p: float = 0.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    min_new_tokens: int = 0
+    ignore_eos: bool = False
+    stop_token_ids: tuple[int, ...] = ()
+    stop: tuple[str, ...] = ()
+
+    @property
+    def penalizes(self) -> bool:
+        """Whether tokens that were made count for those that follow."""
+        return (self.frequency_penalty, self.presence_penalty, self.repetition_penalty) != (0.0, 0.0, 1.0)
+
+    def faults(self) -> Iterator[str]:
+        """What is wrong with it, each as "name: expected ..."."""
+        if not 0 < self.top_p <= 1:
+            yield f"top_p: expected a number above 0 and up to 1, not {self.top_p}"
+        if self.top_k < -1 or self.top_k == 0:
+            yield f"top_k: expected a number from 1, or -1 for all, not {self.top_k}"
+        if not 0 <= self.min_p <= 1:
+            yield f"min_p: expected a number from 0 to 1, not {self.min_p}"
+        for name in ("frequency_penalty", "presence_penalty"):
+            if not -2 <= getattr(self, name) <= 2:
+                yield f"{name}: expected a number from -2 to 2, not {getattr(self, name)}"
+        if not 0 < self.repetition_penalty < math.inf:
+            yield f"repetition_penalty: expected a number above 0, not {self.repetition_penalty}"
+        if self.min_new_tokens < 0:
+            yield f"min_new_tokens: expected a number from 0, not {self.min_new_tokens}"
+        if len(self.stop_token_ids) > MAX_STOPS or not all(0 <= one < 1 << 32 for one in self.stop_token_ids):
+            yield f"stop_token_ids: expected at most {MAX_STOPS} numbers of 32 bits"
+        if len(self.stop) > MAX_STOPS or not all(0 < len(one) <= MAX_STOP_CHARACTERS for one in self.stop):
+            yield f"stop: expected at most {MAX_STOPS} strings of 1 to {MAX_STOP_CHARACTERS} characters"
+
+
+PLAIN = Sampling()
