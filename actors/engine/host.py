@@ -59,6 +59,12 @@ class BuiltinHost:
         work = _work(before, engine.stats())
         return Turn(output, refusals, engine.weights_version, self._root, engine.idle, work)
 
+    def hurry(self) -> None:
+        """See `EngineHost`: a turn of this one waits for nobody."""
+
+    def close(self) -> None:
+        """See `EngineHost`: nothing outlives it."""
+
     def _add(self, engine: BuiltinEngine, version: int, work: list[Work]) -> Refusal | None:
         if version != engine.weights_version:
             return Refusal(_tickets(work), f"it serves version {engine.weights_version}, not {version}")

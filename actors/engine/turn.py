@@ -104,3 +104,10 @@ class EngineHost(Protocol):
         Without weights all work is refused; work of another version than the one that is served is refused;
         loading a version ends what is left of the one before, which is told as aborted.
         """
+
+    def hurry(self) -> None:
+        """Orders wait: a turn that waits for its engine ends now. From another thread than that of `turn`."""
+
+    def close(self) -> None:
+        """Let go of what it holds, such as a server; from another thread than that of `turn`, which may be in
+        one and ends then. Does not block. No turn follows."""

@@ -86,9 +86,13 @@ class RolloutWorker(Actor):
             on_refused=lambda why: self.ctx.crash(Fenced(f"the manager refused the stream: {why}")),
         )
         self.ctx.at_end(self._sender.close)
+        self.ctx.at_end(self._let_go)
         self._turn_times = TurnTimes(self.ctx, self._config.liveness.beat_s)
         self.ctx.background(self._stay_registered(), "registration")
         self.ctx.background(self._decode(), "decode")
+
+    async def _let_go(self) -> None:
+        self._host.close()
 
     # -- the manager --
 
@@ -235,7 +239,7 @@ class RolloutWorker(Actor):
         """Before the engine's next turn."""
         self._orders.load = fetched
         self._loaded.clear()
-        self._wake.set()
+        self._hurry()
         async with self.ctx.wait(
             "its engine to load", on=self.ctx.name, deadline_s=LOAD_LATE_S, go_on=True
         ) as wait:
@@ -249,12 +253,17 @@ class RolloutWorker(Actor):
             raise Refused(f"{self.ctx.name} is registered under epoch {self._epoch}, not {message.epoch}")
         self._received = max([self._received, *(work.ticket for work in message.work)])
         self._orders.adds.append((message.version, message.work))
-        self._wake.set()
+        self._hurry()
 
     @handles(Abort)
     async def abort(self, message: Abort) -> None:
         self._orders.abort(message.tickets)
+        self._hurry()
+
+    def _hurry(self) -> None:
+        """There are orders: for the decode loop if it waits, for its host if that does."""
         self._wake.set()
+        self._host.hurry()
 
     async def _decode(self) -> None:
         """A turn of the engine, a frame on the stream, and again; a full ring pauses it."""

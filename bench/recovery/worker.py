@@ -48,6 +48,12 @@ class PacedHost:
         output = self._step(orders.aborts) if self._tickets or orders.aborts else None
         return Turn(output, refusals, self._version, self._root, not self._tickets)
 
+    def hurry(self) -> None:
+        """See `EngineHost`: a turn of this one waits for nobody."""
+
+    def close(self) -> None:
+        """See `EngineHost`: nothing outlives it."""
+
     def _step(self, aborted: Iterable[int]) -> StepOutput:
         self._pause.wait(self._step_s)
         self._steps += 1

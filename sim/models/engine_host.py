@@ -88,6 +88,12 @@ class SimEngineHost:
         work = self.batch.work.less(before)
         return Turn(output, refusals, self._version, self._root, self.batch.idle, work)
 
+    def hurry(self) -> None:
+        """See `EngineHost`: a turn of this one waits for nobody."""
+
+    def close(self) -> None:
+        """See `EngineHost`: nothing outlives it."""
+
     def _load(self, fetched: Fetched) -> None:
         self._clock.spend(self._engine.load_s)
         image = self._memory.get(Path(fetched.path))

@@ -19,6 +19,7 @@ ADAPTERS = {
     "actors.engine.builtin",
     "actors.engine.checkpoint",
     "actors.engine.host",
+    "actors.engine.remote",
     "actors.reward.worker_process",
     "actors.training.history",
     "actors.training.policy_update",

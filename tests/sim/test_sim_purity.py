@@ -17,6 +17,8 @@ ADAPTERS = {
     "actors/cluster/sealed.py": "writes whole folders or none",
     "actors/engine/checkpoint.py": "reads model files",
     "actors/engine/host.py": "maps images of weights into an engine",
+    "actors/engine/remote.py": "a thread with a loop of its own, and the clock",
+    "actors/engine/row_exchange.py": "is shared by two threads",
     "actors/engine/qwen3_config.py": "reads a model's config file",
     "actors/reward/task.py": "reads the files of a tokenizer",
     "actors/reward/worker.py": "the main of a scorer's process",

@@ -1,0 +1,105 @@
+"""What an inference server is to `remote`: the port that the wires of SGLang and vLLM fill.
+
+Owns the words (asks, chunks, errors) and no behaviour. Everything but `close` runs on the loop of `remote`'s
+thread.
+"""
+
+from array import array
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from actors.weights.messages import Fetched
+
+Finish = Literal["stop", "length", "abort"]
+PauseMode = Literal["abort", "retract", "in_place"]
+"""What becomes of requests that execute: they end; they wait, and their caches are computed anew; they stand
+still and go on with the caches that they have."""
+
+
+class ServerRefused(Exception):
+    """The server did not take a request. never: nor would it at another time."""
+
+    def __init__(self, why: str, never: bool) -> None:
+        super().__init__(why)
+        self.never = never
+
+
+class ServerDied(RuntimeError):
+    """The server ended, stands still, or says what no sound server says: it is to be replaced."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request. `tokens`: prompt and what the response holds already; `max_new_tokens`: how many more.
+    Temperature 0 is greedy. `rid` is never used twice."""
+
+    rid: str
+    tokens: "array[int]"
+    max_new_tokens: int
+    temperature: float
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """What is new of a stream. `logprobs` as in `StepOutput`; `finish`: nothing follows. `cached`: tokens of
+    the ask whose cache was there already. `version`: what the server calls the weights that made these
+    tokens, "" where it does not say."""
+
+    tokens: list[int]
+    logprobs: list[float]
+    finish: Finish | None = None
+    cached: int = 0
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Loads:
+    """Requests in the server: that it decodes, and that wait."""
+
+    running: int
+    waiting: int
+
+
+class ServerWire(Protocol):
+    """Each call has a deadline. All raise `ServerDied` where the server is not what it should be."""
+
+    async def serve(self, fetched: Fetched) -> str:
+        """Have the server serve this verified image; of requests of before none goes on. Starts the server
+        if it is ours and does not run. Returns what it calls this version (`Chunk.version`). Once this began,
+        a failure leaves the server in doubt: it is to be replaced."""
+
+    def stream(self, ask: Ask) -> AsyncIterator[Chunk]:
+        """The tokens of a request as they are made; the last chunk has `finish`. Raises `ServerRefused`.
+        Closed before its end, it leaves nothing to execute in the server, at once or after `abort`."""
+
+    async def abort(self, rids: list[str]) -> None:
+        """End these requests; unknown ones are no error."""
+
+    async def healthy(self) -> None:
+        """Returns if the server answers."""
+
+    async def loads(self) -> Loads:
+        """What it has to do."""
+
+    async def version(self) -> str:
+        """What it calls the weights that it serves."""
+
+    async def pause(self, mode: PauseMode) -> None:
+        """Decode nothing until `go_on`. Pausing what is paused changes nothing."""
+
+    async def go_on(self) -> None:
+        """Decode again."""
+
+    async def sleep(self) -> None:
+        """Give the accelerator's memory back; the weights are void then, `serve` must follow `wake`."""
+
+    async def wake(self) -> None:
+        """Take it again."""
+
+    def close(self) -> None:
+        """End a server that is ours, at once; from any thread, any number of times."""
+
+    async def disconnect(self) -> None:
+        """Close what the loop holds."""
