@@ -33,9 +33,11 @@ from actors.engine.engine import (
 )
 from actors.engine.exact_decoder import ROWS, ExactDecoder
 from actors.engine.qwen3 import Qwen3
+from actors.engine.restriction import forbid
 from actors.engine.sampling import request_keys, sample, uniforms
 from actors.engine.tensor_spec import TensorSpec
 from actors.engine.weight_image import read_weights
+from actors.rollout.sampling_params import PLAIN, Sampling
 from transport.token_frame import MAX_ROWS, Flag
 
 PREFILL_TOKENS = (
@@ -97,6 +99,7 @@ class BuiltinEngine:
         self._slot_count, self._max_tokens, self._max_pending = slots, max_tokens, max_pending
         self._eos = np.array(sorted(set(eos_token_ids)), dtype=np.int64)
         self._slots = _Slots(slots + ROWS)  # the last pass of an exact decoder may reach beyond them
+        self._sampling: dict[int, Sampling] = {}  # by ticket, of executing ones that ask for some
         self._executing = 0
         self._waiting: dict[int, Assignment] = {}  # by ticket, in order of arrival
         self._aborted: dict[int, None] = {}  # tickets whose last row is due; a set that keeps its order
@@ -177,6 +180,9 @@ class BuiltinEngine:
         ended = slots.made[:n] == slots.limit[:n]
         for eos in self._eos:
             ended |= tokens == eos
+        for row, asked in self._rows_asking(0, n).items():
+            stops = asked.stop_token_ids if asked.ignore_eos else (*asked.stop_token_ids, *self._eos.tolist())
+            ended[row] = slots.made[row] == slots.limit[row] or int(tokens[row]) in stops
         slots.flags[:n] |= np.where(ended, _FINISHED, _NOTHING)
         output = self._rows(n, logprobs)
         slots.flags[:n] = 0
@@ -209,14 +215,28 @@ class BuiltinEngine:
             longest=int(slots.position[rows].max()) + 1,
             first=first,
         )
+        asking = self._rows_asking(first, end)
+        ends = {
+            row: (*asked.stop_token_ids, *self._eos.tolist())
+            for row, asked in asking.items()
+            if slots.made[first + row] < asked.min_new_tokens
+        }
         temperature = slots.temperature[rows]
         with torch.inference_mode():
             tokens, logprobs = sample(
-                logits,
+                forbid(logits, ends),
                 None if (temperature == 1).all() else torch.from_numpy(temperature),
                 torch.from_numpy(uniforms(slots.key[rows], slots.made[rows])),
+                asking,
             )
         return tokens.numpy(), logprobs.numpy()
+
+    def _rows_asking(self, first: int, end: int) -> dict[int, Sampling]:
+        """Of the slots first … end - 1, counted from the first, those that ask for some sampling."""
+        if not self._sampling:
+            return {}
+        tickets = enumerate(self._slots.ticket[first:end].tolist())
+        return {row: self._sampling[ticket] for row, ticket in tickets if ticket in self._sampling}
 
     def _rows(self, n: int, logprobs: NDArray[np.float32]) -> StepOutput:
         """The last rows of aborted tickets, then a row for each of the first n slots; always copies."""
@@ -244,6 +264,8 @@ class BuiltinEngine:
                 f"{len(one.prompt)} prompt + {one.max_new_tokens} new tokens are {total}, a slot holds "
                 f"{self._max_tokens}: shorten the request, or raise max_tokens of the engine",
             )
+        if one.sampling is not None and one.sampling.penalizes:
+            raise CannotServe(one.ticket, "this engine has no penalties (frequency, presence, repetition)")
         if len(one.prefix) >= one.max_new_tokens:
             raise CannotServe(one.ticket, f"its prefix has all of its {one.max_new_tokens} tokens already")
         if one.prefix and one.prefix[-1] in self._eos:
@@ -269,6 +291,8 @@ class BuiltinEngine:
             slots.token[slot], slots.position[slot] = context[-1], len(context) - 1
             slots.made[slot], slots.limit[slot] = len(one.prefix), one.max_new_tokens
             slots.flags[slot] = Flag.FIRST
+            if one.sampling not in (None, PLAIN):
+                self._sampling[one.ticket] = one.sampling
         self._executing += len(entering)
         self._prefill([context[:-1] for _, _, context in entering], first)
 
@@ -292,6 +316,7 @@ class BuiltinEngine:
     def _release(self, slot: int) -> None:
         """Free a slot; the last executing request takes its place."""
         self._executing = last = self._executing - 1
+        self._sampling.pop(int(self._slots.ticket[slot]), None)
         if slot != last:
             self._slots.move(last, slot)
             self._decoder.move(last, slot, int(self._slots.position[slot]))

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.engine.tensor_spec import TensorSpec
+from actors.rollout.sampling_params import Sampling
 
 
 class CannotServe(ValueError):
@@ -42,7 +43,7 @@ class Assignment:
 
     `prompt` and `prefix` are token ids; the prefix is what the response holds already, made by whatever
     engine under the same seed. `max_new_tokens` is the limit of the whole response, prefix included.
-    Temperature 0 is greedy.
+    Temperature 0 is greedy. `sampling`: None leaves the distribution as it is.
     """
 
     ticket: int
@@ -51,6 +52,7 @@ class Assignment:
     max_new_tokens: int
     prefix: Sequence[int] = ()
     temperature: float = 1.0
+    sampling: Sampling | None = None
 
 
 @dataclass(frozen=True, slots=True)

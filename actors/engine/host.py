@@ -122,4 +122,5 @@ def _assignment(work: Work) -> Assignment:
         seed=work.seed,
         max_new_tokens=work.max_new_tokens,
         temperature=work.temperature,
+        sampling=work.sampling,
     )

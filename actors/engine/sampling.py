@@ -11,6 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from actors.engine.restriction import Rows, restrict
+
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)  # the constants of SplitMix64: Steele, Lea, Flood, OOPSLA 2014
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
@@ -35,20 +37,25 @@ def uniforms(keys: NDArray[np.uint64], positions: NDArray[np.int64]) -> NDArray[
     return (z >> np.uint64(12)).astype(np.float64) * 2.0**-52
 
 
-def sample(logits: Tensor, temperatures: Tensor | None, uniform: Tensor) -> tuple[Tensor, Tensor]:
+def sample(
+    logits: Tensor, temperatures: Tensor | None, uniform: Tensor, restricted: Rows | None = None
+) -> tuple[Tensor, Tensor]:
     """Draw one token for each row by inverting the cumulative distribution.
 
     `logits` float32 [n, vocab], `temperatures` float32 [n] (None: all 1), `uniform` float64 [n]. Returns
     tokens int64 [n] and log-probs float32 [n] *under the distribution that was sampled from*,
     softmax(logits / T). A temperature of 0 takes the most likely token (the lowest id of equals); its
     log-prob is that at temperature 1, as the sampled-from distribution is a point and would say 0 always.
+    Where `restricted` rows draw from a part of the vocabulary (top-k, top-p, min-p), log-probs stay those of
+    the whole: what a trainer computes for the same token.
     """
     greedy = None
     if temperatures is not None:
         greedy = temperatures == 0
         logits = logits / torch.where(greedy, 1.0, temperatures).unsqueeze(1)
     logprobs = torch.log_softmax(logits, dim=-1)
-    cumulative = logprobs.exp().cumsum(-1, dtype=torch.float64)
+    probabilities = restrict(logprobs.exp(), restricted or {})
+    cumulative = probabilities.cumsum(-1, dtype=torch.float64)
     target = uniform.unsqueeze(1) * cumulative[:, -1:]
     tokens = torch.searchsorted(cumulative, target, right=True)
     if greedy is not None and bool(greedy.any()):

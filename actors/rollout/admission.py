@@ -11,7 +11,7 @@ from actors.rollout.token_log import TokenLog
 
 # Steps that no second checkpoint holds yet, the running one, evaluations; more is a leak.
 MAX_OPEN_BATCHES = 16
-MAX_OPEN_SINGLES = 1024  # single requests, and answers that are kept for who asks again
+MAX_OPEN_SINGLES = 4096  # single requests, and answers that are kept for who asks again
 MAX_OPEN_REQUESTS = 1 << 17  # the log of an open request is in memory
 MAX_OPEN_TOKENS = 1 << 31
 """That the open requests may have at most: 16 GiB of them, where all reach their limit."""
@@ -32,6 +32,8 @@ def refusal_of(log: TokenLog, event: BatchSubmitted) -> str | None:
         return f"batch {event.batch}: max_new_tokens is {event.max_new_tokens}, at least 1 is needed"
     if not 0 <= event.temperature < math.inf:
         return f"batch {event.batch}: temperature is {event.temperature}, a number from 0 up is needed"
+    for fault in event.sampling.faults() if event.sampling is not None else ():
+        return f"batch {event.batch}: {fault}"
     if not 1 <= event.over_sampling < math.inf:
         return f"batch {event.batch}: over_sampling is {event.over_sampling}, a number from 1 up is needed"
     if event.wanted and not 0 < event.wanted <= len(event.prompts) <= event.most:
@@ -67,4 +69,5 @@ def _contents(event: BatchSubmitted) -> tuple[object, ...]:
     """What makes a batch the same batch. What is wanted of it stands as it was said first; a single request
     has no step, so which version was the newest when it came is no part of it."""
     version = event.version if event.scored or event.min_version is None else 0
-    return version, event.min_version, event.prompts, event.max_new_tokens, event.temperature, event.scored
+    drawn = event.temperature, event.sampling
+    return version, event.min_version, event.prompts, event.max_new_tokens, drawn, event.scored

@@ -132,7 +132,7 @@ class Dispatching:
             return
         first = streams.next_ticket(instance.name, instance.incarnation)
         tickets = tuple(range(first, first + len(logs)))
-        work = [_work(ticket, log) for ticket, log in zip(tickets, logs, strict=True)]
+        work = [self._work(ticket, log) for ticket, log in zip(tickets, logs, strict=True)]
         _, committed = self._books.enter(
             Dispatched(
                 instance=instance.name,
@@ -153,6 +153,17 @@ class Dispatching:
         instance.sending = [task for task in instance.sending if not task.done()]
         delivery = self._deliver(instance, committed, dispatch)
         instance.sending.append(self._ctx.background(delivery, f"dispatch to {instance.name}"))
+
+    def _work(self, ticket: int, log: RequestLog) -> Work:
+        return Work(
+            ticket=ticket,
+            prompt=log.prompt.tobytes(),
+            prefix=log.tokens_bytes(),
+            seed=log.seed,
+            max_new_tokens=log.max_new_tokens,
+            temperature=log.temperature,
+            sampling=self._books.state.log.batches[log.batch].submitted.sampling,
+        )
 
     async def _deliver(self, instance: Instance, committed: Awaitable[int], dispatch: Dispatch) -> None:
         late_s = 2 * DISPATCH_DEADLINE_S
@@ -176,14 +187,3 @@ class Dispatching:
 
 def _urgency(batch: BatchSubmitted) -> tuple[bool, bool, int]:
     return batch.scored, batch.min_version is not None, batch.version
-
-
-def _work(ticket: int, log: RequestLog) -> Work:
-    return Work(
-        ticket=ticket,
-        prompt=log.prompt.tobytes(),
-        prefix=log.tokens_bytes(),
-        seed=log.seed,
-        max_new_tokens=log.max_new_tokens,
-        temperature=log.temperature,
-    )

@@ -9,6 +9,7 @@ dispatch of a request to an instance; it is never used again within an incarnati
 
 import msgspec
 
+from actors.rollout.sampling_params import Sampling
 from supervisor import Message
 
 
@@ -31,7 +32,7 @@ class BatchSubmitted(Message, frozen=True):
     them. drop_uniform: a complete group whose scores are all equal is dropped, and another prompt drawn in
     its place, up to `most` groups in all. over_sampling: so many prompts are under way for each group that is
     still missing; when `wanted` are there, the rest is aborted. again: a sample without a verdict of its own
-    is made again so many times.
+    is made again so many times. sampling: None leaves the distribution as it is.
     """
 
     batch: str
@@ -46,6 +47,7 @@ class BatchSubmitted(Message, frozen=True):
     again: int = 0
     min_version: int | None = None
     scored: bool = True
+    sampling: Sampling | None = None
 
     def admits(self, version: int | None) -> bool:
         """Whether tokens made under this version may be in the batch; no token is made under None."""

@@ -16,6 +16,7 @@ from typing import Protocol
 from actors.rollout.books import Books, may_go_unheard
 from actors.rollout.changes import Changes
 from actors.rollout.events import FrameLogged
+from actors.rollout.following import Following, Marks
 from transport.token_frame import PackedFrame, joined
 
 MAX_JOINED_BYTES = 1 << 20  # of the columns of one event: larger ones are no cheaper a row
@@ -44,6 +45,7 @@ class Intake:
         act: what follows from a committed event that changed more than tokens.
         heard: this instance was heard.
         idle: waits for an event of one's own (`Context.idle`).
+        following: who is told of tokens once they are committed.
     """
 
     def __init__(
@@ -52,13 +54,15 @@ class Intake:
         act: Callable[[Changes], None],
         heard: Callable[[str], None],
         idle: Callable[[asyncio.Event], Awaitable[object]],
+        following: Following,
     ) -> None:
         self._books, self._act, self._heard, self._idle = books, act, heard, idle
+        self._following = following
         self.receiver: Receiver | None = None
         self.fenced = 0  # frames of incarnations that had been given up
         self._waiting: dict[StreamKey, list[PackedFrame]] = {}
         self._came = asyncio.Event()
-        self._owed: deque[tuple[asyncio.Future[int], dict[StreamKey, int], list[Changes]]] = deque()
+        self._owed: deque[tuple[asyncio.Future[int], dict[StreamKey, int], list[Changes], Marks]] = deque()
         self._entered = asyncio.Event()
 
     def take(self, frame: PackedFrame) -> None:
@@ -97,7 +101,7 @@ class Intake:
             changes, committed = self._books.enter(*events)
             told = [one for one in changes if one]
             # The first that fails ends this actor, and those behind it are awaited no more.
-            self._owed.append((may_go_unheard(committed), newest, told))
+            self._owed.append((may_go_unheard(committed), newest, told, self._following.entered()))
             self._entered.set()
 
     async def acknowledge(self) -> None:
@@ -107,8 +111,9 @@ class Intake:
             self._entered.clear()
             newest: dict[StreamKey, int] = {}
             while self._owed:
-                committed, seqs, changes = self._owed.popleft()
+                committed, seqs, changes, marks = self._owed.popleft()
                 await committed
+                self._following.committed(marks)
                 newest.update(seqs)
                 for one in changes:
                     self._act(one)

@@ -14,6 +14,7 @@ from actors.rollout.dispatching import BALANCER, Dispatching
 from actors.rollout.events import SampleAgain, Scored
 from actors.rollout.figures import fates_of, figures_of
 from actors.rollout.flipping import Flipping
+from actors.rollout.following import Following
 from actors.rollout.handing_out import MAX_WAIT_S, Takers
 from actors.rollout.instances import Instance, Instances
 from actors.rollout.intake import Intake
@@ -23,6 +24,7 @@ from actors.rollout.membership import Membership
 from actors.rollout.messages import (
     BatchReport,
     BatchTimes,
+    Cancel,
     CannotTake,
     Generate,
     GroupFates,
@@ -102,8 +104,16 @@ class RolloutManager(Actor):
             self.ctx, self._books, self._instances, self._config.rollout.request_deadline_s
         )
         opening = self._opening
+        self._following = Following(self.ctx, self._books)
         self._singles = Singles(
-            self.ctx, self._books, self._instances, self._deadlines, self._config, opening.open, opening.close
+            self.ctx,
+            self._books,
+            self._instances,
+            self._deadlines,
+            self._config,
+            self._following,
+            opening.open,
+            opening.close,
         )
         self._withdrawals = Withdrawals(self.ctx, self._state)
         self._owed = Owed(self.ctx, self._state, self._instances, self._config.rollout.deadline_s)
@@ -120,7 +130,7 @@ class RolloutManager(Actor):
             on_serving=self._on_serving,
         )
         await self.ctx.tell(BALANCER, ForgetAll())
-        self._intake = Intake(self._books, self._act, self._heard, self.ctx.idle)
+        self._intake = Intake(self._books, self._act, self._heard, self.ctx.idle, self._following)
         self._receiver = self._intake.receiver = self.ctx.network.token_receiver(
             self._intake.take, self._state.streams.have, window=self._config.limits.credit_frames
         )
@@ -130,6 +140,7 @@ class RolloutManager(Actor):
         self.ctx.background(self._dispatching.run(), "dispatch")
         self.ctx.background(self._intake.enter(), "frames")
         self.ctx.background(self._intake.acknowledge(), "acknowledge")
+        self.ctx.background(self._following.run(), "follow")
         if self._config.rollout.continuous_lb:
             self.ctx.background(self._moving.run(), "moves")
         self.ctx.every(SWEEP_S, _Sweep())
@@ -198,6 +209,14 @@ class RolloutManager(Actor):
         deferred = self._singles.ask(message)
         self.ctx.after(message.deadline_s, _Sweep())
         return deferred
+
+    @handles(Cancel)
+    async def cancel(self, message: Cancel) -> Done:
+        await self._singles.cancel(message.ids)
+        due = await self._deadlines.look()
+        if due is not None:
+            self._act(due)
+        return Done()
 
     @handles(PublishVersion)
     async def publish(self, message: PublishVersion) -> Done:

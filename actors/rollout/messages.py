@@ -4,6 +4,7 @@ import msgspec
 
 from actors.rollout.events import BatchSubmitted, Prompt, Span
 from actors.rollout.pace import Room
+from actors.rollout.sampling_params import Sampling
 from supervisor import Address, Message
 
 
@@ -73,7 +74,8 @@ class Generate(Message, frozen=True):
     wait_s: how long to wait for an instance that meets them. deadline_s: from the first ask on; then it ends
     with what it has. accepted, accepted_sha256: the caller has the first tokens already (their number, the
     SHA-256 of their bytes): only what follows is sent, and refused where they are others. attempt: of the
-    caller, for its log and ours.
+    caller, for its log and ours. sampling: None leaves the distribution as it is. follower: the name of an
+    actor that is told what is made while it is made (`Progress`); "": nobody is.
     """
 
     id: str
@@ -88,6 +90,33 @@ class Generate(Message, frozen=True):
     accepted: int = 0
     accepted_sha256: bytes = b""
     attempt: int = 1
+    sampling: Sampling | None = None
+    follower: str = ""
+
+
+class ProgressItem(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens (u32, raw) and log-probs (f32, raw) of request `id` from position `start` on; `version` made the
+    last of them."""
+
+    id: str
+    start: int
+    tokens: bytes
+    logprobs: bytes
+    version: int
+
+
+class Progress(Message, frozen=True):
+    """To a follower of single requests, from the manager: what was made since the last one, all of it in the
+    journal. At most once: where `start` shows a gap, ask again with what was accepted."""
+
+    items: list[ProgressItem]
+
+
+class Cancel(Message, frozen=True):
+    """To the manager: nobody waits for these single requests any more. What is under way ends as it stands
+    (its ask is answered with status "deadline"), what is over is forgotten. Unknown ids change nothing."""
+
+    ids: list[str]
 
 
 class VersionSpan(msgspec.Struct, frozen=True, kw_only=True):
@@ -304,7 +333,8 @@ class Serving(Message, frozen=True):
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """One dispatch: continue `prompt` + `prefix` (u32, raw) under this ticket."""
+    """One dispatch: continue `prompt` + `prefix` (u32, raw) under this ticket. sampling: None leaves the
+    distribution as it is."""
 
     ticket: int
     prompt: bytes
@@ -312,6 +342,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     max_new_tokens: int
     temperature: float
+    sampling: Sampling | None = None
 
 
 class Dispatch(Message, frozen=True):

@@ -69,6 +69,11 @@ class RequestLog:
         self._require_tokens()
         return self.columns.logprobs(self.slot)
 
+    def made_since(self, start: int) -> tuple[bytes, bytes]:
+        """Tokens and log-probs from position `start` on, raw as above. LookupError as above."""
+        self._require_tokens()
+        return self.columns.since(self.slot, start)
+
     def tokens_crc(self) -> int:
         """CRC-32 of the generated tokens, also of those that were let go."""
         return zlib.crc32(self.tokens_bytes()) if self.crc is None else self.crc
@@ -94,6 +99,13 @@ class RequestLog:
             return []
         last = self._spans[-1]
         return [*self._spans[:-1], msgspec.structs.replace(last, count=len(self) - last.start)]
+
+    def version_at(self, position: int) -> int:
+        """The version that made the token at this position. LookupError where there is none yet."""
+        for span in reversed(self._spans):
+            if span.start <= position:
+                return span.version
+        raise LookupError(f"{self.id}: no token at {position}")
 
     def admits(self, version: int) -> bool:
         """Whether tokens of this version may be added: exactly its own, or any from `min_version` on."""

@@ -7,17 +7,19 @@ request, the same id with the same contents is the same request, each token is a
 """
 
 import asyncio
-import hashlib
 import math
 from array import array
 from collections.abc import Awaitable, Callable
 
+from actors.rollout.admission import MAX_OPEN_SINGLES
 from actors.rollout.books import Books
 from actors.rollout.deadlines import Deadlines
 from actors.rollout.events import BatchSubmitted, Prompt
+from actors.rollout.following import Following
 from actors.rollout.instances import Instances
-from actors.rollout.messages import CannotTake, Generate, Generated, VersionNotReady, VersionSpan, Weights
+from actors.rollout.messages import CannotTake, Generate, VersionNotReady, Weights
 from actors.rollout.request_log import RequestLog, RequestState
+from actors.rollout.single_answers import answer_to
 from configs.schema import Config
 from supervisor import AskFailed, Context, Deadline, Deferred, Refused, Suspended
 
@@ -44,11 +46,13 @@ class Singles:
         instances: Instances,
         deadlines: Deadlines,
         config: Config,
+        following: Following,
         open: Open,
         close: Close,
     ) -> None:
         self._most_prompt, self._most_new = config.engine.max_prompt_tokens, config.rollout.max_new_tokens
         self._ctx, self._books, self._instances, self._deadlines = ctx, books, instances, deadlines
+        self._following = following
         self._open, self._close = open, close
         self._waiting: dict[str, tuple[Generate, Deferred]] = {}
         self._served = asyncio.Event()
@@ -76,8 +80,7 @@ class Singles:
             earlier[1].answer(Refused(f"request {message.id} was asked again"))
         self._waiting[name] = (message, deferred)
         if name in self._books.state.log.batches:
-            self._deadlines.until(self._log(name).id, message.deadline_s)
-            self._answer(name)
+            self._begun(name, message)
         else:
             self._ctx.background(self._begin(name, message, deferred), f"begin of {name}")
         return deferred
@@ -86,8 +89,21 @@ class Singles:
         """Instances serve others than before."""
         self._served.set()
 
+    async def cancel(self, ids: list[str]) -> None:
+        """Nobody waits for these any more: those under way are too old now, the others are forgotten."""
+        for id in ids:
+            name = BATCH + id
+            if name in self._ended:
+                self._kept.pop(name, None)
+                await self._forget(name)
+            elif name in self._books.state.log.batches:
+                self._deadlines.until(self._log(name).id, 0.0)
+            elif name in self._waiting:
+                self._waiting.pop(name)[1].answer(Refused(f"request {id} was cancelled"))
+
     def finished(self, log: RequestLog) -> None:
         """A request of nobody's batch is over, and its end is committed."""
+        self._following.forget(log.id)
         self._ended.add(log.batch)
         self._kept[log.batch] = Deadline.after(KEPT_S, self._ctx.now())
         self._answer(log.batch)
@@ -107,6 +123,7 @@ class Singles:
             if waiting is not None:
                 waiting[1].answer(Refused(f"request {waiting[0].id}: no instance serves it: {message.why}"))
             self._kept.pop(log.batch, None)
+            self._following.forget(log.id)
             await self._close(log.batch)
 
     async def look(self) -> None:
@@ -120,8 +137,30 @@ class Singles:
         for number, name in enumerate(over):
             if self._kept[name].passed(now) or number < len(over) - MAX_KEPT:
                 del self._kept[name]
-                self._ended.discard(name)
-                await self._close(name)
+                await self._forget(name)
+
+    async def _forget(self, name: str) -> None:
+        """An answer that was kept."""
+        self._ended.discard(name)
+        if name in self._books.state.log.batches:
+            await self._close(name)
+
+    async def _make_room(self) -> None:
+        """Answers are kept as long as there is room: the oldest goes before a new request is refused."""
+        most = MAX_OPEN_SINGLES - len(self._waiting)
+        for name in [name for name in self._kept if name in self._ended]:
+            if len(self._kept) < most:
+                return
+            del self._kept[name]
+            await self._forget(name)
+
+    def _begun(self, name: str, message: Generate) -> None:
+        """Its batch is open: its time runs, and its follower is told from what it has on."""
+        log = self._log(name)
+        self._deadlines.until(log.id, message.deadline_s)
+        if name not in self._ended:
+            self._following.follow(message.id, log, message.follower, message.accepted)
+        self._answer(name)
 
     def _log(self, name: str) -> RequestLog:
         return self._books.state.log.batches[name].groups[0][0]
@@ -140,6 +179,8 @@ class Singles:
         if not 0 < message.deadline_s <= MAX_DEADLINE_S or not 0 <= message.temperature < math.inf:
             most = f"{MAX_DEADLINE_S:g} s"
             raise Refused(f"request {message.id}: expected a temperature from 0, a deadline up to {most}")
+        for fault in message.sampling.faults() if message.sampling is not None else ():
+            raise Refused(f"request {message.id}: {fault}")
         if not message.wait_s >= 0 or message.accepted < 0:
             raise Refused(f"request {message.id}: expected wait_s and accepted from 0")
         if opened is not None:
@@ -158,16 +199,20 @@ class Singles:
             max_new_tokens=message.max_new_tokens,
             temperature=message.temperature,
             scored=False,
+            sampling=message.sampling,
         )
 
     async def _begin(self, name: str, message: Generate, deferred: Deferred) -> None:
         """Wait for the gate, then open the batch. An earlier ask of the same may have opened it meanwhile."""
         met = await self._gate(name, message)
+        if name not in self._waiting:
+            return  # it was cancelled
         outcome: VersionNotReady | AskFailed | None = None
         if name not in self._books.state.log.batches:
             exact = message.exact_version
             weights = self._books.newest_weights() if exact is None else self._weights(exact)
             if met and weights is not None:
+                await self._make_room()
                 try:
                     await self._open(self._batch(message, weights.version), weights)
                 except (Refused, Suspended) as refusal:
@@ -175,8 +220,7 @@ class Singles:
             else:
                 outcome = self._not_ready(message)
         if outcome is None:
-            self._deadlines.until(self._log(name).id, message.deadline_s)
-            self._answer(name)
+            self._begun(name, message)
             return
         if self._waiting.get(name) == (message, deferred):
             del self._waiting[name]
@@ -234,35 +278,3 @@ class Singles:
         if name in self._ended and name in self._waiting:
             message, deferred = self._waiting.pop(name)
             deferred.answer(answer_to(message, self._log(name)))
-
-
-def answer_to(message: Generate, log: RequestLog) -> Generated | Refused:
-    """What the caller gets of a finished request: all that it does not have yet."""
-    tokens = log.tokens_bytes()
-    have = tokens[: 4 * message.accepted]
-    if message.accepted and (
-        len(have) != 4 * message.accepted or hashlib.sha256(have).digest() != message.accepted_sha256
-    ):
-        return Refused(f"request {message.id}: its first {message.accepted} tokens are others")
-    spans = [VersionSpan(version=span.version, count=span.count) for span in log.spans]
-    return Generated(
-        id=message.id,
-        status="deadline" if log.due and not log.full else "length" if log.full else "stop",
-        start=message.accepted,
-        tokens=tokens[4 * message.accepted :],
-        logprobs=log.logprobs_bytes()[4 * message.accepted :],
-        versions=merged(spans),
-        version_start=spans[0].version if spans else None,
-        version_end=spans[-1].version if spans else None,
-        sha256=hashlib.sha256(tokens).digest(),
-    )
-
-
-def merged(spans: list[VersionSpan]) -> tuple[VersionSpan, ...]:
-    """Neighbours of one version as one."""
-    found: list[VersionSpan] = []
-    for span in spans:
-        if found and found[-1].version == span.version:
-            span = VersionSpan(version=span.version, count=found.pop().count + span.count)
-        found.append(span)
-    return tuple(found)

@@ -95,6 +95,17 @@ class TokenColumns:
         """f32, raw, little-endian."""
         return self._read(self._logprobs, slot)
 
+    def since(self, slot: int, start: int) -> tuple[bytes, bytes]:
+        """Tokens and log-probs from position `start` on."""
+        skipped = start // PAGE
+        pages = self._pages_of(slot)[skipped:]
+        if not pages:
+            return b"", b""
+        have = slice(4 * (start - skipped * PAGE), 4 * (self.length(slot) - skipped * PAGE))
+        columns = (self._tokens, self._logprobs)
+        tokens, logprobs = (pool.reshape(-1, PAGE)[pages].tobytes()[have] for pool in columns)
+        return tokens, logprobs
+
     def _read(self, pool: "Tokens | Logprobs", slot: int) -> bytes:
         pages = self._pages_of(slot)
         return pool.reshape(-1, PAGE)[pages].tobytes()[: 4 * self.length(slot)] if pages else b""

@@ -1,0 +1,92 @@
+"""Following: who streams a single request is told of its tokens as they are committed.
+
+Owns how far each follower was told. What a follower hears is in the journal, so no later life of the manager
+says anything else; it hears at most once, and asks again where it finds a gap. All that is new is one message
+a follower, however many requests it follows: a slow one gets fewer, longer ones, and holds nobody up.
+"""
+
+import asyncio
+from dataclasses import dataclass
+
+from actors.rollout.books import Books
+from actors.rollout.messages import Progress, ProgressItem
+from actors.rollout.request_log import RequestLog
+from supervisor import Context
+
+
+@dataclass(slots=True)
+class _Followed:
+    id: str
+    log: RequestLog
+    follower: str
+    entered: int  # tokens, counts from the first: in the log,
+    committed: int  # in the journal,
+    told: int  # and told
+
+
+Marks = list[tuple[_Followed, int]]
+"""How long followed requests were when a commit was begun."""
+
+
+class Following:
+    """See the module; `run` it."""
+
+    def __init__(self, ctx: Context, books: Books) -> None:
+        self._ctx, self._books = ctx, books
+        self._followed: dict[str, _Followed] = {}  # by request
+        self._fresh: dict[str, _Followed] = {}  # of these, those of which more is committed than told
+        self._wake = asyncio.Event()
+
+    def follow(self, id: str, log: RequestLog, follower: str, accepted: int) -> None:
+        """From token `accepted` on; whoever followed before does so no longer. What is in the log already may
+        not be committed: it is told with what follows it."""
+        if log.crc is None and follower:
+            self._followed[log.id] = _Followed(id, log, follower, accepted, accepted, accepted)
+
+    def forget(self, request: str) -> None:
+        """It is over: the rest is in its answer."""
+        self._followed.pop(request, None)
+        self._fresh.pop(request, None)
+
+    def entered(self) -> Marks:
+        """What was made since the last call; hand it to `committed` when the journal has it."""
+        marks = [(one, len(one.log)) for one in self._followed.values() if len(one.log) > one.entered]
+        for one, length in marks:
+            one.entered = length
+        return marks
+
+    def committed(self, marks: Marks) -> None:
+        """These are in the journal."""
+        for one, length in marks:
+            if self._followed.get(one.log.id) is one:
+                one.committed = length
+                self._fresh[one.log.id] = one
+        if self._fresh:
+            self._wake.set()
+
+    async def run(self) -> None:
+        """Tell, for ever."""
+        while True:
+            await self._ctx.idle(self._wake)
+            self._wake.clear()
+            fresh, self._fresh = self._fresh, {}
+            items: dict[str, list[ProgressItem]] = {}
+            for one in fresh.values():
+                held = self._books.state.log.requests.get(one.log.id) is one.log and one.log.crc is None
+                if held and one.committed > one.told:
+                    items.setdefault(one.follower, []).append(_item(one))
+                    one.told = one.committed
+            for follower, told in items.items():
+                await self._ctx.tell(follower, Progress(items=told))
+
+
+def _item(one: _Followed) -> ProgressItem:
+    tokens, logprobs = one.log.made_since(one.told)
+    size = 4 * (one.committed - one.told)
+    return ProgressItem(
+        id=one.id,
+        start=one.told,
+        tokens=tokens[:size],
+        logprobs=logprobs[:size],
+        version=one.log.version_at(one.committed - 1),
+    )
