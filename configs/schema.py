@@ -380,6 +380,44 @@ class Loggers(Section, frozen=True, kw_only=True):
     """Keep what would be sent in `wandb/` of the run's folder, for `wandb sync`; needs no network."""
 
 
+class Gateway(Section, frozen=True, kw_only=True):
+    """HTTP in front of the job's rollout (docs/gateway.md): SGLang's, OpenAI's and vLLM's wires."""
+
+    listen: Annotated[str, Meta(pattern=r"^(\S+:\d{1,5})?\Z")] = ""
+    """HOST:PORT that the head's gateway listens at, port 0 for a free one; "" = none."""
+    api_keys: HostPath = ""
+    """File of API keys, one a line, that clients send as `Authorization: Bearer KEY`; those in the variable
+    GLEANER_API_KEYS of its environment (with commas) count too. Needed beyond loopback, unless `open`."""
+    open: bool = False
+    """Answer beyond loopback without keys: whoever reaches the port uses the engines."""
+    model_name: str = ""
+    """What `/v1/models` calls the model; "" = the last part of `model.path`, or `job.name`."""
+    max_concurrent: Annotated[int, Meta(ge=1, le=65536)] = 1024
+    """Requests under way at once; one more is answered 503 with Retry-After."""
+    max_body_bytes: Annotated[int, Meta(ge=1024)] = 16 * 2**20
+    """Of one HTTP request; a longer one is answered 413. A list of 1M token ids takes 8 MB."""
+    deadline_s: Annotated[float, Meta(gt=0, le=3600)] = 600.0
+    """Of a request that names none; then it ends with what it has. Clients of rollout wait without limit."""
+    max_deadline_s: Annotated[float, Meta(gt=0, le=3600)] = 3600.0
+    """Longest that a request may name, with the header `X-Request-Deadline-S`; longer ones are cut to it."""
+    heartbeat_s: Annotated[float, Meta(ge=0.05)] = 10.0
+    """Silence of a stream after which it says `: alive`; below the idle timeouts of usual proxies (60 s)."""
+    version_wait_s: NotNegative = 0.0
+    """How long a request waits for a version of the weights that no engine serves yet; then 409."""
+    buffer_tokens: Count = 8192
+    """Unread tokens of one request that are kept for a slow reader; beyond it they stay in the manager's log
+    until they are read."""
+    server_info: dict[str, Param] = {}
+    """More keys of `/server_info`: slime compares some (`enable_memory_saver`, `dtype`) with its own."""
+
+    def __post_init__(self) -> None:
+        if self.deadline_s > self.max_deadline_s:
+            raise ValueError(
+                f"deadline_s: expected at most max_deadline_s ({self.max_deadline_s:g}), "
+                f"got {self.deadline_s:g}"
+            )
+
+
 class Ablation(Section, frozen=True, kw_only=True):
     """What comparisons switch off, to measure what it is worth (docs/evaluation.md); nothing else should."""
 
@@ -409,6 +447,7 @@ class Config(Section, frozen=True, kw_only=True):
     network: Network = Network()
     limits: Limits = Limits()
     traces: Traces = Traces()
+    gateway: Gateway = Gateway()
     ablation: Ablation = Ablation()
     loggers: Loggers = Loggers()
 

@@ -1,0 +1,217 @@
+"""One HTTP call of a client, as a route's handler sees it, and the table of routes that it came by.
+
+Owns what all wires share: how a body is read and refused, who named a request, which session and versions it
+is for, what answers look like. Adapter: knows aiohttp. Says nothing of any wire.
+"""
+
+import asyncio
+import uuid
+from array import array
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from actors.rollout.gateway.ask import MAX_ID, Ask, BadAsk, Requests, Vocabulary, seed_of
+from actors.rollout.gateway.fleet import Fleet
+from actors.rollout.sampling_params import PLAIN, Sampling
+from configs.schema import Gateway
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+BODY_S = 60.0
+"""Of a client to send its body."""
+SESSION_HEADERS = ("X-SMG-Routing-Key", "X-Session-ID", "X-data-parallel-rank")
+"""Whose request it is, in the words of slime and miles, of prime-rl and SkyRL, of vLLM."""
+ID_HEADER = "X-Request-ID"
+DEADLINE_HEADER = "X-Request-Deadline-S"
+
+Kind = Literal["open", "data", "control"]
+"""Of a route. open: needs no key, tells nothing but life; data: makes tokens; control: all else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What is served: the model's name, the longest prompt and the longest response in tokens, the run that
+    the versions belong to; `info`: more keys of `/server_info`."""
+
+    model: str
+    max_prompt_tokens: int
+    max_new_tokens: int
+    run: str = ""
+    info: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens of the longest prompt with the longest response."""
+        return self.max_prompt_tokens + self.max_new_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """What the handlers work with. vocabulary: None where the model came without a tokenizer."""
+
+    requests: Requests
+    fleet: Fleet
+    settings: Gateway
+    served: Served
+    vocabulary: Vocabulary | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A row of the table: what answers where. `says` is one line of the OpenAPI document; `body`, `query` and
+    `answer` (of a 200; None: an empty one) are what it is generated from, and what is read."""
+
+    method: str
+    path: str
+    does: "Callable[[Call], Awaitable[web.StreamResponse]]"
+    says: str
+    body: type[msgspec.Struct] | None = None
+    query: type[msgspec.Struct] | None = None
+    answer: type[msgspec.Struct] | None = None
+    kind: Kind = "control"
+
+
+class VersionGate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`weight_version` of a request's body, as Stitch has it."""
+
+    min_version: int | None = None
+    exact_version: int | None = None
+
+
+NO_GATE = VersionGate()
+
+
+class Call:
+    """See the module."""
+
+    def __init__(self, desk: Desk, request: web.Request) -> None:
+        self.desk = desk
+        self.request = request
+
+    async def body(self, kind: type[T]) -> T:
+        """The body, read as JSON; an empty one as {}. Raises BadAsk with the name of what is wrong."""
+        try:
+            async with asyncio.timeout(BODY_S):
+                raw = await self.request.read()
+        except TimeoutError:
+            raise BadAsk(f"the body did not come within {BODY_S:g} s") from None
+        return read(raw or b"{}", kind)
+
+    def query(self, kind: type[T]) -> T:
+        """The query string. Raises BadAsk."""
+        given: dict[str, str | list[str]] = {}
+        for key, value in self.request.query.items():
+            given[key] = value
+        try:
+            return msgspec.convert(given, kind, strict=False)
+        except msgspec.ValidationError as problem:
+            raise bad(problem) from None
+
+    def id(self, given: str | None = None) -> tuple[str, bool]:
+        """The request's id and whether the client chose it: in the body, else in a header. Raises BadAsk."""
+        name = given or self.request.headers.get(ID_HEADER, "")
+        if not name:
+            return uuid.uuid4().hex, False
+        if "/" in name or len(name) > MAX_ID:
+            raise BadAsk(f"expected 1 to {MAX_ID} characters without a slash", "rid")
+        return name, True
+
+    def session(self, given: str | None = None) -> str:
+        """Whose request it is: in the body, else in one of the headers; "" for nobody's."""
+        headers = self.request.headers
+        return given or next((headers[name] for name in SESSION_HEADERS if name in headers), "")
+
+    def deadline_s(self) -> float:
+        """Of this request. Raises BadAsk."""
+        settings, given = self.desk.settings, self.request.headers.get(DEADLINE_HEADER)
+        if given is None:
+            return settings.deadline_s
+        try:
+            asked_s = float(given)
+        except ValueError:
+            asked_s = 0.0
+        if not asked_s > 0:
+            raise BadAsk(f"expected a number of seconds above 0, got {given!r}", DEADLINE_HEADER)
+        return min(asked_s, settings.max_deadline_s)
+
+    def ask(
+        self,
+        id: tuple[str, bool],
+        prompt: Sequence[int],
+        max_new_tokens: int | None,
+        *,
+        temperature: float = 1.0,
+        seed: int | None = None,
+        sampling: Sampling = PLAIN,
+        gate: VersionGate | None = None,
+        session: str | None = None,
+        names: tuple[str, str] = ("input_ids", "sampling_params.max_new_tokens"),
+    ) -> Ask:
+        """The request, checked; max_new_tokens None: as many as are served. names: what the wire calls the
+        prompt and that limit. Raises BadAsk."""
+        served, gate = self.desk.served, gate or NO_GATE
+        limit = served.max_new_tokens if max_new_tokens is None else max_new_tokens
+        if not 1 <= len(prompt) <= served.max_prompt_tokens:
+            raise BadAsk(f"expected 1 to {served.max_prompt_tokens} tokens, got {len(prompt)}", names[0])
+        if not 1 <= limit <= served.max_new_tokens:
+            raise BadAsk(f"expected 1 to {served.max_new_tokens}, got {limit}", names[1])
+        if gate.min_version is not None and gate.exact_version is not None:
+            raise BadAsk("min_version and exact_version exclude each other", "weight_version")
+        if not 0 <= temperature < float("inf"):
+            raise BadAsk(f"expected a number from 0, got {temperature}", "temperature")
+        for fault in sampling.faults():
+            name, _, why = fault.partition(": ")
+            raise BadAsk(why, name)
+        try:
+            tokens = array("I", prompt)
+        except (OverflowError, TypeError):
+            raise BadAsk("expected token ids, numbers from 0 of 32 bits", names[0]) from None
+        return Ask(
+            id=id[0],
+            prompt=tokens,
+            max_new_tokens=limit,
+            temperature=temperature,
+            seed=seed_of(id[0]) if seed is None else seed,
+            sampling=sampling,
+            min_version=gate.min_version,
+            exact_version=gate.exact_version,
+            wait_s=self.desk.settings.version_wait_s,
+            deadline_s=self.deadline_s(),
+            session=self.session(session),
+            named=id[1],
+        )
+
+    @property
+    def url(self) -> str:
+        """Where this client sees the gateway: what it is told of as the one worker."""
+        return f"{self.request.scheme}://{self.request.host}"
+
+
+def read(raw: bytes, kind: type[T]) -> T:
+    """JSON as `kind`. Raises BadAsk."""
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.ValidationError as problem:
+        raise bad(problem) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
+        raise BadAsk(f"no JSON: {problem}", "body") from None
+
+
+def bad(problem: msgspec.ValidationError) -> BadAsk:
+    """What msgspec refused, with the name of the field: "Expected `int`, got `str` - at `$.a.b`"."""
+    why, _, where = str(problem).partition(" - at `$")
+    name = where.rstrip("`").lstrip(".")
+    if "unknown field" in why or "required field" in why:
+        inner = why.rpartition(" `")[2].rstrip("`")
+        name = f"{name}.{inner}" if name else inner
+        why = "is not known here" if "unknown field" in why else "is required"
+    return BadAsk(why, name or "body")
+
+
+def json(answer: msgspec.Struct | Sequence[msgspec.Struct], status: int = 200) -> web.Response:
+    """An answer with a JSON body, compact."""
+    return web.Response(body=msgspec.json.encode(answer), status=status, content_type="application/json")

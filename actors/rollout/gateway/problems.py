@@ -1,0 +1,101 @@
+"""What went wrong, as a client reads it: a status and a JSON body, the same on every wire.
+
+    {"error": {"type": "WeightVersionNotReady", "message": "...", "retryable": true, "code": 409, ...}}
+
+Owns the table from errors to statuses. The words `WeightVersionNotReady`, `EngineUnavailable` and their keys
+are Stitch's. Adapter: knows aiohttp.
+"""
+
+import math
+
+import msgspec
+from aiohttp import web
+
+from actors.rollout.gateway.ask import AskError, BadAsk, Busy, NotReady
+from actors.rollout.gateway.fleet import Failed, FleetAway, FleetError, NotHere, UnknownWorker
+
+
+class Problem(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """`error` of a body. code: the HTTP status. param: the field that is wrong. target_version, applied: of a
+    version that is not served, and of the newest that is."""
+
+    type: str
+    message: str
+    code: int
+    retryable: bool
+    param: str | None = None
+    target_version: int | None = None
+    applied: int | None = None
+
+
+class ProblemBody(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Every error's body. type, message, target_version, applied: of a version that is not ready they stand
+    here too, where Stitch's clients look for them."""
+
+    error: Problem
+    type: str | None = None
+    message: str | None = None
+    target_version: int | None = None
+    applied: int | None = None
+
+
+def problem_of(error: Exception) -> Problem:
+    """An error of a port, or of HTTP itself, as it is told."""
+    match error:
+        case BadAsk():
+            return Problem(
+                type="BadRequest", message=str(error), code=400, retryable=False, param=error.field or None
+            )
+        case NotReady():
+            return Problem(
+                type="WeightVersionNotReady",
+                message=str(error),
+                retryable=error.retryable,
+                code=409,
+                target_version=error.target,
+                applied=error.applied,
+            )
+        case Busy() | FleetAway():
+            return Problem(type="EngineUnavailable", message=str(error), retryable=True, code=503)
+        case NotHere():
+            return Problem(type="NotHere", message=str(error), code=409, retryable=False)
+        case UnknownWorker():
+            return Problem(type="UnknownWorker", message=str(error), code=404, retryable=False)
+        case Failed():
+            return Problem(type="Failed", message=str(error), retryable=True, code=503)
+        case web.HTTPException():
+            type_ = {401: "Unauthorized", 404: "NotFound", 405: "MethodNotAllowed", 413: "BodyTooLarge"}
+            name = type_.get(error.status, "BadRequest")
+            return Problem(type=name, message=error.text or error.reason, code=error.status, retryable=False)
+        case _:
+            said = f"{type(error).__name__}; the gateway's log has it"
+            return Problem(type="InternalError", message=said, retryable=True, code=500)
+
+
+def body_of(problem: Problem) -> bytes:
+    """The JSON of a problem."""
+    if problem.type != "WeightVersionNotReady":
+        return msgspec.json.encode(ProblemBody(error=problem))
+    return msgspec.json.encode(
+        ProblemBody(
+            error=problem,
+            type=problem.type,
+            message=problem.message,
+            target_version=problem.target_version,
+            applied=problem.applied,
+        )
+    )
+
+
+def refusal(error: Exception) -> web.Response:
+    """The answer of a call that failed."""
+    problem = problem_of(error)
+    after_s = error.retry_after_s if isinstance(error, AskError) else 1.0
+    headers = {"Retry-After": str(math.ceil(after_s))} if problem.retryable else None
+    return web.Response(
+        body=body_of(problem), status=problem.code, headers=headers, content_type="application/json"
+    )
+
+
+TOLD = (AskError, FleetError, web.HTTPException)
+"""Errors that are told to a client as they are; all others are told as `InternalError` and logged."""

@@ -1,0 +1,179 @@
+"""The HTTP server of the gateway: the table of routes, keys, limits, errors, and streams that stay alive.
+
+Owns the aiohttp application and the socket that it listens at. The routes of each wire stand in rooms of
+their own and are joined in `routes`. Adapter.
+"""
+
+import asyncio
+import contextlib
+import hmac
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+
+from aiohttp import web
+
+from actors.rollout.gateway.ask import Busy
+from actors.rollout.gateway.calls import Call, Desk, Route
+from actors.rollout.gateway.problems import TOLD, body_of, problem_of, refusal
+
+SSE_HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+ALIVE = b": alive\n\n"
+DONE = b"data: [DONE]\n\n"
+STOP_S = 3.0
+CALLS = 4
+"""HTTP calls at once, as a multiple of `gateway.max_concurrent`: some wait for their body, some only ask."""
+BACKLOG = 1024
+
+log = logging.getLogger("rollout/gateway")
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+async def events(
+    call: Call, chunks: AsyncGenerator[bytes, None], *, ends: bytes = DONE
+) -> web.StreamResponse:
+    """Answer with server-sent events: each of `chunks` is whole ("data: ...\\n\\n"), `ends` follows the last.
+
+    An error before the first chunk is an answer with its status; later ones are an event. Nothing said for
+    `heartbeat_s`: a comment. Who reads slowly holds `chunks` up. When the client goes, `chunks` is closed.
+    """
+    beat_s = call.desk.settings.heartbeat_s
+    first = asyncio.ensure_future(anext(chunks, b""))
+    try:
+        await asyncio.wait((first,), timeout=beat_s)
+        if first.done() and (error := first.exception()) is not None:
+            raise error
+        response = web.StreamResponse(headers=SSE_HEADERS)
+        await response.prepare(call.request)
+        stream = _Stream(response, beat_s)
+        beating = asyncio.ensure_future(stream.beat())
+        try:
+            await stream.write(await first)
+            async for chunk in chunks:
+                await stream.write(chunk)
+            await stream.write(ends)
+        except ConnectionError:  # the client went: `chunks` is closed below
+            return response
+        except Exception as error:
+            if not isinstance(error, TOLD):
+                log.exception("%s %s", call.request.method, call.request.path)
+            with contextlib.suppress(ConnectionError):
+                await stream.write(b"data: " + body_of(problem_of(error)) + b"\n\n" + ends)
+        finally:
+            beating.cancel()
+        with contextlib.suppress(ConnectionError):
+            await response.write_eof()
+        return response
+    finally:
+        if not first.done():
+            first.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await first
+        await chunks.aclose()
+
+
+class _Stream:
+    """A response that two write to: the handler and the heartbeat."""
+
+    def __init__(self, response: web.StreamResponse, beat_s: float) -> None:
+        self._response, self._beat_s = response, beat_s
+        self._loop = asyncio.get_running_loop()
+        self._said_s = self._loop.time()
+        self._busy = False
+
+    async def write(self, chunk: bytes) -> None:
+        """Waits while the client reads slowly. Raises ConnectionError when it is gone."""
+        if not chunk:
+            return
+        self._busy = True
+        await self._response.write(chunk)
+        self._busy = False
+        self._said_s = self._loop.time()
+
+    async def beat(self) -> None:
+        """Comments into silence, until cancelled or the client is gone."""
+        with contextlib.suppress(ConnectionError):
+            while True:
+                left_s = self._said_s + self._beat_s - self._loop.time()
+                if left_s > 0:
+                    await asyncio.sleep(left_s)
+                elif self._busy:  # it does not read what it has
+                    await asyncio.sleep(self._beat_s)
+                else:
+                    self._said_s = self._loop.time()
+                    await self._response.write(ALIVE)
+
+
+def application(desk: Desk, routes: Sequence[Route], keys: Sequence[str] = ()) -> web.Application:
+    """All routes behind keys and limits. keys: none: nobody is asked for one."""
+    settings = desk.settings
+    allowed = [key.encode() for key in keys]
+    most = CALLS * settings.max_concurrent
+    by_handler = {(route.method, route.path): route for route in routes}
+    calls = 0
+
+    @web.middleware
+    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        nonlocal calls
+        if calls >= most:
+            return refusal(Busy(f"{calls} calls at once; the limit is {most}"))
+        calls += 1
+        try:
+            resource = request.match_info.route.resource
+            route = by_handler.get((request.method, resource.canonical if resource is not None else ""))
+            if allowed and (route is None or route.kind != "open") and not _may(request, allowed):
+                raise web.HTTPUnauthorized(text="this gateway wants an API key: Authorization: Bearer KEY")
+            return await handler(request)
+        except TOLD as error:
+            return refusal(error)
+        except Exception as error:
+            log.exception("%s %s", request.method, request.path)
+            return refusal(error)
+        finally:
+            calls -= 1
+
+    app = web.Application(middlewares=[guard], client_max_size=settings.max_body_bytes)
+    for route in routes:
+        app.router.add_route(route.method, route.path, _handler(desk, route))
+    return app
+
+
+def _handler(desk: Desk, route: Route) -> Handler:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        return await route.does(Call(desk, request))
+
+    return handle
+
+
+def _may(request: web.Request, allowed: Sequence[bytes]) -> bool:
+    """Whether it shows a key; each is compared in the same time, whatever it is."""
+    scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+    shown = (given if scheme.lower() == "bearer" else request.headers.get("X-API-Key", "")).strip().encode()
+    return any([hmac.compare_digest(shown, key) for key in allowed])
+
+
+class HttpServer:
+    """Listens from `start` to `close`."""
+
+    def __init__(self, desk: Desk, routes: Sequence[Route], keys: Sequence[str] = ()) -> None:
+        self._runner = web.AppRunner(
+            application(desk, routes, keys),
+            access_log=None,
+            handle_signals=False,
+            handler_cancellation=True,
+            shutdown_timeout=STOP_S,
+        )
+        self.url = ""
+
+    async def start(self, host: str, port: int) -> str:
+        """The address, as a URL. Raises OSError where nobody can listen there."""
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, host, port, backlog=BACKLOG, reuse_address=True)
+        await site.start()
+        bound = self._runner.addresses[0][1]
+        self.url = f"http://{f'[{host}]' if ':' in host else host}:{bound}"
+        return self.url
+
+    async def close(self) -> None:
+        """Answer nobody any longer; streams end."""
+        await self._runner.cleanup()
