@@ -8,6 +8,9 @@ PYTHON   ?= python3.11
 PIP_ARGS ?=
 BIN      := .venv/bin
 
+# A run is a dozen processes: each would compile our sources again where this is set, a third of its start.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: run test setup lint bench bench-peers reference fuzz chaos clean
 
 run: setup

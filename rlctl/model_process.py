@@ -19,7 +19,8 @@ import torch
 from actors.engine.checkpoint import load_checkpoint
 from actors.engine.qwen3_config import BadCheckpoint, Qwen3Config
 from actors.reward.problems import BadTask, Problems
-from actors.reward.task import BadTokenizer, Task
+from actors.reward.prompts import BadTokenizer
+from actors.reward.task import Task
 from configs.load import ConfigError, load
 from configs.schema import Config
 from rlctl.models import Made, Progress, Said, Unusable

@@ -14,14 +14,11 @@ from pathlib import Path
 from configs.load import dump
 from configs.schema import Config
 from configs.trace import Trace
-from rlctl import what_if_plots as plots
 from rlctl.modelled import Words
 from rlctl.report.model import PREEMPTIBLE, story_of
-from rlctl.report.plots import fleet_plot
 from rlctl.simulate import Simulated
 from rlctl.what_if import Figures, begin_of, ratio
-from rlctl.what_if_plots import Line, short
-from rlctl.wording import duration
+from rlctl.wording import duration, short
 
 Cell = Callable[[Figures], str]
 UNKNOWN = "–"
@@ -118,8 +115,12 @@ def rows_of(asked: Asked, done: Sequence[Simulated]) -> list[str]:
 
 def page_of(asked: Asked, done: Sequence[Simulated]) -> str:
     """The page."""
+    # loads matplotlib, a second that other commands need not pay
+    from rlctl import what_if_plots as plots
+    from rlctl.report.plots import fleet_plot
+
     config = asked.config
-    lines = [Line(one.name, story_of(one.records)) for one in done]
+    lines = [plots.Line(one.name, story_of(one.records)) for one in done]
     body = [
         '<header><p class="eyebrow">Gleaner · what-if</p>',
         f'<h1>{escape(config.job.name)}</h1><p class="lead">{escape(_lead(done))}</p>',

@@ -17,6 +17,7 @@ from configs.trace import Availability, Event, Trace
 from rlctl.report.model import PREEMPTIBLE, Story
 from rlctl.report.plots import COLOURS, EVENTS, MAX_BARS, MAX_MARKS, PARTS, svg, thin
 from rlctl.what_if import begin_of
+from rlctl.wording import short
 
 RUN_COLOURS = ("accent", "reserved")
 """Of the job, and of what it is held against."""
@@ -154,14 +155,6 @@ def tokens_per_unit(story: Story, config: Config) -> list[float]:
 def time_unit(span_s: float) -> tuple[float, str]:
     """In what an axis of so many seconds is read best: its seconds and its name."""
     return next((unit_s, name) for least_s, unit_s, name in UNITS if span_s >= least_s)
-
-
-def short(value: float) -> str:
-    """A number as an axis shows it: 12.5k, 3.1M."""
-    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= size:
-            return f"{value / size:.3g}{letter}"
-    return f"{value:.3g}"
 
 
 def _trained(story: Story, begin_s: float) -> tuple[list[float], list[int]]:

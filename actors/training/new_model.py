@@ -23,7 +23,7 @@ from transformers.utils.logging import disable_progress_bar
 from actors.engine.checkpoint import load_checkpoint, save_checkpoint
 from actors.engine.qwen3 import Qwen3
 from actors.reward.problems import Problems
-from actors.reward.task import Prompts
+from actors.reward.prompts import Prompts
 from actors.training.demonstrations import demonstrate
 from actors.training.logprobs import token_logprobs
 from actors.training.new_tokenizer import CHAT_TEMPLATE, END, PAD, UNKNOWN, new_tokenizer

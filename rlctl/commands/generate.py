@@ -5,7 +5,7 @@ from array import array
 from pathlib import Path
 from uuid import uuid4
 
-from actors.reward.task import BadTokenizer, Prompts
+from actors.reward.prompts import BadTokenizer, Prompts
 from actors.rollout.messages import Generate, Generated, VersionNotReady
 from nodeagent.exit_codes import CannotRun
 from rlctl.commands.terminal import (

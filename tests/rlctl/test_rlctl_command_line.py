@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,16 @@ def run(tmp_path: Path) -> runs.RunDir:
 
 def at(run: runs.RunDir) -> list[str]:
     return ["--runs-dir", str(run.path.parent)]
+
+
+def test_no_command_pays_for_the_libraries_of_another() -> None:
+    program = (
+        "import sys; from rlctl.__main__ import parser; parser(); "
+        "print(sorted({name.partition('.')[0] for name in sys.modules}))"
+    )
+    loaded = json.loads(subprocess.check_output([sys.executable, "-c", program], text=True).replace("'", '"'))
+    assert {"rlctl", "msgspec", "rich"} <= set(loaded)
+    assert not {"matplotlib", "reasoning_gym", "sympy", "torch", "transformers", "aiohttp"} & set(loaded)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -27,7 +27,8 @@ from rlctl.report.model import story_of
 from rlctl.simulate import Progress, Simulated, Stop, baseline_of, simulate
 from rlctl.testimony import LEDGER
 from rlctl.what_if import figures_of, in_model_tokens
-from rlctl.what_if_plots import offers, short, time_unit, tokens_per_unit
+from rlctl.what_if_plots import offers, time_unit, tokens_per_unit
+from rlctl.wording import short
 from sim.cluster import SimCluster
 from sim.loop import SpinsForever
 from sim.models.hardware import assumptions

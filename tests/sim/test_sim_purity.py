@@ -20,7 +20,7 @@ ADAPTERS = {
     "actors/engine/remote.py": "a thread with a loop of its own, and the clock",
     "actors/engine/row_exchange.py": "is shared by two threads",
     "actors/engine/qwen3_config.py": "reads a model's config file",
-    "actors/reward/task.py": "reads the files of a tokenizer",
+    "actors/reward/prompts.py": "reads the files of a tokenizer",
     "actors/reward/worker.py": "the main of a scorer's process",
     "actors/reward/worker_process.py": "starts a scorer's process and talks to it",
     "actors/rollout/gateway/calls.py": "HTTP calls of clients, which get ids",

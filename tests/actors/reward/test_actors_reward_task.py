@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from actors.reward.problems import Problems
-from actors.reward.task import BadTokenizer, Prompts, Task
+from actors.reward.prompts import BadTokenizer, Prompts
+from actors.reward.task import Task
 from actors.training.new_tokenizer import CHAT_TEMPLATE, new_tokenizer
 
 PARAMS = {"min_word_len": 3, "max_word_len": 10}
