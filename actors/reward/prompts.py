@@ -1,14 +1,16 @@
 """Text to tokens and back, by the tokenizer of a checkpoint directory with its chat template.
 
-Owns the tokenizer's files, read once; no model, problem or reward. Free of `transformers` and of the package
-of problems, so that a command that puts one prompt starts at once.
+Owns the tokenizer's files, read once; no model, problem or reward, and no text that grows token by token
+(`actors.rollout.gateway.text`). Free of `transformers` and of the package of problems, so that a command that
+puts one prompt starts at once.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -17,6 +19,10 @@ from tokenizers import Tokenizer
 
 class BadTokenizer(ValueError):
     """A checkpoint directory whose tokenizer cannot be used; the text names the file."""
+
+
+class BadConversation(ValueError):
+    """Messages that the model's chat template does not take; the text is its own."""
 
 
 class Prompts:
@@ -38,32 +44,65 @@ class Prompts:
             environment = ImmutableSandboxedEnvironment(  # as transformers renders templates
                 trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
             )
+            environment.globals["raise_exception"] = _refuse
             self._template = None if template is None else environment.from_string(template)
         except TemplateError as error:
             raise BadTokenizer(f"{directory}: the chat template is broken: {error}") from error
 
-    def encode_text(self, text: str) -> list[int]:
-        """Tokens of a text as it is, without the chat template."""
-        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer itself, for whoever decodes token by token."""
+        return self._tokenizer
+
+    def encode_text(self, text: str, special: bool = False) -> list[int]:
+        """Tokens of a text as it is, without the chat template. `special`: with those that the tokenizer
+        puts around a text, where it has any."""
+        return list(self._tokenizer.encode(text, add_special_tokens=special).ids)
 
     def encode(self, question: str) -> list[int]:
         """Prompt tokens of a question: one user turn, ready for the model's answer."""
         if self._template is None:
             return list(self._tokenizer.encode(question).ids)
-        turn = [{"role": "user", "content": question}]
         try:
-            text = self._template.render(messages=turn, add_generation_prompt=True, **self._names)
-        except Exception as error:  # a template is a program
+            text = self.chat([{"role": "user", "content": question}])
+        except BadConversation as error:
             raise BadTokenizer(
                 f"{self._directory}: the chat template fails on a question: {error}"
             ) from error
         return self.encode_text(text)
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        generation_prompt: bool = True,
+        names: Mapping[str, object] | None = None,
+    ) -> str:
+        """A conversation as the model's template puts it, ready for its answer if `generation_prompt`.
+
+        `names`: more of what the template may ask for, such as enable_thinking. Encode the text without
+        special tokens: the template has put them. Raises `BadConversation`.
+        """
+        if self._template is None:
+            raise BadConversation("this model has no chat template: send the prompt as text or tokens")
+        known: dict[str, object] = {**self._names, **(names or {})}
+        known.update(messages=messages, add_generation_prompt=generation_prompt)
+        try:
+            return str(self._template.render(known))
+        except BadConversation:
+            raise
+        except Exception as error:  # a template is a program
+            raise BadConversation(f"{type(error).__name__}: {error}") from error
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of a response, without special tokens such as the one that ends it."""
         # The Rust side refuses what is no unsigned 32-bit number, and skips what is not in the vocabulary.
         sound = [token for token in tokens if 0 <= token < 2**32]
         return str(self._tokenizer.decode(sound, skip_special_tokens=True))
+
+
+def _refuse(reason: str) -> NoReturn:
+    """What templates call `raise_exception`: how they say that a conversation is not for their model."""
+    raise BadConversation(reason)
 
 
 def _chat_template(directory: Path) -> tuple[str | None, dict[str, str]]:

@@ -1,0 +1,159 @@
+"""Text of a response while it grows: token by token to characters, and where a stop string ends it.
+
+Owns what was shown and what is held back. Does not own the tokenizer's files (`actors.reward.prompts`) or who
+ends the request. Pure. Whatever the cut of the tokens, the texts joined are those of the whole: each token is
+worked on by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+UNFINISHED = "\N{REPLACEMENT CHARACTER}"
+"""What a decoder writes for bytes that are no character, and for those of one that has not all come."""
+
+HELD_CHARACTERS = 3
+"""At most so many of them wait for more at the end: a character of UTF-8 has up to four bytes, so three may be
+there without the last one."""
+
+WINDOW = 16
+"""Tokens that are decoded together, at most; a run of broken bytes longer than that is cut."""
+
+OVERLAP = 8
+"""Tokens that stay after such a cut, more than the bytes of a character."""
+
+
+class Decoder(Protocol):
+    """What is needed of a tokenizer; `tokenizers.Tokenizer` is one."""
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str: ...
+    def id_to_token(self, id: int) -> str | None: ...
+
+
+class Detokenizer:
+    """The text of one response, in pieces.
+
+    A token is decoded behind those of the piece before it, because decoders treat the first token of a text
+    otherwise (its leading blank). Each token costs two decodings of at most `WINDOW` tokens, however long the
+    response is.
+    """
+
+    def __init__(self, decoder: Decoder, special: frozenset[int], skip_special: bool = True) -> None:
+        """`special`: tokens that are no text; left out if `skip_special`."""
+        self._decoder = decoder
+        self._skipped = special if skip_special else frozenset()
+        self._window: list[int] = []
+        self._context = 0  # tokens of the window whose text was told
+        self._told = 0  # characters of the window's text that were told
+
+    def step(self, token: int) -> str:
+        """The text that this token adds, or finishes; any integer is taken, unknown ones add nothing."""
+        if token in self._skipped or not 0 <= token < 2**32 or self._decoder.id_to_token(token) is None:
+            return ""
+        self._window.append(token)
+        text = self._decoder.decode(self._window, skip_special_tokens=False)
+        held = _unfinished(text)
+        safe = len(text) - held
+        new = text[self._told : safe]
+        self._told = max(self._told, safe)
+        if held == 0:
+            self._restart(len(self._window) - self._context, 0)
+        elif len(self._window) > WINDOW:
+            self._restart(OVERLAP, held)
+            self._context = 0
+        return new
+
+    def flush(self) -> str:
+        """What was held back: the response has ended in the middle of a character."""
+        text = self._decoder.decode(self._window, skip_special_tokens=False)[self._told :]
+        self._window, self._context, self._told = [], 0, 0
+        return text
+
+    def _restart(self, tokens: int, held: int) -> None:
+        """Keep the last `tokens` as the context of what comes; all but `held` characters of it were told."""
+        self._window = self._window[-tokens:]
+        self._context = len(self._window)
+        self._told = len(self._decoder.decode(self._window, skip_special_tokens=False)) - held
+
+
+def _unfinished(text: str) -> int:
+    """Characters at the end that may change when more bytes come."""
+    tail = text[-HELD_CHARACTERS:]
+    return len(tail) - len(tail.rstrip(UNFINISHED))
+
+
+class StopStrings:
+    """Looks for stop strings in a text that comes in pieces; holds back what may be the begin of one."""
+
+    def __init__(self, stops: Sequence[str], keep: bool = False) -> None:
+        """`keep`: the stop string itself stays in the text. Empty stop strings are refused by the caller."""
+        self._stops = tuple(stops)
+        self._keep = keep
+        self._held = ""
+        self.matched: str | None = None
+
+    def feed(self, text: str) -> str:
+        """What of the text may be shown now. After a match (`matched`): nothing."""
+        if self.matched is not None or not self._stops:
+            return "" if self.matched is not None else text
+        text = self._held + text
+        ends = [(at + len(stop), at, stop) for stop in self._stops if (at := text.find(stop)) >= 0]
+        if ends:
+            end, at, self.matched = min(ends)
+            self._held = ""
+            return text[: end if self._keep else at]
+        held = max(_overlap(text, stop) for stop in self._stops)
+        self._held = text[len(text) - held :]
+        return text[: len(text) - held]
+
+    def flush(self) -> str:
+        """What was held back, when the response has ended without a match."""
+        text, self._held = self._held, ""
+        return text
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Length of the longest end of the text that is a begin of the stop string, short of all of it."""
+    for length in range(min(len(stop) - 1, len(text)), 0, -1):
+        if text.endswith(stop[:length]):
+            return length
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What some tokens came to. text: to be shown now. taken: tokens up to the end of a stop string; all of
+    them where there is none. stopped: there is one. texts: of each of the taken tokens, for log-probs."""
+
+    text: str
+    taken: int
+    stopped: bool
+    texts: tuple[str, ...]
+
+
+class Reader:
+    """One response as text with stop strings: tokens in, text out."""
+
+    def __init__(self, detokenizer: Detokenizer, stops: Sequence[str] = (), keep_stop: bool = False) -> None:
+        self._detokenizer = detokenizer
+        self._stops = StopStrings(stops, keep_stop)
+
+    def feed(self, tokens: Sequence[int]) -> Read:
+        """The next tokens. Those behind a stop string are not looked at."""
+        shown, texts = [], []
+        for token in tokens:
+            texts.append(self._detokenizer.step(token))
+            shown.append(self._stops.feed(texts[-1]))
+            if self._stops.matched is not None:
+                break
+        return Read("".join(shown), len(texts), self._stops.matched is not None, tuple(texts))
+
+    def end(self) -> str:
+        """The rest, once the last token was fed. A stop string that ends in broken bytes counts too."""
+        if self._stops.matched is not None:
+            return ""
+        return self._stops.feed(self._detokenizer.flush()) + (
+            "" if self._stops.matched is not None else self._stops.flush()
+        )
