@@ -54,6 +54,12 @@ class Prompts:
         """The tokenizer itself, for whoever decodes token by token."""
         return self._tokenizer
 
+    @property
+    def special(self) -> frozenset[int]:
+        """Ids of tokens that are no text, such as the one that ends a response."""
+        added = self._tokenizer.get_added_tokens_decoder()
+        return frozenset(id for id, token in added.items() if token.special)
+
     def encode_text(self, text: str, special: bool = False) -> list[int]:
         """Tokens of a text as it is, without the chat template. `special`: with those that the tokenizer
         puts around a text, where it has any."""

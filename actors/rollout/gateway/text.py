@@ -15,8 +15,8 @@ UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 """What a decoder writes for bytes that are no character, and for those of one that has not all come."""
 
 HELD_CHARACTERS = 3
-"""At most so many of them wait for more at the end: a character of UTF-8 has up to four bytes, so three may be
-there without the last one."""
+"""At most so many of them wait for more at the end: a character of UTF-8 has up to four bytes, so three may
+be there without the last one."""
 
 WINDOW = 16
 """Tokens that are decoded together, at most; a run of broken bytes longer than that is cut."""
@@ -45,7 +45,8 @@ class Detokenizer:
         self._decoder = decoder
         self._skipped = special if skip_special else frozenset()
         self._window: list[int] = []
-        self._context = 0  # tokens of the window whose text was told
+        self._context = ""  # text of the tokens of the window that were told as a whole
+        self._new = 0  # tokens of the window behind those
         self._told = 0  # characters of the window's text that were told
 
     def step(self, token: int) -> str:
@@ -53,29 +54,33 @@ class Detokenizer:
         if token in self._skipped or not 0 <= token < 2**32 or self._decoder.id_to_token(token) is None:
             return ""
         self._window.append(token)
-        text = self._decoder.decode(self._window, skip_special_tokens=False)
+        self._new += 1
+        text = self._text()
+        if not text.startswith(self._context):  # bytes behind bytes: some decoders judge them together
+            self._window = self._window[-self._new :]
+            self._told, self._context = self._told - len(self._context), ""
+            text = self._text()
         held = _unfinished(text)
         safe = len(text) - held
         new = text[self._told : safe]
         self._told = max(self._told, safe)
         if held == 0:
-            self._restart(len(self._window) - self._context, 0)
+            self._window, self._new = self._window[-self._new :], 0
+            self._context = self._text()
+            self._told = len(self._context)
         elif len(self._window) > WINDOW:
-            self._restart(OVERLAP, held)
-            self._context = 0
+            self._window, self._new, self._context = self._window[-OVERLAP:], OVERLAP, ""
+            self._told = len(self._text()) - held
         return new
 
     def flush(self) -> str:
         """What was held back: the response has ended in the middle of a character."""
-        text = self._decoder.decode(self._window, skip_special_tokens=False)[self._told :]
-        self._window, self._context, self._told = [], 0, 0
+        text = self._text()[self._told :]
+        self._window, self._context, self._new, self._told = [], "", 0, 0
         return text
 
-    def _restart(self, tokens: int, held: int) -> None:
-        """Keep the last `tokens` as the context of what comes; all but `held` characters of it were told."""
-        self._window = self._window[-tokens:]
-        self._context = len(self._window)
-        self._told = len(self._decoder.decode(self._window, skip_special_tokens=False)) - held
+    def _text(self) -> str:
+        return self._decoder.decode(self._window, skip_special_tokens=False)
 
 
 def _unfinished(text: str) -> int:
