@@ -111,6 +111,7 @@ def test_a_second_ctrl_c_stops_a_run_at_once_though_its_head_hangs_while_it_star
         run.wait(lambda: find(run.run, "agent", "head"), "the head's process")
         head = find(run.run, "agent", "head")[0]
         head.signal(signal.SIGSTOP)
+        run.wait(head.stopped, "the head to stand still")  # a SIGTERM that waits with it would come first
         assert run._process is not None
         run._process.send_signal(signal.SIGINT)
         time.sleep(0.5)
