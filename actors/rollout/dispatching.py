@@ -47,6 +47,16 @@ class Dispatching:
         self._on_sent, self._give_up, self._moving = on_sent, give_up, moving
         self._load: list[LoadChange] = []
         self._changed = asyncio.Event()
+        self._held_until_s = 0.0
+
+    def hold(self, for_s: float) -> None:
+        """Send nothing for so long; 0: send again."""
+        self._held_until_s = self._ctx.now() + for_s
+        self._ctx.background(self._wake_later(for_s), "end of a hold")
+
+    async def _wake_later(self, for_s: float) -> None:
+        await asyncio.sleep(for_s)
+        self.wake()
 
     def wake(self) -> None:
         """Requests wait, or an instance has room."""
@@ -78,7 +88,7 @@ class Dispatching:
             await self._ctx.idle(self._changed)
             self._changed.clear()
             await self._report_load()
-            if not self._books.state.log.waiting:
+            if not self._books.state.log.waiting or self._ctx.now() < self._held_until_s:
                 continue
             full: list[set[int]] = []  # no instance of these versions takes any more
             for batch in self._waiting():

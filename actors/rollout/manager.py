@@ -29,6 +29,7 @@ from actors.rollout.messages import (
     Generate,
     GroupFates,
     GroupFatesAre,
+    Hold,
     PublishVersion,
     Registered,
     RegisterInstance,
@@ -56,6 +57,7 @@ from configs.schema import Config
 from supervisor import Actor, Deferred, Done, Lane, Message, Refused, Suspected, Terminated, handles
 
 SWEEP_S = 1.0
+MAX_HOLD_S = 60.0  # whoever holds lives, and says so again
 
 
 class _Sweep(Message, frozen=True):
@@ -216,6 +218,15 @@ class RolloutManager(Actor):
         due = await self._deadlines.look()
         if due is not None:
             self._act(due)
+        return Done()
+
+    @handles(Hold)
+    async def hold(self, message: Hold) -> Done:
+        if not 0 <= message.for_s <= MAX_HOLD_S:
+            raise Refused(f"for_s is {message.for_s}, expected a number from 0 to {MAX_HOLD_S:g}")
+        self._dispatching.hold(message.for_s)
+        if message.take_back:
+            await self._members.take_back()
         return Done()
 
     @handles(PublishVersion)

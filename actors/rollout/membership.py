@@ -17,6 +17,7 @@ from actors.rollout.events import InstanceGone, InstanceJoined, TicketsRevoked
 from actors.rollout.instances import Instances
 from actors.rollout.measuring import Measuring
 from actors.rollout.messages import (
+    Abort,
     CannotTake,
     Registered,
     RegisterInstance,
@@ -151,6 +152,14 @@ class Membership:
         self._measuring.there()
         self._dispatching.wake()  # what was meant for it goes elsewhere
         return self._withdrawals.begin(instance, min(message.grace_s, MAX_GRACE_S))
+
+    async def take_back(self) -> None:
+        """Whatever instances have; each row that says so comes as an event of its own."""
+        for name, stream in self._state.streams.items():
+            instance = self._instances.get(name)
+            tickets = sorted(stream.live())
+            if tickets and instance is not None and instance.incarnation == stream.incarnation:
+                await self._ctx.tell(instance.worker, Abort(tickets=tickets))
 
     async def suspected(self, event: Suspected) -> None:
         """It gets no new requests until it is heard again; what it has stays with it."""

@@ -119,6 +119,15 @@ class Cancel(Message, frozen=True):
     ids: list[str]
 
 
+class Hold(Message, frozen=True):
+    """To the manager: give no request to an instance for so many seconds (0: from now on again). It ends by
+    itself, so whoever holds says so again in time. take_back: what instances have is taken back from them,
+    token by token, and waits too."""
+
+    for_s: float
+    take_back: bool = False
+
+
 class VersionSpan(msgspec.Struct, frozen=True, kw_only=True):
     """`count` tokens that one version made."""
 
