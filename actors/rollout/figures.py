@@ -3,7 +3,7 @@
 from collections import Counter
 
 from actors.rollout.instances import Instances
-from actors.rollout.messages import GroupFatesAre, InstanceNow, InstancesAre, RolloutFigures, Weights
+from actors.rollout.messages import GroupFatesAre, RolloutFigures
 from actors.rollout.sampling import SURPLUS
 from actors.rollout.state import RolloutState
 from actors.rollout.token_log import Batch
@@ -36,27 +36,6 @@ def figures_of(state: RolloutState, instances: Instances, refused_frames: Counte
             if (one := instances.get(name)) is not None and one.kind == "preemptible"
         ),
     )
-
-
-def instances_of(state: RolloutState, instances: Instances, newest: Weights | None) -> InstancesAre:
-    """Every registered instance, and what it has to do."""
-    found = []
-    for name, one in instances.items():
-        stream = state.streams.alive(name, one.incarnation)
-        pending, executing = stream.load() if stream is not None else (0, 0)
-        found.append(
-            InstanceNow(
-                name=name,
-                incarnation=one.incarnation,
-                kind=one.kind,
-                version=one.version,
-                pending=pending,
-                executing=executing,
-                leaving=one.leaving,
-            )
-        )
-    published = None if newest is None else newest.version
-    return InstancesAre(instances=found, published=published, queued=state.log.waiting)
 
 
 def fates_of(batch: Batch) -> GroupFatesAre:

@@ -288,32 +288,6 @@ class RolloutFigures(Message, frozen=True):
     busy_preemptible: int = 0
 
 
-class ListInstances(Message, frozen=True):
-    """Asks which instances there are, and what they do."""
-
-
-class InstanceNow(msgspec.Struct, frozen=True, kw_only=True):
-    """An instance that registered. version: of the weights that it serves, None while it serves none.
-    pending, executing: its requests."""
-
-    name: str
-    incarnation: int
-    kind: str
-    version: int | None
-    pending: int
-    executing: int
-    leaving: bool
-
-
-class InstancesAre(Message, frozen=True):
-    """The answer. published: the newest version, None before there is one; queued: requests that wait for an
-    instance."""
-
-    instances: list[InstanceNow]
-    published: int | None
-    queued: int
-
-
 class RegisterInstance(Message, frozen=True):
     """To the manager, from a worker at its start and whenever it lost the manager.
 
