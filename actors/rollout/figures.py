@@ -1,9 +1,10 @@
-"""What the manager tells of rollout when it is asked: figures of the live view, and fates of groups. Pure."""
+"""What the manager tells of rollout when it is asked: figures of the live view, fates of groups, instances.
+Pure."""
 
 from collections import Counter
 
 from actors.rollout.instances import Instances
-from actors.rollout.messages import GroupFatesAre, RolloutFigures
+from actors.rollout.messages import GroupFatesAre, InstanceIs, InstancesAre, RolloutFigures
 from actors.rollout.sampling import SURPLUS
 from actors.rollout.state import RolloutState
 from actors.rollout.token_log import Batch
@@ -47,3 +48,26 @@ def fates_of(batch: Batch) -> GroupFatesAre:
         aborted=[group for group, why in dropped if why == SURPLUS],
         again=len(batch.past),
     )
+
+
+def instances_of(state: RolloutState, instances: Instances) -> InstancesAre:
+    """Who has registered, with what they serve and hold; versions that are known here alone."""
+    known, found = state.versions.known, []
+    for name, one in sorted(instances.items()):
+        stream = state.streams.alive(name, one.incarnation)
+        pending, executing = stream.load() if stream is not None else (0, 0)
+        proved = one.version is not None and one.version in known and known[one.version].root == one.root
+        found.append(
+            InstanceIs(
+                name=name,
+                incarnation=one.incarnation,
+                kind=one.kind,
+                version=one.version if proved else None,
+                pending=pending,
+                executing=executing,
+                leaving=one.leaving,
+            )
+        )
+    newest = state.versions.newest
+    published = None if newest is None else newest.version
+    return InstancesAre(instances=found, published=published, queued=state.log.waiting)

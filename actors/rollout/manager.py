@@ -12,7 +12,7 @@ from actors.rollout.changes import Changes
 from actors.rollout.deadlines import Deadlines
 from actors.rollout.dispatching import BALANCER, Dispatching
 from actors.rollout.events import SampleAgain, Scored
-from actors.rollout.figures import fates_of, figures_of
+from actors.rollout.figures import fates_of, figures_of, instances_of
 from actors.rollout.flipping import Flipping
 from actors.rollout.following import Following
 from actors.rollout.handing_out import MAX_WAIT_S, Takers
@@ -30,6 +30,8 @@ from actors.rollout.messages import (
     GroupFates,
     GroupFatesAre,
     Hold,
+    InstancesAre,
+    ListInstances,
     PublishVersion,
     Registered,
     RegisterInstance,
@@ -266,6 +268,10 @@ class RolloutManager(Actor):
     @handles(RolloutStatus)
     async def status(self, message: RolloutStatus) -> RolloutFigures:
         return figures_of(self._state, self._instances, self._receiver.refused)
+
+    @handles(ListInstances)
+    async def list_instances(self, message: ListInstances) -> InstancesAre:
+        return instances_of(self._state, self._instances)
 
     def summary(self) -> dict[str, str | int | float]:
         counters = self._state.counters

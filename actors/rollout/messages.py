@@ -1,5 +1,7 @@
 """What is said to and by the rollout floor: RolloutManager, its workers, the trainer and the controller."""
 
+from typing import ClassVar
+
 import msgspec
 
 from actors.rollout.events import BatchSubmitted, Prompt, Span
@@ -286,6 +288,34 @@ class RolloutFigures(Message, frozen=True):
     groups_aborted: int = 0
     samples_again: int = 0
     busy_preemptible: int = 0
+
+
+class ListInstances(Message, frozen=True):
+    """To the manager: asks which instances have registered, and what is served."""
+
+    QUESTION: ClassVar[bool] = True
+
+
+class InstanceIs(msgspec.Struct, frozen=True, kw_only=True):
+    """A registered instance: version of its weights, None before it proved one; requests that wait on it and
+    that it executes. leaving: for good."""
+
+    name: str
+    incarnation: int
+    kind: str
+    version: int | None
+    pending: int
+    executing: int
+    leaving: bool
+
+
+class InstancesAre(Message, frozen=True):
+    """In the order of their names. published: the newest version, None for none. queued: requests that wait
+    for an instance."""
+
+    instances: list[InstanceIs]
+    published: int | None
+    queued: int
 
 
 class RegisterInstance(Message, frozen=True):

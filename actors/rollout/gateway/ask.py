@@ -43,11 +43,17 @@ class Ask:
     session: str = ""
     named: bool = False
 
+    @property
+    def gated(self) -> bool:
+        """Whether it wants certain versions."""
+        return self.min_version is not None or self.exact_version is not None
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Tokens that follow those of the piece before, with their log-probs; `version` made all of them. Never
-    empty; what came while nobody read is one piece."""
+    """Tokens that follow those of the piece before, with their log-probs. version: it made the last of them,
+    and those before it but for a change that was not told on the way; `End.versions` is exact. Never empty;
+    what came while nobody read is one piece."""
 
     tokens: Sequence[int]
     logprobs: Sequence[float]

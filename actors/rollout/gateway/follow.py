@@ -1,0 +1,185 @@
+"""What is known of one request that is followed: its tokens so far, who reads them, how it ended.
+
+Owns the joining of what comes (pieces may repeat, overlap or leave a gap) and the handing on to readers, each
+at its own place. Pure but for the events that readers sleep on. The tokens read stay, 8 bytes each, for who
+reads the same request from its begin; unread ones beyond `limit` are left where they are, in the manager's
+log.
+"""
+
+import asyncio
+import hashlib
+from array import array
+from collections.abc import AsyncGenerator
+from typing import Literal
+
+from actors.rollout.gateway.ask import Ask, AskError, BadAsk, Busy, End, NotReady, Piece, Status
+from actors.rollout.messages import Generated, ProgressItem, VersionNotReady, VersionSpan
+from supervisor import Message
+
+Heard = Literal["fits", "gap", "full"]
+
+
+class Follow:
+    """See the module. ask: what was asked for first. until_s: its end, on the actor's clock."""
+
+    def __init__(self, ask: Ask, until_s: float, limit: int) -> None:
+        self.ask, self.until_s = ask, until_s
+        self.end: End | None = None
+        self.problem: AskError | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.attempt = 0
+        self.asked_s = 0.0
+        self.begun = False
+        self.aborted = False
+        self.aborted_s: float | None = None  # when, if that was while it was followed
+        self.behind = False
+        """Tokens were left with the manager; they are asked for when there is room."""
+        self._limit = limit
+        self._tokens, self._logprobs = array("I"), array("f")
+        self._versions: list[tuple[int, int]] = []  # (tokens up to here, version), as far as it was told
+        self._readers: dict[asyncio.Event, int] = {}  # how far each has read
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    @property
+    def over(self) -> bool:
+        """Nothing more comes."""
+        return self.end is not None or self.problem is not None
+
+    @property
+    def readers(self) -> int:
+        """How many read it now."""
+        return len(self._readers)
+
+    @property
+    def room(self) -> bool:
+        """Whether more may be kept: the reader in front has read enough."""
+        return len(self) - max(self._readers.values(), default=0) < self._limit
+
+    def same(self, ask: Ask) -> bool:
+        """Whether this is the same request: times and sessions are no contents."""
+        mine, other = self.ask, ask
+        return (
+            mine.prompt == other.prompt
+            and mine.max_new_tokens == other.max_new_tokens
+            and (mine.temperature, mine.seed, mine.sampling)
+            == (other.temperature, other.seed, other.sampling)
+            and (mine.min_version, mine.exact_version) == (other.min_version, other.exact_version)
+        )
+
+    def sha256(self) -> bytes:
+        """Of the tokens so far: how the manager knows them."""
+        return hashlib.sha256(self._tokens.tobytes()).digest()
+
+    def heard(self, item: ProgressItem) -> Heard:
+        """More of it came. gap: what is before it did not. full: it is not kept, nobody has read the rest."""
+        if item.start > len(self):
+            return "gap"
+        known = 4 * (len(self) - item.start)
+        if self.over or known >= len(item.tokens):
+            return "fits"
+        if not self.room:
+            self.behind = True
+            return "full"
+        self._take(item.tokens[known:], item.logprobs[known:], item.version)
+        self._wake()
+        return "fits"
+
+    def told(self, answer: Message) -> None:
+        """What the manager answered: the end, with all that is not here yet, or that there is no begin."""
+        if isinstance(answer, Generated):
+            self._answered(answer)
+        elif not isinstance(answer, VersionNotReady):
+            self.finish(Busy(f"the manager answered {type(answer).__name__}"))
+        elif self.ask.gated:
+            self.finish(NotReady(answer.target, answer.exact, answer.applied, answer.retryable))
+        else:
+            self.finish(Busy("no weights are published yet"))
+
+    def refused(self, why: str) -> None:
+        """The manager does not take it. What was begun and is another request there cannot go on."""
+        if self.aborted_s is not None or why.endswith("was cancelled"):
+            self.give_up("abort")
+        elif len(self) or why.endswith("was asked again"):
+            self.finish(Busy(f"the request cannot be continued: {why}"))
+        elif why.endswith("release one first"):
+            self.finish(Busy(why))
+        else:
+            self.finish(BadAsk(why))
+
+    def _answered(self, answer: Generated) -> None:
+        if answer.start > len(self):
+            return  # it is asked again, with what is here
+        known = 4 * (len(self) - answer.start)
+        last = answer.version_end if answer.version_end is not None else 0
+        self._take(answer.tokens[known:], answer.logprobs[known:], last)
+        status: Status = "stop" if answer.status == "stop" else "length"
+        if answer.status == "deadline":
+            status = "abort" if self.aborted else "deadline"
+        versions = tuple((span.version, span.count) for span in answer.versions)
+        self._correct(answer.versions)
+        self.finish(End(status, versions, answer.version_start, answer.version_end))
+
+    def give_up(self, status: Status) -> None:
+        """It ends here with what came; the manager did not say how."""
+        spans, before = [], 0
+        for until, version in self._versions:
+            spans.append((version, until - before))
+            before = until
+        first, last = (spans[0][0], spans[-1][0]) if spans else (None, None)
+        self.finish(End(status, tuple(spans), first, last))
+
+    def finish(self, how: End | AskError) -> None:
+        """Nothing more comes."""
+        if not self.over:
+            if isinstance(how, End):
+                self.end = how
+            else:
+                self.problem = how
+        self._wake()
+
+    async def read(self) -> AsyncGenerator[Piece | End, None]:
+        """All of it, from the first token on. Raises the problem that ended it."""
+        more = asyncio.Event()
+        self._readers[more] = at = 0
+        try:
+            while True:
+                while at < len(self):
+                    until, version = self._span(at)
+                    yield Piece(self._tokens[at:until].tolist(), self._logprobs[at:until].tolist(), version)
+                    self._readers[more] = at = until
+                if self.end is not None:
+                    del self._readers[more]  # who has the end need not close it
+                    yield self.end
+                    return
+                if self.problem is not None:
+                    raise self.problem
+                more.clear()
+                await more.wait()  # whoever follows it ends it at its deadline
+        finally:
+            self._readers.pop(more, None)
+
+    def _take(self, tokens: bytes, logprobs: bytes, version: int) -> None:
+        if not tokens:
+            return
+        self._tokens.frombytes(tokens)
+        self._logprobs.frombytes(logprobs)
+        if self._versions and self._versions[-1][1] == version:
+            self._versions.pop()
+        self._versions.append((len(self._tokens), version))
+
+    def _correct(self, spans: tuple[VersionSpan, ...]) -> None:
+        """The answer knows the versions of all tokens; on the way the last of some was told."""
+        self._versions, until = [], 0
+        for span in spans:
+            until += span.count
+            self._versions.append((until, span.version))
+
+    def _span(self, at: int) -> tuple[int, int]:
+        """How far the version goes that made the token there, and that version."""
+        return next((until, version) for until, version in self._versions if until > at)
+
+    def _wake(self) -> None:
+        for event in self._readers:
+            event.set()

@@ -1,0 +1,286 @@
+"""Gateway: the actor in front of which HTTP is spoken. It asks the RolloutManager and follows what it makes.
+
+Owns the requests that are followed, how many there may be, and who still waits for them. Every request of a
+client is a single request of the manager (docs/versions.md): the id names it, tokens are handed on when they
+are in the manager's journal. So when an engine or the manager dies, a client sees a pause; the same ask is
+sent again, with the tokens that are here already, until the request's own deadline. The HTTP server is an
+adapter behind `Door`; the simulator has no HTTP and does not run this actor.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable
+from typing import Protocol
+
+from actors.rollout.gateway.ask import Ask, BadAsk, Busy, End, Piece
+from actors.rollout.gateway.fleet import Fleet
+from actors.rollout.gateway.follow import Follow
+from actors.rollout.gateway.newest import Newest
+from actors.rollout.messages import Cancel, Generate, Progress
+from configs.schema import Gateway as Settings
+from supervisor import Actor, AskFailed, AskTimeout, Context, Done, Message, Refused, Suspended, handles
+
+MANAGER = "rollout/manager"
+
+SWEEP_S = 0.25
+AGAIN_S = 0.5
+"""Between two asks for what a gap hides: the answer of the first may be on its way."""
+RETRY_S = 0.2
+"""Before the manager is asked again that had no room, or crashed over it."""
+GRACE_S = 3.0
+"""Beyond a request's deadline, or after its abort, for the manager to say how it ended; then it ends here."""
+CANCEL_S = 10.0
+"""For the manager to take the news that nobody waits any more; then it is told again."""
+MAX_REMEMBERED = 4096
+"""Ids: that were aborted, that were left by clients that may come back, that are to be cancelled; each."""
+
+
+class Door(Protocol):
+    """What HTTP comes in by; made closed."""
+
+    async def start(self) -> str:
+        """Open it; its URL. Raises OSError where nobody can listen there."""
+
+    async def close(self) -> None:
+        """Close it; streams end."""
+
+
+class _LookAround(Message, frozen=True):
+    """Look for readers that have caught up, and for aborts that were not answered."""
+
+
+class Gateway(Actor):
+    """See the module.
+
+    Args:
+        settings: `[gateway]`.
+        make_door: the HTTP server in front of these requests and that fleet.
+        make_fleet: what the control routes call, given this actor's context and this actor.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        make_door: "Callable[[Gateway, Fleet], Door]",
+        make_fleet: "Callable[[Context, Gateway], Fleet]",
+    ) -> None:
+        self._settings, self._make_door, self._make_fleet = settings, make_door, make_fleet
+        self._follows: dict[str, Follow] = {}
+        self._left = Newest(MAX_REMEMBERED)
+        self._aborted = Newest(MAX_REMEMBERED)
+        self._cancels = Newest(MAX_REMEMBERED)
+        self._cancelling = asyncio.Event()
+        self._open = asyncio.Event()
+        self._open.set()
+        self._url = ""
+        self._served = self._gaps = self._refused = self._asks = 0
+
+    async def on_start(self) -> None:
+        door = self._make_door(self, self._make_fleet(self.ctx, self))
+        self.ctx.at_end(door.close)
+        self._url = await door.start()
+        self.ctx.log.info("serves HTTP at %s", self._url)
+        self.ctx.every(SWEEP_S, _LookAround())
+        self.ctx.background(self._cancel(), "cancel")
+
+    # -- what the routes call --
+
+    @property
+    def under_way(self) -> int:
+        """Requests that were begun, are not over, and that somebody reads."""
+        return sum(follow.begun and not follow.over for follow in self._follows.values())
+
+    async def stream(self, ask: Ask) -> AsyncGenerator[Piece | End, None]:
+        """See `ask.Requests`."""
+        follow = self._follow(ask)
+        source = follow.read()
+        try:
+            async for item in source:
+                if isinstance(item, End):
+                    self._leave(follow)
+                yield item
+                if follow.behind and follow.room:
+                    self._again(follow)
+        finally:
+            await source.aclose()
+            self._leave(follow)
+
+    async def abort(self, ids: Iterable[str] | None) -> int:
+        """See `ask.Requests`."""
+        known = [*self._follows, *self._left]
+        if ids is None:
+            chosen = known
+        else:
+            wanted = list(ids)
+            parts = [id for id in known if any(id.startswith(f"{one}.") for one in wanted)]
+            chosen = [*wanted, *parts]
+        now = self.ctx.now()
+        for id in dict.fromkeys(chosen):
+            self._aborted.add(id)
+            self._cancels.add(id)
+            follow = self._follows.get(id)
+            if follow is not None and not follow.aborted:
+                follow.aborted, follow.aborted_s = True, now
+        self._cancelling.set()
+        return len(set(chosen) & set(known))
+
+    def hold(self) -> None:
+        """Begin no request until `release`: new ones wait, within their deadlines."""
+        self._open.clear()
+
+    def release(self) -> None:
+        """Go on."""
+        self._open.set()
+
+    @property
+    def held(self) -> bool:
+        """Whether new requests wait for `release`."""
+        return not self._open.is_set()
+
+    # -- what the manager says --
+
+    @handles(Progress)
+    async def progress(self, message: Progress) -> None:
+        for item in message.items:
+            follow = self._follows.get(item.id)
+            if follow is not None and follow.heard(item) == "gap":
+                self._again(follow)
+
+    @handles(_LookAround)
+    async def look_around(self, message: _LookAround) -> None:
+        now = self.ctx.now()
+        for follow in list(self._follows.values()):
+            if follow.over:
+                continue
+            if follow.aborted_s is not None and now - follow.aborted_s > GRACE_S:
+                follow.give_up("abort")
+            elif follow.behind and follow.room:
+                self._again(follow)
+
+    def summary(self) -> dict[str, str | int | float]:
+        return {
+            "url": self._url,
+            "requests": len(self._follows),
+            "served": self._served,
+            "refused": self._refused,
+            "gaps": self._gaps,
+            "held": int(self.held),
+        }
+
+    # -- one request --
+
+    def _follow(self, ask: Ask) -> Follow:
+        """That of this id, or a new one. Raises BadAsk, Busy."""
+        known = self._follows.get(ask.id)
+        if known is not None:
+            if known.same(ask):
+                return known
+            raise BadAsk(f"request {ask.id} stands for other contents", "rid")
+        most = self._settings.max_concurrent
+        if len(self._follows) >= most:
+            self._refused += 1
+            raise Busy(f"{most} requests are under way, as many as gateway.max_concurrent admits")
+        follow = Follow(ask, self.ctx.now() + ask.deadline_s, self._settings.buffer_tokens)
+        follow.aborted = ask.id in self._aborted
+        self._left.discard(ask.id)
+        self._follows[ask.id] = follow
+        self._served += 1
+        self._start(follow)
+        return follow
+
+    def _leave(self, follow: Follow) -> None:
+        """Somebody reads it no longer; perhaps nobody does."""
+        if follow.readers or self._follows.get(follow.ask.id) is not follow:
+            return
+        del self._follows[follow.ask.id]
+        if follow.task is not None:
+            follow.task.cancel()
+        if follow.ask.named:
+            if not follow.over:
+                self._left.add(follow.ask.id)
+        elif follow.problem is None:  # over or not: nobody knows its id, so nobody comes back
+            self._cancels.add(follow.ask.id)
+            self._cancelling.set()
+
+    def _again(self, follow: Follow) -> None:
+        """Ask for what is missing, not too often."""
+        now = self.ctx.now()
+        if follow.over or now - follow.asked_s < AGAIN_S:
+            return
+        self._gaps += 1
+        self._start(follow)
+
+    def _start(self, follow: Follow) -> None:
+        if follow.task is not None:
+            follow.task.cancel()
+        follow.attempt += 1
+        follow.asked_s = self.ctx.now()
+        follow.behind = False
+        follow.task = self.ctx.background(self._ask(follow), f"request {follow.ask.id}")
+
+    async def _ask(self, follow: Follow) -> None:
+        """Until the manager has answered, or time is up."""
+        now = self.ctx.now
+        if not await self.ctx.idle(self._open, max(follow.until_s - now(), 0.0)):
+            follow.give_up("deadline")
+        follow.begun = True
+        while not follow.over:
+            left_s = follow.until_s - now()
+            if left_s <= -GRACE_S:
+                follow.give_up("abort" if follow.aborted else "deadline")
+                break
+            self._asks += 1  # each is one of its own; what makes them the same request is the id
+            try:
+                answer = await self.ctx.ask(
+                    MANAGER,
+                    self._message(follow, max(left_s, SWEEP_S)),
+                    deadline_s=left_s + GRACE_S,
+                    expect=Message,
+                    key=f"{self.ctx.name}/{self.ctx.incarnation}/{self._asks}",
+                )
+            except Refused as refusal:
+                follow.refused(str(refusal))
+            except Suspended as full:
+                if not len(follow):
+                    follow.finish(Busy(str(full), GRACE_S))
+                else:
+                    await asyncio.sleep(RETRY_S)
+            except AskTimeout:
+                continue
+            except AskFailed:
+                await asyncio.sleep(RETRY_S)
+            else:
+                follow.told(answer)
+            follow.attempt += 1
+
+    def _message(self, follow: Follow, left_s: float) -> Generate:
+        ask = follow.ask
+        return Generate(
+            id=ask.id,
+            prompt=ask.prompt.tobytes(),
+            max_new_tokens=ask.max_new_tokens,
+            temperature=ask.temperature,
+            seed=ask.seed,
+            min_version=ask.min_version,
+            exact_version=ask.exact_version,
+            wait_s=min(ask.wait_s, left_s) if ask.gated else left_s,
+            deadline_s=left_s,
+            accepted=len(follow),
+            accepted_sha256=follow.sha256() if len(follow) else b"",
+            attempt=follow.attempt,
+            sampling=ask.sampling,
+            follower=self.ctx.name,
+        )
+
+    async def _cancel(self) -> None:
+        """Tell the manager, for ever, which requests nobody waits for any longer."""
+        while True:
+            await self.ctx.idle(self._cancelling)
+            self._cancelling.clear()
+            ids = self._cancels.take()
+            try:
+                await self.ctx.ask(MANAGER, Cancel(ids=ids), deadline_s=CANCEL_S, expect=Done)
+            except AskFailed as problem:
+                self.ctx.log.warning("%d requests are not cancelled yet: %s", len(ids), problem)
+                self._cancels.add(*ids)
+                self._cancelling.set()
+                await asyncio.sleep(RETRY_S)
