@@ -2,6 +2,7 @@
 # make test   lint, types, every test, and the ci campaign: 300 simulated jobs under faults, with its report
 # make fuzz   every decoder under atheris for SECONDS (60); finds go to tests/corpus
 # make chaos  ten minutes of faults on real processes in network namespaces (root), shown as they happen
+# make run-sglang   the same job on real SGLang servers, on this CPU; make engines makes what they run in
 # All make .venv first, once; nothing else on the machine is touched.
 
 PYTHON   ?= python3.11
@@ -11,15 +12,35 @@ BIN      := .venv/bin
 # A run is a dozen processes: each would compile our sources again where this is set, a third of its start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test setup lint bench bench-peers reference fuzz chaos clean
+.PHONY: run run-sglang engines engine-sglang test setup lint bench bench-peers reference fuzz chaos clean
 
 run: setup
 	$(BIN)/rlctl run configs/quickstart.toml
 
+run-sglang: setup engine-sglang
+	$(BIN)/rlctl run configs/sglang.toml
+
+# inference servers, each with what it needs on a CPU, in environments of their own (docs/engines.md)
+engines: engine-sglang
+
+engine-sglang: .engines/sglang/.ready
+
+SGLANG_CPU := $(wildcard configs/engines/sglang_cpu/*.py configs/engines/sglang_cpu/*.toml)
+.engines/sglang/.ready: configs/engines/sglang.txt configs/engines/sglang_alone.txt $(SGLANG_CPU)
+	$(PYTHON) -m venv .engines/sglang
+	.engines/sglang/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -r $<
+	.engines/sglang/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) --no-deps \
+		-r configs/engines/sglang_alone.txt
+	.engines/sglang/bin/python -m pip install --quiet --disable-pip-version-check --no-deps ./configs/engines/sglang_cpu
+	rm -rf configs/engines/sglang_cpu/build configs/engines/sglang_cpu/*.egg-info
+	echo "import gleaner_torchvision" > \
+		`.engines/sglang/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))"`/gleaner_torchvision.pth
+	touch $@
+
 # Three at a time, as most of them wait; then, one after the other, those that need the machine for themselves; then
 # 300 simulated jobs, one a core: the report says what was broken, how the system recovered, and which promise did
 # not hold.
-test: setup lint
+test: setup lint engine-sglang
 	$(BIN)/python -m pytest -m "not alone" -n 3 --dist worksteal
 	$(BIN)/python -m pytest -m alone
 	$(BIN)/rlctl sim run
@@ -77,4 +98,4 @@ chaos: setup
 	$(BIN)/rlctl chaos run $(CAMPAIGN) --seed $(SEED)
 
 clean:
-	rm -rf .venv .bench runs build *.egg-info
+	rm -rf .venv .bench .engines runs build *.egg-info

@@ -147,8 +147,23 @@ class Rollout(Section, frozen=True, kw_only=True):
 class Engine(Section, frozen=True, kw_only=True):
     """The rollout engine of every instance."""
 
-    kind: Literal["builtin"] = "builtin"
-    """`builtin`: PyTorch with continuous batching, in this package."""
+    kind: Literal["builtin", "sglang"] = "builtin"
+    """Of the preemptible instances. `builtin`: PyTorch with continuous batching, in this package; `sglang`: a
+    server of SGLang, started by the instance or found at `url`. The reserved host's engine is always builtin,
+    as it shares its device with the trainer."""
+    url: Annotated[str, Meta(pattern=r"^(https?://[^/\s]+)?\Z")] = ""
+    """`http://host:port` of a server that somebody else runs on the instance's own machine; "" = the instance
+    starts one. Its weights are this job's from then on."""
+    environment: HostPath = ""
+    """The virtual environment in which the engine is installed (`make engines`), whose interpreter starts the
+    server; "" = the one of this process."""
+    args: list[str] = []
+    """Arguments of the server that is started, after those that the instance gives it."""
+    stall_s: Positive = 30.0
+    """A server that has requests and makes no token, or does not answer, for so long is given up: far above
+    the longest pause of a sound one, which is the prefill of a long prompt or the first use of a kernel."""
+    start_s: Positive = 600.0
+    """Longest time until a server serves new weights; a large model takes minutes to start."""
     slots: Annotated[int, Meta(ge=1, le=1024)] = 32
     """Requests decoded together; a decode step of a tiny model costs nearly the same for 1 as for 32."""
     max_prompt_tokens: Count = 128
@@ -467,6 +482,11 @@ class Config(Section, frozen=True, kw_only=True):
             raise ValueError(
                 "rollout.over_sampling: expected 1 where job.exact is set: which groups end first, and so "
                 f"are trained on, is a matter of time; got {self.rollout.over_sampling:g}"
+            )
+        if self.job.exact and self.engine.kind != "builtin":
+            raise ValueError(
+                f"engine.kind: expected builtin where job.exact is set, got {self.engine.kind}: its tokens "
+                "depend on what it decodes beside them"
             )
         for section, threads in (("engine", self.engine.threads), ("training", self.training.threads)):
             if self.job.exact and threads != 1:

@@ -38,8 +38,8 @@ class Fittings(Protocol):
     def trace(self, name: str) -> Trace:
         """The trace of availability of this name or file. Raises TraceError."""
 
-    def engine_host(self, config: Config) -> EngineHost:
-        """An engine without weights, for a RolloutWorker."""
+    def engine_host(self, config: Config, kind: str) -> EngineHost:
+        """An engine without weights, for a RolloutWorker of this kind (reserved or preemptible)."""
 
     def trainer_work(
         self, config: Config, model_dir: Path, store_dir: Path, state_dir: Path, gang_dir: Path
@@ -79,7 +79,7 @@ class RealFittings:
 
     def prepare(self, kind: str, config: Config) -> None:
         """See `Fittings`: torch takes seconds to import."""
-        if kind in ("trainer", "engine"):
+        if kind == "trainer" or (kind == "engine" and config.engine.kind == "builtin"):
             import actors.engine.host
         if kind == "trainer":
             import actors.training.trainer_files
@@ -98,8 +98,12 @@ class RealFittings:
         """See `Fittings`."""
         return trace.read(name)
 
-    def engine_host(self, config: Config) -> EngineHost:
-        """See `Fittings`."""
+    def engine_host(self, config: Config, kind: str) -> EngineHost:
+        """See `Fittings`. The engine beside the trainer, on its device, is always the builtin one."""
+        if kind == "preemptible" and config.engine.kind == "sglang":
+            from actors.engine.servers import sglang_host
+
+            return sglang_host(config)
         from actors.engine.host import BuiltinHost
 
         return BuiltinHost(config)

@@ -85,7 +85,7 @@ def trainer(place: Place) -> TreeSpec:
     return one_for_all(
         child(
             f"{node}/engine",
-            lambda: RolloutWorker(config, node, "reserved", fittings.engine_host(config)),
+            lambda: RolloutWorker(config, node, "reserved", fittings.engine_host(config, "reserved")),
         ),
         child(
             "training/trainer",
@@ -133,7 +133,7 @@ def engine(place: Place) -> TreeSpec:
     return one_for_one(
         child(
             f"{node}/engine",
-            lambda: RolloutWorker(config, node, "preemptible", fittings.engine_host(config)),
+            lambda: RolloutWorker(config, node, "preemptible", fittings.engine_host(config, "preemptible")),
         ),
         name="engine",
         intensity=place.intensity,

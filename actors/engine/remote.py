@@ -16,10 +16,13 @@ from array import array
 from collections.abc import Coroutine
 from typing import TypeVar
 
+import msgspec
+
 from actors.engine.row_exchange import RowExchange, Stream
 from actors.engine.server_wire import Ask, Chunk, ServerDied, ServerRefused, ServerWire
 from actors.engine.turn import Orders, Refusal, Turn
 from actors.rollout.messages import Work
+from actors.rollout.sampling_params import PLAIN
 from actors.weights.messages import Fetched
 
 TURN_S = 1.0  # without a row or an order
@@ -55,6 +58,7 @@ class RemoteHost:
         self._version: int | None = None
         self._name = ""  # of the version, in the server's words
         self._root = b""
+        self._vocabulary = 0
         self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -152,6 +156,7 @@ class RemoteHost:
         """Nothing of the version before goes on: what it came to is told, then that it ended."""
         self._end(list(self._streams))
         self._version = None
+        self._vocabulary = msgspec.json.decode(fetched.model_config, type=_Sized).vocab_size
         try:
             async with asyncio.timeout(self._serve_s):
                 self._name = await self._wire.serve(fetched)
@@ -184,13 +189,23 @@ class RemoteHost:
 
     def _begin(self, work: Work) -> None:
         prompt, prefix = array("I", work.prompt), array("I", work.prefix)
-        if why := _unfit(work, prompt, prefix) or (
-            "it is served already" if work.ticket in self._streams else ""
-        ):
+        if work.ticket in self._streams:
+            why = "it is served already"
+        else:
+            why = _unfit(work, prompt, prefix, self._vocabulary)
+        if why:
             self._exchange.refuse(work.ticket, f"ticket {work.ticket}: {why}", never=True)
             return
         left = work.max_new_tokens - len(prefix)
-        ask = Ask(f"{self._id}-{work.ticket}", prompt + prefix, left, work.temperature, work.seed)
+        ask = Ask(
+            f"{self._id}-{work.ticket}",
+            prompt + prefix,
+            left,
+            work.temperature,
+            work.seed,
+            len(prefix),
+            work.sampling or PLAIN,
+        )
         stream = self._streams[work.ticket] = Stream(work.ticket, ask, len(ask.tokens))
         task = self._tasks[work.ticket] = asyncio.get_running_loop().create_task(self._follow(stream))
         task.add_done_callback(self._fell)
@@ -280,7 +295,13 @@ class RemoteHost:
                     raise ServerDied(f"the server did not answer for {late_s:.1f} s") from late
 
 
-def _unfit(work: Work, prompt: "array[int]", prefix: "array[int]") -> str:
+class _Sized(msgspec.Struct):
+    """What a model's settings say of its words."""
+
+    vocab_size: int
+
+
+def _unfit(work: Work, prompt: "array[int]", prefix: "array[int]", vocabulary: int) -> str:
     """Why no server can serve it, or ""."""
     if not prompt:
         return "the prompt is empty: there is nothing to continue"
@@ -288,4 +309,6 @@ def _unfit(work: Work, prompt: "array[int]", prefix: "array[int]") -> str:
         return f"its prefix has all of its {work.max_new_tokens} tokens already"
     if not 0 <= work.temperature < math.inf:
         return f"temperature {work.temperature} is not a number from 0 up"
+    if (token := max(max(prompt), max(prefix, default=0))) >= vocabulary:  # SGLang 0.5.23 dies of one
+        return f"token {token} is outside of the vocabulary of {vocabulary}"
     return ""

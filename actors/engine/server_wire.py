@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from actors.rollout.sampling_params import PLAIN, Sampling
 from actors.weights.messages import Fetched
 
 Finish = Literal["stop", "length", "abort"]
@@ -31,14 +32,16 @@ class ServerDied(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request. `tokens`: prompt and what the response holds already; `max_new_tokens`: how many more.
-    Temperature 0 is greedy. `rid` is never used twice."""
+    """One request. `tokens`: prompt, and the `made` tokens that the response holds already; `max_new_tokens`:
+    how many more. Temperature 0 is greedy. `rid` is never used twice."""
 
     rid: str
     tokens: "array[int]"
     max_new_tokens: int
     temperature: float
     seed: int
+    made: int = 0
+    sampling: Sampling = PLAIN
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ class SimFittings:
         """See `Fittings`."""
         return trace.read(name)
 
-    def engine_host(self, config: Config) -> SimEngineHost:
+    def engine_host(self, config: Config, kind: str) -> SimEngineHost:
         """See `Fittings`."""
         return SimEngineHost(self.plant.engine(config, self.rig), self.kept.memory, self._clock)
 

@@ -20,6 +20,8 @@ ADAPTERS = {
     "actors.engine.checkpoint",
     "actors.engine.host",
     "actors.engine.remote",
+    "actors.engine.servers",
+    "actors.engine.sglang",
     "actors.reward.worker_process",
     "actors.rollout.gateway.calls",
     "actors.rollout.gateway.problems",

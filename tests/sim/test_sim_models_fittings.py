@@ -52,7 +52,7 @@ def test_what_a_trainer_writes_an_engine_of_the_same_host_serves() -> None:
         pulled_bytes=0,
         seconds=0.0,
     )
-    engine = fittings(kept, meter).engine_host(CONFIG)
+    engine = fittings(kept, meter).engine_host(CONFIG, "preemptible")
     turn = engine.turn(Orders(load=fetched))
     assert (turn.version, turn.root) == (1, manifest.root)
     one = Work(

@@ -17,9 +17,16 @@ from actors.weights.messages import Fetched
 from transport.token_frame import Flag
 
 ENDED = Flag.ABORTED | Flag.NO_TOKEN
-FETCHED = Fetched(
-    version=3, root=b"r", path="/none", tensors=(), model_config=b"{}", pulled_bytes=0, seconds=0.0
-)
+
+
+def fetched(version: int) -> Fetched:
+    model = b'{"vocab_size": 200}'
+    return Fetched(
+        version=version, root=b"r", path="/none", tensors=(), model_config=model, pulled_bytes=0, seconds=0.0
+    )
+
+
+FETCHED = fetched(3)
 
 
 class ToldServer:
@@ -186,10 +193,7 @@ def test_new_weights_end_what_is_left_of_the_ones_before(host: RemoteHost, serve
     host.turn(Orders(load=FETCHED))
     drive(host, add(work(11)), lambda rows: len(rows) == 2)
     server.version_name = "4"
-    newer = Fetched(
-        version=4, root=b"s", path="/none", tensors=(), model_config=b"{}", pulled_bytes=0, seconds=0.0
-    )
-    rows, turns = drive(host, Orders(load=newer), finished(1))
+    rows, turns = drive(host, Orders(load=fetched(4)), finished(1))
     assert rows == [(11, 0, ENDED)]
     assert turns[0].version == 4
 
@@ -211,7 +215,7 @@ def test_what_the_server_refuses_is_refused_in_its_words(host: RemoteHost, serve
     assert (refusal.tickets, refusal.why, refusal.never) == ([11], "too long for the context", True)
 
 
-@pytest.mark.parametrize("given", [work(4, new=2, prefix=(1, 2)), work(4, new=0)])
+@pytest.mark.parametrize("given", [work(4, new=2, prefix=(1, 2)), work(4, new=0), work(4, prefix=(200,))])
 def test_what_no_server_can_serve_is_never_sent(host: RemoteHost, server: ToldServer, given: Work) -> None:
     host.turn(Orders(load=FETCHED))
     asked = len(server.asks)

@@ -1,0 +1,122 @@
+"""HTTP towards an inference server, as the wires of all engines use it.
+
+Owns one session, deadlines of single calls, streams of server-sent events, and what a status means to us.
+Knows no route and no body. Adapter: aiohttp.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TypeVar
+
+import aiohttp
+import msgspec
+
+from actors.engine.server_wire import ServerDied, ServerRefused
+
+CALL_S = 10.0
+MAX_EVENT_BYTES = 64 << 20  # one event of the longest response with everything that may be asked for
+MAX_SAID = 2000  # characters of a server's words that go into an error
+_AGAIN = {408, 409, 425, 429}  # of the 4xx: at another time perhaps
+
+Answer = TypeVar("Answer")
+
+
+class HttpWire:
+    """See the module. One server; every call is for its loop.
+
+    Args:
+        url: `http://host:port`.
+        api_key: sent as a bearer token, "" for none.
+    """
+
+    def __init__(self, url: str, api_key: str = "") -> None:
+        self.url = url.rstrip("/")
+        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._session: aiohttp.ClientSession | None = None
+
+    async def get(self, path: str, answer: type[Answer], deadline_s: float = CALL_S) -> Answer:
+        """Decode the answer's JSON. Raises `ServerDied`, `ServerRefused`."""
+        return self._decode(path, await self._call("GET", path, None, deadline_s), answer)
+
+    async def post(
+        self, path: str, body: msgspec.Struct, answer: type[Answer], deadline_s: float = CALL_S
+    ) -> Answer:
+        """Send JSON, decode JSON. Raises `ServerDied`, `ServerRefused`."""
+        return self._decode(path, await self._call("POST", path, body, deadline_s), answer)
+
+    async def tell(self, path: str, body: msgspec.Struct, deadline_s: float = CALL_S) -> None:
+        """Send JSON; what is answered does not matter if it is a success. Raises `ServerDied`,
+        `ServerRefused`."""
+        await self._call("POST", path, body, deadline_s)
+
+    async def look(self, path: str, deadline_s: float = CALL_S) -> None:
+        """Returns if the answer is a success. Raises `ServerDied`, `ServerRefused`."""
+        await self._call("GET", path, None, deadline_s)
+
+    async def events(self, path: str, body: msgspec.Struct) -> AsyncIterator[list[bytes]]:
+        """The data of server-sent events, those together that came together; `[DONE]` is left out. Comments,
+        which servers send to be heard, are no events. Raises `ServerDied`, `ServerRefused`."""
+        try:
+            async with self._open().post(
+                self.url + path, data=msgspec.json.encode(body), headers=_JSON
+            ) as reply:
+                if reply.status != 200:
+                    raise refusal(reply.status, await reply.text())
+                rest = b""
+                while data := await reply.content.readany():
+                    *whole, rest = (rest + data).replace(b"\r\n", b"\n").split(b"\n\n")
+                    if len(rest) > MAX_EVENT_BYTES:
+                        raise ServerDied(f"{self.url}{path} sends an event without an end")
+                    found = [event[5:].strip() for event in whole if event.startswith(b"data:")]
+                    if found := [event for event in found if event != b"[DONE]"]:
+                        yield found
+        except (aiohttp.ClientError, OSError) as problem:
+            raise ServerDied(f"{self.url}{path}: {problem!r}") from problem
+
+    async def close(self) -> None:
+        """Close every connection."""
+        if self._session is not None:
+            await self._session.close()
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0),  # a stream a ticket; tickets are limited elsewhere
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CALL_S),
+                headers=self._headers,
+                read_bufsize=1 << 16,
+            )
+        return self._session
+
+    async def _call(self, method: str, path: str, body: msgspec.Struct | None, deadline_s: float) -> bytes:
+        data = None if body is None else msgspec.json.encode(body)
+        try:
+            async with (
+                asyncio.timeout(deadline_s),
+                self._open().request(method, self.url + path, data=data, headers=_JSON) as reply,
+            ):
+                said: bytes = await reply.read()
+        except TimeoutError as late:
+            raise ServerDied(f"{self.url}{path} was not answered within {deadline_s:g} s") from late
+        except (aiohttp.ClientError, OSError) as problem:
+            raise ServerDied(f"{self.url}{path}: {problem!r}") from problem
+        if reply.status // 100 != 2:
+            raise refusal(reply.status, said.decode(errors="replace"))
+        return said
+
+    def _decode(self, path: str, said: bytes, answer: type[Answer]) -> Answer:
+        try:
+            return msgspec.json.decode(said, type=answer)
+        except msgspec.MsgspecError as problem:
+            raise ServerDied(
+                f"{self.url}{path} answered what it should not: {problem}: {said[:300]!r}"
+            ) from problem
+
+
+_JSON = {"Content-Type": "application/json"}
+
+
+def refusal(status: int, said: str) -> ServerRefused:
+    """What a status other than success means: a request that is wrong is so everywhere."""
+    never = 400 <= status < 500 and status not in _AGAIN
+    return ServerRefused(f"HTTP {status}: {said[:MAX_SAID]}", never)

@@ -1,0 +1,102 @@
+"""An inference server as a child of its worker.
+
+Owns its process: the port that it is given, its group, its end with ours, and the last lines of what it says.
+Knows no protocol: whether it is ready its wire finds out. Adapter: processes and files.
+
+Bounds: a log of `MAX_LOG_BYTES`, and as much of the one before.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from actors.engine.server_wire import ServerDied
+from supervisor.process import PARENT_VARIABLE
+
+MAX_LOG_BYTES = 1 << 20
+TAIL_LINES = 12
+TAIL_BYTES = 8 << 10
+REAP_S = 2.0  # of a killed group; what is left then is the kernel's
+
+
+def free_port() -> int:
+    """A TCP port of the loopback interface that nobody listened at just now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class ServerProcess:
+    """A running server. Start it from a thread that lives as long as it shall: the kernel ends it with that.
+
+    Args:
+        argv: its command line.
+        env: beside the environment of this process, without its `PYTHONPATH`.
+        log: the file for what it says.
+    """
+
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str], log: Path) -> None:
+        self.argv, self._log = list(argv), log
+        ours = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        path = os.pathsep.join(entry for entry in sys.path if entry)
+        launch = [sys.executable, "-P", "-m", "actors.engine.server_launcher", "env", "-u", "PYTHONPATH"]
+        with log.open("ab") as output:
+            self._popen = subprocess.Popen(
+                [*launch, *self.argv],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                cwd=log.parent,
+                env={**ours, **env, "PYTHONPATH": path, PARENT_VARIABLE: str(os.getpid())},
+            )
+
+    @property
+    def pid(self) -> int:
+        """Of the server, and of its process group."""
+        return self._popen.pid
+
+    def require_alive(self) -> None:
+        """Raises `ServerDied` with how it ended and what it said last."""
+        code = self._popen.poll()
+        if code is not None:
+            how = signal.Signals(-code).name if code < 0 else f"exit {code}"
+            raise ServerDied(f"the server ended ({how}); its last lines:\n{self.tail()}")
+
+    def tail(self) -> str:
+        """The last lines of its log."""
+        try:
+            with self._log.open("rb") as file:
+                file.seek(max(0, self._log.stat().st_size - TAIL_BYTES))
+                lines = file.read().decode(errors="replace").splitlines()
+        except FileNotFoundError:
+            return "(nothing)"
+        return "\n".join(line[:300] for line in lines[-TAIL_LINES:]) or "(nothing)"
+
+    def trim_log(self) -> None:
+        """Keep the log within its bounds; its writer appends, and goes on at the new end."""
+        try:
+            if self._log.stat().st_size > MAX_LOG_BYTES:
+                self._log.with_suffix(".log.old").write_bytes(self._log.read_bytes()[-MAX_LOG_BYTES:])
+                os.truncate(self._log, 0)
+        except FileNotFoundError:
+            return
+
+    def kill(self) -> None:
+        """End it and all that it started, at once; a second call does nothing."""
+        try:
+            os.killpg(self._popen.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+
+    def reap(self) -> None:
+        """After `kill`: wait for its end, shortly."""
+        try:
+            self._popen.wait(REAP_S)
+        except subprocess.TimeoutExpired:
+            return

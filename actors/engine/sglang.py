@@ -1,0 +1,272 @@
+"""The wire of SGLang 0.5: what `remote` asks of a server, in SGLang's HTTP.
+
+Owns the translation, and the server's process where it is ours. Adapter.
+
+- Log-probs: SGLang's `output_token_logprobs` are of the distribution with the temperature applied, of greedy
+  requests under temperature 1: ours (`StepOutput.logprobs`). They are taken before top_p, top_k and min_p cut
+  it. With `SGLANG_RETURN_ORIGINAL_LOGPROB` a server leaves the temperature out: ours never have it.
+- Penalties of frequency and presence count what the server made itself: who has a prefix is refused them.
+- Weights: an image in shared memory, as a folder (`served_folder`), by `/update_weights_from_disk`. SGLang's
+  other ways on one host, `/update_weights_from_tensor` and `_ipc`, take what its own classes pickled.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import msgspec
+
+from actors.engine.http_wire import HttpWire, refusal
+from actors.engine.served_folder import ServedFolder
+from actors.engine.server_process import ServerProcess
+from actors.engine.server_wire import Ask, Chunk, Finish, Loads, PauseMode, ServerDied, ServerRefused
+from actors.engine.sglang_messages import (
+    AbortRequest,
+    Event,
+    Generate,
+    LoadsAre,
+    Meta,
+    ModelInfo,
+    Nothing,
+    Pause,
+    SamplingParams,
+    ServerInfo,
+    Updated,
+    UpdateWeightsFromDisk,
+)
+from actors.weights.messages import Fetched
+
+LOOK_S = 0.2  # between two looks whether a server that starts is ready
+ORDER_S = 60.0  # of a pause or a release of memory, which waits for the step at hand
+HEALTH_S = 30.0  # of `/health`, which gives up after 20 s itself
+LOAD_S = 600.0  # of weights; who asked has a deadline of its own
+
+Start = Callable[[Path, str, Path], ServerProcess]
+"""Starts a server for a model's folder, a name of its weights and a file for its log."""
+
+_events = msgspec.json.Decoder(Event)
+
+
+class SglangWire:
+    """A `ServerWire`.
+
+    Args:
+        url: of the server.
+        start: starts it; None where somebody else runs it.
+        api_key: of the server, "" for none.
+    """
+
+    def __init__(self, url: str, start: Start | None, api_key: str = "") -> None:
+        self._http = HttpWire(url, api_key)
+        self._start = start
+        self._process: ServerProcess | None = None
+        self._folder = ServedFolder()
+        self._cumulative: bool | None = None
+        self._closed = False
+
+    @property
+    def pid(self) -> int | None:
+        """Of a server that is ours and runs."""
+        return None if self._process is None else self._process.pid
+
+    async def serve(self, fetched: Fetched) -> str:
+        """See `ServerWire`."""
+        name = f"v{fetched.version}-{fetched.root[:4].hex()}"
+        folder = await asyncio.to_thread(self._folder.write, fetched)
+        if self._start is not None and self._process is None:
+            await self._begin(self._start, folder, name)
+        else:
+            await self._load(folder, name)
+        if (serves := await self.version()) != name:
+            raise ServerDied(f"the server says that it serves {serves!r} after it was given {name!r}")
+        self._folder.forget(folder)
+        if self._cumulative is None:
+            info = await self._http.get("/server_info", ServerInfo)
+            self._cumulative = not info.incremental_streaming_output
+        return name
+
+    async def stream(self, ask: Ask) -> AsyncIterator[Chunk]:
+        """See `ServerWire`."""
+        body = Generate(rid=ask.rid, input_ids=ask.tokens.tolist(), sampling_params=sampling_params(ask))
+        seen = 0
+        try:
+            async for events in self._http.events("/generate", body):
+                # Each event of a cumulative stream holds those before it: the newest is all there is to read.
+                for event in events[-1:] if self._cumulative else events:
+                    meta = _meta(event)
+                    chunk = new_of(meta, seen)
+                    seen += len(chunk.tokens)
+                    if chunk.tokens or chunk.finish:
+                        yield chunk
+        except ServerDied as died:
+            raise self._why(died) from died
+
+    async def abort(self, rids: list[str]) -> None:
+        """See `ServerWire`."""
+        for rid in rids:
+            await self._http.tell("/abort_request", AbortRequest(rid=rid))
+
+    async def healthy(self) -> None:
+        """See `ServerWire`: the server's process answers. Whether tokens come its streams tell; SGLang's own
+        `/health` makes one, takes a second at least, and waits behind what executes."""
+        if self._process is not None:
+            self._process.require_alive()
+            self._process.trim_log()
+        try:
+            await self._http.get("/model_info", ModelInfo)
+        except ServerDied as died:
+            raise self._why(died) from died
+        except ServerRefused as refused:
+            raise ServerDied(f"the server does not say what it serves: {refused}") from refused
+
+    async def loads(self) -> Loads:
+        """See `ServerWire`."""
+        told = (await self._http.get("/v1/loads?include=core", LoadsAre)).loads
+        return Loads(sum(one.num_running_reqs for one in told), sum(one.num_waiting_reqs for one in told))
+
+    async def version(self) -> str:
+        """See `ServerWire`."""
+        return (await self._http.get("/model_info", ModelInfo)).weight_version
+
+    async def pause(self, mode: PauseMode) -> None:
+        """See `ServerWire`."""
+        await self._http.tell("/pause_generation", Pause(mode=mode), ORDER_S)
+
+    async def go_on(self) -> None:
+        """See `ServerWire`."""
+        await self._http.tell("/continue_generation", Nothing(), ORDER_S)
+
+    async def sleep(self) -> None:
+        """See `ServerWire`. Without `--enable-memory-saver` the server says yes and keeps its memory."""
+        await self._http.tell("/release_memory_occupation", Nothing(), ORDER_S)
+
+    async def wake(self) -> None:
+        """See `ServerWire`."""
+        await self._http.tell("/resume_memory_occupation", Nothing(), ORDER_S)
+
+    def close(self) -> None:
+        """See `ServerWire`."""
+        self._closed = True
+        if self._process is not None:
+            self._process.kill()
+
+    async def disconnect(self) -> None:
+        """See `ServerWire`."""
+        await self._http.close()
+        if self._process is not None:
+            self._process.kill()
+            self._process.reap()
+        self._folder.remove()
+
+    async def _begin(self, start: Start, folder: Path, name: str) -> None:
+        """Start the server on these weights, and wait until it is ready."""
+        if self._closed:
+            raise ServerDied("its host was closed")
+        self._process = process = start(folder, name, self._folder.log())
+        while True:
+            process.require_alive()
+            try:
+                return await self._http.look("/health", HEALTH_S)
+            except (ServerDied, ServerRefused):  # it does not listen yet, or is not warm
+                await asyncio.sleep(LOOK_S)
+
+    async def _load(self, folder: Path, name: str) -> None:
+        """Requests of others, if there are any, wait and go on under these weights."""
+        await self.pause("retract")
+        try:
+            updated = await self._http.post(
+                "/update_weights_from_disk",
+                UpdateWeightsFromDisk(model_path=str(folder), weight_version=name),
+                Updated,
+                LOAD_S,
+            )
+        except ServerRefused as refused:
+            raise ServerDied(f"the server did not load {folder}: {refused}") from refused
+        finally:
+            await self.go_on()
+        if not updated.success:
+            raise ServerDied(f"the server did not load {folder}: {updated.message}")
+
+    def _why(self, died: ServerDied) -> ServerDied:
+        """How the process ended, if it did: that tells more than a broken connection."""
+        if self._process is not None:
+            try:
+                self._process.require_alive()
+            except ServerDied as ended:
+                return ended
+        return died
+
+
+def sampling_params(ask: Ask) -> SamplingParams:
+    """How SGLang is to draw. Raises `ServerRefused` for what it would draw otherwise than was asked."""
+    asked = ask.sampling
+    if ask.made and (asked.frequency_penalty or asked.presence_penalty):
+        raise ServerRefused(
+            "SGLang's penalties of frequency and presence count what one server made, and this response was "
+            "begun by another",
+            never=True,
+        )
+    return SamplingParams(
+        max_new_tokens=ask.max_new_tokens,
+        temperature=ask.temperature,
+        sampling_seed=ask.seed & (1 << 63) - 1,
+        top_p=asked.top_p,
+        top_k=asked.top_k,
+        min_p=asked.min_p,
+        frequency_penalty=asked.frequency_penalty,
+        presence_penalty=asked.presence_penalty,
+        repetition_penalty=asked.repetition_penalty,
+        min_new_tokens=max(0, asked.min_new_tokens - ask.made),
+        ignore_eos=asked.ignore_eos,
+        stop_token_ids=asked.stop_token_ids or None,
+    )
+
+
+def new_of(meta: Meta, seen: int) -> Chunk:
+    """What an event has beyond the first `seen` tokens, whether it tells all of them or the new ones.
+
+    Raises `ServerDied` where some are missing between.
+    """
+    told = meta.output_token_logprobs
+    first = meta.completion_tokens - len(told)
+    if first > seen:
+        raise ServerDied(f"a stream goes on at token {first}, {seen} came")
+    fresh = told[seen - first :]
+    if any(logprob is None for logprob, *_ in fresh):
+        raise ServerDied("a token came without its log-prob")
+    finish: Finish | None = None
+    if meta.finish_reason is not None:
+        kind = meta.finish_reason.type
+        finish = "stop" if kind == "stop" else "length" if kind == "length" else "abort"
+    return Chunk(
+        [token for _, token, _ in fresh],
+        [logprob for logprob, *_ in fresh if logprob is not None],
+        finish,
+        meta.cached_tokens,
+        meta.weight_version,
+    )
+
+
+def _meta(event: bytes) -> Meta:
+    try:
+        said = _events.decode(event)
+    except msgspec.MsgspecError as problem:
+        raise ServerDied(
+            f"an event of a stream is not what it should be: {problem}: {event[:300]!r}"
+        ) from problem
+    if said.error is not None:
+        code = said.error.code if isinstance(said.error.code, int) else 500
+        refused = refusal(code, said.error.message)
+        raise ServerRefused(str(refused), refused.never and not said.error.retryable)
+    if said.meta_info is None:
+        raise ServerDied(f"an event of a stream has no meta_info: {event[:300]!r}")
+    return said.meta_info
+
+
+def environment() -> dict[str, str]:
+    """Of a server that is ours: no look at the network, log-probs with the temperature applied."""
+    kept = {"SGLANG_RETURN_ORIGINAL_LOGPROB": "0"}
+    if "HF_HUB_OFFLINE" not in os.environ:
+        kept |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+    return kept

@@ -1,0 +1,135 @@
+"""What is said to SGLang's server and what of its answers is read. Pure.
+
+Source: sglang/srt/managers/io_struct.py and entrypoints/http_server.py of 0.5.23; `tests/engines` holds these
+structs against the released types.
+"""
+
+import msgspec
+
+
+class Said(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of what SGLang says: unknown keys are ignored, there are many."""
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Base of what SGLang is asked."""
+
+
+class SamplingParams(Asked, frozen=True, kw_only=True):
+    """Of one request; defaults are SGLang's own."""
+
+    max_new_tokens: int
+    temperature: float
+    sampling_seed: int | None = None
+    top_p: float = 1.0
+    top_k: int = -1
+    min_p: float = 0.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    min_new_tokens: int = 0
+    ignore_eos: bool = False
+    stop_token_ids: tuple[int, ...] | None = None
+
+
+class Generate(msgspec.Struct, frozen=True, kw_only=True):
+    """`/generate`, streaming."""
+
+    rid: str
+    input_ids: list[int]
+    sampling_params: SamplingParams
+    return_logprob: bool = True
+    stream: bool = True
+
+
+class FinishReason(Said, frozen=True, kw_only=True):
+    """`type`: stop, length or abort."""
+
+    type: str
+    message: str | None = None
+
+
+class Meta(Said, frozen=True, kw_only=True):
+    """`output_token_logprobs`: (log-prob, token id, text or null); all of the response, or the new ones."""
+
+    completion_tokens: int
+    output_token_logprobs: list[tuple[float | None, int, str | None]] = []
+    finish_reason: FinishReason | None = None
+    cached_tokens: int = 0
+    weight_version: str = ""
+
+
+class StreamError(Said, frozen=True, kw_only=True):
+    """Why a request was not taken, or ended."""
+
+    message: str
+    code: int | str | None = None
+    retryable: bool | None = None
+
+
+class Event(Said, frozen=True, kw_only=True):
+    """One event of a stream."""
+
+    meta_info: Meta | None = None
+    error: StreamError | None = None
+
+
+class AbortRequest(Asked, frozen=True, kw_only=True):
+    """`/abort_request`."""
+
+    rid: str = ""
+    abort_all: bool = False
+
+
+class Pause(msgspec.Struct, frozen=True, kw_only=True):
+    """`/pause_generation`; `mode` as in `server_wire.PauseMode`."""
+
+    mode: str
+
+
+class Nothing(Asked, frozen=True, kw_only=True):
+    """A body without a field."""
+
+
+class UpdateWeightsFromDisk(msgspec.Struct, frozen=True, kw_only=True):
+    """`/update_weights_from_disk`."""
+
+    model_path: str
+    weight_version: str
+    load_format: str = "safetensors"
+    flush_cache: bool = True
+
+
+class Updated(Said, frozen=True, kw_only=True):
+    """Its answer."""
+
+    success: bool
+    message: str = ""
+
+
+class ModelInfo(Said, frozen=True, kw_only=True):
+    """`/model_info`."""
+
+    model_path: str
+    weight_version: str = ""
+
+
+class ServerInfo(Said, frozen=True, kw_only=True):
+    """`/server_info`: settings of the server."""
+
+    version: str = ""
+    incremental_streaming_output: bool = False
+    context_length: int | None = None
+
+
+class Load(Said, frozen=True, kw_only=True):
+    """Of one data-parallel rank."""
+
+    num_running_reqs: int
+    num_waiting_reqs: int
+
+
+class LoadsAre(Said, frozen=True, kw_only=True):
+    """`/v1/loads`."""
+
+    loads: list[Load]

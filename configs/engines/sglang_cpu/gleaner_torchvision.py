@@ -1,0 +1,35 @@
+"""Lets torchvision of PyPI be imported beside PyTorch without CUDA; SGLang imports it and never uses it here.
+
+Its compiled operators are linked to CUDA and do not load; then its import fails, as two operators that it
+gives meta kernels to are unknown. They are declared before. A .pth file imports this in every process of the
+environment.
+"""
+
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+declared: list[object] = []
+
+
+class DeclareOperators:
+    """A finder that finds nothing; asked for torchvision it declares the operators, once."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """See `importlib.abc.MetaPathFinder`."""
+        if name == "torchvision":
+            sys.meta_path.remove(self)
+            import torch
+
+            library = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
+            for name in ("nms", "qnms"):
+                schema = f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+                library.define(schema)  # type: ignore[no-untyped-call]
+            declared.append(library)
+        return None
+
+
+sys.meta_path.insert(0, DeclareOperators())

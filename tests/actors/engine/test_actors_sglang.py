@@ -1,0 +1,212 @@
+"""The wire of SGLang without SGLang: what is asked, what is read of the answers, the folder that it loads,
+and a process that is no server."""
+
+import os
+import sys
+import time
+from array import array
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from actors.engine.checkpoint import load_checkpoint
+from actors.engine.qwen3 import Qwen3
+from actors.engine.qwen3_config import Qwen3Config
+from actors.engine.served_folder import ServedFolder
+from actors.engine.server_process import MAX_LOG_BYTES, ServerProcess
+from actors.engine.server_wire import Ask, Chunk, ServerDied, ServerRefused
+from actors.engine.servers import sglang_command, sglang_host
+from actors.engine.sglang import new_of, sampling_params
+from actors.engine.sglang_messages import FinishReason, Meta
+from actors.engine.turn import Orders
+from actors.engine.weight_image import image_bytes, weight_layout, write_weights
+from actors.rollout.sampling_params import Sampling
+from actors.weights.image_store import ImageStore
+from actors.weights.messages import Fetched
+from configs.load import from_tree
+
+MODEL = Qwen3Config(
+    vocab_size=64,
+    hidden_size=24,
+    intermediate_size=40,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    num_key_value_heads=1,
+    head_dim=12,  # 48 bytes a norm: the image has gaps
+    tie_word_embeddings=True,
+    eos_token_ids=(1, 3),
+)
+
+
+def published(directory: Path, version: int = 3) -> tuple[Qwen3, Fetched]:
+    torch.manual_seed(version)
+    model = Qwen3(MODEL)
+    specs = tuple(weight_layout(model))
+    store = ImageStore(directory)
+    with store.create(version, image_bytes(specs)) as draft:
+        write_weights(model, draft.view)
+        draft.seal()
+    fetched = Fetched(
+        version=version,
+        root=b"0123",
+        path=str(store.path(version)),
+        tensors=specs,
+        model_config=msgspec.json.encode(MODEL),
+        pulled_bytes=0,
+        seconds=0.0,
+    )
+    return model, fetched
+
+
+def test_an_image_becomes_a_folder_with_the_same_model_bit_for_bit(tmp_path: Path) -> None:
+    model, fetched = published(tmp_path / "store")
+    folder = ServedFolder().write(fetched)
+    held = load_file(folder / "model.safetensors")
+    assert {name: weights.shape for name, weights in held.items()} == {
+        name: weights.shape for name, weights in model.named_parameters()
+    }
+    loaded = load_checkpoint(folder)
+    assert loaded.config == model.config
+    for name, weights in model.named_parameters():
+        assert torch.equal(weights, loaded.get_parameter(name)), name
+
+
+def test_folders_of_dead_processes_are_removed_and_those_of_living_ones_stay(tmp_path: Path) -> None:
+    _, fetched = published(tmp_path / "store")
+    dead, living = tmp_path / "store" / "served-4194304-ab", tmp_path / "store" / f"served-{os.getppid()}-ab"
+    dead.mkdir()
+    living.mkdir()
+    own = ServedFolder()
+    folder = own.write(fetched)
+    assert not dead.exists()
+    assert living.exists()
+    own.forget(folder)
+    assert (folder / "config.json").exists()
+    assert not (folder / "model.safetensors").exists()
+    own.remove()
+    assert not folder.exists()
+
+
+def meta(told: int, total: int, finish: str | None = None) -> Meta:
+    pairs: list[tuple[float | None, int, str | None]] = [
+        (-0.5 * place, 100 + place, None) for place in range(total - told, total)
+    ]
+    reason = None if finish is None else FinishReason(type=finish)
+    return Meta(
+        completion_tokens=total, output_token_logprobs=pairs, finish_reason=reason, weight_version="v3"
+    )
+
+
+@pytest.mark.parametrize("told", [2, 5], ids=["incremental", "cumulative"])
+def test_a_chunk_holds_what_is_new_whichever_way_the_server_streams(told: int) -> None:
+    assert new_of(meta(told, 5, "stop"), seen=3) == Chunk([103, 104], [-1.5, -2.0], "stop", 0, "v3")
+
+
+def test_a_stream_with_a_gap_is_no_stream() -> None:
+    with pytest.raises(ServerDied, match="goes on at token 4, 3 came"):
+        new_of(meta(1, 5), seen=3)
+
+
+def test_sampling_is_asked_for_in_sglangs_words_and_what_a_prefix_has_counts() -> None:
+    asked = Sampling(top_p=0.5, top_k=7, min_new_tokens=5, stop_token_ids=(9,), ignore_eos=True)
+    given = sampling_params(Ask("r", array("I", [1, 2, 3]), 10, 0.7, 2**64 - 1, made=2, sampling=asked))
+    plain = {"min_p": 0.0, "frequency_penalty": 0.0, "presence_penalty": 0.0, "repetition_penalty": 1.0}
+    assert plain | msgspec.json.decode(msgspec.json.encode(given)) == {
+        **plain,
+        "max_new_tokens": 10,
+        "temperature": 0.7,
+        "sampling_seed": 2**63 - 1,
+        "top_p": 0.5,
+        "top_k": 7,
+        "min_new_tokens": 3,
+        "ignore_eos": True,
+        "stop_token_ids": [9],
+    }
+
+
+def test_penalties_that_sglang_would_count_anew_are_refused() -> None:
+    ask = Ask("r", array("I", [1, 2]), 10, 1.0, 0, made=1, sampling=Sampling(presence_penalty=0.5))
+    with pytest.raises(ServerRefused, match="begun by another"):
+        sampling_params(ask)
+
+
+def script(tmp_path: Path, text: str) -> ServerProcess:
+    return ServerProcess([sys.executable, "-c", text], {"SAID": "hello"}, tmp_path / "server.log")
+
+
+def until(what: object, process: ServerProcess) -> None:
+    end_s = time.monotonic() + 20
+    while what not in process.tail():
+        assert time.monotonic() < end_s, process.tail()
+        time.sleep(0.02)
+
+
+def test_a_server_that_ends_is_told_with_its_last_lines(tmp_path: Path) -> None:
+    process = script(tmp_path, "import os; print(os.environ['SAID'], flush=True); raise SystemExit(3)")
+    end_s = time.monotonic() + 20
+    with pytest.raises(ServerDied, match=r"exit 3.*\n.*hello"):
+        while time.monotonic() < end_s:
+            process.require_alive()
+            time.sleep(0.02)
+
+
+def test_killing_a_server_ends_what_it_started_too(tmp_path: Path) -> None:
+    child = (
+        "import subprocess, sys; p = subprocess.Popen(['sleep', '60']); print(p.pid, flush=True); p.wait()"
+    )
+    process = script(tmp_path, child)
+    end_s = time.monotonic() + 20
+    while not process.tail().isdigit():
+        assert time.monotonic() < end_s
+        time.sleep(0.02)
+    below = int(process.tail())
+    process.kill()
+    process.reap()
+    while Path(f"/proc/{below}").exists() and "Z" not in Path(f"/proc/{below}/stat").read_text():
+        assert time.monotonic() < end_s, "what the server started lives on"
+        time.sleep(0.02)
+
+
+def test_the_log_of_a_server_is_bounded_and_keeps_its_end(tmp_path: Path) -> None:
+    text = (
+        f"import time; print('x' * {2 * MAX_LOG_BYTES}, flush=True); print('end', flush=True); time.sleep(60)"
+    )
+    process = script(tmp_path, text)
+    until("end", process)
+    process.trim_log()
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= MAX_LOG_BYTES
+    process.kill()
+    process.reap()
+
+
+def test_a_server_that_cannot_start_is_told_of_with_its_words(tmp_path: Path) -> None:
+    _, fetched = published(tmp_path / "store")
+    config = from_tree({"engine": {"kind": "sglang", "environment": str(tmp_path)}}, "test")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").write_text("#!/bin/sh\necho no module named $2 >&2\nexit 1\n")
+    (tmp_path / "bin" / "python").chmod(0o755)
+    host = sglang_host(config)
+    try:
+        with pytest.raises(ServerDied, match=r"exit 1(.|\n)*no module named sglang.launch_server"):
+            host.turn(Orders(load=fetched))
+    finally:
+        host.close()
+        assert host.joined(10)
+    assert not list((tmp_path / "store").glob("served-*")), "its folder is left"
+
+
+def test_the_command_of_a_server_says_what_the_settings_say(tmp_path: Path) -> None:
+    config = from_tree(
+        {"engine": {"kind": "sglang", "slots": 5, "max_prompt_tokens": 100, "args": ["--dtype", "float32"]}},
+        "t",
+    )
+    command = sglang_command(config, "http://127.0.0.1:7001", tmp_path, "v3-00")
+    told = dict(zip(command[3::2], command[4::2], strict=False))
+    assert command[:3] == [sys.executable, "-m", "sglang.launch_server"]
+    assert told["--port"] == "7001"
+    assert told["--max-running-requests"] == "5"
+    assert int(told["--context-length"]) > 100 + config.rollout.max_new_tokens
+    assert command[-2:] == ["--dtype", "float32"]
