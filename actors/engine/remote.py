@@ -91,15 +91,13 @@ class RemoteHost:
 
     def close(self) -> None:
         """See `EngineHost`."""
+        if self._closed:
+            return
         self._closed = True
         self._wire.close()
         self._exchange.fail(ServerDied("its host was closed"))
-        loop = self._loop
-        if loop is not None:
-            try:
-                loop.call_soon_threadsafe(loop.stop)
-            except RuntimeError:  # closed by an earlier call
-                log.debug("the loop of a server had ended")
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
 
     def joined(self, within_s: float) -> bool:
         """Whether its thread has ended, after `close`."""

@@ -18,7 +18,6 @@ ADAPTERS = {
     "actors/engine/checkpoint.py": "reads model files",
     "actors/engine/host.py": "maps images of weights into an engine",
     "actors/engine/remote.py": "a thread with a loop of its own, and the clock",
-    "actors/engine/http_wire.py": "HTTP towards a server",
     "actors/engine/served_folder.py": "folders in shared memory",
     "actors/engine/server_launcher.py": "becomes another program",
     "actors/engine/server_process.py": "starts a server",
