@@ -21,7 +21,6 @@ ADAPTERS = {
     "actors/engine/served_folder.py": "folders in shared memory",
     "actors/engine/server_launcher.py": "becomes another program",
     "actors/engine/server_process.py": "starts a server",
-    "actors/engine/servers.py": "names the interpreter of a server",
     "actors/engine/sglang.py": "a server of SGLang",
     "actors/engine/row_exchange.py": "is shared by two threads",
     "actors/engine/qwen3_config.py": "reads a model's config file",
