@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import NoReturn
 
@@ -54,7 +55,7 @@ class Prompts:
         """The tokenizer itself, for whoever decodes token by token."""
         return self._tokenizer
 
-    @property
+    @cached_property
     def special(self) -> frozenset[int]:
         """Ids of tokens that are no text, such as the one that ends a response."""
         added = self._tokenizer.get_added_tokens_decoder()

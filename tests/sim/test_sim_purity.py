@@ -28,6 +28,8 @@ ADAPTERS = {
     "actors/reward/worker.py": "the main of a scorer's process",
     "actors/reward/worker_process.py": "starts a scorer's process and talks to it",
     "actors/rollout/gateway/calls.py": "HTTP calls of clients, which get ids",
+    "actors/rollout/gateway/openai_routes.py": "answers over HTTP, which bear the date",
+    "actors/rollout/gateway/texts.py": "encodes long texts on a thread",
     "actors/training/fsdp2_compute.py": "torch's distributed training",
     "actors/training/fsdp2_files.py": "the files that the ranks of a gang fill together",
     "actors/training/fsdp2_rank.py": "what a rank's process does, order by order",

@@ -6,7 +6,7 @@ so that the wires (SGLang's, OpenAI's, vLLM's) are written and tested against a 
 
 import hashlib
 from array import array
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -131,14 +131,37 @@ class Requests(Protocol):
         An id of a batch (`sub_id`) ends with its batch. Unknown ones are passed over."""
 
 
-class Vocabulary(Protocol):
-    """The tokenizer of the model that is served."""
+class Decoder(Protocol):
+    """What text that grows token by token needs of a tokenizer; `tokenizers.Tokenizer` is one."""
 
-    def encode_text(self, text: str) -> list[int]:
-        """Tokens of a text as it is."""
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str: ...
+    def id_to_token(self, id: int) -> str | None: ...
+
+
+class Vocabulary(Protocol):
+    """The tokenizer of the model that is served, with its chat template."""
+
+    @property
+    def tokenizer(self) -> Decoder: ...
+
+    @property
+    def special(self) -> frozenset[int]:
+        """Tokens that are no text."""
+
+    def encode_text(self, text: str, special: bool = False) -> list[int]:
+        """Tokens of a text as it is; `special`: with those that the tokenizer puts around one."""
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of tokens, without special ones."""
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        generation_prompt: bool = True,
+        names: Mapping[str, object] | None = None,
+    ) -> str:
+        """A conversation as text, for `encode_text` without special tokens. Raises ValueError with the
+        template's words."""
 
 
 def sub_id(id: str, index: int) -> str:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+
+from actors.rollout.gateway.ask import Decoder
 
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 """What a decoder writes for bytes that are no character, and for those of one that has not all come."""
@@ -23,13 +24,6 @@ WINDOW = 16
 
 OVERLAP = 8
 """Tokens that stay after such a cut, more than the bytes of a character."""
-
-
-class Decoder(Protocol):
-    """What is needed of a tokenizer; `tokenizers.Tokenizer` is one."""
-
-    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str: ...
-    def id_to_token(self, id: int) -> str | None: ...
 
 
 class Detokenizer:
@@ -97,25 +91,33 @@ class StopStrings:
         self._stops = tuple(stops)
         self._keep = keep
         self._held = ""
+        self._past = 0  # characters of what is held in which no stop string may end
         self.matched: str | None = None
 
-    def feed(self, text: str) -> str:
-        """What of the text may be shown now. After a match (`matched`): nothing."""
+    def feed(self, text: str, judged: bool = True) -> str:
+        """What of the text may be shown now. After a match (`matched`): nothing. Not `judged`: no stop string
+        ends in this text, though one may begin there."""
         if self.matched is not None or not self._stops:
             return "" if self.matched is not None else text
         text = self._held + text
-        ends = [(at + len(stop), at, stop) for stop in self._stops if (at := text.find(stop)) >= 0]
+        past = self._past if judged else len(text)
+        ends = [
+            (at + len(stop), at, stop)
+            for stop in self._stops
+            if (at := text.find(stop, max(0, past + 1 - len(stop)))) >= 0
+        ]
         if ends:
             end, at, self.matched = min(ends)
             self._held = ""
             return text[: end if self._keep else at]
         held = max(_overlap(text, stop) for stop in self._stops)
         self._held = text[len(text) - held :]
+        self._past = max(0, past - (len(text) - held))
         return text[: len(text) - held]
 
     def flush(self) -> str:
         """What was held back, when the response has ended without a match."""
-        text, self._held = self._held, ""
+        text, self._held, self._past = self._held, "", 0
         return text
 
 
@@ -130,35 +132,52 @@ def _overlap(text: str, stop: str) -> int:
 @dataclass(frozen=True, slots=True)
 class Read:
     """What some tokens came to. text: to be shown now. taken: tokens up to the end of a stop string; all of
-    them where there is none. stopped: there is one. texts: of each of the taken tokens, for log-probs."""
+    them where there is none. texts: of each of the taken tokens, for log-probs."""
 
     text: str
     taken: int
-    stopped: bool
     texts: tuple[str, ...]
 
 
 class Reader:
     """One response as text with stop strings: tokens in, text out."""
 
-    def __init__(self, detokenizer: Detokenizer, stops: Sequence[str] = (), keep_stop: bool = False) -> None:
+    def __init__(
+        self,
+        detokenizer: Detokenizer,
+        stops: Sequence[str] = (),
+        keep_stop: bool = False,
+        min_tokens: int = 0,
+    ) -> None:
+        """min_tokens: so many do not end in a stop string."""
         self._detokenizer = detokenizer
         self._stops = StopStrings(stops, keep_stop)
+        self._free = min_tokens
+
+    @property
+    def matched(self) -> str | None:
+        """The stop string that ended the text."""
+        return self._stops.matched
+
+    @property
+    def stopped(self) -> bool:
+        return self._stops.matched is not None
 
     def feed(self, tokens: Sequence[int]) -> Read:
         """The next tokens. Those behind a stop string are not looked at."""
-        shown, texts = [], []
+        shown: list[str] = []
+        texts: list[str] = []
         for token in tokens:
             texts.append(self._detokenizer.step(token))
-            shown.append(self._stops.feed(texts[-1]))
-            if self._stops.matched is not None:
+            shown.append(self._stops.feed(texts[-1], judged=self._free <= 0))
+            self._free -= 1
+            if self.stopped:
                 break
-        return Read("".join(shown), len(texts), self._stops.matched is not None, tuple(texts))
+        return Read("".join(shown), len(texts), tuple(texts))
 
     def end(self) -> str:
         """The rest, once the last token was fed. A stop string that ends in broken bytes counts too."""
-        if self._stops.matched is not None:
+        if self.stopped:
             return ""
-        return self._stops.feed(self._detokenizer.flush()) + (
-            "" if self._stops.matched is not None else self._stops.flush()
-        )
+        shown = self._stops.feed(self._detokenizer.flush())
+        return shown + ("" if self.stopped else self._stops.flush())

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 from array import array
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
@@ -113,11 +113,29 @@ class FakeFleet:
 class Letters:
     """A tokenizer whose token n is the n-th character of Unicode; 0 is special and has no text."""
 
-    def encode_text(self, text: str) -> list[int]:
+    special = frozenset([0])
+
+    @property
+    def tokenizer(self) -> "Letters":
+        return self
+
+    def encode_text(self, text: str, special: bool = False) -> list[int]:
         return [ord(letter) for letter in text]
 
-    def decode(self, tokens: Sequence[int]) -> str:
+    def decode(self, tokens: Sequence[int], skip_special_tokens: bool = True) -> str:
         return "".join(chr(token) for token in tokens if token)
+
+    def id_to_token(self, id: int) -> str | None:
+        return chr(id) if id < 0x110000 else None
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        generation_prompt: bool = True,
+        names: Mapping[str, object] | None = None,
+    ) -> str:
+        turns = "".join(f"{message['role']}: {message['content']}\n" for message in messages)
+        return turns + ("assistant: " if generation_prompt else "")
 
 
 SERVED = Served(model="tiny", max_prompt_tokens=64, max_new_tokens=128, run="test")
@@ -142,9 +160,10 @@ async def serving(
     fleet: FakeFleet | None = None,
     keys: Sequence[str] = (),
     words: bool = True,
+    requests: FakeRequests | None = None,
 ) -> AsyncIterator[World]:
     """Serve `routes` and a client of them."""
-    requests, fleet = FakeRequests(script), fleet or FakeFleet()
+    requests, fleet = requests or FakeRequests(script), fleet or FakeFleet()
     desk = Desk(requests, fleet, settings or Gateway(), SERVED, Letters() if words else None)
     server = HttpServer(desk, routes, keys)
     url = await server.start("127.0.0.1", 0)

@@ -68,7 +68,7 @@ def test_any_cut_gives_the_text_of_the_whole(
         read = parts.feed(part)
         taken, text = taken + read.taken, text + read.text
         texts += read.texts
-        if read.stopped:
+        if parts.stopped:
             break
     assert (taken, text, tuple(texts)) == (once.taken, once.text, once.texts)
     assert parts.end() == whole.end()
@@ -95,6 +95,23 @@ def test_a_stop_string_ends_the_text_where_it_is_first_whole(
         at = end
         assert expected.startswith(shown), "nothing is shown that a stop string takes back"
     assert (shown + looking.flush(), looking.matched) == (expected, matched)
+
+
+@given(
+    text=st.text("ab", max_size=20),
+    stops=st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=3),
+    least=st.integers(0, 8),
+)
+@settings(max_examples=60)
+def test_no_stop_string_ends_within_the_fewest_tokens(text: str, stops: list[str], least: int) -> None:
+    ends = [end for end in range(least + 1, len(text) + 1) if any(text[:end].endswith(s) for s in stops)]
+    expected = text
+    if ends:
+        longest = max((stop for stop in stops if text[: ends[0]].endswith(stop)), key=len)
+        expected = text[: ends[0] - len(longest)]
+    reader = Reader(detokenizer("bytes"), stops, min_tokens=least)
+    tokens = [TOKENIZERS["bytes"].token_to_id(letter) for letter in text]
+    assert reader.feed(tokens).text + reader.end() == expected
 
 
 def test_a_character_of_several_bytes_waits_for_its_last_one() -> None:

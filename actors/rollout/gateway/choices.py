@@ -1,0 +1,147 @@
+"""The choices of one call: one or many requests followed side by side, as tokens and text that may be told.
+
+Owns where a stop string ends a choice, and the order in which choices are told. Does not own what either
+looks like on a wire. Pure but for the requests that it is given.
+"""
+
+import asyncio
+import math
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from actors.rollout.gateway.ask import Ask, Busy, End, Piece, Requests
+from actors.rollout.gateway.text import Reader
+
+Reason = Literal["stop", "length", "abort"]
+"""Why a choice ended, in the words of OpenAI's and vLLM's APIs."""
+
+HELD = 64
+"""Deltas of all choices together that wait for a slow client; beyond that the requests are not read."""
+
+FLOOR = -9999.0
+"""What vLLM says in place of a log-prob that is no number; clients of RL refuse it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """Tokens that follow those before; `text` may lag behind them. texts: of each token, for log-probs."""
+
+    index: int
+    tokens: Sequence[int]
+    logprobs: Sequence[float]
+    text: str
+    texts: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Last:
+    """The end of a choice. text: what was held back. stop_reason: the stop string, or the stop token that was
+    asked for; "deadline" where time was up. versions: (version, tokens) of the choice's tokens, in order."""
+
+    index: int
+    text: str
+    reason: Reason
+    stop_reason: int | str | None
+    versions: tuple[tuple[int, int], ...]
+
+
+async def follow(
+    requests: Requests, asks: Sequence[Ask], readers: Sequence[Reader | None]
+) -> AsyncGenerator[Delta | Last, None]:
+    """All choices at once, each in order, as they come; the n-th ask is choice n. A reader of None: no text.
+
+    Raises what `Requests.stream` raises; then, and when it is closed, all requests are left.
+    """
+    if len(asks) == 1:
+        one = _follow_one(requests, 0, asks[0], readers[0])
+        try:
+            async for told in one:
+                yield told
+        finally:
+            await one.aclose()
+        return
+    queue: asyncio.Queue[Delta | Last | Exception] = asyncio.Queue(HELD)
+
+    async def pump(index: int) -> None:
+        source = _follow_one(requests, index, asks[index], readers[index])
+        try:
+            async for told in source:
+                await queue.put(told)
+        except Exception as error:  # noqa: BLE001  # raised below, where it is awaited
+            await queue.put(error)
+        finally:
+            await source.aclose()
+
+    pumps = [asyncio.ensure_future(pump(index)) for index in range(len(asks))]
+    try:
+        left = len(asks)
+        while left:
+            came = await queue.get()
+            if isinstance(came, Exception):
+                raise came
+            left -= isinstance(came, Last)
+            yield came
+    finally:
+        for each in pumps:
+            each.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)
+
+
+async def _follow_one(
+    requests: Requests, index: int, ask: Ask, reader: Reader | None
+) -> AsyncGenerator[Delta | Last, None]:
+    source = requests.stream(ask)
+    taken, final = 0, -1
+    try:
+        async for item in source:
+            if isinstance(item, End):
+                yield _last(index, ask, reader, item, taken, final)
+                return
+            if reader is not None and reader.stopped:
+                continue  # behind the stop string: made before the request knew of it
+            delta = _delta(index, reader, item)
+            taken, final = taken + len(delta.tokens), delta.tokens[-1]
+            yield delta
+            if reader is not None and reader.stopped:
+                await requests.abort([ask.id])
+    finally:
+        await source.aclose()
+
+
+def _delta(index: int, reader: Reader | None, piece: Piece) -> Delta:
+    if reader is None:
+        return Delta(index, piece.tokens, piece.logprobs, "", [""] * len(piece.tokens))
+    read = reader.feed(piece.tokens)
+    return Delta(index, piece.tokens[: read.taken], piece.logprobs[: read.taken], read.text, read.texts)
+
+
+def _last(index: int, ask: Ask, reader: Reader | None, end: End, taken: int, final: int) -> Last:
+    text = "" if reader is None else reader.end()
+    versions = cut(end.versions, taken)
+    if reader is not None and reader.stopped:
+        return Last(index, text, "stop", reader.matched, versions)
+    if end.status == "stop":
+        asked_for = final if final in ask.sampling.stop_token_ids else None
+        return Last(index, text, "stop", asked_for, versions)
+    if end.status == "deadline":  # cut by a limit, as clients know it: "abort" is for who asked for it
+        return Last(index, text, "length", "deadline", versions)
+    return Last(index, text, end.status, None, versions)
+
+
+def cut(versions: Sequence[tuple[int, int]], tokens: int) -> tuple[tuple[int, int], ...]:
+    """The versions of the first `tokens` tokens."""
+    kept: list[tuple[int, int]] = []
+    for version, count in versions:
+        if tokens > 0:
+            kept.append((version, min(count, tokens)))
+        tokens -= count
+    return tuple(kept)
+
+
+def sound(logprobs: Sequence[float]) -> list[float]:
+    """Log-probs that are numbers, none of them a stand-in. Raises Busy: such a request fails aloud."""
+    for logprob in logprobs:
+        if not math.isfinite(logprob) or logprob == FLOOR:
+            raise Busy(f"an engine gave {logprob} as a log-prob; the request is not answered with it")
+    return list(logprobs)

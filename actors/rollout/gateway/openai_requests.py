@@ -1,0 +1,229 @@
+"""What clients of OpenAI's completions and chat ask for, with vLLM's additions, as typed structs.
+
+Owns which fields there are and what of them is offered. A field that would change the response and is not
+offered is refused by its name; those that change nothing are taken. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from actors.rollout.gateway.ask import BadAsk
+from actors.rollout.gateway.calls import VersionGate
+from actors.rollout.sampling_params import Sampling
+
+MOST_CHOICES = 1024
+"""Prompts times `n` of one call."""
+
+Token = Annotated[int, Meta(ge=0, le=2**32 - 1)]
+Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Scalar = str | int | float | bool | None
+
+
+class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """include_usage: a last chunk with the number of tokens."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: Annotated[bool | None, Meta(description="Not offered: only false.")] = None
+
+
+class ResponseFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Plain text is all there is."""
+
+    type: Literal["text"]
+
+
+class Common(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Fields of completions and chat. Fields whose type is null alone are not offered."""
+
+    model: str | None = None
+    n: Annotated[int, Meta(ge=1, le=128)] | None = None
+    temperature: Annotated[float, Meta(ge=0)] | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    repetition_penalty: float | None = None
+    seed: Seed | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[Token] | None = None
+    include_stop_str_in_output: bool | None = None
+    ignore_eos: bool | None = None
+    min_tokens: Annotated[int, Meta(ge=0)] | None = None
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    user: str | None = None
+    return_tokens_as_token_ids: bool | None = None
+    return_token_ids: bool | None = None
+    cache_salt: str | None = None
+    priority: int | None = None
+    request_id: str | None = None
+    session_id: str | None = None
+    weight_version: VersionGate | None = None
+    use_beam_search: bool | None = None
+    length_penalty: float | None = None
+    logit_bias: None = None
+    bad_words: Annotated[list[str], Meta(max_length=0)] | None = None
+    allowed_token_ids: None = None
+    prompt_logprobs: None = None
+    truncate_prompt_tokens: None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: None = None
+    guided_json: None = None
+    guided_regex: None = None
+    logits_processors: None = None
+    kv_transfer_params: None = None
+
+    @property
+    def choices(self) -> int:
+        return self.n or 1
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """Stop strings; the text is cut here, whatever the engine knows of text."""
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+    def sampling(self) -> Sampling:
+        """How tokens are drawn. Raises BadAsk with the name of a field that is not offered."""
+        for name, why in self._not_offered():
+            raise BadAsk(why, name)
+        return Sampling(
+            top_p=1.0 if self.top_p is None else self.top_p,
+            top_k=self.top_k or -1,
+            min_p=self.min_p or 0.0,
+            frequency_penalty=self.frequency_penalty or 0.0,
+            presence_penalty=self.presence_penalty or 0.0,
+            repetition_penalty=1.0 if self.repetition_penalty is None else self.repetition_penalty,
+            min_new_tokens=self.min_tokens or 0,
+            ignore_eos=bool(self.ignore_eos),
+            stop_token_ids=tuple(self.stop_token_ids or ()),
+            stop=self.stops,
+        )
+
+    def _not_offered(self) -> Iterator[tuple[str, str]]:
+        if self.use_beam_search:
+            yield "use_beam_search", "not offered: tokens are sampled"
+        if self.length_penalty not in (None, 1.0):
+            yield "length_penalty", "not offered: it belongs to beam search"
+        if self.priority:
+            yield "priority", "not offered: requests are served in the order in which they come; send 0"
+        options = self.stream_options
+        if options is not None and options.continuous_usage_stats:
+            yield "stream_options.continuous_usage_stats", "not offered: send include_usage"
+
+
+class CompletionRequest(Common, kw_only=True, forbid_unknown_fields=True):
+    """Body of `/v1/completions`. prompt: a text, texts, tokens, or lists of tokens."""
+
+    prompt: str | list[str | int | list[int]]
+    max_tokens: int | None = 16
+    logprobs: (
+        Annotated[int, Meta(description="0: the log-prob of each token. More is not offered.")] | None
+    ) = None
+    echo: bool | None = None
+    best_of: int | None = None
+    suffix: None = None
+    add_special_tokens: bool | None = None
+
+    @property
+    def wants_logprobs(self) -> bool:
+        return self.logprobs is not None
+
+    def prompts(self) -> list[str] | list[list[int]]:
+        """All prompts, each a text or tokens. Raises BadAsk."""
+        given = [self.prompt] if isinstance(self.prompt, str) else self.prompt
+        if not given:
+            raise BadAsk("expected a text, tokens, or a list of them, got an empty list", "prompt")
+        texts = [one for one in given if isinstance(one, str)]
+        if len(texts) == len(given):
+            return texts
+        tokens = [one for one in given if isinstance(one, int)]
+        if len(tokens) == len(given):
+            return [tokens]
+        lists = [one for one in given if isinstance(one, list)]
+        if len(lists) == len(given):
+            return lists
+        raise BadAsk("expected texts alone, tokens alone, or lists of tokens alone", "prompt")
+
+    def _not_offered(self) -> Iterator[tuple[str, str]]:
+        yield from super()._not_offered()
+        if self.echo:
+            yield "echo", "not offered: prompts have no log-probs here; join prompt and text yourself"
+        if self.best_of is not None and self.best_of != self.choices:
+            yield "best_of", "not offered: ask for as many choices with n"
+        if self.logprobs:
+            yield "logprobs", "only the sampled tokens have log-probs here: send 0"
+
+
+class Part(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Of a message's content; text is all that is offered."""
+
+    type: Literal["text"]
+    text: str
+
+
+class Message(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """One turn. Fields whose type is null alone are not offered."""
+
+    role: str
+    content: str | list[Part] | None = None
+    name: str | None = None
+    reasoning_content: str | None = None
+    tool_call_id: str | None = None
+    tool_calls: Annotated[list[str], Meta(max_length=0)] | None = None
+    function_call: None = None
+    refusal: None = None
+    annotations: Annotated[list[str], Meta(max_length=0)] | None = None
+    audio: None = None
+
+    def for_template(self) -> dict[str, object]:
+        """As chat templates know it: keys that are there, content as one text."""
+        content = self.content
+        if isinstance(content, list):
+            content = "\n".join(part.text for part in content)
+        turn: dict[str, object] = {"role": self.role, "content": content or ""}
+        for key in ("name", "reasoning_content", "tool_call_id"):
+            if (value := getattr(self, key)) is not None:
+                turn[key] = value
+        return turn
+
+
+class ChatRequest(Common, kw_only=True, forbid_unknown_fields=True):
+    """Body of `/v1/chat/completions`."""
+
+    messages: Annotated[list[Message], Meta(min_length=1)]
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(description="Only 0 is offered.")] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    add_special_tokens: bool | None = None
+    chat_template_kwargs: dict[str, Scalar] | None = None
+    parallel_tool_calls: bool | None = None
+    tool_choice: Literal["none"] | None = None
+    tools: Annotated[list[str], Meta(max_length=0)] | None = None
+    chat_template: None = None
+    documents: None = None
+
+    @property
+    def wants_logprobs(self) -> bool:
+        return bool(self.logprobs)
+
+    @property
+    def limit(self) -> int | None:
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    def _not_offered(self) -> Iterator[tuple[str, str]]:
+        yield from super()._not_offered()
+        if self.top_logprobs:
+            yield "top_logprobs", "only the sampled tokens have log-probs here: send 0 or nothing"
+        if self.continue_final_message:
+            yield "continue_final_message", "not offered: send the rendered tokens to /v1/completions"

@@ -1,0 +1,132 @@
+"""Answers of OpenAI's completions and chat as typed structs: whole ones, and chunks of a stream.
+
+Owns their shape, with vLLM's additions (`token_ids`, `stop_reason`) and the stamps of versions. Does not own
+how they are put together (`openai_answers`). Pure.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+Versions = list[tuple[int, int]]
+"""(version, number of tokens), in order."""
+
+
+class Usage(msgspec.Struct, kw_only=True):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class Stamps(msgspec.Struct, kw_only=True):
+    """Versions of the weights: the newest that made a token of the answer, of its first and of its last ones.
+    Not there before the first token."""
+
+    weight_version: str | UnsetType = UNSET
+    weight_version_start: int | UnsetType = UNSET
+    weight_version_end: int | UnsetType = UNSET
+
+
+class CompletionLogprobs(msgspec.Struct, kw_only=True):
+    """One entry a token in each list. text_offset: in characters, from the begin of the text."""
+
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: None = None
+    text_offset: list[int]
+
+
+class CompletionChoice(msgspec.Struct, kw_only=True):
+    """finish_reason: null before the last chunk. weight_versions: (version, tokens) in order, at the end."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None = None
+    finish_reason: Literal["stop", "length", "abort"] | None = None
+    stop_reason: int | str | None = None
+    token_ids: list[int] | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    weight_versions: Versions | UnsetType = UNSET
+
+
+class Completion(Stamps, kw_only=True):
+    """Answer of `/v1/completions`, and a chunk of its stream."""
+
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage | UnsetType | None = UNSET
+
+
+class TokenLogprob(msgspec.Struct, kw_only=True):
+    """bytes: of the token's text; null where it is a part of a character."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | None = None
+    top_logprobs: list[str] = []
+
+
+class ChatLogprobs(msgspec.Struct, kw_only=True):
+    content: list[TokenLogprob]
+    refusal: None = None
+
+
+class ChatMessage(msgspec.Struct, kw_only=True):
+    role: Literal["assistant"] = "assistant"
+    content: str
+    refusal: None = None
+
+
+class ChatChoice(msgspec.Struct, kw_only=True):
+    index: int
+    message: ChatMessage
+    logprobs: ChatLogprobs | None = None
+    finish_reason: Literal["stop", "length", "abort"]
+    stop_reason: int | str | None = None
+    token_ids: list[int] | UnsetType = UNSET
+    weight_versions: Versions | UnsetType = UNSET
+
+
+class ChatCompletion(Stamps, kw_only=True):
+    """Answer of `/v1/chat/completions`."""
+
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    prompt_token_ids: list[int] | UnsetType = UNSET
+
+
+class ChatDelta(msgspec.Struct, kw_only=True):
+    role: Literal["assistant"] | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+
+
+class ChunkChoice(msgspec.Struct, kw_only=True):
+    index: int
+    delta: ChatDelta
+    logprobs: ChatLogprobs | None = None
+    finish_reason: Literal["stop", "length", "abort"] | None = None
+    stop_reason: int | str | None = None
+    token_ids: list[int] | UnsetType = UNSET
+    weight_versions: Versions | UnsetType = UNSET
+
+
+class ChatChunk(Stamps, kw_only=True):
+    """A chunk of the stream of `/v1/chat/completions`."""
+
+    id: str
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    created: int
+    model: str
+    choices: list[ChunkChoice]
+    usage: Usage | UnsetType | None = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET

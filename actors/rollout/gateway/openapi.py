@@ -1,0 +1,132 @@
+"""The OpenAPI document of the gateway, made of the table of routes and the structs that they read and write.
+
+Owns how a route becomes an operation. What a route reads is what is described: there is no second text to
+keep. Adapter: one route answers with it.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any, get_type_hints
+
+import msgspec
+from aiohttp import web
+
+from actors.rollout.gateway.calls import Call, Route
+from actors.rollout.gateway.problems import ProblemBody
+
+VERSION = "3.1.0"
+REFERENCE = "#/components/schemas/{name}"
+PATH = "/openapi.json"
+
+Json = dict[str, object]
+
+ERRORS = {
+    "400": "The request is wrong; `error.param` names the field.",
+    "401": "An API key is wanted.",
+    "404": "No such thing here.",
+    "409": "The version that was asked for is not served, or this fleet is not changed from here.",
+    "413": "The body is too long.",
+    "503": "Nobody can answer now; ask again after `Retry-After` seconds.",
+    "default": "Any other error, in the same form.",
+}
+
+_PARAMETER = re.compile(r"{(\w+)(:[^}]*)?}")
+
+
+def document(routes: Sequence[Route], title: str = "Gleaner gateway") -> Json:
+    """OpenAPI of these routes; all of it is JSON."""
+    types: list[type[msgspec.Struct]] = [ProblemBody]
+    for route in routes:
+        types += [one for one in (route.body, route.query, route.answer) if one is not None]
+    known = list(dict.fromkeys(types))
+    references, schemas = msgspec.json.schema_components(known, ref_template=REFERENCE)
+    of: dict[type[msgspec.Struct], Json] = dict(zip(known, references, strict=True))
+    paths: dict[str, Json] = {}
+    for route in routes:
+        path = _PARAMETER.sub(r"{\1}", route.path)
+        paths.setdefault(path, {})[route.method.lower()] = _operation(route, of, schemas)
+    for one in (route.query for route in routes if route.query is not None):
+        schemas.pop(_name(of[one]), None)  # told parameter by parameter
+    return {
+        "openapi": VERSION,
+        "info": {"title": title, "version": "1"},
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "responses": {"Problem": {"description": "What went wrong.", "content": _json(of[ProblemBody])}},
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def with_document(routes: Sequence[Route]) -> tuple[Route, ...]:
+    """The routes, and one that answers with the document of all of them."""
+
+    async def answer(call: Call) -> web.StreamResponse:
+        return web.Response(body=text, content_type="application/json")
+
+    all_ = (*routes, Route("GET", PATH, answer, "This document.", kind="open"))
+    text = msgspec.json.encode(document(all_))
+    return all_
+
+
+def _operation(route: Route, of: dict[type[msgspec.Struct], Json], schemas: dict[str, Any]) -> Json:
+    parameters: list[Json] = [
+        {"name": match[1], "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+        for match in _PARAMETER.finditer(route.path)
+    ]
+    if route.query is not None:
+        schema = schemas[_name(of[route.query])]
+        required = schema.get("required", [])
+        for name, property_ in schema.get("properties", {}).items():
+            one = {"name": name, "in": "query", "required": name in required, "schema": property_}
+            parameters.append(one)
+    operation: Json = {
+        "operationId": _id(route),
+        "summary": route.says,
+        "responses": {"200": _answer(route, of), **_errors(route)},
+    }
+    if parameters:
+        operation["parameters"] = parameters
+    if route.body is not None:
+        required_fields = schemas[_name(of[route.body])].get("required", [])
+        operation["requestBody"] = {"required": bool(required_fields), "content": _json(of[route.body])}
+    if route.kind != "open":
+        operation["security"] = [{"key": []}, {}]
+    return operation
+
+
+def _answer(route: Route, of: dict[type[msgspec.Struct], Json]) -> Json:
+    answer: Json = {"description": "Done."}
+    if route.answer is not None:
+        content = _json(of[route.answer])
+        if route.body is not None and "stream" in get_type_hints(route.body):
+            events = "Server-sent events: `data: ` with a chunk of the answer, at the end `data: [DONE]`."
+            content["text/event-stream"] = {"schema": {"type": "string", "description": events}}
+        answer["content"] = content
+    return answer
+
+
+def _errors(route: Route) -> Json:
+    return {
+        status: {"description": says, "content": {"application/json": {"schema": {"$ref": _PROBLEM}}}}
+        for status, says in ERRORS.items()
+        if (status != "401" or route.kind != "open") and (status != "413" or route.body is not None)
+    }
+
+
+_PROBLEM = REFERENCE.format(name=ProblemBody.__name__)
+
+
+def _json(schema: Json) -> Json:
+    return {"application/json": {"schema": schema}}
+
+
+def _name(reference: Json) -> str:
+    return str(reference["$ref"]).rpartition("/")[2]
+
+
+def _id(route: Route) -> str:
+    """One word for the operation, from method and path."""
+    words = re.findall(r"\w+", _PARAMETER.sub(r"\1", route.path))
+    return "_".join([route.method.lower(), *words, *(["all"] if route.path.endswith("/") else [])])

@@ -1,0 +1,104 @@
+"""Texts and tokens of a call: its prompts encoded, and readers for its responses.
+
+Owns what a route needs of the served model's tokenizer, and what is said where there is none. Adapter: long
+texts are encoded beside the event loop.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from aiohttp import web
+
+from actors.rollout.gateway.ask import BadAsk, Vocabulary
+from actors.rollout.gateway.calls import Desk
+from actors.rollout.gateway.openai_requests import ChatRequest, Common
+from actors.rollout.gateway.text import Detokenizer, Reader
+
+AT_ONCE = 4096
+"""Characters that are encoded on the event loop (about a millisecond); longer texts on a thread."""
+
+CHARACTERS_A_TOKEN = 64
+"""A text with more characters for each token of the longest prompt is refused before it is encoded."""
+
+
+def vocabulary(desk: Desk) -> Vocabulary:
+    """The tokenizer. Raises HTTPNotImplemented."""
+    if desk.vocabulary is None:
+        raise web.HTTPNotImplemented(
+            text="this gateway knows no tokenizer, so it speaks tokens only: send token ids and read "
+            "token_ids, or start it with the model's directory"
+        )
+    return desk.vocabulary
+
+
+def check_model(desk: Desk, model: str | None) -> None:
+    """Raises HTTPNotFound for a model that is another one."""
+    if model and model != desk.served.model:
+        raise web.HTTPNotFound(text=f"the model {model!r} is not served here; {desk.served.model!r} is")
+
+
+async def encode(desk: Desk, text: str, special: bool, name: str) -> list[int]:
+    """Tokens of a prompt. Raises BadAsk for one that is far too long, with the name of its field."""
+    words, most = vocabulary(desk), desk.served.max_prompt_tokens
+    if len(text) > CHARACTERS_A_TOKEN * most:
+        raise BadAsk(f"{len(text)} characters are more than a prompt of {most} tokens can be", name)
+    if len(text) <= AT_ONCE:
+        return words.encode_text(text, special)
+    return await asyncio.to_thread(words.encode_text, text, special)
+
+
+def check_length(desk: Desk, tokens: int, name: str) -> None:
+    """Raises BadAsk in the words by which clients of OpenAI's API know a prompt that is too long."""
+    served = desk.served
+    if tokens > served.max_prompt_tokens:
+        raise BadAsk(
+            f"this model's maximum context length is {served.max_model_len} tokens, of which a prompt may "
+            f"have {served.max_prompt_tokens}; it has {tokens}",
+            name,
+        )
+
+
+async def encode_chat(desk: Desk, body: ChatRequest) -> list[int]:
+    """Tokens of a conversation by the model's own template. Raises BadAsk with the template's words."""
+    add = True if body.add_generation_prompt is None else body.add_generation_prompt
+    turns = [message.for_template() for message in body.messages]
+    try:
+        text = vocabulary(desk).chat(turns, add, body.chat_template_kwargs)
+    except ValueError as error:
+        raise BadAsk(str(error), "messages") from error
+    tokens = await encode(desk, text, bool(body.add_special_tokens), "messages")
+    check_length(desk, len(tokens), "messages")
+    return tokens
+
+
+def reader(
+    words: Vocabulary | None,
+    stops: Sequence[str],
+    silent: Sequence[int],
+    *,
+    skip_special: bool = True,
+    keep_stop: bool = False,
+    min_tokens: int = 0,
+) -> Reader | None:
+    """Of one response; None: there is no text here. silent: stop tokens, which are no text unless
+    `keep_stop`. Raises HTTPNotImplemented for stop strings without a tokenizer."""
+    if words is None:
+        if stops:
+            raise web.HTTPNotImplemented(text="stop strings need a tokenizer; this gateway knows none")
+        return None
+    skipped = words.special if skip_special else frozenset()
+    if not keep_stop:
+        skipped = skipped | frozenset(silent)
+    return Reader(Detokenizer(words.tokenizer, skipped), stops, keep_stop, min_tokens)
+
+
+def reader_of(desk: Desk, body: Common) -> Reader | None:
+    """The reader that an OpenAI request asks for."""
+    return reader(
+        desk.vocabulary,
+        body.stops,
+        body.stop_token_ids or (),
+        skip_special=body.skip_special_tokens is not False,
+        keep_stop=bool(body.include_stop_str_in_output),
+        min_tokens=body.min_tokens or 0,
+    )

@@ -1,0 +1,116 @@
+"""Real clients against the gateway's server: what they send is taken, what they read is there.
+
+Behind it are requests that tests make up. The functions of `clients/` are given a base URL, so they run as
+well against a gateway whose engines are being killed.
+"""
+
+import asyncio
+
+import openai
+import pytest
+
+from actors.rollout.gateway import openai_routes, trl_routes, vllm_routes
+from actors.rollout.gateway.ask import End, Piece
+from tests.actors.rollout.gateway.clients import areal, everyone, plain_openai, prime_rl, skyrl, trl
+from tests.actors.rollout.gateway.gateway_world import serving
+from tests.actors.rollout.gateway.story import Story, letter
+
+ROUTES = (*openai_routes.ROUTES, *vllm_routes.ROUTES, *trl_routes.ROUTES)
+PROMPT = [97, 98, 99]
+ALPHABET = [letter(position) for position in range(26)]
+
+
+@pytest.mark.parametrize("own_end", [4, 10**9])
+@pytest.mark.parametrize("name", sorted(everyone.OF_OPENAI))
+async def test_a_rollout_is_what_was_made(name: str, own_end: int) -> None:
+    async with serving(ROUTES, requests=Story(own_end=own_end)) as world:
+        rollout = (await everyone.OF_OPENAI[name](world.url, "tiny", PROMPT, 9)).check(9)
+        asked = world.requests.asked[0]
+    count = min(9, own_end)
+    assert rollout.tokens == ALPHABET[:count]
+    assert rollout.logprobs == [-(position + 1) / 8 for position in range(count)]
+    assert rollout.reason == ("stop" if own_end < 9 else "length")
+    assert list(asked.prompt) == PROMPT
+    assert asked.max_new_tokens == 9
+
+
+async def test_the_openai_package_streams_text_and_log_probs() -> None:
+    async with serving(ROUTES, requests=Story()) as world:
+        text = await plain_openai.rollout(world.url, "tiny", PROMPT, 6)
+        chat = await plain_openai.chat(world.url, "tiny", "hello", 6)
+    assert (text.text, text.version) == ("abcdef", "4")
+    assert (chat.text, len(chat.logprobs)) == ("abcdef", 6)
+
+
+async def test_the_openai_package_reads_an_error_as_its_own() -> None:
+    async with serving(ROUTES, requests=Story()) as world, plain_openai.client_of(world.url) as client:
+        with pytest.raises(openai.BadRequestError) as refused:
+            await client.completions.create(model="tiny", prompt="a", echo=True)
+        with pytest.raises(openai.NotFoundError):
+            await client.completions.create(model="other", prompt="a")
+        assert (await client.models.retrieve("tiny")).id == "tiny"
+    assert refused.value.param == "echo"
+
+
+async def test_a_stream_that_the_openai_package_closes_leaves_its_request() -> None:
+    async with serving(ROUTES, requests=Story(pause_s=0.01)) as world:
+        await plain_openai.abandon(world.url, "tiny", PROMPT, 120)
+        for _ in range(100):
+            if world.requests.left:
+                break
+            await asyncio.sleep(0.02)
+        assert world.requests.left == [world.requests.asked[0].id]
+
+
+async def test_prime_rl_learns_the_longest_prompt_and_its_checks_can_fail() -> None:
+    async with serving(ROUTES, requests=Story()) as world:
+        assert await prime_rl.longest(world.url, "tiny") == 192
+        answer = prime_rl.parse(b'{"choices":[{"routed_experts":{"data":"AAAA"},"token_ids":[]}]}')
+    assert answer["choices"][0]["routed_experts"] == {"data": ""}
+    for content in (
+        None,
+        [],
+        [{"token": "b", "logprob": -1.0}],
+        [{"token": "token_id:98", "logprob": -9999.0}],
+    ):
+        with pytest.raises(prime_rl.MalformedGenerateResponseError):
+            prime_rl.evidence({"token_ids": [98], "logprobs": {"content": content}})
+
+
+async def test_skyrl_tokenizes_renders_and_finishes_its_session() -> None:
+    async with serving(ROUTES, requests=Story()) as world:
+        tokens = await skyrl.tokenize(world.url, "tiny", "hi")
+        assert await skyrl.detokenize(world.url, "tiny", tokens) == "hi"
+        rendered = await skyrl.render(world.url, "tiny", "hi")
+        await skyrl.finish(world.url)
+        await skyrl.rollout(world.url, "tiny", rendered, 3)
+        assert world.requests.asked[0].session == "trajectory-1"
+    assert text_of(rendered) == "user: hi\nassistant: "
+
+
+async def test_areal_reads_tokens_of_chats_as_well_and_an_abort_with_its_tokens() -> None:
+    async with serving(ROUTES, requests=Story()) as world:
+        assert (await areal.chat(world.url, "tiny", "hi", 5)).check(5).tokens == ALPHABET[:5]
+    for tokens in ([97], []):
+        script: list[Piece | End] = [Piece(tokens, [-1.0], 3)] if tokens else []
+        script.append(End("abort", ((3, 1),) if tokens else ()))
+        async with serving(ROUTES, script) as world:
+            rollout = await areal.rollout(world.url, "tiny", PROMPT, 9)
+        assert (rollout.reason, rollout.tokens) == ("abort", tokens)
+
+
+async def test_trl_generates_for_many_prompts_at_once() -> None:
+    async with serving(ROUTES, requests=Story()) as world:
+        assert await trl.is_up(world.url)
+        of_tokens = await trl.generate(world.url, [[97], [98, 99]], 3, n=2, seed=5)
+        of_texts = await trl.generate(world.url, ["a", "bc"], 3, stop="b")
+        of_chats = await trl.chat(world.url, ["hi", "you"], 3)
+        seeds = [ask.seed for ask in sorted(world.requests.asked[:4], key=lambda ask: ask.id)]
+    assert [rollout.check(3).tokens for rollout in of_tokens] == [ALPHABET[:3]] * 4
+    assert [rollout.tokens for rollout in of_texts] == [ALPHABET[:2]] * 2, "the stop string's token is told"
+    assert [rollout.tokens for rollout in of_chats] == [ALPHABET[:3]] * 2
+    assert seeds == [5, 6, 5, 6]
+
+
+def text_of(tokens: list[int]) -> str:
+    return "".join(map(chr, tokens))
