@@ -1,0 +1,247 @@
+"""Real servers of SGLang on this CPU, and the rollout plane with instances that are attached to them."""
+
+import asyncio
+import http.client
+import os
+import signal
+import time
+from array import array
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+import torch
+
+from actors.engine.qwen3 import Qwen3
+from actors.engine.qwen3_config import Qwen3Config
+from actors.engine.served_folder import ServedFolder
+from actors.engine.server_process import ServerProcess, free_port
+from actors.engine.servers import sglang_command, sglang_host
+from actors.engine.sglang import environment
+from actors.engine.tensor_spec import image_bytes
+from actors.engine.weight_image import weight_layout, write_weights
+from actors.engine.worker import RolloutWorker
+from actors.rollout.load_balancer import LoadBalancer
+from actors.rollout.manager import RolloutManager
+from actors.rollout.messages import (
+    Generate,
+    Generated,
+    PublishVersion,
+    RolloutFigures,
+    RolloutStatus,
+    Weights,
+)
+from actors.weights.agent import TransferAgent
+from actors.weights.image_store import ImageStore
+from actors.weights.messages import Fetched, Publish, Published
+from configs.load import from_tree, load
+from configs.schema import Config
+from supervisor import Done, Message
+from supervisor.testing import TestSystem
+
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = ROOT / ".engines" / "sglang"
+START_S = 200.0  # 15 s on two idle cores
+NEW_TOKENS = 100
+MODEL = Qwen3Config(
+    vocab_size=256,
+    hidden_size=64,
+    intermediate_size=128,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=16,
+    eos_token_ids=(),  # every response is as long as it may be
+)
+CPU = load(str(ROOT / "configs" / "sglang.toml")).engine.args
+
+
+def why_not() -> str:
+    """Why there can be no server here, or ""."""
+    if not (ENVIRONMENT / ".ready").exists():
+        return "there is no SGLang in .engines/sglang: make engines"
+    return ""
+
+
+def settings(url: str = "", stall_s: float = 30.0) -> Config:
+    engine = {"kind": "sglang", "url": url, "stall_s": stall_s, "slots": 16, "args": CPU}
+    engine |= {"environment": str(ENVIRONMENT), "max_prompt_tokens": 64}
+    return from_tree({"engine": engine, "rollout": {"max_new_tokens": NEW_TOKENS}}, "test")
+
+
+def model_of(version: int) -> Qwen3:
+    """Weights so far apart that no rounding changes which token is the likeliest, and tokens vary."""
+    torch.manual_seed(version)
+    model = Qwen3(MODEL)
+    with torch.no_grad():
+        for weights in model.parameters():
+            if weights.dim() == 2:
+                weights.mul_(8)
+    return model
+
+
+@dataclass
+class Server:
+    """One that runs, whoever uses it."""
+
+    url: str
+    process: ServerProcess
+
+    def freeze(self) -> None:
+        os.killpg(self.process.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        os.killpg(self.process.pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.reap()
+
+    def wait(self, until_s: float) -> None:
+        """Until it is warm."""
+        at = urlsplit(self.url)
+        while time.monotonic() < until_s:
+            self.process.require_alive()
+            connection = http.client.HTTPConnection(at.hostname or "", at.port, timeout=30)
+            try:
+                connection.request("GET", "/health")
+                if connection.getresponse().status == 200:
+                    return
+            except OSError:
+                pass
+            finally:
+                connection.close()
+            time.sleep(0.3)
+        raise AssertionError(f"no server after {START_S} s: {self.process.tail()}")
+
+
+class Servers:
+    """Two of SGLang, started together."""
+
+    def __init__(self, directory: Path) -> None:
+        self._folder = ServedFolder()
+        folder = self._folder.write(publish_image(directory / "first", 1))
+        self.both = [self._start(folder, directory / f"server-{number}.log") for number in (1, 2)]
+        until_s = time.monotonic() + START_S
+        try:
+            for server in self.both:
+                server.wait(until_s)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        for server in self.both:
+            server.kill()
+        self._folder.remove()
+
+    def _start(self, folder: Path, log: Path) -> Server:
+        url = f"http://127.0.0.1:{free_port()}"
+        env = environment() | {"OMP_NUM_THREADS": "1"}
+        command = sglang_command(settings(), url, folder, "v1-none")
+        return Server(url, ServerProcess(command, env, log))
+
+
+def publish_image(directory: Path, version: int) -> Fetched:
+    """An image of these weights, as an agent would hand it to a worker."""
+    model, store = model_of(version), ImageStore(directory)
+    specs = tuple(weight_layout(model))
+    with store.create(version, image_bytes(specs)) as draft:
+        write_weights(model, draft.view)
+        draft.seal()
+    settings_of = msgspec.json.encode(MODEL)
+    place = str(store.path(version))
+    return Fetched(
+        version=version,
+        root=bytes([version] * 16),
+        path=place,
+        tensors=specs,
+        model_config=settings_of,
+        pulled_bytes=0,
+        seconds=0.0,
+    )
+
+
+@dataclass
+class Plane:
+    """A manager, the weights' source, and instances that come."""
+
+    head: TestSystem
+    source: TestSystem
+    directory: Path
+    hosts: list[TestSystem]
+
+    async def instance(self, name: str, url: str, stall_s: float = 30.0) -> TestSystem:
+        """One more preemptible host, attached to the server at this URL."""
+        config, store = settings(url, stall_s), self.directory / f"{name}-store"
+        system = TestSystem(self.directory, node=name, join=self.head)
+        await system.__aenter__()
+        self.hosts.append(system)
+        system.spawn(f"{name}/transfer", lambda: TransferAgent(ImageStore(store), config))
+        host = sglang_host(config)
+        system.spawn(f"{name}/engine", lambda: RolloutWorker(config, name, "preemptible", host))
+        return system
+
+    async def publish(self, version: int) -> None:
+        fetched = publish_image(self.directory / "store", version)
+        publish = Publish(version=version, tensors=fetched.tensors, model_config=fetched.model_config)
+        published = await self.source.ask("r/transfer", publish, Published)
+        weights = Weights(version=version, root=published.root, sources=("r/transfer",))
+        await self.head.ask("rollout/manager", PublishVersion(weights=weights), Done)
+
+    async def figures(self) -> RolloutFigures:
+        return await self.head.ask("rollout/manager", RolloutStatus(), RolloutFigures)
+
+    async def serving(self, instances: int) -> None:
+        async with asyncio.timeout(30):
+            while (await self.figures()).serving_preemptible < instances:
+                await asyncio.sleep(0.05)
+
+    async def until_decoded(self, more: int) -> None:
+        """Until so many more tokens were collected than by now."""
+        least = (await self.figures()).tokens_collected + more
+        async with asyncio.timeout(30):
+            while (await self.figures()).tokens_collected < least:
+                await asyncio.sleep(0.01)
+
+    async def generate(self, request: Generate) -> Generated:
+        answer = await self.head.ask("rollout/manager", request, Message, deadline_s=60.0)
+        assert isinstance(answer, Generated), answer
+        return answer
+
+
+@asynccontextmanager
+async def plane(directory: Path) -> AsyncIterator[Plane]:
+    config = settings()
+    async with (
+        TestSystem(directory, node="head") as head,
+        TestSystem(directory, node="r", join=head) as source,
+    ):
+        source.spawn("r/transfer", lambda: TransferAgent(ImageStore(directory / "store"), config))
+        head.spawn("rollout/balancer", lambda: LoadBalancer(config.rollout.max_pending))
+        head.spawn("rollout/manager", lambda: RolloutManager(config))
+        running = Plane(head, source, directory, [])
+        try:
+            yield running
+        finally:
+            for host in running.hosts:
+                await host.system.close()
+
+
+def request(name: str, place: int, **more: object) -> Generate:
+    """A greedy request of the longest length; requests of one place are equal but for their names."""
+    prompt = array("I", [5, 9, 11 + place]).tobytes()
+    told = {"prompt": prompt, "max_new_tokens": NEW_TOKENS, "temperature": 0.0, "seed": place, **more}
+    return Generate(id=f"{name}-{place}", **told)  # type: ignore[arg-type]
+
+
+def logprobs_of(version: int, prompt: bytes, tokens: bytes, temperature: float) -> torch.Tensor:
+    """Of these tokens after this prompt, as training computes them, float32 [tokens]."""
+    given, made = (torch.tensor(array("I", raw).tolist()) for raw in (prompt, tokens))
+    with torch.inference_mode():
+        logits = model_of(version)(torch.cat([given, made])[None])[0]
+    scaled = torch.log_softmax(logits[len(given) - 1 : -1] / temperature, dim=-1)
+    return scaled.gather(1, made[:, None])[:, 0]

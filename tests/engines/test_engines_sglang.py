@@ -1,0 +1,194 @@
+"""Real SGLang servers behind instances of a manager: what dies, stands still, or changes its weights."""
+
+import asyncio
+from array import array
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from engines_world import NEW_TOKENS, Plane, Servers, logprobs_of, plane, publish_image, request
+
+from actors.engine.remote import RemoteHost
+from actors.engine.server_wire import Ask, Chunk, ServerRefused
+from actors.engine.sglang import SglangWire
+from actors.engine.turn import Orders
+from actors.rollout.messages import Generated, Work
+from supervisor.testing import TestSystem
+
+pytestmark = [
+    pytest.mark.engines,
+    pytest.mark.alone,
+    pytest.mark.timeout(300),
+]  # with the start of the servers
+
+REQUESTS = 8
+STALL_S = 2.0
+
+
+async def all_of(running: Plane, name: str) -> list[Generated]:
+    return await asyncio.gather(*(running.generate(request(name, place)) for place in range(REQUESTS)))
+
+
+def lives(host: TestSystem, name: str) -> bool:
+    return host.system.cell(f"{name}/engine") is not None
+
+
+async def test_what_a_server_says_of_its_tokens_is_what_training_computes(
+    servers: Servers, tmp_path: Path
+) -> None:
+    async with plane(tmp_path) as running:
+        await running.publish(3)
+        await running.instance("s1", servers.both[0].url)
+        for temperature in (0.0, 0.7, 1.0):
+            asked = request(f"t{temperature}", 0, temperature=temperature)
+            made = await running.generate(asked)
+            assert (made.status, len(made.tokens)) == ("length", 4 * NEW_TOKENS)
+            said = torch.from_numpy(np.frombuffer(made.logprobs, "<f4").copy())
+            ours = logprobs_of(3, asked.prompt, made.tokens, temperature or 1.0)
+            assert torch.allclose(said, ours, atol=1e-4), f"{(said - ours).abs().max()} at {temperature}"
+
+
+async def test_weights_change_in_the_middle_of_a_response_and_its_spans_say_where(
+    servers: Servers, tmp_path: Path
+) -> None:
+    async with plane(tmp_path) as running:
+        await running.publish(3)
+        await running.instance("s1", servers.both[0].url)
+        await running.serving(1)
+        asked = request("changing", 1)
+        answer = asyncio.create_task(running.generate(asked))
+        await running.until_decoded(10)
+        await running.publish(4)
+        made = await answer
+        assert [span.version for span in made.versions] == [3, 4]
+        before = made.versions[0].count
+        assert 10 <= before < NEW_TOKENS
+        assert sum(span.count for span in made.versions) == NEW_TOKENS
+        rest = request(
+            "rest",
+            1,
+            prompt=asked.prompt + made.tokens[: 4 * before],
+            max_new_tokens=NEW_TOKENS - before,
+            exact_version=4,
+        )
+        assert (await running.generate(rest)).tokens == made.tokens[4 * before :]
+        old = logprobs_of(3, asked.prompt, made.tokens, 1.0)[:before]
+        said = torch.from_numpy(np.frombuffer(made.logprobs, "<f4").copy())[:before]
+        assert torch.allclose(said, old, atol=1e-4), "the first span is of version 3"
+
+
+async def test_a_server_tells_its_load_pauses_and_ends_what_it_is_told_to_end(
+    servers: Servers, tmp_path: Path
+) -> None:
+    wire = SglangWire(servers.both[0].url, None)
+    chunks: list[Chunk] = []
+
+    async def follow() -> None:
+        async for chunk in wire.stream(Ask("of-the-test", array("I", [5, 9]), 90, 0.0, 0)):
+            chunks.append(chunk)
+
+    async def until(condition: str) -> None:
+        async with asyncio.timeout(20):
+            while not eval(condition, {"chunks": chunks, "loads": await wire.loads()}):
+                await asyncio.sleep(0.02)
+
+    try:
+        await wire.serve(publish_image(tmp_path / "store", 5))
+        following = asyncio.create_task(follow())
+        await until("len(chunks) >= 3")
+        await wire.pause("in_place")
+        await asyncio.sleep(0.2)
+        held = len(chunks)
+        await asyncio.sleep(0.3)
+        assert len(chunks) == held, "it decodes on although it was paused"
+        await wire.go_on()
+        await until(f"len(chunks) > {held}")
+        await until("loads.running == 1")
+        await wire.abort(["of-the-test", "unknown"])
+        await asyncio.wait_for(following, 10)
+        assert chunks[-1].finish == "abort"
+        assert 3 <= sum(len(chunk.tokens) for chunk in chunks) < 90
+        await until("loads.running == 0 and loads.waiting == 0")
+        with pytest.raises(ServerRefused, match="context length") as refused:
+            async for _ in wire.stream(Ask("too-long", array("I", [5]), 100_000, 0.0, 0)):
+                pass
+        assert refused.value.never
+    finally:
+        await wire.disconnect()
+
+
+def test_a_token_that_would_end_a_server_never_reaches_it(servers: Servers, tmp_path: Path) -> None:
+    host = RemoteHost(SglangWire(servers.both[0].url, None), stall_s=30.0, serve_s=60.0)
+    bad = Work(
+        ticket=1,
+        prompt=array("I", [300]).tobytes(),
+        prefix=b"",
+        seed=0,
+        max_new_tokens=4,
+        temperature=0.0,
+    )
+    try:
+        host.turn(Orders(load=publish_image(tmp_path / "store", 6)))
+        refused = host.turn(Orders(adds=[(6, [bad])])).refusals
+        assert refused[0].never
+        assert "outside of the vocabulary" in refused[0].why
+        host.turn(Orders(load=publish_image(tmp_path / "store", 7)))  # it serves on
+    finally:
+        host.close()
+        assert host.joined(10)
+
+
+async def test_a_frozen_server_is_left_and_its_requests_go_on_elsewhere(
+    servers: Servers, tmp_path: Path
+) -> None:
+    one, two = servers.both
+    async with plane(tmp_path) as running:
+        await running.publish(3)
+        await running.instance("s1", one.url)
+        await running.serving(1)
+        calm = await all_of(running, "calm")
+        frozen = await running.instance("s2", two.url, stall_s=STALL_S)
+        await running.serving(2)
+        answers = asyncio.create_task(all_of(running, "storm"))
+        await running.until_decoded(100)
+        two.freeze()
+        try:
+            made = await answers
+            async with asyncio.timeout(20):
+                while lives(frozen, "s2"):
+                    await asyncio.sleep(0.05)
+        finally:
+            two.thaw()
+        assert [answer.tokens for answer in made] == [answer.tokens for answer in calm]
+        assert (await running.figures()).requests_migrated > 0
+        assert lives(running.hosts[0], "s1")
+
+
+async def test_a_killed_server_loses_no_token_and_changes_no_response(
+    servers: Servers, tmp_path: Path
+) -> None:
+    """The last one: the server stays dead."""
+    one, two = servers.both
+    async with plane(tmp_path) as running:
+        await running.publish(3)
+        await running.instance("s1", one.url)
+        await running.serving(1)
+        calm = await all_of(running, "calm")
+        assert all(len(set(array("I", answer.tokens))) > 5 for answer in calm), "a gap would not be seen"
+        killed = await running.instance("s2", two.url)
+        await running.serving(2)
+        before = await running.figures()
+        answers = asyncio.create_task(all_of(running, "storm"))
+        await running.until_decoded(100)
+        two.kill()
+        made = await answers
+        assert [answer.tokens for answer in made] == [answer.tokens for answer in calm]
+        for answer, undisturbed in zip(made, calm, strict=True):
+            said, expected = (np.frombuffer(raw, "<f4") for raw in (answer.logprobs, undisturbed.logprobs))
+            assert np.allclose(said, expected, atol=1e-4)
+        after = await running.figures()
+        assert after.requests_migrated > 0
+        assert after.tokens_lost == after.tokens_generated_twice == 0
+        assert after.tokens_collected - before.tokens_collected == REQUESTS * NEW_TOKENS
+        assert not lives(killed, "s2")
