@@ -28,6 +28,7 @@ ADAPTERS = {
     "actors/reward/worker.py": "the main of a scorer's process",
     "actors/reward/worker_process.py": "starts a scorer's process and talks to it",
     "actors/rollout/gateway/calls.py": "HTTP calls of clients, which get ids",
+    "actors/rollout/gateway/control_routes.py": "HTTP of clients, which read a clock",
     "actors/rollout/gateway/openai_routes.py": "answers over HTTP, which bear the date",
     "actors/rollout/gateway/texts.py": "encodes long texts on a thread",
     "actors/training/fsdp2_compute.py": "torch's distributed training",

@@ -25,13 +25,15 @@ FLOOR = -9999.0
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """Tokens that follow those before; `text` may lag behind them. texts: of each token, for log-probs."""
+    """Tokens that follow those before; `text` may lag behind them. texts: of each token, for log-probs.
+    version: see `ask.Piece`."""
 
     index: int
     tokens: Sequence[int]
     logprobs: Sequence[float]
     text: str
     texts: Sequence[str]
+    version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +113,10 @@ async def _follow_one(
 
 def _delta(index: int, reader: Reader | None, piece: Piece) -> Delta:
     if reader is None:
-        return Delta(index, piece.tokens, piece.logprobs, "", [""] * len(piece.tokens))
+        return Delta(index, piece.tokens, piece.logprobs, "", [""] * len(piece.tokens), piece.version)
     read = reader.feed(piece.tokens)
-    return Delta(index, piece.tokens[: read.taken], piece.logprobs[: read.taken], read.text, read.texts)
+    tokens, logprobs = piece.tokens[: read.taken], piece.logprobs[: read.taken]
+    return Delta(index, tokens, logprobs, read.text, read.texts, piece.version)
 
 
 def _last(index: int, ask: Ask, reader: Reader | None, end: End, taken: int, final: int) -> Last:

@@ -33,7 +33,7 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class Loads:
-    """Requests of the whole fleet: decoded, waiting on an engine, and waiting for one."""
+    """Requests of the gateway's clients: given to engines, waiting on one, and waiting to be begun."""
 
     running: int
     pending: int

@@ -89,6 +89,11 @@ class Gateway(Actor):
         """Requests that were begun, are not over, and that somebody reads."""
         return sum(follow.begun and not follow.over for follow in self._follows.values())
 
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for the end of a pause."""
+        return sum(not follow.begun and not follow.over for follow in self._follows.values())
+
     async def stream(self, ask: Ask) -> AsyncGenerator[Piece | End, None]:
         """See `ask.Requests`."""
         follow = self._follow(ask)

@@ -30,6 +30,9 @@ class Holding(Requests, Protocol):
     @property
     def under_way(self) -> int: ...
 
+    @property
+    def waiting(self) -> int: ...
+
     def hold(self) -> None: ...
 
     def release(self) -> None: ...
@@ -58,9 +61,9 @@ class JobFleet:
         ]
 
     async def loads(self) -> Loads:
-        seen = await self._look()
-        running = sum(one.executing for one in seen.instances)
-        return Loads(running, sum(one.pending for one in seen.instances), seen.queued)
+        """Of the gateway's clients alone: who waits for none to be left must not wait for the job's."""
+        under_way = self._requests.under_way
+        return Loads(under_way, 0, self._requests.waiting)
 
     async def versions(self) -> Versions:
         seen = await self._look()

@@ -331,7 +331,7 @@ async def test_the_fleet_of_a_job_shows_what_the_manager_knows_and_refuses_chang
         (worker,) = await running.fleet.workers()
         assert (worker.id, worker.incarnation, worker.running, worker.healthy) == ("s1-engine", 4, 2, True)
         loads = await running.fleet.loads()
-        assert (loads.running, loads.waiting) == (2, 8)
+        assert (loads.running, loads.waiting) == (0, 0), "of its clients: the job's are its own"
         versions = await running.fleet.versions()
         assert (versions.published, versions.applied) == (5, 3)
         with pytest.raises(NotHere, match="weights are its own"):
@@ -347,6 +347,9 @@ async def test_a_pause_holds_new_requests_back_until_it_is_over(tmp_path: Path) 
         assert await running.fleet.pause("keep") == 1
         held = asyncio.create_task(read(running, ask("held")))
         late = asyncio.create_task(read(running, ask("late", deadline_s=0.2)))
+        await asyncio.sleep(0.05)
+        loads = await running.fleet.loads()
+        assert (loads.running, loads.waiting) == (1, 2)
         running.end("before", 2)
         await before
         assert (await late)[2].status == "deadline"

@@ -1,0 +1,276 @@
+"""The words of the control routes: those of SGLang and its router, of vLLM, and of the trainers behind them.
+
+Owns the structs. Pure. Keys that only tune an engine are taken and change nothing, so unknown ones are
+ignored here; what a route cannot do is its own to refuse.
+"""
+
+import re
+
+import msgspec
+
+from actors.rollout.gateway.ask import BadAsk
+from actors.rollout.gateway.fleet import PauseMode, Worker
+
+_VERSION = re.compile(r"(\d{1,18})\D*\Z")
+
+
+class Nothing(msgspec.Struct):
+    """A body or an answer without content."""
+
+
+class WorkerIs(msgspec.Struct, kw_only=True):
+    """A worker as sgl-model-gateway lists it. incarnation: with the url, its identity. weight_version: null
+    before it has any."""
+
+    id: str
+    url: str
+    incarnation: int
+    worker_type: str = "regular"
+    model_id: str = ""
+    priority: int = 50
+    cost: float = 1.0
+    is_healthy: bool
+    load: int
+    connection_mode: str = "http"
+    runtime_type: str = ""
+    weight_version: str | None = None
+    job_status: None = None
+
+    @classmethod
+    def of(cls, worker: Worker, model: str) -> "WorkerIs":
+        """An engine of the fleet."""
+        return cls(
+            id=worker.id,
+            url=worker.url,
+            incarnation=worker.incarnation,
+            model_id=model,
+            is_healthy=worker.healthy,
+            load=worker.running + worker.waiting,
+            runtime_type=worker.kind,
+            weight_version=None if worker.version is None else str(worker.version),
+        )
+
+
+class WorkerStats(msgspec.Struct, kw_only=True):
+    """Sums over the listed workers."""
+
+    total_workers: int
+    healthy_workers: int
+    total_models: int
+    total_load: int
+    by_type: dict[str, int]
+
+
+class WorkersAre(msgspec.Struct, kw_only=True):
+    """The list."""
+
+    workers: list[WorkerIs]
+    total: int
+    stats: WorkerStats
+
+    @classmethod
+    def of(cls, workers: list[WorkerIs]) -> "WorkersAre":
+        """These, with their sums."""
+        stats = WorkerStats(
+            total_workers=len(workers),
+            healthy_workers=sum(worker.is_healthy for worker in workers),
+            total_models=len({worker.model_id for worker in workers}),
+            total_load=sum(worker.load for worker in workers),
+            by_type={"regular": len(workers), "prefill": 0, "decode": 0},
+        )
+        return cls(workers=workers, total=len(workers), stats=stats)
+
+
+class WorkersQuery(msgspec.Struct):
+    """engines: list the engines behind the gateway, not the gateway as the one worker that it is."""
+
+    engines: bool = False
+
+
+class AddWorker(msgspec.Struct):
+    """url, or worker_url as miles has it."""
+
+    url: str = ""
+    worker_url: str = ""
+    api_key: str | None = None
+    worker_type: str = "regular"
+
+
+class WorkerTaken(msgspec.Struct, kw_only=True):
+    """status: "added", "known", "removed" or "absent"."""
+
+    status: str
+    worker_id: str
+    url: str
+
+
+class Urls(msgspec.Struct):
+    """Of workers."""
+
+    urls: list[str]
+
+
+class AbortBody(msgspec.Struct):
+    """rid: of one request, or of a batch; abort_all: of every one of this gateway."""
+
+    rid: str = ""
+    abort_all: bool = False
+    abort_message: str | None = None
+
+
+class LoadIs(msgspec.Struct, kw_only=True):
+    """Requests of this gateway: in all, decoded, and waiting."""
+
+    dp_rank: int = 0
+    num_reqs: int
+    num_running_reqs: int
+    num_waiting_reqs: int
+
+
+class LoadsAre(msgspec.Struct, kw_only=True):
+    """`/v1/loads`."""
+
+    timestamp: float
+    version: str = "gleaner"
+    loads: list[LoadIs]
+
+
+class ServerInfo(msgspec.Struct, kw_only=True):
+    """`/server_info`: arguments of a server of one engine, as slime compares them, and Stitch's state of the
+    weights. More keys come from `gateway.server_info`."""
+
+    model_path: str
+    served_model_name: str
+    tp_size: int = 1
+    pp_size: int = 1
+    dp_size: int = 1
+    ep_size: int = 1
+    moe_dp_size: int = 1
+    num_gpus: int = 1
+    disaggregation_mode: str = "null"
+    encoder_only: bool = False
+    enable_memory_saver: bool = False
+    enable_return_routed_experts: bool = False
+    weight_version: str
+    context_length: int
+    ready: bool
+    applied: str | None
+    sync_state: str = "IDLE"
+    reason: str | None = None
+
+
+class ModelInfo(msgspec.Struct, kw_only=True):
+    """`/model_info`."""
+
+    model_path: str
+    tokenizer_path: str
+    is_generation: bool = True
+    has_image_understanding: bool = False
+    has_audio_understanding: bool = False
+    weight_version: str
+    max_model_len: int
+
+
+class WeightVersionIs(msgspec.Struct):
+    """The newest version that an engine serves; "" before the first."""
+
+    weight_version: str
+
+
+class Ready(msgspec.Struct, omit_defaults=True):
+    """`/health`: whether an engine serves; if not, why."""
+
+    ready: bool
+    reason: str | None = None
+
+
+class Life(msgspec.Struct):
+    """`/liveness`."""
+
+    status: str = "ok"
+
+
+class PauseBody(msgspec.Struct):
+    """mode: SGLang's abort, retract or in_place; vLLM's abort, wait or keep."""
+
+    mode: str | None = None
+
+
+class PauseQuery(msgspec.Struct):
+    """The same as query; clear_cache changes nothing, caches belong to versions."""
+
+    mode: str | None = None
+    clear_cache: bool | None = None
+
+
+class Paused(msgspec.Struct, kw_only=True):
+    """What a control call did."""
+
+    status: str = "ok"
+    message: str = ""
+    num_paused_requests: int = 0
+
+
+class FromDisk(msgspec.Struct):
+    """`/update_weights_from_disk`. model_path: a checkpoint directory."""
+
+    model_path: str
+    weight_version: str | int | None = None
+    abort_all_requests: bool = False
+
+
+class Pull(msgspec.Struct):
+    """`/pull_weights` of slime's builds."""
+
+    target_version: str | int | None = None
+    source_dir: str = ""
+    local_checkpoint_dir: str = ""
+
+
+class WeightDir(msgspec.Struct):
+    """`/update_weights` of prime-rl."""
+
+    weight_dir: str | None = None
+
+
+class FetchWeights(msgspec.Struct):
+    """`/fetch_weights` of SkyRL."""
+
+    target_version: str | int | None = None
+    sync_dir: str | None = None
+    uri: str | None = None
+
+
+class Updated(msgspec.Struct, kw_only=True):
+    """success: an engine serves the version."""
+
+    success: bool
+    message: str
+    num_paused_requests: int = 0
+    weight_version: str | None = None
+
+
+def version_of(said: str | int | None, name: str) -> int | None:
+    """The number in a version as trainers write it: 7, "7", "run/weight_v000007", ".../step_7". Raises
+    BadAsk."""
+    if said is None or said == "":
+        return None
+    found = _VERSION.search(str(said))
+    if found is None or str(said).startswith("-"):
+        raise BadAsk(f"expected a version with a number at its end, got {said!r}", name)
+    return int(found[1])
+
+
+def mode_of(said: str | None) -> PauseMode:
+    """A pause in our words. Raises BadAsk."""
+    modes: dict[str | None, PauseMode] = {
+        None: "abort",
+        "abort": "abort",
+        "wait": "wait",
+        "keep": "keep",
+        "retract": "keep",
+        "in_place": "keep",
+    }
+    if said not in modes:
+        raise BadAsk(f"expected one of abort, wait, keep, retract, in_place, got {said!r}", "mode")
+    return modes[said]

@@ -1,0 +1,17 @@
+"""All that the gateway answers, on one port: the routes of every wire, with the document of them all.
+
+Adapter.
+"""
+
+from actors.rollout.gateway import control_routes, openai_routes, sglang_routes, trl_routes, vllm_routes
+from actors.rollout.gateway.openapi import with_document
+
+ROUTES = with_document(
+    (
+        *sglang_routes.ROUTES,
+        *openai_routes.ROUTES,
+        *vllm_routes.ROUTES,
+        *trl_routes.ROUTES,
+        *control_routes.ROUTES,
+    )
+)
