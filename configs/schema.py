@@ -147,10 +147,10 @@ class Rollout(Section, frozen=True, kw_only=True):
 class Engine(Section, frozen=True, kw_only=True):
     """The rollout engine of every instance."""
 
-    kind: Literal["builtin", "sglang"] = "builtin"
-    """Of the preemptible instances. `builtin`: PyTorch with continuous batching, in this package; `sglang`: a
-    server of SGLang, started by the instance or found at `url`. The reserved host's engine is always builtin,
-    as it shares its device with the trainer."""
+    kind: Literal["builtin", "sglang", "vllm"] = "builtin"
+    """Of the preemptible instances. `builtin`: PyTorch with continuous batching, in this package; `sglang`
+    and `vllm`: a server of theirs, started by the instance or found at `url`. The reserved host's engine is
+    always builtin, as it shares its device with the trainer."""
     url: Annotated[str, Meta(pattern=r"^(https?://[^/\s]+)?\Z")] = ""
     """`http://host:port` of a server that somebody else runs on the instance's own machine; "" = the instance
     starts one. Its weights are this job's from then on."""

@@ -100,10 +100,10 @@ class RealFittings:
 
     def engine_host(self, config: Config, kind: str) -> EngineHost:
         """See `Fittings`. The engine beside the trainer, on its device, is always the builtin one."""
-        if kind == "preemptible" and config.engine.kind == "sglang":
-            from actors.engine.servers import sglang_host
+        if kind == "preemptible" and config.engine.kind != "builtin":
+            from actors.engine.servers import server_host
 
-            return sglang_host(config)
+            return server_host(config)
         from actors.engine.host import BuiltinHost
 
         return BuiltinHost(config)

@@ -49,6 +49,10 @@ class HttpWire:
         `ServerRefused`."""
         await self._call("POST", path, body, deadline_s)
 
+    async def text(self, path: str, deadline_s: float = CALL_S) -> str:
+        """The answer as it is. Raises `ServerDied`, `ServerRefused`."""
+        return (await self._call("GET", path, None, deadline_s)).decode(errors="replace")
+
     async def look(self, path: str, deadline_s: float = CALL_S) -> None:
         """Returns if the answer is a success. Raises `ServerDied`, `ServerRefused`."""
         await self._call("GET", path, None, deadline_s)

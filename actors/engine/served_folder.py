@@ -31,9 +31,9 @@ class ServedFolder:
     def __init__(self) -> None:
         self._path: Path | None = None
 
-    def write(self, fetched: Fetched) -> Path:
-        """A folder with these weights and the model's settings. Blocks while it copies. Raises OSError,
-        ValueError for a dtype that safetensors does not have."""
+    def write(self, fetched: Fetched, *, weights: bool = True) -> Path:
+        """A folder with the model's settings and, if wanted, these weights. Blocks while it copies. Raises
+        OSError, ValueError for a dtype that safetensors does not have."""
         store = Path(fetched.path).parent
         if self._path is None:
             _sweep(store)
@@ -42,7 +42,8 @@ class ServedFolder:
         folder.mkdir(parents=True, exist_ok=True)
         model = msgspec.json.decode(fetched.model_config, type=Qwen3Config)
         (folder / "config.json").write_text(settings(model, fetched.tensors[0].dtype))
-        copy_weights(Path(fetched.path), fetched.tensors, folder / WEIGHTS)
+        if weights:
+            copy_weights(Path(fetched.path), fetched.tensors, folder / WEIGHTS)
         return folder
 
     def forget(self, folder: Path) -> None:

@@ -10,9 +10,17 @@ from urllib.parse import urlsplit
 from actors.engine.remote import RemoteHost
 from actors.engine.server_process import ServerProcess, free_port
 from actors.engine.sglang import SglangWire, environment
+from actors.engine.vllm import VllmWire
+from actors.engine.vllm_messages import BACKEND
+from actors.weights.messages import Fetched
 from configs.schema import Config
 
 CONTEXT_SLACK = 8  # tokens: servers count the one that they are about to make, and refuse what just fits
+
+
+def server_host(config: Config) -> RemoteHost:
+    """The server of an instance, of `engine.kind`."""
+    return vllm_host(config) if config.engine.kind == "vllm" else sglang_host(config)
 
 
 def sglang_host(config: Config) -> RemoteHost:
@@ -30,6 +38,22 @@ def sglang_host(config: Config) -> RemoteHost:
     return RemoteHost(wire, stall_s=engine.stall_s, serve_s=engine.start_s)
 
 
+def vllm_host(config: Config) -> RemoteHost:
+    """vLLM behind an instance: at `engine.url`, or started when the first weights come."""
+    engine = config.engine
+    if engine.url:
+        wire = VllmWire(engine.url, None)
+    else:
+        url = f"http://127.0.0.1:{free_port()}"
+
+        def start(folder: Path, fetched: Fetched, log: Path) -> ServerProcess:
+            command = vllm_command(config, url, folder, fetched.tensors[0].dtype)
+            return ServerProcess(command, vllm_environment(engine.threads), log)
+
+        wire = VllmWire(url, start)
+    return RemoteHost(wire, stall_s=engine.stall_s, serve_s=engine.start_s)
+
+
 def sglang_command(config: Config, url: str, folder: Path, name: str) -> list[str]:
     """The command line of a server of this model folder, whose weights are called `name`."""
     engine, at = config.engine, urlsplit(url)
@@ -44,5 +68,40 @@ def sglang_command(config: Config, url: str, folder: Path, name: str) -> list[st
     }
     told = [word for pair in given.items() for word in map(str, pair)]
     flags = ["--skip-tokenizer-init", "--incremental-streaming-output", "--sleep-on-idle"]
-    python = f"{engine.environment}/bin/python" if engine.environment else sys.executable
-    return [python, "-m", "sglang.launch_server", *told, *flags, *engine.args]
+    return [_python(config), "-m", "sglang.launch_server", *told, *flags, *engine.args]
+
+
+def vllm_command(config: Config, url: str, folder: Path, dtype: str) -> list[str]:
+    """The command line of a server of this model folder, which has no weights: they come over HTTP."""
+    engine, at = config.engine, urlsplit(url)
+    given = {
+        "--model": folder,
+        "--served-model-name": "policy",
+        "--host": at.hostname,
+        "--port": at.port,
+        "--dtype": dtype,  # else vLLM rounds float32 weights
+        "--max-num-seqs": engine.slots,
+        "--max-model-len": engine.max_prompt_tokens + config.rollout.max_new_tokens + CONTEXT_SLACK,
+        "--load-format": "dummy",
+        "--logprobs-mode": "processed_logprobs",
+        "--weight-transfer-config": f'{{"backend": "{BACKEND}"}}',
+        "--uvicorn-log-level": "warning",
+    }
+    told = [word for pair in given.items() for word in map(str, pair)]
+    module = "vllm.entrypoints.openai.api_server"
+    return [_python(config), "-m", module, *told, "--skip-tokenizer-init", *engine.args]
+
+
+def vllm_environment(threads: int) -> dict[str, str]:
+    """Of a vLLM server that is ours: its routes for weights are open, it looks at no network."""
+    return {
+        "VLLM_SERVER_DEV_MODE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": str(threads),
+    }
+
+
+def _python(config: Config) -> str:
+    environment = config.engine.environment
+    return f"{environment}/bin/python" if environment else sys.executable

@@ -22,6 +22,7 @@ ADAPTERS = {
     "actors.engine.remote",
     "actors.engine.servers",
     "actors.engine.sglang",
+    "actors.engine.vllm",
     "actors.reward.worker_process",
     "actors.rollout.gateway.calls",
     "actors.rollout.gateway.openai_routes",

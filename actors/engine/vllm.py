@@ -1,0 +1,264 @@
+"""The wire of vLLM 0.3x: what `remote` asks of a server, in vLLM's HTTP.
+
+Owns the translation, and the server's process where it is ours. Adapter.
+
+- Log-probs: vLLM gives them before sampling parameters are applied, unless it runs with `--logprobs-mode
+  processed_logprobs`: then they are of the distribution that was sampled from, of greedy requests under
+  temperature 1, which is ours (`StepOutput.logprobs`). A server of somebody else is tried; if its are raw,
+  requests where that makes a difference are refused.
+- Seeds: vLLM draws a stream of numbers from a seed. A request that goes on here draws from another one.
+- Penalties of frequency and presence count what the server made itself: who has a prefix is refused them.
+- Ends: a server is told the tokens that end a response of this model and to look at no others.
+- Weights: our weight transfer engine (`vllm_plugin`), where the server has it: its workers map the image in
+  shared memory and feed the model's own loader. Else a folder (`served_folder`) by `reload_weights`.
+- Caches of another version are never taken: they are dropped, and each version has a salt of its own.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import msgspec
+
+from actors.engine.http_wire import HttpWire
+from actors.engine.qwen3_config import Qwen3Config
+from actors.engine.served_folder import ServedFolder
+from actors.engine.server_process import ServerProcess
+from actors.engine.server_wire import Ask, Chunk, Loads, PauseMode, ServerDied, ServerRefused
+from actors.engine.vllm_messages import (
+    AbortRequests,
+    CollectiveRpc,
+    CompletionChunk,
+    FinishUpdate,
+    InitTransfer,
+    Masked,
+    Models,
+    NewVersion,
+    Nothing,
+    Reload,
+    ServerInfo,
+    WeightInfo,
+    chunk_of,
+    completion_of,
+    loads_of,
+    request_id,
+    update_of,
+)
+from actors.rollout.sampling_params import Sampling
+from actors.weights.messages import Fetched
+
+LOOK_S = 0.2  # between two looks whether a server that starts is ready
+ORDER_S = 60.0  # of a pause or a release of memory, which waits for the step at hand
+LOAD_S = 600.0  # of weights; who asked has a deadline of its own
+MASK_TOKEN = 1  # any word of any vocabulary
+RAW_BELOW = -1e-3  # a log-prob of the only token that was allowed: 0 but for rounding, unless it is raw
+PAUSE_MODES: dict[PauseMode, str] = {"abort": "abort", "retract": "keep", "in_place": "keep"}
+
+Start = Callable[[Path, Fetched, Path], ServerProcess]
+"""Starts a server for a model's folder, which has no weights yet, with a file for its log."""
+
+
+class VllmWire:
+    """A `ServerWire`.
+
+    Args:
+        url: of the server.
+        start: starts it; None where somebody else runs it.
+        api_key: of the server, "" for none.
+    """
+
+    def __init__(self, url: str, start: Start | None, api_key: str = "") -> None:
+        self._http = HttpWire(url, api_key)
+        self._start = start
+        self._process: ServerProcess | None = None
+        self._folder = ServedFolder()
+        self._by_image: bool | None = None
+        self._model = ""
+        self._eos: tuple[int, ...] = ()
+        self._salt = ""
+        self._raw = False
+        self._closed = False
+
+    @property
+    def pid(self) -> int | None:
+        """Of a server that is ours and runs."""
+        return None if self._process is None else self._process.pid
+
+    async def serve(self, fetched: Fetched) -> str:
+        """See `ServerWire`."""
+        try:
+            return await self._serve(fetched)
+        except ServerRefused as refused:
+            raise ServerDied(f"the server did not load version {fetched.version}: {refused}") from refused
+
+    async def _serve(self, fetched: Fetched) -> str:
+        name = f"v{fetched.version}-{fetched.root[:4].hex()}"
+        model = msgspec.json.decode(fetched.model_config, type=Qwen3Config)
+        if self._start is not None and self._process is None:
+            await self._begin(self._start, fetched)
+        if not self._model:
+            models = await self._http.get("/v1/models", Models)
+            if not models.data:
+                raise ServerDied(f"{self._http.url} serves no model")
+            self._model = models.data[0].id
+        if self._by_image is None:
+            self._by_image = await self._has_our_engine()
+        await self.pause("abort")  # caches are dropped too
+        if self._by_image:
+            await self._http.tell("/start_weight_update", Nothing(), LOAD_S)
+            await self._http.tell("/update_weights", update_of(fetched.path, fetched.tensors), LOAD_S)
+            await self._http.tell("/finish_weight_update", FinishUpdate(name), LOAD_S)
+        else:
+            await self._reload(fetched, name, model.tie_word_embeddings)
+        await self.go_on()
+        if (serves := await self.version()) != name:
+            raise ServerDied(f"the server says that it serves {serves!r} after it was given {name!r}")
+        self._eos, self._salt = model.eos_token_ids, name
+        self._raw = await self._gives_raw_logprobs()
+        return name
+
+    async def stream(self, ask: Ask) -> AsyncIterator[Chunk]:
+        """See `ServerWire`."""
+        if self._raw and (cut := _shapes(ask)):
+            raise ServerRefused(
+                f"{self._http.url} gives log-probs without {cut}, which this request has: start it with "
+                "--logprobs-mode processed_logprobs",
+                never=True,
+            )
+        body = completion_of(ask, self._model, self._salt, self._eos)
+        try:
+            async for events in self._http.events("/v1/completions", body):
+                for event in events:
+                    if (chunk := chunk_of(event)) is not None:
+                        yield chunk
+        except ServerDied as died:
+            raise self._why(died) from died
+
+    async def abort(self, rids: list[str]) -> None:
+        """See `ServerWire`. Their streams are closed, which ends them too where the route is not open."""
+        try:
+            await self._http.tell("/abort_requests", AbortRequests([request_id(rid) for rid in rids]))
+        except ServerRefused as refused:
+            if not refused.never:
+                raise ServerDied(f"/abort_requests: {refused}") from refused
+
+    async def healthy(self) -> None:
+        """See `ServerWire`: vLLM's front end answers, and says that its engine has not ended."""
+        if self._process is not None:
+            self._process.require_alive()
+            self._process.trim_log()
+        try:
+            await self._http.look("/health")
+        except ServerDied as died:
+            raise self._why(died) from died
+        except ServerRefused as refused:
+            raise ServerDied(f"the server says that it is not well: {refused}") from refused
+
+    async def loads(self) -> Loads:
+        """See `ServerWire`."""
+        return loads_of(await self._http.text("/metrics"))
+
+    async def version(self) -> str:
+        """See `ServerWire`."""
+        return (await self._http.get("/weight_info", WeightInfo)).weight_version
+
+    async def pause(self, mode: PauseMode) -> None:
+        """See `ServerWire`."""
+        await self._http.tell(f"/pause?mode={PAUSE_MODES[mode]}", Nothing(), ORDER_S)
+        if mode == "retract":
+            await self._http.tell("/reset_prefix_cache?reset_running_requests=true", Nothing(), ORDER_S)
+
+    async def go_on(self) -> None:
+        """See `ServerWire`."""
+        await self._http.tell("/resume", Nothing(), ORDER_S)
+
+    async def sleep(self) -> None:
+        """See `ServerWire`. On a CPU, or without `--enable-sleep-mode`, vLLM says yes and keeps all."""
+        await self._http.tell("/sleep?level=2", Nothing(), ORDER_S)
+
+    async def wake(self) -> None:
+        """See `ServerWire`."""
+        await self._http.tell("/wake_up", Nothing(), ORDER_S)
+
+    def close(self) -> None:
+        """See `ServerWire`."""
+        self._closed = True
+        if self._process is not None:
+            self._process.kill()
+
+    async def disconnect(self) -> None:
+        """See `ServerWire`."""
+        await self._http.close()
+        if self._process is not None:
+            self._process.kill()
+            self._process.reap()
+        self._folder.remove()
+
+    async def _begin(self, start: Start, fetched: Fetched) -> None:
+        """Start the server for this model, and wait until it is ready for its weights."""
+        if self._closed:
+            raise ServerDied("its host was closed")
+        folder = await asyncio.to_thread(self._folder.write, fetched, weights=False)
+        self._process = process = start(folder, fetched, self._folder.log())
+        while True:
+            process.require_alive()
+            try:
+                return await self._http.look("/health")
+            except (ServerDied, ServerRefused):  # it does not listen yet
+                await asyncio.sleep(LOOK_S)
+
+    async def _has_our_engine(self) -> bool:
+        """Whether it has our weight transfer engine. Raises `ServerDied` where it takes no weights."""
+        try:
+            await self._http.tell("/init_weight_transfer_engine", InitTransfer(), ORDER_S)
+        except ServerRefused as refused:
+            if refused.never:
+                raise ServerDied(
+                    f"{self._http.url} has no routes for weights: start it with VLLM_SERVER_DEV_MODE=1"
+                ) from refused
+            return False
+        return True
+
+    async def _reload(self, fetched: Fetched, name: str, tied: bool) -> None:
+        """By vLLM's own reading of a checkpoint. On a CPU vLLM 0.32 goes on with the old output matrix where
+        that is the embedding: it packed a copy."""
+        if tied:
+            info = await self._http.get("/server_info?config_format=text", ServerInfo, ORDER_S)
+            if "device_config=cpu" in info.vllm_config:
+                raise ServerDied(
+                    f"{self._http.url} runs on a CPU, where vLLM does not renew a tied output matrix: "
+                    "install actors/engine/vllm_plugin and start it with "
+                    """--weight-transfer-config '{"backend": "gleaner"}'"""
+                )
+        folder = await asyncio.to_thread(self._folder.write, fetched)
+        await self._http.tell("/collective_rpc", CollectiveRpc(Reload(str(folder))), LOAD_S)
+        await self._http.tell("/update_weight_version", NewVersion(name))
+        self._folder.forget(folder)
+
+    async def _gives_raw_logprobs(self) -> bool:
+        body = Masked(model=self._model, prompt=[MASK_TOKEN], allowed_token_ids=[MASK_TOKEN])
+        chunk = await self._http.post("/v1/completions", body, CompletionChunk, ORDER_S)
+        given = chunk.choices[0].logprobs if chunk.choices else None
+        if given is None or not given.token_logprobs or given.token_logprobs[0] is None:
+            raise ServerDied(f"{self._http.url} gave no log-prob of a token")
+        return given.token_logprobs[0] < RAW_BELOW
+
+    def _why(self, died: ServerDied) -> ServerDied:
+        """How the process ended, if it did: that tells more than a broken connection."""
+        if self._process is not None:
+            try:
+                self._process.require_alive()
+            except ServerDied as ended:
+                return ended
+        return died
+
+
+def _shapes(ask: Ask) -> str:
+    """What makes the distribution of a request another one than the model's, or ""."""
+    plain, asked = Sampling(), ask.sampling
+    if ask.temperature not in (0.0, 1.0):
+        return "its temperature"
+    for name in ("top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty"):
+        if getattr(asked, name) != getattr(plain, name):
+            return name
+    return "min_new_tokens" if asked.min_new_tokens > ask.made else ""

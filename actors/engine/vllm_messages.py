@@ -1,0 +1,256 @@
+"""The words of a vLLM server that we say and read: bodies of its routes as typed structs, both ways.
+
+Owns the translation between them and `server_wire`. Pure. Source: vLLM 0.32, its modules
+`entrypoints.openai.completion.protocol` and `entrypoints.rl.online.api_router`; `tests/engines` holds these
+words against the classes of released versions.
+"""
+
+import msgspec
+
+from actors.engine.server_wire import Ask, Chunk, Finish, Loads, ServerDied, ServerRefused
+from actors.engine.tensor_spec import TensorSpec
+
+BACKEND = "gleaner"
+"""The weight transfer engine that `vllm_plugin` registers."""
+LOGPROB_FLOOR = -9999.0
+"""What vLLM says instead of minus infinity: no token that was sampled has it."""
+FINISHES: dict[str, Finish] = {"stop": "stop", "length": "length", "abort": "abort"}
+_MASK = 2**63 - 1
+_ODD = 0x9E3779B97F4A7C15
+
+
+class Nothing(msgspec.Struct, frozen=True):
+    """A body without a word."""
+
+
+class InitTransfer(msgspec.Struct, frozen=True):
+    """Body of `/init_weight_transfer_engine`; our engine has nothing to agree upon."""
+
+    init_info: Nothing = Nothing()
+
+
+class ServerInfo(msgspec.Struct, frozen=True):
+    """Answer of `/server_info?config_format=text`: vLLM's settings as it prints them."""
+
+    vllm_config: str
+
+
+class Completion(msgspec.Struct, frozen=True, kw_only=True):
+    """Body of `/v1/completions`. Every sampling parameter is said, so that no default of a server counts."""
+
+    request_id: str
+    model: str
+    prompt: list[int]
+    max_tokens: int
+    temperature: float
+    seed: int
+    cache_salt: str
+    ignore_eos: bool
+    stop_token_ids: list[int]
+    top_p: float
+    top_k: int
+    min_p: float
+    frequency_penalty: float
+    presence_penalty: float
+    repetition_penalty: float
+    min_tokens: int
+    logprobs: int = 0
+    return_token_ids: bool = True
+    return_tokens_as_token_ids: bool = True
+    stream: bool = True
+
+
+class Masked(msgspec.Struct, frozen=True, kw_only=True):
+    """Body of `/v1/completions` that asks for one token of which only `allowed_token_ids` may come: where its
+    log-prob is not 0, log-probs are those before sampling parameters were applied."""
+
+    model: str
+    prompt: list[int]
+    allowed_token_ids: list[int]
+    max_tokens: int = 1
+    temperature: float = 0.0
+    logprobs: int = 0
+    return_token_ids: bool = True
+    return_tokens_as_token_ids: bool = True
+    ignore_eos: bool = True
+
+
+class LogProbs(msgspec.Struct, frozen=True):
+    """Of the tokens of the chunk; None where vLLM computed none."""
+
+    token_logprobs: list[float | None] = []
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """What is new of the one response that was asked for."""
+
+    token_ids: list[int] | None = None
+    logprobs: LogProbs | None = None
+    finish_reason: str | None = None
+
+
+class ErrorInfo(msgspec.Struct, frozen=True):
+    """vLLM's own words."""
+
+    message: str = ""
+    code: int | str | None = None
+
+
+class CompletionChunk(msgspec.Struct, frozen=True):
+    """A chunk of the stream, or the whole answer without one."""
+
+    choices: list[Choice] = []
+    error: ErrorInfo | None = None
+
+
+class ModelCard(msgspec.Struct, frozen=True):
+    """A model that is served."""
+
+    id: str
+    max_model_len: int | None = None
+
+
+class Models(msgspec.Struct, frozen=True):
+    """Answer of `/v1/models`."""
+
+    data: list[ModelCard]
+
+
+class WeightInfo(msgspec.Struct, frozen=True):
+    """Answer of `/weight_info`."""
+
+    weight_version: str
+
+
+class AbortRequests(msgspec.Struct, frozen=True):
+    """Body of `/abort_requests`."""
+
+    request_ids: list[str]
+
+
+class ImageInfo(msgspec.Struct, frozen=True):
+    """What our weight transfer engine is told: `vllm_plugin`'s ImageUpdate. Tensors: name, dtype, shape,
+    offset, bytes."""
+
+    path: str
+    tensors: list[tuple[str, str, tuple[int, ...], int, int]]
+
+
+class UpdateWeights(msgspec.Struct, frozen=True):
+    """Body of `/update_weights`."""
+
+    update_info: ImageInfo
+
+
+class FinishUpdate(msgspec.Struct, frozen=True):
+    """Body of `/finish_weight_update`."""
+
+    weight_version: str
+
+
+class NewVersion(msgspec.Struct, frozen=True):
+    """Body of `/update_weight_version`."""
+
+    new_version: str
+
+
+class Reload(msgspec.Struct, frozen=True):
+    """The keyword of `reload_weights`."""
+
+    weights_path: str
+
+
+class CollectiveRpc(msgspec.Struct, frozen=True):
+    """Body of `/collective_rpc`."""
+
+    kwargs: Reload
+    method: str = "reload_weights"
+
+
+def update_of(path: str, tensors: tuple[TensorSpec, ...]) -> UpdateWeights:
+    """Of a verified image."""
+    rows = [(spec.name, spec.dtype, spec.shape, spec.offset, spec.nbytes) for spec in tensors]
+    return UpdateWeights(ImageInfo(path, rows))
+
+
+def completion_of(ask: Ask, model: str, salt: str, eos: tuple[int, ...]) -> Completion:
+    """Of a request. `eos`: the tokens that end a response of this model, and no others do. `salt`: of the
+    weights. Raises `ServerRefused` for what vLLM would draw otherwise than was asked."""
+    asked = ask.sampling
+    if ask.made and (asked.frequency_penalty or asked.presence_penalty):
+        raise ServerRefused(
+            "vLLM's penalties of frequency and presence count what one server made, and this response was "
+            "begun by another",
+            never=True,
+        )
+    return Completion(
+        request_id=ask.rid,
+        model=model,
+        prompt=ask.tokens.tolist(),
+        max_tokens=ask.max_new_tokens,
+        temperature=ask.temperature,
+        seed=seed_at(ask.seed, ask.made),
+        cache_salt=salt,
+        ignore_eos=True,
+        stop_token_ids=[*asked.stop_token_ids, *(() if asked.ignore_eos else eos)],
+        top_p=asked.top_p,
+        top_k=asked.top_k,
+        min_p=asked.min_p,
+        frequency_penalty=asked.frequency_penalty,
+        presence_penalty=asked.presence_penalty,
+        repetition_penalty=asked.repetition_penalty,
+        min_tokens=min(ask.max_new_tokens, max(0, asked.min_new_tokens - ask.made)),
+    )
+
+
+def seed_at(seed: int, position: int) -> int:
+    """The seed of a request that goes on after so many tokens of its response: vLLM draws a stream of numbers
+    from a seed, and a request that moved must not draw those again that made its first tokens."""
+    mixed = (seed ^ (position * _ODD)) * _ODD & (2**64 - 1)
+    return (mixed ^ mixed >> 32) & _MASK
+
+
+def request_id(rid: str) -> str:
+    """What vLLM calls the first prompt of a completion whose `request_id` is this."""
+    return f"cmpl-{rid}-0"
+
+
+_chunks = msgspec.json.Decoder(CompletionChunk)
+
+
+def chunk_of(data: bytes) -> Chunk | None:
+    """Of the data of an event; None for one without news. Raises ServerDied for what no sound server says."""
+    try:
+        said = _chunks.decode(data)
+    except msgspec.DecodeError as problem:
+        raise ServerDied(f"vLLM sent what is no chunk ({problem}): {data[:200]!r}") from problem
+    if said.error is not None:
+        raise ServerDied(f"vLLM failed in the middle of a stream: {said.error.message}")
+    if not said.choices:
+        return None
+    choice = said.choices[0]
+    tokens = choice.token_ids or []
+    given = [] if choice.logprobs is None else choice.logprobs.token_logprobs
+    logprobs = [logprob for logprob in given if logprob is not None and logprob > LOGPROB_FLOOR]
+    if len(logprobs) != len(tokens):
+        raise ServerDied(f"vLLM sent {len(tokens)} tokens with {len(logprobs)} log-probs: {data[:200]!r}")
+    finish = None
+    if choice.finish_reason is not None:
+        finish = FINISHES.get(choice.finish_reason)
+        if finish is None:
+            raise ServerDied(f"vLLM ended a response with {choice.finish_reason!r}, which is no word of ours")
+    return Chunk(tokens, logprobs, finish) if tokens or finish else None
+
+
+def loads_of(metrics: str) -> Loads:
+    """Of `/metrics`, in Prometheus' text format; engines of one server are added up."""
+    found = {"vllm:num_requests_running": 0.0, "vllm:num_requests_waiting": 0.0}
+    for line in metrics.splitlines():
+        name = line.partition("{")[0].partition(" ")[0]
+        if name in found:
+            try:
+                found[name] += float(line.rpartition(" ")[2])
+            except ValueError as problem:
+                raise ServerDied(f"vLLM counts its requests as {line!r}") from problem
+    running, waiting = found.values()
+    return Loads(int(running), int(waiting))

@@ -1,0 +1,295 @@
+"""The wire of a vLLM server, against a small server that speaks vLLM's words as its releases do.
+
+`tests/engines` holds the words against vLLM's own classes and the whole against real servers.
+"""
+
+import json
+from array import array
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from safetensors.torch import load_file
+
+from actors.engine.qwen3_config import Qwen3Config
+from actors.engine.server_wire import Ask, Chunk, Loads, ServerDied, ServerRefused
+from actors.engine.tensor_spec import TensorSpec
+from actors.engine.vllm import VllmWire
+from actors.engine.vllm_messages import chunk_of, seed_at
+from actors.weights.messages import Fetched
+
+CONFIG = Qwen3Config(
+    vocab_size=32,
+    hidden_size=8,
+    intermediate_size=16,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    num_key_value_heads=2,
+    head_dim=4,
+    rope_theta=5e5,
+    tie_word_embeddings=True,
+    max_position_embeddings=64,
+    eos_token_ids=(5, 6),
+)
+
+
+def event(tokens: list[int], finish: str | None = None) -> bytes:
+    choice: dict[str, object] = {"index": 0, "text": "x", "token_ids": tokens}
+    choice["logprobs"] = {"token_logprobs": [-0.5] * len(tokens)}
+    if finish is not None:
+        choice["finish_reason"] = finish
+    return b"data: " + json.dumps({"id": "cmpl-1", "choices": [choice]}).encode() + b"\n\n"
+
+
+@dataclass
+class FakeVllm:
+    """Notes what is called; `events` are a stream's. `image`: it has our weight transfer engine."""
+
+    image: bool = True
+    device: str = "cuda"
+    development: bool = True
+    masked_logprob: float = 0.0
+    status: int = 200
+    events: list[bytes] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)
+    bodies: list[dict[str, object]] = field(default_factory=list)
+    reloaded: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    async def completions(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        self.bodies.append(body)
+        if not body.get("stream"):
+            logprobs = {"token_logprobs": [self.masked_logprob]}
+            return web.json_response({"choices": [{"token_ids": [1], "logprobs": logprobs}]})
+        if self.status != 200:
+            return web.json_response({"error": {"message": "because", "code": 400}}, status=self.status)
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for one in self.events:
+            await response.write(one)
+        return response
+
+    async def other(self, request: web.Request) -> web.Response:
+        path = request.path_qs
+        self.calls.append(path)
+        if path == "/v1/models":
+            return web.json_response({"data": [{"id": "the-model", "max_model_len": 64}]})
+        if path == "/metrics":
+            lines = ("running", 3.0), ("waiting", 2.0), ("running", 1.0)
+            rows = [f'vllm:num_requests_{name}{{engine="0"}} {count}' for name, count in lines]
+            return web.Response(text="# HELP x\n" + "\n".join(rows) + "\nother 7\n")
+        if not self.development and path.startswith("/init_weight"):
+            return web.json_response({"detail": "Not Found"}, status=404)
+        if not self.image and path.startswith("/init_weight"):
+            return web.json_response({"error": {"message": "Weight transfer not configured"}}, status=500)
+        if path.startswith("/server_info"):
+            return web.json_response({"vllm_config": f"model='m', device_config={self.device}, x=1"})
+        if path == "/weight_info":
+            return web.json_response({"weight_version": "v4-abababab"})
+        if request.can_read_body:
+            body = await request.json()
+            self.bodies.append(body)
+            if path == "/collective_rpc":
+                folder = Path(body["kwargs"]["weights_path"])
+                self.reloaded = load_file(folder / "model.safetensors")
+                assert Qwen3Config.load(folder) == CONFIG
+        return web.json_response({})
+
+
+@pytest.fixture
+def fake() -> FakeVllm:
+    return FakeVllm()
+
+
+@pytest.fixture
+async def wire(fake: FakeVllm) -> AsyncIterator[VllmWire]:
+    app = web.Application()
+    app.router.add_post("/v1/completions", fake.completions)
+    app.router.add_route("*", "/{path:.*}", fake.other)
+    async with TestServer(app) as server:
+        wire = VllmWire(str(server.make_url("/")), start=None)
+        yield wire
+        await wire.disconnect()
+
+
+def image_in(folder: Path) -> tuple[Fetched, dict[str, torch.Tensor]]:
+    tensors = {"a.weight": torch.randn(3, 5), "b.weight": torch.randn(7)}
+    specs, offset, whole = [], 0, bytearray()
+    for name, tensor in tensors.items():
+        data = tensor.numpy().tobytes()
+        specs.append(TensorSpec(name, "float32", tuple(tensor.shape), offset, len(data)))
+        whole += data + bytes(-len(data) % 64)
+        offset = len(whole)
+    path = folder / "image"
+    path.write_bytes(bytes(whole))
+    config = msgspec.json.encode(CONFIG)
+    return Fetched(4, bytes.fromhex("ab" * 16), str(path), tuple(specs), config, 0, 0.0), tensors
+
+
+def ask(temperature: float = 0.5) -> Ask:
+    return Ask("r-1", array("I", [1, 2, 3]), 9, temperature, seed=7)
+
+
+async def chunks(wire: VllmWire, asked: Ask) -> list[Chunk]:
+    return [chunk async for chunk in wire.stream(asked)]
+
+
+async def test_an_image_is_mapped_by_the_servers_workers_while_nothing_executes(
+    fake: FakeVllm, wire: VllmWire, tmp_path: Path
+) -> None:
+    fetched, _ = image_in(tmp_path)
+    name = await wire.serve(fetched)
+    assert name == "v4-abababab"
+    assert fake.calls == [
+        "/v1/models",
+        "/init_weight_transfer_engine",
+        "/pause?mode=abort",
+        "/start_weight_update",
+        "/update_weights",
+        "/finish_weight_update",
+        "/resume",
+        "/weight_info",
+    ]
+    update = next(body["update_info"] for body in fake.bodies if "update_info" in body)
+    assert update == {
+        "path": fetched.path,
+        "tensors": [["a.weight", "float32", [3, 5], 0, 60], ["b.weight", "float32", [7], 64, 28]],
+    }
+    assert {"weight_version": name} in fake.bodies
+
+
+async def test_a_server_without_our_engine_reloads_a_checkpoint_in_memory_which_is_gone_then(
+    fake: FakeVllm, wire: VllmWire, tmp_path: Path
+) -> None:
+    fake.image = False
+    fetched, tensors = image_in(tmp_path)
+    await wire.serve(fetched)
+    assert fake.calls[1:6] == [
+        "/init_weight_transfer_engine",
+        "/pause?mode=abort",
+        "/server_info?config_format=text",
+        "/collective_rpc",
+        "/update_weight_version",
+    ]
+    assert fake.reloaded.keys() == tensors.keys()
+    for key, tensor in tensors.items():
+        np.testing.assert_array_equal(fake.reloaded[key].numpy(), tensor.numpy())
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
+async def test_a_tied_model_is_not_reloaded_where_vllm_would_keep_its_old_output_matrix(
+    fake: FakeVllm, wire: VllmWire, tmp_path: Path
+) -> None:
+    fake.image, fake.device = False, "cpu"
+    with pytest.raises(ServerDied, match="vllm_plugin"):
+        await wire.serve(image_in(tmp_path)[0])
+    assert "/collective_rpc" not in fake.calls
+
+
+async def test_a_server_without_routes_for_weights_is_no_engine(
+    fake: FakeVllm, wire: VllmWire, tmp_path: Path
+) -> None:
+    fake.development = False
+    with pytest.raises(ServerDied, match="VLLM_SERVER_DEV_MODE=1"):
+        await wire.serve(image_in(tmp_path)[0])
+
+
+async def test_a_stream_is_asked_and_read_in_the_servers_words(
+    fake: FakeVllm, wire: VllmWire, tmp_path: Path
+) -> None:
+    fake.events = [event([8]), b": ping\n\n", event([9, 10]), event([6], "stop"), b"data: [DONE]\n\n"]
+    name = await wire.serve(image_in(tmp_path)[0])
+    came = await chunks(wire, ask())
+    assert [chunk.tokens for chunk in came] == [[8], [9, 10], [6]]
+    assert [chunk.finish for chunk in came] == [None, None, "stop"]
+    assert came[1].logprobs == [-0.5, -0.5]
+    body = fake.bodies[-1]
+    assert (body["model"], body["prompt"], body["max_tokens"]) == ("the-model", [1, 2, 3], 9)
+    assert (body["cache_salt"], body["ignore_eos"], body["stop_token_ids"]) == (name, True, [5, 6])
+    assert body["request_id"] == "r-1"
+
+
+async def test_log_probs_that_lack_the_temperature_are_not_given_for_those_that_have_it(
+    fake: FakeVllm, wire: VllmWire, tmp_path: Path
+) -> None:
+    fake.masked_logprob = -2.5
+    fake.events = [event([8], "length"), b"data: [DONE]\n\n"]
+    await wire.serve(image_in(tmp_path)[0])
+    with pytest.raises(ServerRefused, match="processed_logprobs") as refused:
+        await chunks(wire, ask(0.5))
+    assert refused.value.never
+    assert [chunk.finish for chunk in await chunks(wire, ask(1.0))] == ["length"]
+    assert [chunk.finish for chunk in await chunks(wire, ask(0.0))] == ["length"]
+
+
+@pytest.mark.parametrize(("status", "never"), [(400, True), (503, False)])
+async def test_a_request_that_is_not_taken_is_refused_in_the_servers_words(
+    fake: FakeVllm, wire: VllmWire, status: int, never: bool
+) -> None:
+    fake.status = status
+    with pytest.raises(ServerRefused, match="because") as refused:
+        await chunks(wire, ask())
+    assert refused.value.never is never
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b'data: {"error": {"message": "EngineCore died", "code": 500}}\n\n',
+        b'data: {"choices": [{"token_ids": [1], "logprobs": {"token_logprobs": []}}]}\n\n',
+        b'data: {"choices": [{"token_ids": [1], "logprobs": {"token_logprobs": [-9999.0]}}]}\n\n',
+        b'data: {"choices": [{"token_ids": [], "finish_reason": "teapot"}]}\n\n',
+        b"data: {broken\n\n",
+    ],
+)
+async def test_what_no_sound_server_says_is_the_end_of_it(
+    fake: FakeVllm, wire: VllmWire, said: bytes
+) -> None:
+    fake.events = [event([8]), said]
+    with pytest.raises(ServerDied):
+        await chunks(wire, ask())
+
+
+async def test_control_is_said_in_the_servers_words(fake: FakeVllm, wire: VllmWire) -> None:
+    await wire.abort(["r-1", "r-2"])
+    assert fake.bodies == [{"request_ids": ["cmpl-r-1-0", "cmpl-r-2-0"]}]
+    assert await wire.loads() == Loads(running=4, waiting=2)
+    assert await wire.version() == "v4-abababab"
+    fake.calls.clear()
+    await wire.pause("in_place")
+    await wire.pause("retract")
+    await wire.go_on()
+    await wire.healthy()
+    assert fake.calls == [
+        "/pause?mode=keep",
+        "/pause?mode=keep",
+        "/reset_prefix_cache?reset_running_requests=true",
+        "/resume",
+        "/health",
+    ]
+
+
+async def test_a_server_that_is_not_there_is_dead() -> None:
+    wire = VllmWire("http://127.0.0.1:9", start=None)
+    with pytest.raises(ServerDied):
+        await wire.healthy()
+    with pytest.raises(ServerDied):
+        await chunks(wire, ask())
+    await wire.disconnect()
+
+
+def test_a_request_that_goes_on_draws_other_numbers_than_at_its_beginning() -> None:
+    seeds = {seed_at(seed, position) for seed in (0, 1, 2**63, 2**64 - 1) for position in range(1, 200)}
+    assert len(seeds) == 4 * 199
+    assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_an_event_without_news_is_none() -> None:
+    assert chunk_of(b'{"choices": [], "usage": {"total_tokens": 3}}') is None
+    assert chunk_of(b'{"choices": [{"token_ids": []}]}') is None

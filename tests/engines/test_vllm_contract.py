@@ -1,0 +1,154 @@
+"""Our words against vLLM's own classes and routes, in released versions: `make engine-vllm` brings them.
+
+The script `vllm_contract.py` runs in vLLM's environment. Of the older releases only the Python files are
+there, on the libraries of the newest one.
+"""
+
+import functools
+import json
+import os
+import subprocess
+from array import array
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from actors.engine.server_wire import Ask, Chunk
+from actors.engine.tensor_spec import TensorSpec
+from actors.engine.vllm_messages import (
+    AbortRequests,
+    CollectiveRpc,
+    CompletionChunk,
+    ErrorInfo,
+    FinishUpdate,
+    InitTransfer,
+    Masked,
+    Models,
+    NewVersion,
+    Nothing,
+    Reload,
+    WeightInfo,
+    chunk_of,
+    completion_of,
+    update_of,
+)
+from actors.rollout.sampling_params import Sampling
+
+ROOT = Path(__file__).parents[2]
+VLLM = ROOT / ".engines" / "vllm"
+SCRIPT = Path(__file__).with_name("vllm_contract.py")
+RELEASES = ("0.30.0", "0.31.0", "0.32.0")
+NOT_HERE = 3
+
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(not (VLLM / ".ready").exists(), reason="no vLLM here: make engine-vllm"),
+]
+
+DRAWN = Sampling(
+    top_p=0.9, top_k=-1, min_p=0.1, repetition_penalty=1.2, min_new_tokens=5, stop_token_ids=(7,)
+)
+ASK = Ask("r1", array("I", [1, 2, 3]), 9, temperature=0.7, seed=2**63 + 5, made=2, sampling=DRAWN)
+SPEC = TensorSpec("lm_head.weight", "float32", (2, 4), 64, 32)
+
+
+def said(body: msgspec.Struct) -> Any:
+    return json.loads(msgspec.json.encode(body))
+
+
+CALLS = [
+    ["POST", "/init_weight_transfer_engine", said(InitTransfer())],
+    ["POST", "/pause?mode=abort", said(Nothing())],
+    ["POST", "/pause?mode=keep", said(Nothing())],
+    ["POST", "/start_weight_update", said(Nothing())],
+    ["POST", "/update_weights", said(update_of("/dev/shm/image", (SPEC,)))],
+    ["POST", "/finish_weight_update", said(FinishUpdate("7-ab"))],
+    ["POST", "/collective_rpc", said(CollectiveRpc(Reload("/dev/shm/folder")))],
+    ["POST", "/update_weight_version", said(NewVersion("7-ab"))],
+    ["GET", "/weight_info", None],
+    ["POST", "/abort_requests", said(AbortRequests(["cmpl-r1-0"]))],
+    ["POST", "/resume", said(Nothing())],
+]
+
+
+@functools.cache
+def of_release(version: str) -> dict[str, Any]:
+    """What the script prints under this release; skips aloud where it does not import."""
+    where = VLLM / "older" / version
+    given = {
+        "bodies": {
+            "completion": said(completion_of(ASK, "m", "salt", (5, 6))),
+            "masked": said(Masked(model="m", prompt=[1], allowed_token_ids=[1])),
+        },
+        "calls": CALLS,
+    }
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "VLLM_CONFIGURE_LOGGING": "0"}
+    environment.pop("PYTHONPATH", None)
+    if where.is_dir():
+        environment["PYTHONPATH"] = str(where)
+    run = subprocess.run(
+        [VLLM / "bin" / "python", SCRIPT],
+        input=json.dumps(given),
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd="/",
+        timeout=360,
+    )
+    if run.returncode == NOT_HERE:
+        pytest.skip(f"vLLM {version} does not import here: {run.stderr.splitlines()[-1]}")
+    assert run.returncode == 0, run.stderr[-4000:]
+    assert version in run.stderr, run.stderr[-4000:]
+    found: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize("version", RELEASES)
+def test_what_we_ask_means_to_vllm_what_we_mean(version: str) -> None:
+    found = of_release(version)
+    completion = found["completion"]
+    assert completion["unknown"] == []
+    assert (completion["cache_salt"], completion["request_id"]) == ("salt", "r1")
+    sampling = completion["sampling"]
+    assert 0 <= sampling.pop("seed") < 2**63
+    assert sampling == {
+        "max_tokens": 9,
+        "temperature": 0.7,
+        "top_p": 0.9,
+        "top_k": 0,
+        "min_p": 0.1,
+        "repetition_penalty": 1.2,
+        "min_tokens": 3,
+        "logprobs": 0,
+        "ignore_eos": True,
+        "stop_token_ids": [7, 5, 6],
+    }
+    assert found["masked"]["unknown"] == []
+    assert found["masked"]["allowed_token_ids"] == [1]
+
+
+@pytest.mark.parametrize("version", RELEASES)
+def test_what_vllm_answers_is_read(version: str) -> None:
+    found = of_release(version)
+    assert chunk_of(found["chunk"].encode()) == Chunk([5, 6], [-0.5, -0.25], "stop")
+    assert msgspec.json.decode(found["error"], type=CompletionChunk).error == ErrorInfo("too long", 400)
+    assert msgspec.json.decode(found["models"], type=Models).data[0].max_model_len == 128
+
+
+@pytest.mark.parametrize("version", RELEASES)
+def test_what_we_order_reaches_the_engine(version: str) -> None:
+    found = of_release(version)["routes"]
+    assert [(path, status) for path, status, _ in found["answers"]] == [(path, 200) for _, path, _ in CALLS]
+    answers = {path: text for path, _, text in found["answers"]}
+    assert msgspec.json.decode(answers["/weight_info"], type=WeightInfo).weight_version == "7"
+    calls = {name: (args, named) for name, args, named in found["calls"]}
+    assert "lm_head.weight" in calls["update_weights"][1]["request"]
+    assert "/dev/shm/image" in calls["update_weights"][1]["request"]
+    assert calls["finish_weight_update"][0] == ["'7-ab'"]
+    assert calls["update_weight_version"][0] == ["'7-ab'"]
+    assert calls["collective_rpc"][1]["method"] == "'reload_weights'"
+    assert "/dev/shm/folder" in calls["collective_rpc"][1]["kwargs"]
+    assert calls["abort"][0] == ["['cmpl-r1-0']"]

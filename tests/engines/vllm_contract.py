@@ -1,0 +1,116 @@
+"""What vLLM's own classes make of our words: run by the Python of a vLLM environment, not by pytest.
+
+Reads bodies and calls from standard input (see `test_vllm_contract`), gives each to vLLM's class or route for
+it, and prints what came: the sampling parameters, the calls that reached the engine, and bodies of
+answers as vLLM's classes write them. Exits with 3 where this release does not import here.
+"""
+
+import asyncio
+import importlib
+import json
+import sys
+import traceback
+from typing import Any
+
+NOT_HERE = 3
+RL_ROUTERS = ("vllm.entrypoints.rl.online.api_router", "vllm.entrypoints.serve.dev.rlhf.api_router")
+RPC_ROUTER = "vllm.entrypoints.serve.dev.rpc.api_router"
+SAMPLED = (
+    *("max_tokens", "temperature", "seed", "top_p", "top_k", "min_p", "repetition_penalty", "min_tokens"),
+    *("logprobs", "ignore_eos", "stop_token_ids"),
+)
+
+
+class Engine:
+    """In the place of vLLM's engine client: remembers what was called."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[Any]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        async def call(*args: Any, **kwargs: Any) -> str | None:
+            self.calls.append([name, [repr(arg) for arg in args], {key: repr(kwargs[key]) for key in kwargs}])
+            return "7" if name == "get_weight_version" else None
+
+        return call
+
+
+def completions(bodies: dict[str, Any]) -> dict[str, Any]:
+    """Our bodies through vLLM's class of requests; a chunk and an error as its classes write them."""
+    protocol = importlib.import_module("vllm.entrypoints.openai.completion.protocol")
+    errors = importlib.import_module("vllm.entrypoints.serve.engine.protocol")
+    found: dict[str, Any] = {}
+    for name in ("completion", "masked"):
+        body = bodies[name]
+        request = protocol.CompletionRequest.model_validate(body)
+        sampling = request.to_sampling_params(body["max_tokens"], {})
+        found[name] = {
+            "unknown": sorted(body.keys() - protocol.CompletionRequest.model_fields.keys()),
+            "sampling": {key: getattr(sampling, key) for key in SAMPLED},
+            "allowed_token_ids": sampling.allowed_token_ids,
+            "cache_salt": request.cache_salt,
+            "request_id": request.request_id,
+        }
+    choice = protocol.CompletionResponseStreamChoice(
+        index=0,
+        text="ab",
+        token_ids=[5, 6],
+        finish_reason="stop",
+        stop_reason=6,
+        logprobs=protocol.CompletionLogProbs(
+            tokens=["token_id:5", "token_id:6"], token_logprobs=[-0.5, -0.25], text_offset=[0, 1]
+        ),
+    )
+    chunk = protocol.CompletionStreamResponse(model="m", choices=[choice])
+    found["chunk"] = chunk.model_dump_json(exclude_unset=True)
+    info = errors.ErrorInfo(message="too long", type="BadRequestError", code=400)
+    found["error"] = errors.ErrorResponse(error=info).model_dump_json()
+    found["models"] = errors.ModelList(data=[errors.ModelCard(id="m", max_model_len=128)]).model_dump_json()
+    return found
+
+
+async def routes(calls: list[list[Any]]) -> dict[str, Any]:
+    """Our calls [method, path, body] through vLLM's routes; what reached the engine, what was answered."""
+    import httpx
+    from fastapi import FastAPI
+
+    app = FastAPI()
+    module = next(filter(None, map(imported, RL_ROUTERS)))
+    app.include_router(module.router)
+    app.include_router(importlib.import_module(RPC_ROUTER).router)
+    engine = app.state.engine_client = Engine()
+    answers = []
+    transport = httpx.ASGITransport(app=app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://vllm") as client:
+        for method, path, body in calls:
+            answer = await client.request(method, path, json=body)
+            answers.append([path, answer.status_code, answer.text])
+    return {"answers": answers, "calls": engine.calls}
+
+
+def imported(name: str) -> Any:
+    """The module, or None where this release has it elsewhere."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        return None
+
+
+def main() -> int:
+    """See the module."""
+    given = json.load(sys.stdin)
+    try:
+        import vllm
+
+        print(f"vllm {vllm.__version__} at {vllm.__file__}", file=sys.stderr)
+        found = completions(given["bodies"])
+        found["routes"] = asyncio.run(routes(given["calls"]))
+    except ImportError:
+        traceback.print_exc()
+        return NOT_HERE
+    print(json.dumps(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
