@@ -194,7 +194,7 @@ def completion_of(ask: Ask, model: str, salt: str, eos: tuple[int, ...]) -> Comp
         ignore_eos=True,
         stop_token_ids=[*asked.stop_token_ids, *(() if asked.ignore_eos else eos)],
         top_p=asked.top_p,
-        top_k=asked.top_k,
+        top_k=max(0, asked.top_k),  # 0 is all of them
         min_p=asked.min_p,
         frequency_penalty=asked.frequency_penalty,
         presence_penalty=asked.presence_penalty,
