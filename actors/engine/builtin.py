@@ -181,8 +181,7 @@ class BuiltinEngine:
         for eos in self._eos:
             ended |= tokens == eos
         for row, asked in self._rows_asking(0, n).items():
-            stops = asked.stop_token_ids if asked.ignore_eos else (*asked.stop_token_ids, *self._eos.tolist())
-            ended[row] = slots.made[row] == slots.limit[row] or int(tokens[row]) in stops
+            ended[row] = slots.made[row] == slots.limit[row] or int(tokens[row]) in self._stops(asked)
         slots.flags[:n] |= np.where(ended, _FINISHED, _NOTHING)
         output = self._rows(n, logprobs)
         slots.flags[:n] = 0
@@ -231,6 +230,10 @@ class BuiltinEngine:
             )
         return tokens.numpy(), logprobs.numpy()
 
+    def _stops(self, asked: Sampling) -> Sequence[int]:
+        """Tokens that end a response."""
+        return asked.stop_token_ids if asked.ignore_eos else (*asked.stop_token_ids, *self._eos.tolist())
+
     def _rows_asking(self, first: int, end: int) -> dict[int, Sampling]:
         """Of the slots first … end - 1, counted from the first, those that ask for some sampling."""
         if not self._sampling:
@@ -268,7 +271,7 @@ class BuiltinEngine:
             raise CannotServe(one.ticket, "this engine has no penalties (frequency, presence, repetition)")
         if len(one.prefix) >= one.max_new_tokens:
             raise CannotServe(one.ticket, f"its prefix has all of its {one.max_new_tokens} tokens already")
-        if one.prefix and one.prefix[-1] in self._eos:
+        if one.prefix and one.prefix[-1] in self._stops(one.sampling or PLAIN):
             raise CannotServe(one.ticket, "its prefix ends in a stop token: the request is finished")
         if not 0 <= one.temperature < np.inf:
             raise CannotServe(one.ticket, f"temperature {one.temperature} is not a number from 0 up")

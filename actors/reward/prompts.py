@@ -100,11 +100,11 @@ class Prompts:
         except Exception as error:  # a template is a program
             raise BadConversation(f"{type(error).__name__}: {error}") from error
 
-    def decode(self, tokens: Sequence[int]) -> str:
-        """Text of a response, without special tokens such as the one that ends it."""
+    def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
+        """Text of a response; special tokens, such as the one that ends it, only where they are asked for."""
         # The Rust side refuses what is no unsigned 32-bit number, and skips what is not in the vocabulary.
         sound = [token for token in tokens if 0 <= token < 2**32]
-        return str(self._tokenizer.decode(sound, skip_special_tokens=True))
+        return str(self._tokenizer.decode(sound, skip_special_tokens=not special))
 
 
 def _refuse(reason: str) -> NoReturn:

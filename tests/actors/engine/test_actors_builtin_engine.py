@@ -17,6 +17,7 @@ from actors.engine.engine import (
 )
 from actors.engine.qwen3 import Qwen3
 from actors.engine.weight_image import image_bytes, weight_layout, write_weights
+from actors.rollout.sampling_params import Sampling
 from transport.token_frame import MAX_ROWS, Flag
 
 MakeModel = Callable[..., Qwen3]
@@ -233,6 +234,18 @@ def test_what_can_never_be_served_is_refused_with_all_that_came_along(
     with pytest.raises(CannotServe, match="served already"):
         engine.add([good])
     assert len(collect(engine)[1]) > 0
+
+
+def test_a_prefix_with_a_stop_token_that_does_not_end_the_response_goes_on(make_model: MakeModel) -> None:
+    engine, sampling = engine_of(make_model()), Sampling(ignore_eos=True)
+    engine.add([Assignment(1, [1, 2, 3], seed=0, max_new_tokens=9, prefix=[1, 95], sampling=sampling)])
+    assert len(collect(engine)[1]) == 7
+
+
+def test_a_prefix_that_ends_in_a_stop_token_of_its_own_is_finished(make_model: MakeModel) -> None:
+    engine, own = engine_of(make_model()), Sampling(ignore_eos=True, stop_token_ids=(7,))
+    with pytest.raises(CannotServe, match="stop token"):
+        engine.add([Assignment(1, [1, 2, 3], seed=0, max_new_tokens=9, prefix=[1, 7], sampling=own)])
 
 
 def test_a_request_that_fills_its_slot_to_the_last_token_is_served(make_model: MakeModel) -> None:

@@ -1,0 +1,33 @@
+"""A Hugging Face folder as an image of weights for an engine that serves already. Adapter: reads files."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from actors.engine.checkpoint import load_checkpoint
+from actors.engine.qwen3 import BadCheckpoint, Qwen3Config
+from actors.engine.tensor_spec import TensorSpec
+from actors.engine.weight_image import image_bytes, weight_layout, write_weights
+
+
+@dataclass(frozen=True)
+class Image:
+    """Weights as one flat run of bytes, and where each tensor lies in it."""
+
+    view: memoryview
+    specs: Sequence[TensorSpec]
+
+
+def read_image(directory: Path, like: Qwen3Config) -> Image:
+    """The weights of a folder, float32. Takes the time of reading them; call it on a thread.
+
+    Raises BadCheckpoint where they cannot be read, or belong to a model of another shape than `like`: a
+    cache, a slot and a vocabulary are made once.
+    """
+    model = load_checkpoint(directory)
+    if replace(model.config, eos_token_ids=like.eos_token_ids) != like:
+        raise BadCheckpoint(f"{directory}/config.json is of another model than the one that is served")
+    specs = weight_layout(model)
+    buffer = memoryview(bytearray(image_bytes(specs)))
+    write_weights(model, buffer)
+    return Image(buffer, specs)
