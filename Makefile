@@ -26,6 +26,8 @@ engines: engine-sglang engine-vllm
 engine-sglang: .engines/sglang/.ready
 engine-vllm: .engines/vllm/.ready
 
+# The older releases are there for tests/engines, which holds our words against their types.
+SGLANG_OLDER := 0.5.22 0.5.20
 SGLANG_CPU := $(wildcard configs/engines/sglang_cpu/*.py configs/engines/sglang_cpu/*.toml)
 .engines/sglang/.ready: configs/engines/sglang.txt configs/engines/sglang_alone.txt $(SGLANG_CPU)
 	$(PYTHON) -m venv .engines/sglang
@@ -36,6 +38,9 @@ SGLANG_CPU := $(wildcard configs/engines/sglang_cpu/*.py configs/engines/sglang_
 	rm -rf configs/engines/sglang_cpu/build configs/engines/sglang_cpu/*.egg-info
 	echo "import gleaner_torchvision" > \
 		`.engines/sglang/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))"`/gleaner_torchvision.pth
+	for version in $(SGLANG_OLDER); do \
+		.engines/sglang/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) --no-deps --upgrade \
+			--target .engines/sglang/older/$$version sglang==$$version || exit 1; done
 	touch $@
 
 # Every package of it is pinned, so none is looked for: PyPI's torchvision, torchaudio, torchcodec and triton, which

@@ -152,6 +152,7 @@ class RemoteHost:
 
     async def _serve(self, fetched: Fetched) -> None:
         """Nothing of the version before goes on: what it came to is told, then that it ended."""
+        began_s = time.monotonic()
         self._end(list(self._streams))
         self._version = None
         self._vocabulary = msgspec.json.decode(fetched.model_config, type=_Sized).vocab_size
@@ -164,6 +165,7 @@ class RemoteHost:
             raise ServerDied(what) from late
         self._progress_s = time.monotonic()
         self._version, self._root = fetched.version, fetched.root
+        log.info("the server serves version %d after %.2f s", fetched.version, self._progress_s - began_s)
 
     async def _probe(self) -> None:
         """One token, made by the weights that were loaded."""

@@ -1,0 +1,96 @@
+"""What we say to SGLang and read of it, held against its own types in three releases: drift is seen here."""
+
+import json
+import os
+import subprocess
+from array import array
+from pathlib import Path
+
+import msgspec
+import pytest
+from engines_world import ENVIRONMENT, settings, why_not
+
+from actors.engine.server_wire import Ask
+from actors.engine.servers import sglang_command
+from actors.engine.sglang import sampling_params
+from actors.engine.sglang_messages import (
+    AbortRequest,
+    FinishReason,
+    Generate,
+    Meta,
+    ModelInfo,
+    Nothing,
+    Pause,
+    Updated,
+    UpdateWeightsFromDisk,
+)
+from actors.rollout.sampling_params import Sampling
+
+pytestmark = [pytest.mark.engines, pytest.mark.timeout(240)]
+
+INSTALLED = "0.5.23"
+OTHERS = ("0.5.22", "0.5.20")
+SAMPLINGS = (
+    Sampling(),
+    Sampling(top_p=0.9, top_k=40, min_p=0.1, ignore_eos=True, stop_token_ids=(3, 4)),
+    Sampling(frequency_penalty=0.5, presence_penalty=-0.5, repetition_penalty=1.2, min_new_tokens=3),
+)
+STRANGE = {"input_ids": [5], "sampling_params": {"max_new_tokens": 1}, "no_such_field": 1}
+
+
+def generate(sampling: Sampling) -> Generate:
+    ask = Ask("r-1", array("I", [5, 6, 7]), 9, 0.7, 2**63, sampling=sampling)
+    return Generate(rid=ask.rid, input_ids=ask.tokens.tolist(), sampling_params=sampling_params(ask))
+
+
+def told(kind: type[msgspec.Struct]) -> list[str]:
+    return [field.encode_name for field in msgspec.structs.fields(kind)]
+
+
+def contract() -> dict[str, object]:
+    """All of it, as the script takes it."""
+    posts: dict[str, list[msgspec.Struct]] = {
+        "/generate": [generate(sampling) for sampling in SAMPLINGS],
+        "/abort_request": [AbortRequest(rid="r-1"), AbortRequest(abort_all=True)],
+        "/pause_generation": [Pause(mode=mode) for mode in ("abort", "retract", "in_place")],
+        "/continue_generation": [Nothing()],
+        "/update_weights_from_disk": [UpdateWeightsFromDisk(model_path="/m", weight_version="v3-00")],
+        "/release_memory_occupation": [Nothing()],
+        "/resume_memory_occupation": [Nothing()],
+    }
+    command = sglang_command(settings(), "http://127.0.0.1:1", Path("/m"), "v3-00")
+    reads = {
+        "sglang.srt.managers.tokenizer_manager": told(Meta),
+        "sglang.srt.managers.schedule_batch": told(FinishReason),
+        "sglang.srt.entrypoints.http_server": [*told(ModelInfo), *told(Updated), "version"],
+    }
+    return {
+        "posts": {path: msgspec.to_builtins(bodies) for path, bodies in posts.items()}
+        | {"/generate": [*msgspec.to_builtins(posts["/generate"]), STRANGE]},
+        "arguments": [*command[3:]],
+        "reads": reads,
+    }
+
+
+@pytest.mark.parametrize("release", [INSTALLED, *OTHERS])
+def test_a_release_takes_what_we_send_and_tells_what_we_read(release: str) -> None:
+    folder = ENVIRONMENT / "older" / release if release in OTHERS else None
+    if reason := why_not() or ("" if not folder or folder.exists() else f"no {folder}: make engines"):
+        pytest.skip(reason)
+    script = [ENVIRONMENT / "bin" / "python", "-P", Path(__file__).with_name("sglang_contract.py")]
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    said = subprocess.run(
+        [*script, *([folder] if folder else [])],
+        input=json.dumps(contract()),
+        capture_output=True,
+        text=True,
+        env=env | {"OMP_NUM_THREADS": "1"},
+        timeout=200,
+        check=False,
+    )
+    assert said.returncode == 0, said.stderr[-3000:]
+    answer = json.loads(said.stdout.splitlines()[-1])
+    assert answer["version"] == release
+    strange, *faults = answer["faults"]
+    assert strange.startswith("/generate: no_such_field is unknown there"), "the script finds nothing"
+    assert not faults
