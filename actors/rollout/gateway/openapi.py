@@ -5,11 +5,12 @@ keep. Adapter: one route answers with it.
 """
 
 import re
-from collections.abc import Sequence
-from typing import Any, get_type_hints
+from collections.abc import Iterable, Sequence
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 from aiohttp import web
+from msgspec import UnsetType
 
 from actors.rollout.gateway.calls import Call, Route
 from actors.rollout.gateway.problems import ProblemBody
@@ -30,6 +31,13 @@ ERRORS = {
     "default": "Any other error, in the same form.",
 }
 
+EVENT: Json = {
+    "type": "object",
+    "description": "A server-sent event: `data` is a chunk of the answer, an error, or at the end `[DONE]`.",
+    "properties": {"data": {"type": "string"}},
+    "required": ["data"],
+}
+
 _PARAMETER = re.compile(r"{(\w+)(:[^}]*)?}")
 
 
@@ -41,6 +49,10 @@ def document(routes: Sequence[Route], title: str = "Gleaner gateway") -> Json:
     known = list(dict.fromkeys(types))
     references, schemas = msgspec.json.schema_components(known, ref_template=REFERENCE)
     of: dict[type[msgspec.Struct], Json] = dict(zip(known, references, strict=True))
+    read = _structs(one for route in routes for one in (route.body, route.query) if one is not None)
+    for kind in _structs(route.answer for route in routes if route.answer is not None):
+        if kind not in read and kind.__name__ in schemas:
+            schemas[kind.__name__]["required"] = _always_said(kind)
     paths: dict[str, Json] = {}
     for route in routes:
         path = _PARAMETER.sub(r"{\1}", route.path)
@@ -68,6 +80,30 @@ def with_document(routes: Sequence[Route]) -> tuple[Route, ...]:
     all_ = (*routes, Route("GET", PATH, answer, "This document.", kind="open"))
     text = msgspec.json.encode(document(all_))
     return all_
+
+
+def _structs(roots: Iterable[type[msgspec.Struct]]) -> set[type[msgspec.Struct]]:
+    """These and all structs in their fields."""
+    found: set[type[msgspec.Struct]] = set()
+    todo: list[object] = list(roots)
+    while todo:
+        one = todo.pop()
+        todo += get_args(one)
+        if isinstance(one, type) and issubclass(one, msgspec.Struct) and one not in found:
+            found.add(one)
+            todo += get_type_hints(one).values()
+    return found
+
+
+def _always_said(kind: type[msgspec.Struct]) -> list[str]:
+    """Fields that are in every answer: those that have a default are told as well, unless it is UNSET."""
+    hints = get_type_hints(kind)
+    return [
+        field.encode_name
+        for field in msgspec.structs.fields(kind)
+        if field.required
+        or (not kind.__struct_config__.omit_defaults and UnsetType not in get_args(hints[field.name]))
+    ]
 
 
 def _operation(route: Route, of: dict[type[msgspec.Struct], Json], schemas: dict[str, Any]) -> Json:
@@ -101,8 +137,7 @@ def _answer(route: Route, of: dict[type[msgspec.Struct], Json]) -> Json:
     if route.answer is not None:
         content = _json(of[route.answer])
         if route.body is not None and "stream" in get_type_hints(route.body):
-            events = "Server-sent events: `data: ` with a chunk of the answer, at the end `data: [DONE]`."
-            content["text/event-stream"] = {"schema": {"type": "string", "description": events}}
+            content["text/event-stream"] = {"schema": EVENT}
         answer["content"] = content
     return answer
 

@@ -123,10 +123,10 @@ class Letters:
         return [ord(letter) for letter in text]
 
     def decode(self, tokens: Sequence[int], skip_special_tokens: bool = True) -> str:
-        return "".join(chr(token) for token in tokens if token)
+        return "".join(chr(token) for token in tokens if token and self.id_to_token(token))
 
     def id_to_token(self, id: int) -> str | None:
-        return chr(id) if id < 0x110000 else None
+        return chr(id) if id < 0xD800 or 0xE000 <= id < 0x110000 else None
 
     def chat(
         self,

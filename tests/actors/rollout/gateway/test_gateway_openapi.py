@@ -1,0 +1,132 @@
+"""The OpenAPI document is what the gateway does: generated from its routes, and held against its answers."""
+
+import asyncio
+import re
+import threading
+from collections.abc import Iterator
+
+import httpx
+import msgspec
+import pytest
+import schemathesis
+from aiohttp import web
+from hypothesis import HealthCheck, Phase, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.core.failures import FailureGroup
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from actors.rollout.gateway import openai_routes, openapi, trl_routes, vllm_routes
+from actors.rollout.gateway.calls import Call, Route, json
+from actors.rollout.gateway.vllm_wire import Ok, Session
+from tests.actors.rollout.gateway.gateway_world import serving
+from tests.actors.rollout.gateway.story import Story
+
+ROUTES = (*openai_routes.ROUTES, *vllm_routes.ROUTES, *trl_routes.ROUTES)
+EXAMPLES = 4
+"""Cases of each route, sound and unsound, the same ones every time."""
+
+DOCUMENT = msgspec.json.decode(msgspec.json.encode(openapi.document(openapi.with_document(ROUTES))))
+schema = schemathesis.openapi.from_dict(DOCUMENT)
+schema.config.phases.coverage.enabled = False  # a thousand cases; `EXAMPLES` are drawn instead
+
+
+async def lie(call: Call) -> web.StreamResponse:
+    return json(Session(session_id="this is no Ok"))
+
+
+LIAR = Route("GET", "/liar", lie, "Say one thing and do another.", answer=Ok, kind="open")
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """A gateway in a thread: the tester is not asynchronous."""
+    loop = asyncio.new_event_loop()
+    began: list[str] = []
+    ready, over = threading.Event(), asyncio.Event()
+
+    async def serve() -> None:
+        story = Story(own_end=5)
+        async with serving(openapi.with_document((*ROUTES, LIAR)), requests=story) as world:
+            began.append(world.url)
+            ready.set()
+            await over.wait()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),), daemon=True)
+    thread.start()
+    assert ready.wait(20)
+    yield began[0]
+    loop.call_soon_threadsafe(over.set)
+    thread.join(20)
+    loop.close()
+
+
+def check(case: schemathesis.Case, url: str) -> None:
+    """Ask, and hold the answer against the document."""
+    checks = [
+        content_type_conformance,
+        response_headers_conformance,
+        response_schema_conformance,
+        status_code_conformance,
+    ]
+    response = case.call(base_url=url, timeout=20)
+    if response.status_code != 501:  # what is not offered says so
+        checks.append(not_a_server_error)
+    case.validate_response(response, checks=checks)
+
+
+@schema.parametrize()
+@settings(
+    max_examples=EXAMPLES,
+    phases=[Phase.generate],
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
+def test_every_answer_is_as_the_document_says(case: schemathesis.Case, url: str) -> None:
+    check(case, url)
+
+
+def test_an_answer_that_is_not_as_documented_is_found(url: str) -> None:
+    liar = schemathesis.openapi.from_dict(msgspec.json.decode(msgspec.json.encode(openapi.document([LIAR]))))
+    with pytest.raises(FailureGroup, match="status"):
+        check(liar["/liar"]["GET"].Case(), url)
+
+
+def test_every_route_is_an_operation_and_every_reference_leads_somewhere() -> None:
+    paths = DOCUMENT["paths"]
+    for route in openapi.with_document(ROUTES):
+        operation = paths[route.path][route.method.lower()]
+        assert operation["summary"] == route.says
+        assert ("requestBody" in operation) == (route.body is not None)
+    names = [operation["operationId"] for path in paths.values() for operation in path.values()]
+    assert len(set(names)) == len(names)
+    for found in re.findall(
+        r'"\$ref":"#/components/schemas/([^"]+)"', msgspec.json.encode(DOCUMENT).decode()
+    ):
+        assert found in DOCUMENT["components"]["schemas"]
+
+
+def test_parameters_of_the_path_and_of_the_query_are_told() -> None:
+    def parameters(path: str, method: str) -> list[tuple[object, ...]]:
+        told = DOCUMENT["paths"][path][method]["parameters"]
+        return [(one["name"], one["in"], one["required"]) for one in told]
+
+    assert parameters("/v1/models/{model}", "get") == [("model", "path", True)]
+    assert parameters("/finish_session", "post") == [("session_id", "query", False)]
+
+
+def test_what_every_answer_says_is_required_of_it() -> None:
+    schemas = DOCUMENT["components"]["schemas"]
+    assert set(schemas["TokenizeAnswer"]["required"]) == {"count", "max_model_len", "tokens", "token_strs"}
+    assert "weight_version" not in schemas["Completion"]["required"], "there is none before the first token"
+    assert schemas["CompletionRequest"]["required"] == ["prompt"]
+
+
+def test_the_gateway_answers_with_its_document(url: str) -> None:
+    answered = httpx.get(f"{url}/openapi.json").json()
+    assert answered["openapi"] == "3.1.0"
+    assert set(answered["paths"]) == {*DOCUMENT["paths"], "/liar"}
