@@ -63,7 +63,8 @@ class Desk:
 @dataclass(frozen=True, slots=True)
 class Route:
     """A row of the table: what answers where. `says` is one line of the OpenAPI document; `body`, `query` and
-    `answer` (of a 200; None: an empty one) are what it is generated from, and what is read."""
+    `answer` (None: an empty one) are what it is generated from, and what is read. many: the answer is a list
+    of such. status: of the answer. down: what a 503 says, where it is no problem."""
 
     method: str
     path: str
@@ -73,6 +74,9 @@ class Route:
     query: type[msgspec.Struct] | None = None
     answer: type[msgspec.Struct] | None = None
     kind: Kind = "control"
+    many: bool = False
+    status: int = 200
+    down: type[msgspec.Struct] | None = None
 
 
 class VersionGate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

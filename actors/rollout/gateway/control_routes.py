@@ -262,8 +262,8 @@ ABSENT = (
 ROUTES = (
     Route("GET", "/workers", workers, "The gateway as the one worker, or the engines behind it.",
           query=wire.WorkersQuery, answer=wire.WorkersAre),
-    Route("POST", "/workers", add_worker, "Use an engine.", wire.AddWorker, answer=wire.WorkerTaken),
-    Route("POST", "/add_worker", add_worker, "Use an engine.", wire.AddWorker, answer=wire.WorkerTaken),
+    *(Route("POST", path, add_worker, "Use an engine.", wire.AddWorker, answer=wire.WorkerTaken, status=202)
+      for path in ("/workers", "/add_worker")),
     Route("GET", "/workers/{worker:.+}", worker, "One engine, by id or url.", answer=wire.WorkerIs),
     Route("DELETE", "/workers/{worker:.+}", remove_worker, "Use an engine no longer, by id or url.",
           answer=wire.WorkerTaken),
@@ -273,7 +273,7 @@ ROUTES = (
     Route("POST", "/abort_request", abort, "End requests with what they have.", wire.AbortBody),
     Route("GET", "/v1/loads", loads, "How many requests there are.", answer=wire.LoadsAre),
     Route("GET", "/get_load", get_load, "How many requests there are, as a list of one.",
-          answer=wire.LoadIs),
+          answer=wire.LoadIs, many=True),
     *(Route("POST", path, pause, "Begin nothing new until it is continued.", wire.PauseBody,
             wire.PauseQuery, wire.Paused) for path in ("/pause_generation", "/pause")),
     *(Route("POST", path, resume, "Go on after a pause.", answer=wire.Paused)
@@ -293,7 +293,8 @@ ROUTES = (
       for path in ("/model_info", "/get_model_info")),
     Route("GET", "/get_weight_version", weight_version, "The newest version that is served.",
           answer=wire.WeightVersionIs),
-    Route("GET", "/health", health, "Whether an engine serves.", answer=wire.Ready, kind="open"),
+    Route("GET", "/health", health, "Whether an engine serves.", answer=wire.Ready, kind="open",
+          down=wire.Ready),
     Route("GET", "/health_generate", health_generate, "Whether an engine makes a token.", kind="data"),
     Route("GET", "/liveness", liveness, "Whether the gateway lives.", answer=wire.Life, kind="open"),
     *(Route("POST", path, absent, "Not served; says why.") for path in ABSENT),

@@ -45,7 +45,7 @@ def document(routes: Sequence[Route], title: str = "Gleaner gateway") -> Json:
     """OpenAPI of these routes; all of it is JSON."""
     types: list[type[msgspec.Struct]] = [ProblemBody]
     for route in routes:
-        types += [one for one in (route.body, route.query, route.answer) if one is not None]
+        types += [one for one in (route.body, route.query, route.answer, route.down) if one is not None]
     known = list(dict.fromkeys(types))
     references, schemas = msgspec.json.schema_components(known, ref_template=REFERENCE)
     of: dict[type[msgspec.Struct], Json] = dict(zip(known, references, strict=True))
@@ -65,7 +65,6 @@ def document(routes: Sequence[Route], title: str = "Gleaner gateway") -> Json:
         "paths": paths,
         "components": {
             "schemas": schemas,
-            "responses": {"Problem": {"description": "What went wrong.", "content": _json(of[ProblemBody])}},
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
     }
@@ -120,7 +119,7 @@ def _operation(route: Route, of: dict[type[msgspec.Struct], Json], schemas: dict
     operation: Json = {
         "operationId": _id(route),
         "summary": route.says,
-        "responses": {"200": _answer(route, of), **_errors(route)},
+        "responses": {str(route.status): _answer(route, of), **_errors(route, of)},
     }
     if parameters:
         operation["parameters"] = parameters
@@ -135,22 +134,23 @@ def _operation(route: Route, of: dict[type[msgspec.Struct], Json], schemas: dict
 def _answer(route: Route, of: dict[type[msgspec.Struct], Json]) -> Json:
     answer: Json = {"description": "Done."}
     if route.answer is not None:
-        content = _json(of[route.answer])
+        one = of[route.answer]
+        content = _json({"type": "array", "items": one} if route.many else one)
         if route.body is not None and "stream" in get_type_hints(route.body):
             content["text/event-stream"] = {"schema": EVENT}
         answer["content"] = content
     return answer
 
 
-def _errors(route: Route) -> Json:
-    return {
-        status: {"description": says, "content": {"application/json": {"schema": {"$ref": _PROBLEM}}}}
+def _errors(route: Route, of: dict[type[msgspec.Struct], Json]) -> Json:
+    errors: Json = {
+        status: {"description": says, "content": _json(of[ProblemBody])}
         for status, says in ERRORS.items()
         if (status != "401" or route.kind != "open") and (status != "413" or route.body is not None)
     }
-
-
-_PROBLEM = REFERENCE.format(name=ProblemBody.__name__)
+    if route.down is not None:
+        errors["503"] = {"description": "Not now; the body says why.", "content": _json(of[route.down])}
+    return errors
 
 
 def _json(schema: Json) -> Json:

@@ -184,15 +184,15 @@ class SpanIs(msgspec.Struct):
 
 
 class MetaIs(msgspec.Struct):
-    """`meta_info`. Versions of the last token, the first and the last; null without any. A row of
-    output_token_logprobs: log-prob, token, its text."""
+    """`meta_info`. Versions of the last token (SGLang's, a text), of the first and the last one (Stitch's,
+    numbers); null without any. A row of output_token_logprobs: log-prob, token, its text."""
 
     id: str
     prompt_tokens: int
     finish_reason: dict[str, str | int | None] | None
     weight_version: str
-    weight_version_start: str | None
-    weight_version_end: str | None
+    weight_version_start: int | None
+    weight_version_end: int | None
     weight_versions: list[SpanIs]
     num_retractions: int
     e2e_latency: float
@@ -281,8 +281,8 @@ class Answer:
         first, last = (self._versions[0][0], self._versions[-1][0]) if self._versions else (None, None)
         stamps = b',"weight_version":%b,"weight_version_start":%b,"weight_version_end":%b' % (
             _stamp(last) if last is not None else b'""',
-            _stamp(first),
-            _stamp(last),
+            msgspec.json.encode(first),
+            msgspec.json.encode(last),
         )
         stamps += b',"weight_versions":[%b]' % b",".join(spans)
         return self._json(stamps + b',"num_retractions":0,"e2e_latency":%.6f' % latency_s)
@@ -310,5 +310,5 @@ class Answer:
         return b'{"type":"abort","message":"Aborted by the client","status_code":null,"err_type":null}'
 
 
-def _stamp(version: int | None) -> bytes:
-    return b"null" if version is None else b'"%d"' % version
+def _stamp(version: int) -> bytes:
+    return b'"%d"' % version

@@ -9,22 +9,31 @@ import asyncio
 import openai
 import pytest
 
-from actors.rollout.gateway import openai_routes, trl_routes, vllm_routes
-from actors.rollout.gateway.ask import End, Piece
-from tests.actors.rollout.gateway.clients import areal, everyone, plain_openai, prime_rl, skyrl, trl
+from actors.rollout.gateway.ask import End, NotReady, Piece
+from actors.rollout.gateway.routes import ROUTES
+from tests.actors.rollout.gateway.clients import (
+    areal,
+    everyone,
+    miles,
+    plain_openai,
+    prime_rl,
+    roll,
+    skyrl,
+    slime,
+    trl,
+)
 from tests.actors.rollout.gateway.gateway_world import serving
 from tests.actors.rollout.gateway.story import Story, letter
 
-ROUTES = (*openai_routes.ROUTES, *vllm_routes.ROUTES, *trl_routes.ROUTES)
 PROMPT = [97, 98, 99]
 ALPHABET = [letter(position) for position in range(26)]
 
 
 @pytest.mark.parametrize("own_end", [4, 10**9])
-@pytest.mark.parametrize("name", sorted(everyone.OF_OPENAI))
+@pytest.mark.parametrize("name", sorted(everyone.ALL))
 async def test_a_rollout_is_what_was_made(name: str, own_end: int) -> None:
     async with serving(ROUTES, requests=Story(own_end=own_end)) as world:
-        rollout = (await everyone.OF_OPENAI[name](world.url, "tiny", PROMPT, 9)).check(9)
+        rollout = (await everyone.ALL[name](world.url, "tiny", PROMPT, 9)).check(9)
         asked = world.requests.asked[0]
     count = min(9, own_end)
     assert rollout.tokens == ALPHABET[:count]
@@ -114,3 +123,43 @@ async def test_trl_generates_for_many_prompts_at_once() -> None:
 
 def text_of(tokens: list[int]) -> str:
     return "".join(map(chr, tokens))
+
+
+@pytest.mark.parametrize("name", ["miles", "slime", "slime-streamed"])
+async def test_slime_reads_text_and_the_version_of_the_weights(name: str) -> None:
+    async with serving(ROUTES, requests=Story()) as world:
+        rollout = await everyone.OF_SGLANG[name](world.url, "tiny", PROMPT, 5)
+        assert world.requests.asked[0].session == "session-1"
+    assert (rollout.text, rollout.version) == ("abcde", "4")
+
+
+async def test_slime_ends_a_round_by_aborting_until_nothing_is_left() -> None:
+    """Its requests come back with the tokens that they have."""
+    async with serving(ROUTES, requests=Story(pause_s=0.01)) as world:
+        rollout = asyncio.create_task(slime.rollout(world.url, "tiny", PROMPT, 120))
+        while not world.requests.asked:
+            await asyncio.sleep(0.01)
+        assert await slime.abort_all(world.url, every_s=0.05) == [world.url]
+        ended = await rollout
+    assert ended.reason == "abort"
+    assert 0 <= len(ended.tokens) == len(ended.logprobs) < 120
+
+
+async def test_miles_lists_workers_and_names_the_version_that_it_wants() -> None:
+    async with serving(ROUTES, requests=Story()) as world:
+        assert await miles.workers(world.url) == [world.url]
+        good = (await miles.gated(world.url, PROMPT, 5, min_version=3)).json()["meta_info"]
+        assert (good["weight_version_start"], good["weight_version_end"]) == (3, 4)
+    async with serving(ROUTES, [NotReady(9, True, 4, True)]) as world:
+        refused = await miles.gated(world.url, PROMPT, 5, exact_version=9)
+    assert (refused.status_code, refused.json()["type"]) == (409, "WeightVersionNotReady")
+
+
+async def test_roll_aborts_its_request_by_name_and_reads_the_load() -> None:
+    async with serving(ROUTES, requests=Story(pause_s=0.01)) as world:
+        rollout = asyncio.create_task(roll.rollout(world.url, "tiny", PROMPT, 120, rid="one"))
+        while not world.requests.asked:
+            await asyncio.sleep(0.01)
+        await roll.abort(world.url, "one")
+        assert (await rollout).reason == "abort"
+        assert await roll.load(world.url) == 0

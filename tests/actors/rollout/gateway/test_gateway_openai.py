@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from actors.rollout.gateway import openai_routes, trl_routes, vllm_routes
 from actors.rollout.gateway.ask import End, NotReady, Piece
+from actors.rollout.gateway.routes import ROUTES
 from tests.actors.rollout.gateway.gateway_world import World, pieces, serving
 from tests.actors.rollout.gateway.story import Story, letter
 
-ROUTES = (*openai_routes.ROUTES, *vllm_routes.ROUTES, *trl_routes.ROUTES)
 ABC = [letter(position) for position in range(26)]
 
 
