@@ -54,7 +54,9 @@ class Detokenizer:
             self._window = self._window[-self._new :]
             self._told, self._context = self._told - len(self._context), ""
             text = self._text()
-        held = _unfinished(text)
+        tail = len(text) - len(text.rstrip(UNFINISHED))
+        # Up to so many tokens may be one character; some decoders judge it together with what is before it.
+        held = tail if self._new <= HELD_CHARACTERS else min(tail, HELD_CHARACTERS)
         safe = len(text) - held
         new = text[self._told : safe]
         self._told = max(self._told, safe)
@@ -75,12 +77,6 @@ class Detokenizer:
 
     def _text(self) -> str:
         return self._decoder.decode(self._window, skip_special_tokens=False)
-
-
-def _unfinished(text: str) -> int:
-    """Characters at the end that may change when more bytes come."""
-    tail = text[-HELD_CHARACTERS:]
-    return len(tail) - len(tail.rstrip(UNFINISHED))
 
 
 class StopStrings:
