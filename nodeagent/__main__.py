@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
+from configs.load import ConfigError
 from configs.trace import INSTANCE
 from nodeagent import commands
 from nodeagent.children import ROLES
@@ -115,7 +116,21 @@ def start_options(args: argparse.Namespace) -> Options:
         database=args.journal,
     )
     metrics = metrics_address(args.metrics) if args.metrics else None
-    return Options(seat, role, args.fleet == "local", metrics, args.lease, args.standby)
+    if args.gateway and role != "head":
+        raise CannotRun(USAGE, f"--gateway {args.gateway}: only a head has a gateway")
+    if args.gateway:
+        _gateway(args.gateway)
+    return Options(seat, role, args.fleet == "local", metrics, args.lease, args.standby, args.gateway)
+
+
+def _gateway(listen: str) -> None:
+    """Raises CannotRun for an address that is none."""
+    from nodeagent.gateway_door import address_of
+
+    try:
+        address_of(listen)
+    except ConfigError as problem:
+        raise CannotRun(USAGE, f"--gateway: {problem}") from problem
 
 
 def _check_journal(args: argparse.Namespace, role: str) -> None:
@@ -238,6 +253,12 @@ def _parser() -> argparse.ArgumentParser:
         choices=("local", "external"),
         default="external",
         help="head only: start the job's other hosts as local processes, or let them join (default)",
+    )
+    start.add_argument(
+        "--gateway",
+        metavar="HOST:PORT",
+        default="",
+        help="head only: serve the job's rollout over HTTP there, whatever its settings say",
     )
     start.add_argument(
         "--metrics",

@@ -52,6 +52,7 @@ class Children:
         role: one of `ROLES`.
         site: what the node agent stands on.
         on_give_up: called with the `SupervisorFailed` of the children's supervisor.
+        gateway: of a head, the address of its gateway, whatever the job's settings say; "": as they say.
     """
 
     def __init__(
@@ -61,12 +62,14 @@ class Children:
         role: str,
         site: Site,
         on_give_up: Callable[[Exception], None],
+        gateway: str = "",
     ) -> None:
         self._system = system
         self._seat = seat
         self._role = role
         self._site = site
         self._on_give_up = on_give_up
+        self._gateway = gateway
         self._reporter = RestartReporter(system)
         self._tree: Supervisor | None = None
         self._journal: Journals | None = None
@@ -122,11 +125,12 @@ class Children:
         return None
 
     async def _start(self, job: JobSpec) -> None:
-        config = places.config_of(job)
+        own = places.with_gateway(job, self._gateway) if self._gateway else job
+        config = places.config_of(own)
         self._system.live_by(Bounds.of(config).limits)  # the agent started before any settings were known
         self._tracer = self._site.open_tracer(config.traces, self._seat, config.limits.log_bytes)
         self._system.tracer = self._tracer
-        job_file = self._site.write_job(self._seat.state_dir, job)
+        job_file = self._site.write_job(self._seat.state_dir, own)
         seat = replace(self._seat, job=job.run_id)
         self._journal = await self._site.open_job_journals(seat, COMMIT_S)
         # An earlier life of this process wrote there, perhaps when this host's clock was ahead.
@@ -135,7 +139,7 @@ class Children:
         intensity = Intensity(restarts=fleet.restarts, within_s=fleet.restarts_within_s)
         spec = one_for_one(
             *self._actors(job, config),
-            *(self._child(kind, job_file, config, intensity) for kind in PROCESSES[self._role]),
+            *(self._child(kind, job_file, config, intensity) for kind in self._kinds(config)),
             name=f"{self._seat.node}/children",
             intensity=intensity,
         )
@@ -178,6 +182,11 @@ class Children:
             return []
         below = [self._tree.subtree(name) for name in self._tree.names()]
         return [self._tree, *(tree for tree in below if tree is not None)]
+
+    def _kinds(self, config: Config) -> tuple[str, ...]:
+        """The processes of this role; the head has a gateway where one is asked for."""
+        kinds = PROCESSES[self._role]
+        return (*kinds, "gateway") if self._role == "head" and config.gateway.listen else kinds
 
     def _child(self, kind: str, job_file: Path, config: Config, intensity: Intensity) -> ChildSpec:
         """A process; of a trainer that has several, all of them, none of which goes on without the others."""

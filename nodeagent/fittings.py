@@ -15,6 +15,7 @@ from actors.cluster.saved_state import Checkpoints, Copies
 from actors.engine.turn import EngineHost
 from actors.reward.scoring import ScoringWorker, WorkerSpec
 from actors.reward.worker_process import WorkerProcess
+from actors.rollout.gateway.gateway import MakeDoor
 from actors.training.history import HistoryWriter
 from actors.training.rank import RankWork
 from actors.training.records import History
@@ -68,6 +69,9 @@ class Fittings(Protocol):
 
     def history(self, path: Path) -> History:
         """The history of a run, open for appending. Raises HistoryError, OSError."""
+
+    def gateway_door(self, config: Config, model_dir: Path, run_id: str) -> MakeDoor:
+        """The HTTP server of a Gateway; model_dir: the initial checkpoint, for its tokenizer."""
 
     async def start_scorer(self, spec: WorkerSpec) -> ScoringWorker:
         """A process that loaded its scorer, for a RewardProxy. Raises ScorerUnusable, WorkerDied or
@@ -141,6 +145,12 @@ class RealFittings:
     def history(self, path: Path) -> History:
         """See `Fittings`."""
         return HistoryWriter(path)
+
+    def gateway_door(self, config: Config, model_dir: Path, run_id: str) -> MakeDoor:
+        """See `Fittings`."""
+        from nodeagent.gateway_door import door_of
+
+        return door_of(config, Path(config.model.path).name or config.job.name, model_dir, run_id)
 
     async def start_scorer(self, spec: WorkerSpec) -> ScoringWorker:
         """See `Fittings`."""

@@ -50,6 +50,7 @@ class Options:
     """How a node agent is started. `local_fleet`: the head starts the other hosts itself, as processes;
     `metrics`: host and port at which the host's metrics are served, None: they are not. Of a head whose
     journals are in a database: `lease_s`, and whether it waits as a `standby` while another one is the head.
+    `gateway`: HOST:PORT of the head's gateway, in place of the job's own `gateway.listen`.
     """
 
     seat: Seat
@@ -58,6 +59,7 @@ class Options:
     metrics: tuple[str, int] | None = None
     lease_s: float = LEASE_S
     standby: bool = False
+    gateway: str = ""
 
 
 async def run_node(options: Options, stop: Shutdown, site: Site) -> int:
@@ -134,7 +136,7 @@ class _Node:
             seat = replace(seat, head=system.wire.local)
         self._seat = seat
         assert seat.head is not None
-        self._children = Children(system, seat, options.role, site, self._gave_up)
+        self._children = Children(system, seat, options.role, site, self._gave_up, options.gateway)
         stop.at_once(self._children.forget_memory)
         self._hosts: FleetHosts | None = None
         if options.local_fleet:

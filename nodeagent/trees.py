@@ -52,6 +52,20 @@ def rollout(place: Place) -> TreeSpec:
     )
 
 
+def gateway(place: Place) -> TreeSpec:
+    """HTTP in front of the manager. It keeps nothing: what it follows is the manager's. The simulator, which
+    has no HTTP, runs no such process."""
+    from actors.rollout.gateway.gateway import Gateway
+
+    job, config = place.job, place.config
+    door = place.fittings.gateway_door(config, Path(job.model_dir), job.run_id)
+    return one_for_one(
+        child("rollout/gateway", lambda: Gateway(config.gateway, door), shutdown_s=STOP_S),
+        name="gateway",
+        intensity=place.intensity,
+    )
+
+
 def reward(place: Place) -> TreeSpec:
     """The proxy; its worker processes are its own."""
     from actors.reward.proxy import RewardProxy
@@ -143,6 +157,7 @@ def engine(place: Place) -> TreeSpec:
 TREES: Mapping[str, Callable[[Place], TreeSpec]] = {
     "rollout": rollout,
     "reward": reward,
+    "gateway": gateway,
     "transfer": transfer,
     "trainer": trainer,
     "engine": engine,

@@ -7,6 +7,8 @@ import tomllib
 from functools import lru_cache
 from pathlib import Path
 
+import msgspec
+
 from actors.cluster.messages import JobSpec
 from configs import load
 from configs.load import ConfigError
@@ -18,6 +20,13 @@ SHARED_MEMORY = Path("/dev/shm")  # Linux: files that live in memory, readable b
 def config_of(job: JobSpec) -> Config:
     """The resolved settings of a job. Raises ConfigError."""
     return _resolved(job.config, f"job {job.run_id}")
+
+
+def with_gateway(job: JobSpec, listen: str) -> JobSpec:
+    """The same job with its gateway at this address. Raises ConfigError."""
+    config = config_of(job)
+    gateway = msgspec.structs.replace(config.gateway, listen=listen)
+    return msgspec.structs.replace(job, config=load.dump(msgspec.structs.replace(config, gateway=gateway)))
 
 
 @lru_cache(maxsize=4)  # most actors of a host ask, and the answer is frozen

@@ -8,11 +8,13 @@ import random
 from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Never
 
 from actors.cluster.messages import Inventory
 from actors.reward.scoring import WorkerSpec
 from actors.training.records import AnyRecord
 from configs import trace
+from configs.load import ConfigError
 from configs.schema import Config
 from configs.trace import Trace
 from sim.models.clock import Clock
@@ -104,6 +106,10 @@ class SimFittings:
             token_scale=self.plant.token_scale,
             clock=self._clock,
         )
+
+    def gateway_door(self, config: Config, model_dir: Path, run_id: str) -> Never:
+        """See `Fittings`: a simulated cluster has no HTTP and runs no gateway."""
+        raise ConfigError(["gateway.listen: a simulation has no HTTP; leave it empty"])
 
     def rank_work(self, config: Config, rank: int, model_dir: Path, gang_dir: Path) -> SimRankWork:
         """See `Fittings`."""

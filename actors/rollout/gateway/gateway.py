@@ -11,9 +11,10 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import Protocol
 
-from actors.rollout.gateway.ask import Ask, BadAsk, Busy, End, Piece
+from actors.rollout.gateway.ask import Ask, BadAsk, Busy, End, Piece, Requests
 from actors.rollout.gateway.fleet import Fleet
 from actors.rollout.gateway.follow import Follow
+from actors.rollout.gateway.job_fleet import Holding, JobFleet
 from actors.rollout.gateway.newest import Newest
 from actors.rollout.messages import Cancel, Generate, Progress
 from configs.schema import Gateway as Settings
@@ -44,6 +45,12 @@ class Door(Protocol):
         """Close it; streams end."""
 
 
+MakeDoor = Callable[[Requests, Fleet], Door]
+"""A door in front of these requests and that fleet."""
+MakeFleet = Callable[[Context, Holding], Fleet]
+"""What the control routes call, on the context of a gateway, with its requests."""
+
+
 class _LookAround(Message, frozen=True):
     """Look for readers that have caught up, and for aborts that were not answered."""
 
@@ -53,16 +60,11 @@ class Gateway(Actor):
 
     Args:
         settings: `[gateway]`.
-        make_door: the HTTP server in front of these requests and that fleet.
-        make_fleet: what the control routes call, given this actor's context and this actor.
+        make_door: the HTTP server.
+        make_fleet: a job's fleet, or one of its own.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        make_door: "Callable[[Gateway, Fleet], Door]",
-        make_fleet: "Callable[[Context, Gateway], Fleet]",
-    ) -> None:
+    def __init__(self, settings: Settings, make_door: MakeDoor, make_fleet: MakeFleet = JobFleet) -> None:
         self._settings, self._make_door, self._make_fleet = settings, make_door, make_fleet
         self._follows: dict[str, Follow] = {}
         self._left = Newest(MAX_REMEMBERED)

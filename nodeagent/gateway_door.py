@@ -1,0 +1,117 @@
+"""The door of a gateway: its HTTP server, made of settings, keys and the model's tokenizer.
+
+Owns where keys come from and who may listen where without any. Reads their file and the environment once,
+when the door is made.
+"""
+
+import errno
+import ipaddress
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from actors.reward.prompts import BadTokenizer, Prompts
+from actors.rollout.gateway.ask import Requests, Vocabulary
+from actors.rollout.gateway.calls import Desk, Served
+from actors.rollout.gateway.fleet import Fleet
+from actors.rollout.gateway.gateway import Door, MakeDoor
+from actors.rollout.gateway.routes import ROUTES
+from actors.rollout.gateway.server import HttpServer
+from configs.load import ConfigError
+from configs.schema import Config
+from configs.schema import Gateway as Settings
+from transport.keys import RefusedToListen
+from transport.sockets import CannotListen
+
+KEYS_VARIABLE = "GLEANER_API_KEYS"
+
+log = logging.getLogger("rollout/gateway")
+
+
+def door_of(config: Config, model: str, tokenizer: Path | None, run: str = "") -> MakeDoor:
+    """Makes the door in front of requests and a fleet, at `gateway.listen`.
+
+    model: what clients call it, unless `gateway.model_name` says so. tokenizer: a checkpoint directory; None,
+    or one without a tokenizer: clients send and read tokens. run: what the versions belong to. The door, when
+    it is made, raises ConfigError for an address or a file of keys that is none, and RefusedToListen.
+    """
+
+    def make(requests: Requests, fleet: Fleet) -> Door:
+        settings = config.gateway
+        served = Served(
+            model=settings.model_name or model,
+            max_prompt_tokens=config.engine.max_prompt_tokens,
+            max_new_tokens=config.rollout.max_new_tokens,
+            run=run,
+            info=settings.server_info,
+        )
+        host, port = address_of(settings.listen)
+        keys = keys_of(settings, os.environ)
+        if not keys and not settings.open and not _loopback(host):
+            raise RefusedToListen(
+                f"gateway.listen {settings.listen}: whoever reaches it could use the engines; give keys "
+                f"(gateway.api_keys or {KEYS_VARIABLE}), or say gateway.open"
+            )
+        desk = Desk(requests, fleet, settings, served, _vocabulary(tokenizer))
+        return HttpDoor(HttpServer(desk, ROUTES, keys), host, port)
+
+    return make
+
+
+class HttpDoor:
+    """See `gateway.Door`."""
+
+    def __init__(self, server: HttpServer, host: str, port: int) -> None:
+        self._server, self._host, self._port = server, host, port
+
+    async def start(self) -> str:
+        """See `Door`. Raises CannotListen."""
+        try:
+            return await self._server.start(self._host, self._port)
+        except OSError as problem:
+            text = f"gateway.listen {self._host}:{self._port}: {problem.strerror or problem}"
+            raise CannotListen(problem.errno or errno.EADDRNOTAVAIL, text) from problem
+
+    async def close(self) -> None:
+        """See `Door`."""
+        await self._server.close()
+
+
+def address_of(listen: str) -> tuple[str, int]:
+    """Host and port. Raises ConfigError."""
+    host, colon, port = listen.rpartition(":")
+    if not colon or not host or not port.isdigit() or int(port) > 65535:
+        raise ConfigError([f"gateway.listen {listen!r}: expected HOST:PORT such as 127.0.0.1:8000"])
+    return host.strip("[]"), int(port)
+
+
+def keys_of(settings: Settings, environment: Mapping[str, str]) -> list[str]:
+    """API keys: lines of the file, and of the variable. Raises ConfigError for a file without any."""
+    keys = environment.get(KEYS_VARIABLE, "").split(",")
+    if settings.api_keys:
+        try:
+            lines = Path(settings.api_keys).read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as problem:
+            raise ConfigError([f"gateway.api_keys {settings.api_keys}: {problem}"]) from problem
+        if not any(line.strip() for line in lines):
+            raise ConfigError([f"gateway.api_keys {settings.api_keys}: no key is there, one a line"])
+        keys += lines
+    return list(dict.fromkeys(key.strip() for key in keys if key.strip()))
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _vocabulary(directory: Path | None) -> Vocabulary | None:
+    if directory is None:
+        return None
+    try:
+        return Prompts(directory)
+    except BadTokenizer as problem:
+        log.warning("clients send and read tokens only: %s", problem)
+        return None
