@@ -56,6 +56,7 @@ ADAPTERS = {
     "nodeagent/client.py": "asks a node agent of this machine",
     "nodeagent/commands.py": "the command of a node agent",
     "nodeagent/files.py": "the state directory of a node",
+    "nodeagent/gateway_door.py": "API keys, in a file and the environment",
     "nodeagent/head_lease.py": "who may be head, in a database",
     "nodeagent/host.py": "what a process needs of its real host",
     "nodeagent/inventory.py": "what this machine has",
