@@ -78,7 +78,7 @@ test-verl: setup verl
 # not hold.
 test: setup lint engine-sglang
 	$(BIN)/python -m pytest -m "not alone and not vllm and not verl" -n 3 --dist worksteal
-	$(BIN)/python -m pytest -m alone
+	$(BIN)/python -m pytest -m "alone and not vllm"
 	$(BIN)/rlctl sim run
 
 lint: setup

@@ -4,14 +4,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from engines_world import Servers, why_not
+from engine_kinds import SGLANG, VLLM, Kind
+from engines_world import Servers
+
+KINDS = [pytest.param(SGLANG, id="sglang"), pytest.param(VLLM, id="vllm", marks=pytest.mark.vllm)]
 
 
-@pytest.fixture(scope="session")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    """Two real ones; skips aloud where SGLang is not installed."""
-    if reason := why_not():
+@pytest.fixture(scope="session", params=KINDS)
+def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    """Two real ones of a kind; skips aloud where that is not installed. All tests of a kind come together."""
+    kind: Kind = request.param
+    if reason := kind.why_not():
         pytest.skip(reason)
-    running = Servers(Path(tmp_path_factory.mktemp("servers")))
+    running = Servers(Path(tmp_path_factory.mktemp("servers")), kind)
     yield running
     running.close()

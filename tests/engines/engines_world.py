@@ -1,4 +1,4 @@
-"""Real servers of SGLang on this CPU, and the rollout plane with instances that are attached to them."""
+"""Real servers on this CPU, and the rollout plane with instances that are attached to them."""
 
 import asyncio
 import http.client
@@ -14,13 +14,12 @@ from urllib.parse import urlsplit
 
 import msgspec
 import torch
+from engine_kinds import NEW_TOKENS, Kind
 
 from actors.engine.qwen3 import Qwen3
 from actors.engine.qwen3_config import Qwen3Config
 from actors.engine.served_folder import ServedFolder
 from actors.engine.server_process import ServerProcess, free_port
-from actors.engine.servers import sglang_command, sglang_host
-from actors.engine.sglang import environment
 from actors.engine.tensor_spec import image_bytes
 from actors.engine.weight_image import weight_layout, write_weights
 from actors.engine.worker import RolloutWorker
@@ -37,15 +36,10 @@ from actors.rollout.messages import (
 from actors.weights.agent import TransferAgent
 from actors.weights.image_store import ImageStore
 from actors.weights.messages import Fetched, Publish, Published
-from configs.load import from_tree, load
-from configs.schema import Config
 from supervisor import Done, Message
 from supervisor.testing import TestSystem
 
-ROOT = Path(__file__).parents[2]
-ENVIRONMENT = ROOT / ".engines" / "sglang"
-START_S = 200.0  # 15 s on two idle cores
-NEW_TOKENS = 100
+START_S = 400.0  # 15 to 30 s on two idle cores
 MODEL = Qwen3Config(
     vocab_size=256,
     hidden_size=64,
@@ -53,23 +47,9 @@ MODEL = Qwen3Config(
     num_hidden_layers=2,
     num_attention_heads=4,
     num_key_value_heads=2,
-    head_dim=16,
+    head_dim=32,  # the least that vLLM has on a CPU
     eos_token_ids=(),  # every response is as long as it may be
 )
-CPU = load(str(ROOT / "configs" / "sglang.toml")).engine.args
-
-
-def why_not() -> str:
-    """Why there can be no server here, or ""."""
-    if not (ENVIRONMENT / ".ready").exists():
-        return "there is no SGLang in .engines/sglang: make engines"
-    return ""
-
-
-def settings(url: str = "", stall_s: float = 30.0) -> Config:
-    engine = {"kind": "sglang", "url": url, "stall_s": stall_s, "slots": 16, "args": CPU}
-    engine |= {"environment": str(ENVIRONMENT), "max_prompt_tokens": 64}
-    return from_tree({"engine": engine, "rollout": {"max_new_tokens": NEW_TOKENS}}, "test")
 
 
 def model_of(version: int) -> Qwen3:
@@ -119,9 +99,10 @@ class Server:
 
 
 class Servers:
-    """Two of SGLang, started together."""
+    """Two of a kind, started together."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, kind: Kind) -> None:
+        self.kind = kind
         self._folder = ServedFolder()
         folder = self._folder.write(publish_image(directory / "first", 1))
         self.both = [self._start(folder, directory / f"server-{number}.log") for number in (1, 2)]
@@ -140,9 +121,7 @@ class Servers:
 
     def _start(self, folder: Path, log: Path) -> Server:
         url = f"http://127.0.0.1:{free_port()}"
-        env = environment() | {"OMP_NUM_THREADS": "1"}
-        command = sglang_command(settings(), url, folder, "v1-none")
-        return Server(url, ServerProcess(command, env, log))
+        return Server(url, self.kind.start(self.kind.settings(), url, folder, log))
 
 
 def publish_image(directory: Path, version: int) -> Fetched:
@@ -172,16 +151,17 @@ class Plane:
     head: TestSystem
     source: TestSystem
     directory: Path
+    kind: Kind
     hosts: list[TestSystem]
 
     async def instance(self, name: str, url: str, stall_s: float = 30.0) -> TestSystem:
         """One more preemptible host, attached to the server at this URL."""
-        config, store = settings(url, stall_s), self.directory / f"{name}-store"
+        config, store = self.kind.settings(url, stall_s), self.directory / f"{name}-store"
         system = TestSystem(self.directory, node=name, join=self.head)
         await system.__aenter__()
         self.hosts.append(system)
         system.spawn(f"{name}/transfer", lambda: TransferAgent(ImageStore(store), config))
-        host = sglang_host(config)
+        host = self.kind.host(config)
         system.spawn(f"{name}/engine", lambda: RolloutWorker(config, name, "preemptible", host))
         return system
 
@@ -214,8 +194,8 @@ class Plane:
 
 
 @asynccontextmanager
-async def plane(directory: Path) -> AsyncIterator[Plane]:
-    config = settings()
+async def plane(directory: Path, kind: Kind) -> AsyncIterator[Plane]:
+    config = kind.settings()
     async with (
         TestSystem(directory, node="head") as head,
         TestSystem(directory, node="r", join=head) as source,
@@ -223,7 +203,7 @@ async def plane(directory: Path) -> AsyncIterator[Plane]:
         source.spawn("r/transfer", lambda: TransferAgent(ImageStore(directory / "store"), config))
         head.spawn("rollout/balancer", lambda: LoadBalancer(config.rollout.max_pending))
         head.spawn("rollout/manager", lambda: RolloutManager(config))
-        running = Plane(head, source, directory, [])
+        running = Plane(head, source, directory, kind, [])
         try:
             yield running
         finally:

@@ -1,4 +1,4 @@
-"""Real SGLang servers behind instances of a manager: what dies, stands still, or changes its weights."""
+"""Real servers of SGLang and vLLM behind instances of a manager: what dies, freezes or changes weights."""
 
 import asyncio
 from array import array
@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from engines_world import NEW_TOKENS, Plane, Servers, logprobs_of, plane, publish_image, request
+from engine_kinds import NEW_TOKENS
+from engines_world import Plane, Servers, logprobs_of, plane, publish_image, request
 
 from actors.engine.remote import RemoteHost
 from actors.engine.server_wire import Ask, Chunk, ServerRefused
-from actors.engine.sglang import SglangWire
 from actors.engine.turn import Orders
 from actors.rollout.messages import Generated, Work
 from supervisor.testing import TestSystem
@@ -19,7 +19,7 @@ from supervisor.testing import TestSystem
 pytestmark = [
     pytest.mark.engines,
     pytest.mark.alone,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
 ]  # with the start of the servers
 
 REQUESTS = 8
@@ -37,7 +37,7 @@ def lives(host: TestSystem, name: str) -> bool:
 async def test_what_a_server_says_of_its_tokens_is_what_training_computes(
     servers: Servers, tmp_path: Path
 ) -> None:
-    async with plane(tmp_path) as running:
+    async with plane(tmp_path, servers.kind) as running:
         await running.publish(3)
         await running.instance("s1", servers.both[0].url)
         for temperature in (0.0, 0.7, 1.0):
@@ -52,7 +52,7 @@ async def test_what_a_server_says_of_its_tokens_is_what_training_computes(
 async def test_weights_change_in_the_middle_of_a_response_and_its_spans_say_where(
     servers: Servers, tmp_path: Path
 ) -> None:
-    async with plane(tmp_path) as running:
+    async with plane(tmp_path, servers.kind) as running:
         await running.publish(3)
         await running.instance("s1", servers.both[0].url)
         await running.serving(1)
@@ -81,7 +81,7 @@ async def test_weights_change_in_the_middle_of_a_response_and_its_spans_say_wher
 async def test_a_server_tells_its_load_pauses_and_ends_what_it_is_told_to_end(
     servers: Servers, tmp_path: Path
 ) -> None:
-    wire = SglangWire(servers.both[0].url, None)
+    wire = servers.kind.wire(servers.both[0].url)
     chunks: list[Chunk] = []
 
     async def follow() -> None:
@@ -110,7 +110,7 @@ async def test_a_server_tells_its_load_pauses_and_ends_what_it_is_told_to_end(
         assert chunks[-1].finish == "abort"
         assert 3 <= sum(len(chunk.tokens) for chunk in chunks) < 90
         await until("loads.running == 0 and loads.waiting == 0")
-        with pytest.raises(ServerRefused, match="context length") as refused:
+        with pytest.raises(ServerRefused, match="context length|max_model_len") as refused:
             async for _ in wire.stream(Ask("too-long", array("I", [5]), 100_000, 0.0, 0)):
                 pass
         assert refused.value.never
@@ -119,7 +119,7 @@ async def test_a_server_tells_its_load_pauses_and_ends_what_it_is_told_to_end(
 
 
 def test_a_token_that_would_end_a_server_never_reaches_it(servers: Servers, tmp_path: Path) -> None:
-    host = RemoteHost(SglangWire(servers.both[0].url, None), stall_s=30.0, serve_s=60.0)
+    host = RemoteHost(servers.kind.wire(servers.both[0].url), stall_s=30.0, serve_s=60.0)
     bad = Work(
         ticket=1,
         prompt=array("I", [300]).tobytes(),
@@ -143,7 +143,7 @@ async def test_a_frozen_server_is_left_and_its_requests_go_on_elsewhere(
     servers: Servers, tmp_path: Path
 ) -> None:
     one, two = servers.both
-    async with plane(tmp_path) as running:
+    async with plane(tmp_path, servers.kind) as running:
         await running.publish(3)
         await running.instance("s1", one.url)
         await running.serving(1)
@@ -165,12 +165,38 @@ async def test_a_frozen_server_is_left_and_its_requests_go_on_elsewhere(
         assert lives(running.hosts[0], "s1")
 
 
+async def test_a_server_that_is_well_but_makes_no_token_is_left(servers: Servers, tmp_path: Path) -> None:
+    one, two = servers.both
+    other = servers.kind.wire(two.url)
+    async with plane(tmp_path, servers.kind) as running:
+        await running.publish(3)
+        await running.instance("s1", one.url)
+        await running.serving(1)
+        calm = await all_of(running, "calm")
+        mute = await running.instance("s2", two.url, stall_s=STALL_S)
+        await running.serving(2)
+        answers = asyncio.create_task(all_of(running, "storm"))
+        await running.until_decoded(100)
+        await other.pause("in_place")
+        try:
+            made = await answers
+            async with asyncio.timeout(20):
+                while lives(mute, "s2"):
+                    await asyncio.sleep(0.05)
+            await other.healthy()
+        finally:
+            await other.go_on()
+            await other.disconnect()
+        assert [answer.tokens for answer in made] == [answer.tokens for answer in calm]
+        assert (await running.figures()).requests_migrated > 0
+
+
 async def test_a_killed_server_loses_no_token_and_changes_no_response(
     servers: Servers, tmp_path: Path
 ) -> None:
     """The last one: the server stays dead."""
     one, two = servers.both
-    async with plane(tmp_path) as running:
+    async with plane(tmp_path, servers.kind) as running:
         await running.publish(3)
         await running.instance("s1", one.url)
         await running.serving(1)

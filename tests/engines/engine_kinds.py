@@ -1,0 +1,68 @@
+"""The kinds of servers that can run here, and how tests start one and attach to it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from actors.engine.remote import RemoteHost
+from actors.engine.server_process import ServerProcess
+from actors.engine.server_wire import ServerWire
+from actors.engine.servers import sglang_command, sglang_host, vllm_command, vllm_environment, vllm_host
+from actors.engine.sglang import SglangWire, environment
+from actors.engine.vllm import VllmWire
+from configs.load import from_tree, load
+from configs.schema import Config
+
+ROOT = Path(__file__).parents[2]
+NEW_TOKENS = 100
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+VLLM_ARGS = ["--enforce-eager", "--kv-cache-memory-bytes", str(1 << 28)]
+
+Start = Callable[[Config, str, Path, Path], ServerProcess]
+"""With these settings, at this URL, a server of the model in a folder, with a file for its log."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Of server. `args`: what it needs on a CPU."""
+
+    name: str
+    args: list[str]
+    start: Start
+    host: Callable[[Config], RemoteHost]
+    wire: Callable[[str], ServerWire]
+
+    @property
+    def environment(self) -> Path:
+        return ROOT / ".engines" / self.name
+
+    def why_not(self) -> str:
+        """Why there can be no server here, or ""."""
+        if not (self.environment / ".ready").exists():
+            return f"there is no {self.name} in {self.environment}: make engines"
+        return ""
+
+    def settings(self, url: str = "", stall_s: float = 30.0) -> Config:
+        engine = {"kind": self.name, "url": url, "stall_s": stall_s, "slots": 16, "args": self.args}
+        engine |= {"environment": str(self.environment), "max_prompt_tokens": 64}
+        return from_tree({"engine": engine, "rollout": {"max_new_tokens": NEW_TOKENS}}, "test")
+
+
+def _start_sglang(config: Config, url: str, folder: Path, log: Path) -> ServerProcess:
+    command = sglang_command(config, url, folder, "v1-none")
+    return ServerProcess(command, environment() | ONE_THREAD, log)
+
+
+def _start_vllm(config: Config, url: str, folder: Path, log: Path) -> ServerProcess:
+    command = vllm_command(config, url, folder, "float32")
+    return ServerProcess(command, vllm_environment(threads=1), log)
+
+
+SGLANG = Kind(
+    "sglang",
+    load(str(ROOT / "configs" / "sglang.toml")).engine.args,
+    _start_sglang,
+    sglang_host,
+    lambda url: SglangWire(url, None),
+)
+VLLM = Kind("vllm", VLLM_ARGS, _start_vllm, vllm_host, lambda url: VllmWire(url, None))
