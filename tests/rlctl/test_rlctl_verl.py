@@ -8,16 +8,19 @@ import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from safetensors.torch import load_file
 
+from actors.rollout.gateway.control_wire import FromDisk
+from actors.rollout.gateway.sglang_wire import GenerateBody, GenerateIs, MetaIs, SamplingBody
 from rlctl.integrations import verl_server
 from rlctl.integrations.verl_server import GatewayAway, GatewayRefused, GatewayServer
 from rlctl.integrations.verl_weights import Folders
-from rlctl.integrations.verl_words import CannotAsk, CannotRead, ask_of, tokens_of
+from rlctl.integrations.verl_words import CannotAsk, CannotRead, Tokens, ask_of, tokens_of
 
 PARAMETERS = {"temperature": 0.7, "top_p": 0.9, "top_k": -1, "repetition_penalty": 1.0, "logprobs": True}
 
@@ -101,6 +104,33 @@ def test_an_answer_carries_its_tokens_and_the_steps_of_its_weights() -> None:
     assert tokens_of(answer([], "stop", weight_version="default"), 3).global_steps == 3
     with pytest.raises(CannotRead):
         tokens_of(b'{"text": "no meta"}', None)
+
+
+def test_the_gateway_takes_what_is_asked_and_its_answer_is_read() -> None:
+    parameters = {**PARAMETERS, "max_tokens": 9, "stop": ["x"], "seed": 3, "min_tokens": 2}
+    asked = msgspec.json.encode(ask_of("r", [1, 2], parameters, response_length=64))
+    body = msgspec.json.decode(asked, type=GenerateBody)
+    assert (body.rid, body.input_ids, body.return_logprob, body.stream) == ("r", [1, 2], True, False)
+    assert isinstance(body.sampling_params, SamplingBody)
+    assert (body.sampling_params.max_new_tokens, body.sampling_params.sampling_seed) == (9, 3)
+    meta = MetaIs(
+        id="r",
+        prompt_tokens=2,
+        finish_reason={"type": "length", "length": 9},
+        weight_version="8",
+        weight_version_start="7",
+        weight_version_end="8",
+        weight_versions=[],
+        num_retractions=0,
+        e2e_latency=0.1,
+        completion_tokens=1,
+        cached_tokens=1,
+        output_token_logprobs=[(-0.5, 4, None)],
+    )
+    tokens = tokens_of(msgspec.json.encode(GenerateIs("", [4], meta)), None)
+    assert tokens == Tokens([4], [-0.5], "completed", 8, 7, 8, 1)
+    update = msgspec.json.encode({"model_path": "/weights/version-8", "weight_version": "8"})
+    assert msgspec.json.decode(update, type=FromDisk).weight_version == "8"
 
 
 async def test_a_gateway_that_is_away_is_asked_again_for_the_same_request(
