@@ -85,7 +85,9 @@ class HttpWire:
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0),  # a stream a ticket; tickets are limited elsewhere
+                # A stream a ticket; tickets are limited elsewhere. No connection is used twice: uvicorn
+                # closes one behind a 500 without saying so; what is sent into it then looks like a death.
+                connector=aiohttp.TCPConnector(limit=0, force_close=True),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=CALL_S),
                 headers=self._headers,
                 read_bufsize=1 << 16,

@@ -3,6 +3,7 @@
 `tests/engines` holds the words against vLLM's own classes and the whole against real servers.
 """
 
+import asyncio
 import json
 from array import array
 from collections.abc import AsyncIterator
@@ -60,6 +61,7 @@ class FakeVllm:
     calls: list[str] = field(default_factory=list)
     bodies: list[dict[str, object]] = field(default_factory=list)
     reloaded: dict[str, torch.Tensor] = field(default_factory=dict)
+    connections: list[asyncio.BaseTransport | None] = field(default_factory=list)
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
@@ -78,6 +80,8 @@ class FakeVllm:
     async def other(self, request: web.Request) -> web.Response:
         path = request.path_qs
         self.calls.append(path)
+        if request.transport not in self.connections:
+            self.connections.append(request.transport)
         if path == "/v1/models":
             return web.json_response({"data": [{"id": "the-model", "max_model_len": 64}]})
         if path == "/metrics":
@@ -273,6 +277,14 @@ async def test_control_is_said_in_the_servers_words(fake: FakeVllm, wire: VllmWi
         "/resume",
         "/health",
     ]
+
+
+async def test_a_server_that_closes_a_connection_behind_its_answer_is_not_taken_for_dead(
+    fake: FakeVllm, wire: VllmWire
+) -> None:
+    await wire.healthy()
+    await wire.healthy()
+    assert len(fake.connections) == 2, "a connection that was used may be closed already"
 
 
 async def test_a_server_that_is_not_there_is_dead() -> None:
