@@ -1,8 +1,10 @@
 """The wire of SGLang without SGLang: what is asked, what is read of the answers, the folder that it loads,
 and a process that is no server."""
 
+import asyncio
 import os
 import sys
+import threading
 import time
 from array import array
 from pathlib import Path
@@ -10,19 +12,21 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
+from aiohttp import web
 from safetensors.torch import load_file
 
 from actors.engine.checkpoint import load_checkpoint
 from actors.engine.qwen3 import Qwen3
 from actors.engine.qwen3_config import Qwen3Config
 from actors.engine.served_folder import ServedFolder
-from actors.engine.server_process import MAX_LOG_BYTES, ServerProcess
+from actors.engine.server_process import MAX_LOG_BYTES, ServerProcess, free_port
 from actors.engine.server_wire import Ask, Chunk, ServerDied, ServerRefused
 from actors.engine.servers import sglang_command, sglang_host
 from actors.engine.sglang import new_of, sampling_params
 from actors.engine.sglang_messages import FinishReason, Meta
 from actors.engine.turn import Orders
 from actors.engine.weight_image import image_bytes, weight_layout, write_weights
+from actors.rollout.messages import Work
 from actors.rollout.sampling_params import Sampling
 from actors.weights.image_store import ImageStore
 from actors.weights.messages import Fetched
@@ -210,3 +214,82 @@ def test_the_command_of_a_server_says_what_the_settings_say(tmp_path: Path) -> N
     assert told["--max-running-requests"] == "5"
     assert int(told["--context-length"]) > 100 + config.rollout.max_new_tokens
     assert command[-2:] == ["--dtype", "float32"]
+
+
+class SilentServer:
+    """SGLang as far as its health goes: it makes the token of a probe, and then none. Has a thread."""
+
+    def __init__(self) -> None:
+        self.version = "nothing"
+        self.paths: list[str] = []
+        self.port = free_port()
+        self._stop = threading.Event()
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
+        self._thread.start()
+        assert self._ready.wait(10)
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join(10)
+
+    async def _run(self) -> None:
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", self._answer)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", self.port).start()
+        self._ready.set()
+        while not self._stop.is_set():
+            await asyncio.sleep(0.02)
+        await runner.cleanup()
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        self.paths.append(request.path)
+        if request.path == "/update_weights_from_disk":
+            self.version = (await request.json())["weight_version"]
+        if request.path != "/generate":
+            answer = {"success": True, "model_path": "/m", "weight_version": self.version, "message": ""}
+            return web.json_response(answer)
+        probe = (await request.json())["sampling_params"]["max_new_tokens"] == 1
+        reply = web.StreamResponse()
+        await reply.prepare(request)
+        if not probe:
+            await asyncio.sleep(60)
+        meta = {
+            "completion_tokens": 1,
+            "output_token_logprobs": [[-0.5, 7, None]],
+            "finish_reason": {"type": "length"},
+        }
+        await reply.write(b"data: " + msgspec.json.encode({"meta_info": meta}) + b"\n\ndata: [DONE]\n\n")
+        return reply
+
+
+def test_a_server_that_answers_whether_it_is_healthy_but_makes_no_token_is_found_out(tmp_path: Path) -> None:
+    _, fetched = published(tmp_path / "store")
+    server = SilentServer()
+    config = from_tree(
+        {"engine": {"kind": "sglang", "url": f"http://127.0.0.1:{server.port}", "stall_s": 1.0}}, "test"
+    )
+    host = sglang_host(config)
+    work = Work(
+        ticket=1,
+        prompt=array("I", [5]).tobytes(),
+        prefix=b"",
+        seed=0,
+        max_new_tokens=9,
+        temperature=1.0,
+    )
+    try:
+        assert host.turn(Orders(load=fetched)).version == 3
+        with pytest.raises(ServerDied, match="1 requests are in the server and no token came"):
+            orders = Orders(adds=[(3, [work])])
+            for _ in range(20):
+                assert host.turn(orders).output is None
+                orders = Orders()
+        after = server.paths[server.paths.index("/generate") :]
+        assert after.count("/model_info") >= 2, "it was asked for its health meanwhile, and answered"
+    finally:
+        host.close()
+        assert host.joined(10)
+        server.close()
