@@ -4,7 +4,8 @@ Owns the translation, and the server's process where it is ours. Adapter.
 
 - Log-probs: SGLang's `output_token_logprobs` are of the distribution with the temperature applied, of greedy
   requests under temperature 1: ours (`StepOutput.logprobs`). They are taken before top_p, top_k and min_p cut
-  it. With `SGLANG_RETURN_ORIGINAL_LOGPROB` a server leaves the temperature out: ours never have it.
+  it. With `SGLANG_RETURN_ORIGINAL_LOGPROB` a server leaves the temperature out: ours never have it, one of
+  somebody else is asked, and is not asked for temperatures where that matters.
 - Penalties of frequency and presence count what the server made itself: who has a prefix is refused them.
 - Weights: an image in shared memory, as a folder (`served_folder`), by `/update_weights_from_disk`. SGLang's
   other ways on one host, `/update_weights_from_tensor` and `_ipc`, take what its own classes pickled.
@@ -12,6 +13,8 @@ Owns the translation, and the server's process where it is ours. Adapter.
 
 import asyncio
 import os
+import uuid
+from array import array
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -35,12 +38,17 @@ from actors.engine.sglang_messages import (
     Updated,
     UpdateWeightsFromDisk,
 )
+from actors.rollout.sampling_params import Sampling
 from actors.weights.messages import Fetched
 
 LOOK_S = 0.2  # between two looks whether a server that starts is ready
 ORDER_S = 60.0  # of a pause or a release of memory, which waits for the step at hand
 HEALTH_S = 30.0  # of `/health`, which gives up after 20 s itself
 LOAD_S = 600.0  # of weights; who asked has a deadline of its own
+
+PROBE_TOKEN, PROBE_TOKENS = 1, 4
+COLD = 1e-4  # a temperature at which the likeliest token is certain; SGLang takes less than 1e-6 for greedy
+CERTAIN = -0.05
 
 Start = Callable[[Path, str, Path], ServerProcess]
 """Starts a server for a model's folder, a name of its weights and a file for its log."""
@@ -63,6 +71,7 @@ class SglangWire:
         self._process: ServerProcess | None = None
         self._folder = ServedFolder()
         self._cumulative: bool | None = None
+        self._untempered = False
         self._closed = False
 
     @property
@@ -84,10 +93,18 @@ class SglangWire:
         if self._cumulative is None:
             info = await self._http.get("/server_info", ServerInfo)
             self._cumulative = not info.incremental_streaming_output
+            if self._start is None:
+                self._untempered = await self._leaves_temperature_out()
         return name
 
     async def stream(self, ask: Ask) -> AsyncIterator[Chunk]:
         """See `ServerWire`."""
+        if self._untempered and ask.temperature not in (0.0, 1.0):
+            raise ServerRefused(
+                "the server runs with SGLANG_RETURN_ORIGINAL_LOGPROB: its log-probs are not those of the "
+                f"distribution that it samples from at temperature {ask.temperature:g}",
+                never=True,
+            )
         body = Generate(rid=ask.rid, input_ids=ask.tokens.tolist(), sampling_params=sampling_params(ask))
         seen = 0
         try:
@@ -187,6 +204,14 @@ class SglangWire:
             await self.go_on()
         if not updated.success:
             raise ServerDied(f"the server did not load {folder}: {updated.message}")
+
+    async def _leaves_temperature_out(self) -> bool:
+        """Whether log-probs are those before the temperature: so near to 0 it leaves one token to choose."""
+        asked = Sampling(ignore_eos=True)
+        rid = f"temperature-{uuid.uuid4().hex}"
+        ask = Ask(rid, array("I", [PROBE_TOKEN]), PROBE_TOKENS, COLD, 0, sampling=asked)
+        logprobs = [logprob async for chunk in self.stream(ask) for logprob in chunk.logprobs]
+        return sum(logprob < CERTAIN for logprob in logprobs) > 1  # one pair of tokens may be as likely
 
     def _why(self, died: ServerDied) -> ServerDied:
         """How the process ended, if it did: that tells more than a broken connection."""

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from array import array
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -18,6 +19,7 @@ from safetensors.torch import load_file
 from actors.engine.checkpoint import load_checkpoint
 from actors.engine.qwen3 import Qwen3
 from actors.engine.qwen3_config import Qwen3Config
+from actors.engine.remote import RemoteHost
 from actors.engine.served_folder import ServedFolder
 from actors.engine.server_process import MAX_LOG_BYTES, ServerProcess, free_port
 from actors.engine.server_wire import Ask, Chunk, ServerDied, ServerRefused
@@ -221,6 +223,7 @@ class SilentServer:
 
     def __init__(self) -> None:
         self.version = "nothing"
+        self.logprob = 0.0
         self.paths: list[str] = []
         self.port = free_port()
         self._stop = threading.Event()
@@ -251,45 +254,76 @@ class SilentServer:
         if request.path != "/generate":
             answer = {"success": True, "model_path": "/m", "weight_version": self.version, "message": ""}
             return web.json_response(answer)
-        probe = (await request.json())["sampling_params"]["max_new_tokens"] == 1
+        tokens = (await request.json())["sampling_params"]["max_new_tokens"]
         reply = web.StreamResponse()
         await reply.prepare(request)
-        if not probe:
+        if tokens > 4:
             await asyncio.sleep(60)
         meta = {
-            "completion_tokens": 1,
-            "output_token_logprobs": [[-0.5, 7, None]],
+            "completion_tokens": tokens,
+            "output_token_logprobs": [[self.logprob, 7, None]] * tokens,
             "finish_reason": {"type": "length"},
         }
         await reply.write(b"data: " + msgspec.json.encode({"meta_info": meta}) + b"\n\ndata: [DONE]\n\n")
         return reply
 
 
-def test_a_server_that_answers_whether_it_is_healthy_but_makes_no_token_is_found_out(tmp_path: Path) -> None:
-    _, fetched = published(tmp_path / "store")
-    server = SilentServer()
-    config = from_tree(
-        {"engine": {"kind": "sglang", "url": f"http://127.0.0.1:{server.port}", "stall_s": 1.0}}, "test"
-    )
-    host = sglang_host(config)
-    work = Work(
-        ticket=1,
+@pytest.fixture
+def server() -> Iterator[SilentServer]:
+    running = SilentServer()
+    yield running
+    running.close()
+
+
+def attached(server: SilentServer) -> RemoteHost:
+    engine = {"kind": "sglang", "url": f"http://127.0.0.1:{server.port}", "stall_s": 1.0}
+    return sglang_host(from_tree({"engine": engine}, "test"))
+
+
+def given_at(temperature: float, ticket: int, new: int = 9) -> Work:
+    return Work(
+        ticket=ticket,
         prompt=array("I", [5]).tobytes(),
         prefix=b"",
         seed=0,
-        max_new_tokens=9,
-        temperature=1.0,
+        max_new_tokens=new,
+        temperature=temperature,
     )
+
+
+@pytest.mark.parametrize(("logprob", "refused"), [(0.0, []), (-2.0, [2])])
+def test_temperatures_are_refused_where_log_probs_leave_them_out(
+    server: SilentServer, tmp_path: Path, logprob: float, refused: list[int]
+) -> None:
+    server.logprob = logprob
+    _, fetched = published(tmp_path / "store")
+    host = attached(server)
     try:
-        assert host.turn(Orders(load=fetched)).version == 3
-        with pytest.raises(ServerDied, match="1 requests are in the server and no token came"):
-            orders = Orders(adds=[(3, [work])])
-            for _ in range(20):
-                assert host.turn(orders).output is None
-                orders = Orders()
-        after = server.paths[server.paths.index("/generate") :]
-        assert after.count("/model_info") >= 2, "it was asked for its health meanwhile, and answered"
+        host.turn(Orders(load=fetched))
+        given = [given_at(1.0, 1, new=2), given_at(0.7, 2, new=2), given_at(0.0, 3, new=2)]
+        turns = [host.turn(Orders(adds=[(3, given)]))]
+        while sum(2 * len(turn.refusals) + len(turn.output or ()) for turn in turns) < 2 * len(given):
+            turns.append(host.turn(Orders()))
+        assert [ticket for turn in turns for one in turn.refusals for ticket in one.tickets] == refused
     finally:
         host.close()
         assert host.joined(10)
-        server.close()
+
+
+def test_a_server_that_answers_whether_it_is_healthy_but_makes_no_token_is_found_out(
+    server: SilentServer, tmp_path: Path
+) -> None:
+    _, fetched = published(tmp_path / "store")
+    host = attached(server)
+    try:
+        assert host.turn(Orders(load=fetched)).version == 3
+        asked = len(server.paths)
+        with pytest.raises(ServerDied, match="1 requests are in the server and no token came"):
+            orders = Orders(adds=[(3, [given_at(1.0, 1)])])
+            for _ in range(20):
+                assert host.turn(orders).output is None
+                orders = Orders()
+        assert server.paths[asked:].count("/model_info") >= 2, "it was asked for its health, and answered"
+    finally:
+        host.close()
+        assert host.joined(10)
