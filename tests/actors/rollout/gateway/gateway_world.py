@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import aiohttp
 
-from actors.rollout.gateway.ask import Ask, AskError, End, Piece
+from actors.rollout.gateway.ask import Ask, AskError, End, Piece, Vocabulary
 from actors.rollout.gateway.calls import Desk, Route, Served
 from actors.rollout.gateway.fleet import Loads, NotHere, PauseMode, UnknownWorker, Versions, Worker
 from actors.rollout.gateway.server import HttpServer
@@ -160,11 +160,12 @@ async def serving(
     fleet: FakeFleet | None = None,
     keys: Sequence[str] = (),
     words: bool = True,
+    vocabulary: Vocabulary | None = None,
     requests: FakeRequests | None = None,
 ) -> AsyncIterator[World]:
     """Serve `routes` and a client of them."""
     requests, fleet = requests or FakeRequests(script), fleet or FakeFleet()
-    desk = Desk(requests, fleet, settings or Gateway(), SERVED, Letters() if words else None)
+    desk = Desk(requests, fleet, settings or Gateway(), SERVED, vocabulary or (Letters() if words else None))
     server = HttpServer(desk, routes, keys)
     url = await server.start("127.0.0.1", 0)
     try:

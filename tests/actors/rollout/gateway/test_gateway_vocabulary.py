@@ -1,0 +1,33 @@
+"""OpenAI's calls with a real tokenizer and chat template: those of a checkpoint directory."""
+
+from pathlib import Path
+
+from actors.reward.prompts import Prompts
+from actors.rollout.gateway.routes import ROUTES
+from actors.training.new_tokenizer import CHAT_TEMPLATE, END, new_tokenizer
+from tests.actors.rollout.gateway.clients import plain_openai, skyrl
+from tests.actors.rollout.gateway.gateway_world import pieces, serving
+
+QUESTION = "Spell this word: house"
+
+
+def words(directory: Path) -> Prompts:
+    new_tokenizer([QUESTION], ["esuoh"]).save(str(directory / "tokenizer.json"))
+    (directory / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+    return Prompts(directory)
+
+
+async def test_a_conversation_is_encoded_and_its_answer_decoded_as_the_checkpoint_says(
+    tmp_path: Path,
+) -> None:
+    prompts = words(tmp_path)
+    answer = prompts.encode_text(f"<answer>esuoh</answer>{END}")
+    async with serving(ROUTES, pieces(answer, [1, 4]), vocabulary=prompts) as world:
+        told = await plain_openai.chat(world.url, "tiny", QUESTION, 64)
+        rendered = await skyrl.render(world.url, "tiny", QUESTION)
+        again = await skyrl.detokenize(world.url, "tiny", rendered)
+        asked = list(world.requests.asked[0].prompt)
+    assert told.text == "<answer>esuoh</answer>", "its end token is no text"
+    assert len(told.logprobs) == len(answer), "but a token with a log-prob"
+    assert asked == rendered == prompts.encode(QUESTION)
+    assert again == f"<|user|>{QUESTION}<|assistant|>"
