@@ -160,6 +160,8 @@ class Gateway(Actor):
                 continue
             if follow.aborted_s is not None and now - follow.aborted_s > GRACE_S:
                 follow.give_up("abort")
+                self._cancels.add(follow.ask.id)  # again: the first word may have come before the request
+                self._cancelling.set()
             elif follow.behind and follow.room:
                 self._again(follow)
 

@@ -285,6 +285,9 @@ async def test_an_abort_ends_requests_with_what_they_have(tmp_path: Path) -> Non
         assert (tokens, end.status) == (TOKENS[:6].tolist(), "abort")
         _, _, silent = await parts[1]  # the manager never says: it ends here, soon
         assert (silent.status, silent.versions) == ("abort", ())
+        async with asyncio.timeout(5):
+            while running.talk.cancelled.count("a.1") < 2:  # it is told again
+                await asyncio.sleep(0.01)
         assert not parts[2].done()
         assert await running.gateway.abort(None) == 1
         running.talk.waiting["b"].answer(Refused("request b was cancelled"))
