@@ -1,42 +1,37 @@
 """NodeAgent: a host's voice in the cluster. Says hello, runs what the Scheduler gives, leaves in good order.
 
-Owns the host's state (up, draining, leaving) and the order of leaving: the engine's requests are handed over,
-the children stopped, the goodbye said, then the process exits. The children themselves are `children`. A head
-that vanished is waited for: the children go on meanwhile, and find it again by themselves.
+Owns the host's state (up, draining, leaving) and the order of leaving: the engine's requests are handed over
+(`departure`), the children stopped (`children`), the goodbye said, then the process exits. A head that
+vanished is waited for: the children go on meanwhile, and find it again by themselves.
 """
 
 import asyncio
 from collections.abc import Callable
 from signal import Signals
-from typing import Literal
 
 from actors.cluster.messages import (
+    CloudNotice,
     Inventory,
     JobSpec,
     KillChild,
     NodeHello,
-    NodeSeen,
     NodeWork,
     PreemptionNotice,
     SayHello,
     StopNode,
 )
-from actors.rollout.messages import Withdraw, Withdrawn
 from configs.load import ConfigError
 from nodeagent.children import Children
+from nodeagent.departure import SCHEDULER, Departure
 from nodeagent.exit_codes import FAILED, OK, CannotRun, as_cannot_run
-from supervisor import Actor, AskFailed, Done, JournalError, Lane, Refused, handles
+from supervisor import Actor, AskFailed, JournalError, Lane, Refused, handles
 
-SCHEDULER = "cluster/scheduler"
-MANAGER = "rollout/manager"
 HELLO_AGAIN_S = 0.5  # after a hello that was not answered; else the Scheduler says when to come again
 HELLO_WITHIN_S = (0.05, 60.0)  # whatever it says
 HELLO_DEADLINE_S = 2.0
 GOODBYE_DEADLINE_S = 1.0  # a goodbye that is lost makes the host count as killed, which harms nobody
-REPORT_DEADLINE_S = 5.0
 CHILDREN_LATE_S = 60.0  # children that start or stop for so long are worth a line, again each time
 MAX_TROUBLES = 8  # reasons remembered as told; more would be the same few in turn
-MARGIN_S = 2.0  # of a notice is kept for stopping the children, at most half of it
 
 Leave = Callable[[int, str], None]
 
@@ -69,6 +64,14 @@ class NodeAgent(Actor):
         self._troubles: list[str] = []  # why the head was not reached since it last answered
 
     async def on_start(self) -> None:
+        self._departure = Departure(
+            self.ctx,
+            self._role,
+            connected=lambda: self._connected,
+            job=lambda: self._children.job,
+            become=self._become,
+            go=self._go_once,
+        )
         self.ctx.background(self._keep_in_touch(), "hellos")
         self.ctx.background(self._run(), "job")
 
@@ -142,34 +145,27 @@ class NodeAgent(Actor):
     @handles(PreemptionNotice, lane=Lane.SYSTEM)
     async def preempted(self, message: PreemptionNotice) -> None:
         """Drain within the time that is left, then leave. A deadline of 0 means now."""
+        self._may_drain()
+        self._departure.order(message.deadline_s)
+
+    @handles(CloudNotice, lane=Lane.SYSTEM)
+    async def cloud_says(self, message: CloudNotice) -> None:
+        """What the cloud says of this host, the last word of which counts."""
+        self._may_drain()
+        self._departure.heard(message)
+
+    def _may_drain(self) -> None:
         if self._role != "preemptible":
             raise Refused(f"{self.ctx.node} is a {self._role} host: only preemptible ones drain; stop it")
-        if self._state != "up":
-            return
-        self._state = "draining"
-        self.ctx.log.info("notice: this host goes away in %.1f s", message.deadline_s)
-        self.ctx.background(self._drain(message.deadline_s), "drain")
+
+    def _become(self, state: str) -> None:
+        if not self._going:
+            self._state = state
+            if state == "up":
+                self._news.set()  # there may be a job to run since
 
     @handles(StopNode, lane=Lane.SYSTEM)
     async def stop(self, message: StopNode) -> None:
-        self._go_once()
-
-    async def _drain(self, deadline_s: float) -> None:
-        self.ctx.background(self._report("noticed"), "report")
-        margin_s = min(MARGIN_S, deadline_s / 2)
-        grace_s = deadline_s - margin_s
-        if not self._connected:  # nobody to hand over to; its requests go on from what was collected
-            self.ctx.log.warning("leaving without handing over: the head does not answer")
-        elif grace_s > 0 and self._children.job is not None:
-            withdraw = Withdraw(instance=f"{self.ctx.node}/engine", grace_s=grace_s, leaves=True)
-            wait_s = grace_s + margin_s / 2  # the answer travels too
-            try:
-                done = await self.ctx.ask(MANAGER, withdraw, deadline_s=wait_s, expect=Withdrawn)
-            except AskFailed as problem:  # its requests go on elsewhere from what was collected
-                self.ctx.log.warning("left without handing over: %s", problem)
-            else:
-                self.ctx.log.info("drained; %d requests go on elsewhere", done.handed_over)
-                await self._report("drained")
         self._go_once()
 
     def _on(self) -> str:
@@ -178,6 +174,7 @@ class NodeAgent(Actor):
     def _go_once(self) -> None:
         if not self._going:
             self._going = True
+            self._departure.over()
             self._state = "draining"
             self.ctx.background(self._go(), "stop")
 
@@ -191,14 +188,8 @@ class NodeAgent(Actor):
             await self._hello(GOODBYE_DEADLINE_S)
         except AskFailed as problem:
             self.ctx.log.info("nobody heard the goodbye: %s", problem)
+        await self._departure.acknowledge()  # last: the cloud may end this host upon it
         self._leave(OK, "left in order")
-
-    async def _report(self, event: Literal["noticed", "drained"]) -> None:
-        seen = NodeSeen(node=self.ctx.node, role=self._role, event=event)
-        try:
-            await self.ctx.ask(SCHEDULER, seen, deadline_s=REPORT_DEADLINE_S, expect=Done)
-        except AskFailed as problem:
-            self.ctx.log.warning("%s was not reported: %s", event, problem)
 
     # -- children --
 

@@ -14,8 +14,9 @@ from actors.cluster.local_hosts import Join
 from actors.cluster.messages import JobEnded, PreemptionNotice, StopNode
 from actors.cluster.provider import LocalProvider
 from actors.cluster.scheduler import Scheduler
-from nodeagent.agent import SCHEDULER, NodeAgent
+from nodeagent.agent import NodeAgent
 from nodeagent.children import Children
+from nodeagent.departure import SCHEDULER
 from nodeagent.exit_codes import CUT_SHORT, FAILED, OK, CannotRun, as_cannot_run
 from nodeagent.files import STANDBY, AgentFile
 from nodeagent.host import LEASE, LEASE_S, Seat

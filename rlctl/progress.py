@@ -19,7 +19,7 @@ RECENT_STEPS = 5
 """Steps whose mean time is used for the time left: fewer would follow every hiccup."""
 RECENT_EVENTS = 6
 EVENT_WORDS = {"joined": "joined", "left": "left", "killed": "was killed", "noticed": "got its notice",
-               "drained": "handed its work over"}  # fmt: skip
+               "drained": "handed its work over", "spared": "stays after all"}  # fmt: skip
 
 
 class Progress:
@@ -73,7 +73,7 @@ class Progress:
                 self.step_ended_s = record.t_s
             case Node():
                 self.killed += record.event == "killed" and record.role == PREEMPTIBLE
-                self.noticed += record.event == "noticed"
+                self.noticed += (record.event == "noticed") - (record.event == "spared")
                 self.events.append((record.t_s, event_line(record)))
             case Restart():
                 self.restarts += 1

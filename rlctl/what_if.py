@@ -102,7 +102,7 @@ def figures_of(records: Sequence[AnyRecord], config: Config) -> Figures:
         instances=hosts_s / training_s if training_s > 0 else 0.0,
         peak_instances=_peak(story),
         killed=sum(node.event == "killed" for node in nodes),
-        noticed=sum(node.event == "noticed" for node in nodes),
+        noticed=sum((node.event == "noticed") - (node.event == "spared") for node in nodes),
         migrations=story.samples[-1].migrations if story.samples else 0,
         moves=story.samples[-1].moves if story.samples else 0,
         currency=config.prices.currency,

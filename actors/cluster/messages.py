@@ -169,6 +169,26 @@ class PreemptionNotice(Message, frozen=True):
     deadline_s: float
 
 
+class CloudNotice(Message, frozen=True):
+    """To a node agent: what the cloud says of this host now. The newest counts, repeating it changes nothing.
+
+    `notice`: it goes away `deadline_s` from now; it hands over, and leaves by then. `hint`: it may go away;
+    it gets no new requests, and ends those that it has. `none`: it stays, whatever was said before. `source`
+    and `why`: for people. `acknowledges`: the cloud is told when the host is empty (`HandedOver` to who said
+    this), so it need not wait for the end.
+    """
+
+    kind: Literal["none", "hint", "notice"]
+    deadline_s: float = 0.0
+    source: str = ""
+    why: str = ""
+    acknowledges: bool = False
+
+
+class HandedOver(Message, frozen=True):
+    """From a node agent to whoever follows the cloud's notices: this host is empty and said goodbye."""
+
+
 class StopNode(Message, frozen=True):
     """To a node agent: stop the children in order, say goodbye, exit."""
 
@@ -205,15 +225,15 @@ class SetFleet(Message, frozen=True):
 
 
 class NodeSeen(Message, frozen=True):
-    """To the controller, from the Scheduler alone: a host joined, left, was killed, noticed or drained.
+    """To the controller, from the Scheduler alone: a host joined, left, was killed, noticed, drained, spared.
 
-    A node agent tells the Scheduler of its notice and its drain; the Scheduler sees the other three itself.
-    `devices`: its GPUs, 1 for a host without any.
+    A node agent tells the Scheduler of its notice, its drain, and that the notice came to nothing (spared);
+    the Scheduler sees the other three itself. `devices`: its GPUs, 1 for a host without any.
     """
 
     node: str
     role: str
-    event: Literal["joined", "left", "killed", "noticed", "drained"]
+    event: Literal["joined", "left", "killed", "noticed", "drained", "spared"]
     devices: int = 1
 
 

@@ -16,7 +16,8 @@ from supervisor import Address
 @dataclass(slots=True)
 class Instance:
     """One registered incarnation. `version`: what it serves, with this root; None: no requests. `leaving`:
-    for good. `frames`, `rows`: that came of it since it registered, the last at `frame_s`."""
+    for good, as far as its host knows; `spared`: for now; `said`: what it could serve meanwhile, version and
+    root. `frames`, `rows`: that came of it since it registered, the last at `frame_s`."""
 
     name: str
     kind: str
@@ -27,6 +28,8 @@ class Instance:
     version: int | None = None
     root: bytes = b""
     leaving: bool = False
+    spared: bool = False
+    said: tuple[int, bytes] | None = None
     engines: int = 1
     cache_tokens: int = 0
     sending: list[asyncio.Task[None]] = field(default_factory=list)
@@ -36,6 +39,11 @@ class Instance:
     def incarnation(self) -> int:
         """That of its worker."""
         return self.worker.incarnation
+
+    @property
+    def idle(self) -> bool:
+        """Whether it gets nothing new because its host goes away, or may."""
+        return self.leaving or self.spared
 
     def up(self, pending: int, executing: int) -> InstanceUp:
         """For the balancer: it is there."""
@@ -67,11 +75,12 @@ class Instances(dict[str, Instance]):
     def register(self, message: RegisterInstance, epoch: str, now_s: float) -> Instance:
         """Note a registration. What an earlier one was still being sent is void: it is cancelled."""
         known = self.get(message.instance)
-        leaving = False
+        leaving = spared = False
         if known is not None:
             for task in known.sending:
                 task.cancel()
-            leaving = known.leaving and known.worker == message.worker
+            if known.worker == message.worker:
+                leaving, spared = known.leaving, known.spared
         self[message.instance] = instance = Instance(
             message.instance,
             message.kind,
@@ -80,6 +89,7 @@ class Instances(dict[str, Instance]):
             now_s,
             epoch,
             leaving=leaving,
+            spared=spared,
             engines=message.engines,
             cache_tokens=message.cache_tokens,
         )

@@ -32,6 +32,7 @@ from actors.rollout.messages import (
     Hold,
     InstancesAre,
     ListInstances,
+    NewWork,
     PublishVersion,
     Registered,
     RegisterInstance,
@@ -166,6 +167,10 @@ class RolloutManager(Actor):
     @handles(Withdraw, lane=Lane.SYSTEM)
     async def withdraw(self, message: Withdraw) -> Deferred | Withdrawn:
         return await self._members.withdraw(message)
+
+    @handles(NewWork, lane=Lane.SYSTEM)
+    async def new_work(self, message: NewWork) -> None:
+        await self._members.new_work(message)
 
     @handles(CannotTake)
     async def cannot_take(self, message: CannotTake) -> None:

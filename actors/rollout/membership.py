@@ -14,13 +14,15 @@ from actors.rollout.books import Books
 from actors.rollout.changes import Changes
 from actors.rollout.dispatching import BALANCER, Dispatching
 from actors.rollout.events import InstanceGone, InstanceJoined, TicketsRevoked
-from actors.rollout.instances import Instances
+from actors.rollout.instances import Instance, Instances
 from actors.rollout.measuring import Measuring
 from actors.rollout.messages import (
     Abort,
     CannotTake,
+    NewWork,
     Registered,
     RegisterInstance,
+    ServeWeights,
     Serving,
     StillRegistered,
     Withdraw,
@@ -127,7 +129,8 @@ class Membership:
         instance = self._instances.get(message.instance)
         if instance is None or instance.incarnation != message.incarnation:
             raise Refused(f"{message.instance}#{message.incarnation} is not registered")
-        if instance.leaving:
+        if instance.idle:
+            instance.said = message.version, message.root
             return
         instance.version, instance.root = message.version, message.root
         await self._ctx.tell(BALANCER, instance.serves(message.version, message.root))
@@ -146,12 +149,42 @@ class Membership:
             if stream is not None and stream.held:
                 raise Refused(f"{message.instance} has not registered again yet: try again")
             return Withdrawn(handed_over=0)
-        instance.version = None
         instance.leaving = message.leaves
+        await self._nothing_new(instance)
+        return self._withdrawals.begin(instance, min(message.grace_s, MAX_GRACE_S))
+
+    async def new_work(self, message: NewWork) -> None:
+        """Nothing new for it from now on; or it serves again what it said last, and is told of newer weights
+        as the others are."""
+        instance = self._instances.get(message.instance)
+        if instance is None or message.allowed != instance.idle:
+            return  # not here, or as it is
+        if not message.allowed:
+            self._ctx.log.info("%s gets no new requests: its host may go away", instance.name)
+            instance.spared = True
+            await self._nothing_new(instance)
+            return
+        self._ctx.log.info("%s serves again: its host stays", instance.name)
+        instance.leaving = instance.spared = False
+        self._withdrawals.call_off(instance.name)
+        said, instance.said = instance.said, None
+        if said is not None:
+            instance.version, instance.root = said
+            await self._ctx.tell(BALANCER, instance.serves(*said))
+        newest = self._books.newest_weights()
+        if newest is not None and said != (newest.version, newest.root):
+            await self._ctx.tell(instance.worker, ServeWeights(weights=newest))
+        self._on_serving()
+        self._measuring.there()
+        self._dispatching.wake()
+
+    async def _nothing_new(self, instance: Instance) -> None:
+        if instance.idle and instance.version is not None:
+            instance.said = instance.version, instance.root
+        instance.version = None
         await self._ctx.tell(BALANCER, instance.serves(None))
         self._measuring.there()
         self._dispatching.wake()  # what was meant for it goes elsewhere
-        return self._withdrawals.begin(instance, min(message.grace_s, MAX_GRACE_S))
 
     async def take_back(self) -> None:
         """Whatever instances have; each row that says so comes as an event of its own."""

@@ -428,6 +428,17 @@ class Withdrawn(Message, frozen=True):
     handed_over: int
 
 
+class NewWork(Message, frozen=True):
+    """To the manager: whether this instance may get new requests. Repeating it changes nothing.
+
+    Not `allowed`: its host may go away, and what it has goes on there. `allowed`: its host stays after all,
+    and it keeps what a withdrawal has not taken from it yet. One that is not registered is left as it is.
+    """
+
+    instance: str
+    allowed: bool
+
+
 class RequestLedger(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one request: its token count, the CRC-32 of its tokens (u32, raw), its spans, its
     score. dropped: why it did not count, "" if it did."""

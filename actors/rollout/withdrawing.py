@@ -38,6 +38,13 @@ class Withdrawals:
         self._ctx.background(self._run(instance, withdrawal, grace_s), f"withdraw {instance.name}")
         return withdrawal.deferred
 
+    def call_off(self, instance: str) -> None:
+        """It keeps what it has; aborts that are sent already take their course."""
+        withdrawal = self._under_way.pop(instance, None)
+        if withdrawal is not None:
+            withdrawal.deferred.answer(Withdrawn(handed_over=len(withdrawal.aborted)))
+            self._ended.set()
+
     def look(self) -> None:
         """Requests have ended: answer whoever holds nothing any more."""
         self._ended.set()

@@ -104,6 +104,9 @@ class Meter:
             self._hosts[record.node] = _Host(record.devices)
         elif host is not None and record.event == "drained":
             host.drained = True
+        elif host is not None and record.event == "spared":
+            self._count(host, host.late_s)
+            host.drained, host.late_s = False, 0.0
         elif host is not None and record.event in ("killed", "left"):
             self._count(host, host.late_s)
             del self._hosts[record.node]

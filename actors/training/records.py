@@ -97,12 +97,12 @@ class Eval(Record, frozen=True, kw_only=True):
 
 
 class Node(Record, frozen=True, kw_only=True):
-    """A host came, got notice, handed its work over, went, or was killed. role: reserved or preemptible.
-    devices: its GPUs; a host without any counts as one."""
+    """A host came, got notice, handed its work over, went, was killed, or stayed after all (spared). role:
+    reserved or preemptible. devices: its GPUs; a host without any counts as one."""
 
     node: str
     role: str
-    event: Literal["joined", "left", "killed", "noticed", "drained"]
+    event: Literal["joined", "left", "killed", "noticed", "drained", "spared"]
     devices: int = 1
 
 

@@ -167,6 +167,8 @@ def lives_of(records: Sequence[AnyRecord], end_s: float) -> list[Life]:
                 up[record.node] = record
             elif record.event == "drained" and record.node in up:
                 drained[record.node] = record.t_s
+            elif record.event == "spared":
+                drained.pop(record.node, None)
             elif record.event in ("killed", "left") and record.node in up:
                 close(record.node, record.t_s, record.event)
         last_s = record.t_s
@@ -216,7 +218,8 @@ def report_of(records: Sequence[AnyRecord], config: Config | None) -> Report:
 
 
 def preemptions_of(nodes: Sequence[Node]) -> Preemptions:
-    """Count the preemptions; a host that was killed after its notice counts as noticed."""
+    """Count the preemptions; a host that was killed after its notice counts as noticed, one whose notice came
+    to nothing does not."""
     noticed: set[str] = set()
     killed = notices = 0
     for record in nodes:
@@ -227,6 +230,9 @@ def preemptions_of(nodes: Sequence[Node]) -> Preemptions:
         elif record.event == "noticed":
             notices += record.node not in noticed
             noticed.add(record.node)
+        elif record.event == "spared":
+            notices -= record.node in noticed
+            noticed.discard(record.node)
         elif record.event == "killed":
             killed += record.node not in noticed
     return Preemptions(killed=killed, noticed=notices)

@@ -1,0 +1,187 @@
+"""Departure: how a host that is to go away goes, and how it stays when its notice comes to nothing.
+
+Owns the last word of whoever gives notice, the handing over within the time that is left, and its undoing.
+An order to leave (`order`) stands: the host goes as soon as it is empty. What a cloud says (`heard`) may be
+taken back until the end, so an empty host waits for that end, unless the cloud wants to hear that it need
+not. What the manager is told is told again while it holds: it may be restarted, and its workers may be too.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Literal
+
+from actors.cluster.messages import CloudNotice, HandedOver, JobSpec, NodeSeen
+from actors.rollout.messages import NewWork, Withdraw, Withdrawn
+from supervisor import AskFailed, Context, Done, Refused
+
+SCHEDULER = "cluster/scheduler"
+MANAGER = "rollout/manager"
+REPORT_DEADLINE_S = 5.0
+ASK_DEADLINE_S = 2.0
+ACKNOWLEDGE_DEADLINE_S = 5.0
+AGAIN_S = 2.0
+MARGIN_S = 2.0  # of a notice is kept for stopping the children, at most half of it
+SAME_S = 1.0  # clouds tell whole seconds: an end that moves by less has not moved
+MAX_NOTICE_S = 86_400.0  # no cloud gives notice of more than minutes
+
+
+class Departure:
+    """See the module.
+
+    Args:
+        role: of the host.
+        connected: whether the head answered the last hello.
+        job: the job whose part runs here, if any.
+        become: takes the host's state from now on, up or draining.
+        go: ends the host in order; called once.
+    """
+
+    def __init__(
+        self,
+        ctx: Context,
+        role: str,
+        *,
+        connected: Callable[[], bool],
+        job: Callable[[], JobSpec | None],
+        become: Callable[[str], None],
+        go: Callable[[], None],
+    ) -> None:
+        self._ctx, self._role = ctx, role
+        self._connected, self._job, self._become, self._go = connected, job, become, go
+        self._kind: str | None = None  # what the cloud said last
+        self._ends_s = 0.0
+        self._acknowledges = False
+        self._final = False  # nothing is taken back any more
+        self._noticed = False
+        self._drained = False
+        self._trouble = ""
+        self._task: asyncio.Task[None] | None = None
+
+    def over(self) -> None:
+        """The host leaves now, whatever comes."""
+        self._final = True
+
+    def order(self, deadline_s: float) -> None:
+        """Leave within that time. A second order changes nothing; a cloud's notice is made final by it."""
+        if self._final:
+            return
+        self._final = True
+        ends_s = self._ctx.now() + deadline_s
+        self._ends_s = min(ends_s, self._ends_s) if self._kind == "notice" else ends_s
+        self._leave()
+
+    def heard(self, message: CloudNotice) -> None:
+        """What the cloud says now. Raises Refused for a deadline that is no time."""
+        if not message.deadline_s >= 0:
+            raise Refused(f"deadline_s is {message.deadline_s}, expected a number of seconds from 0 up")
+        ends_s = self._ctx.now() + min(message.deadline_s, MAX_NOTICE_S)
+        before = self._kind
+        same = message.kind == before and (
+            before != "notice"
+            or (abs(ends_s - self._ends_s) < SAME_S and message.acknowledges == self._acknowledges)
+        )
+        if self._final or same:
+            return
+        self._kind, self._acknowledges = message.kind, message.acknowledges
+        if message.kind == "notice":
+            self._ends_s = ends_s
+            self._leave()
+        else:
+            self._follow(self._stay(message.kind, after_notice=before == "notice"), "stay")
+
+    async def acknowledge(self) -> None:
+        """Tell the cloud that this host is empty, where it asked for that."""
+        if not self._acknowledges:
+            return
+        to = f"{self._ctx.node}/notices"
+        try:
+            await self._ctx.ask(to, HandedOver(), deadline_s=ACKNOWLEDGE_DEADLINE_S, expect=Done)
+        except AskFailed as problem:
+            self._ctx.log.warning("the cloud was not told that this host is empty: %s", problem)
+
+    # -- going --
+
+    def _leave(self) -> None:
+        left_s = max(0.0, self._ends_s - self._ctx.now())
+        self._become("draining")
+        self._ctx.log.info("notice: this host goes away in %.1f s", left_s)
+        self._follow(self._drain(left_s), "drain")
+
+    def _follow(self, work: Coroutine[object, object, None], what: str) -> None:
+        """The newest word counts."""
+        if self._task is not None:
+            self._task.cancel()
+        self._task = self._ctx.background(work, what)
+
+    async def _drain(self, left_s: float) -> None:
+        if not self._noticed:
+            self._noticed = True
+            self._ctx.background(self._report("noticed"), "report")
+        margin_s = min(MARGIN_S, left_s / 2)
+        empty_by_s = self._ends_s - margin_s
+        while (grace_s := empty_by_s - self._ctx.now()) > 0:
+            if self._final and not self._connected():  # nobody to hand over to
+                self._ctx.log.warning("leaving without handing over: the head does not answer")
+                break
+            empty = self._job() is None or await self._hand_over(grace_s, margin_s / 2)
+            if self._final or (empty and self._acknowledges):
+                break
+            await asyncio.sleep(max(0.0, min(AGAIN_S, empty_by_s - self._ctx.now())))
+        self._final = True
+        self._go()
+
+    async def _hand_over(self, grace_s: float, travel_s: float) -> bool:
+        """Whether the instance holds nothing. Its requests go on elsewhere from what was collected where the
+        manager could not be asked."""
+        withdraw = Withdraw(instance=f"{self._ctx.node}/engine", grace_s=grace_s, leaves=True)
+        try:
+            done = await self._ctx.ask(MANAGER, withdraw, deadline_s=grace_s + travel_s, expect=Withdrawn)
+        except AskFailed as problem:
+            if self._final:
+                self._ctx.log.warning("left without handing over: %s", problem)
+            elif str(problem) != self._trouble:
+                self._ctx.log.info("not handed over yet: %s", problem)
+            self._trouble = str(problem)
+            return False
+        if not self._drained:
+            self._drained = True
+            self._ctx.log.info("drained; %d requests go on elsewhere", done.handed_over)
+            await self._report("drained")
+        return True
+
+    # -- staying --
+
+    async def _stay(self, kind: str, *, after_notice: bool) -> None:
+        """Undo a notice; then, upon a hint, keep new requests off."""
+        if self._noticed:
+            self._noticed = self._drained = False
+            self._ctx.log.info("the notice came to nothing: this host stays")
+            self._become("up")
+            self._ctx.background(self._report("spared"), "report")
+        if kind == "none" or after_notice:
+            while not await self._allow(allowed=True):  # noqa: ASYNC110 (another host is asked)
+                await asyncio.sleep(AGAIN_S)
+        while kind == "hint":
+            await self._allow(allowed=False)
+            await asyncio.sleep(AGAIN_S)
+
+    async def _allow(self, *, allowed: bool) -> bool:
+        """Whether the manager knows; it need not where no job runs."""
+        if self._job() is None:
+            return True
+        told = NewWork(instance=f"{self._ctx.node}/engine", allowed=allowed)
+        try:
+            await self._ctx.ask(MANAGER, told, deadline_s=ASK_DEADLINE_S, expect=Done)
+        except AskFailed as problem:
+            if str(problem) != self._trouble:
+                self._trouble = str(problem)
+                self._ctx.log.info("the manager does not know yet: %s", problem)
+            return False
+        return True
+
+    async def _report(self, event: Literal["noticed", "drained", "spared"]) -> None:
+        seen = NodeSeen(node=self._ctx.node, role=self._role, event=event)
+        try:
+            await self._ctx.ask(SCHEDULER, seen, deadline_s=REPORT_DEADLINE_S, expect=Done)
+        except AskFailed as problem:
+            self._ctx.log.warning("%s was not reported: %s", event, problem)
