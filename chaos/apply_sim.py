@@ -16,6 +16,7 @@ from chaos.faults import (
     CorruptChunk,
     CrashActor,
     DiskFull,
+    FalseNotice,
     Freeze,
     KillHost,
     KillInCommit,
@@ -90,6 +91,9 @@ class Cluster(Protocol):
     def reset(self, a: str, b: str) -> bool: ...
     def notice(self, host: str, notice_s: float) -> bool:
         """It is told now, and gone when the time is over."""
+
+    def false_notice(self, host: str, notice_s: float, back_s: float, *, hint: bool) -> bool:
+        """It is told now, and told `back_s` later that nothing comes of it."""
 
     def clock_jump(self, host: str, by_s: float) -> bool: ...
     def fill_disk(self, host: str) -> bool: ...
@@ -194,6 +198,8 @@ class Faults:
                 )
             case Notice():
                 return cluster.notice(host, fault.notice_s)
+            case FalseNotice():
+                return cluster.false_notice(host, fault.notice_s, fault.back_s, hint=fault.hint)
             case ClockJump():
                 return cluster.clock_jump(host, fault.by_s)
             case DiskFull():

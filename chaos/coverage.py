@@ -38,6 +38,7 @@ PATHS: tuple[Path, ...] = (
     Path("over-sampling abort", "a batch had enough, and the rest was aborted", ("groups.aborted",)),
     Path("made again", "a sample whose verifier failed was made again alone", ("samples.again",)),
     Path("drain", "a host with a notice left in order before its end", ("hosts.drained",)),
+    Path("spared", "a host whose notice came to nothing served on", ("hosts.spared",)),
     Path("link re-send", "control messages were sent again on a new connection", ("links.resent",)),
     Path("link dedupe", "control messages that came twice were dropped", ("links.duplicates",)),
     Path("link gap", "control messages that came out of turn were asked for again", ("links.gaps",)),

@@ -21,6 +21,7 @@ from chaos.faults import (
     CorruptChunk,
     CrashActor,
     DiskFull,
+    FalseNotice,
     Freeze,
     KillHost,
     KillInCommit,
@@ -97,6 +98,7 @@ class Drawer:
             "bad_link": self._bad_link,
             "reset": self._reset,
             "notice": self._notice,
+            "false_notice": self._false_notice,
             "clock_jump": self._clock_jump,
             "disk_full": self._disk_full,
             "corrupt_chunk": self._corrupt_chunk,
@@ -104,7 +106,7 @@ class Drawer:
             "restart_storm": self._restart_storm,
         }
         if not terrain.preemptible:
-            for kind in ("kill_zone", "notice"):
+            for kind in ("kill_zone", "notice", "false_notice"):
                 del self.draws[kind]
         elif not terrain.zones:
             del self.draws["kill_zone"]
@@ -251,6 +253,15 @@ class Drawer:
 
     def _notice(self, at_s: float) -> AnyFault:
         return Notice(at_s=at_s, host=self._preemptible(), notice_s=self._rng.choice(NOTICES_S))
+
+    def _false_notice(self, at_s: float) -> AnyFault:
+        return FalseNotice(
+            at_s=at_s,
+            host=self._preemptible(),
+            notice_s=self._rng.choice(NOTICES_S[1:]),
+            back_s=self._length(at_s, 0.5, 20.0),
+            hint=self._rng.random() < 0.3,
+        )
 
     def _clock_jump(self, at_s: float) -> AnyFault:
         return ClockJump(at_s=at_s, host=self._host(), by_s=self._rng.choice(JUMPS_S))

@@ -189,6 +189,20 @@ class Notice(Fault, frozen=True, kw_only=True, tag="notice"):
         return self.at_s + self.notice_s
 
 
+class FalseNotice(Fault, frozen=True, kw_only=True, tag="false_notice"):
+    """A cloud says that a host goes away in `notice_s` (`hint`: that it may), and takes it back sooner, after
+    `back_s`."""
+
+    host: Where
+    notice_s: Seconds
+    back_s: Length
+    hint: bool = False
+
+    @property
+    def over_s(self) -> float:
+        return self.at_s + self.back_s
+
+
 class ClockJump(Fault, frozen=True, kw_only=True, tag="clock_jump"):
     """The wall clock of a host jumps by `by_s` (backwards, if negative). Monotonic time goes on."""
 
@@ -251,8 +265,8 @@ class Stay(Fault, frozen=True, kw_only=True, tag=STAY):
 
 AnyFault = (
     KillProcess | CrashActor | KillHost | KillZone | KillOnMessage | KillInCommit | Freeze
-    | Zombie | Slow | Partition | BadLink | Reset | Notice | ClockJump
-    | DiskFull | CorruptChunk | BadScorer | RestartStorm | Stay
+    | Zombie | Slow | Partition | BadLink | Reset | Notice | FalseNotice
+    | ClockJump | DiskFull | CorruptChunk | BadScorer | RestartStorm | Stay
 )  # fmt: skip
 
 KINDS: dict[str, type[Fault]] = {str(cls.__struct_config__.tag): cls for cls in get_args(AnyFault)}

@@ -113,6 +113,8 @@ class Recoveries:
                 self._seen["requests.handed_over"] += message.handed_over
             case NodeSeen(event="drained") if fact.direction != "in":
                 self._seen["hosts.drained"] += 1
+            case NodeSeen(event="spared") if fact.direction != "in":
+                self._seen["hosts.spared"] += 1
             case Groups(groups=[_, *_]) if fact.direction == "out":
                 self._seen["steps.colocated"] += message.remote_serving == 0
                 samples = [sample for group in message.groups for sample in group.samples]

@@ -11,6 +11,7 @@ from chaos.faults import (
     BadLink,
     BadScorer,
     ClockJump,
+    FalseNotice,
     KillHost,
     KillInCommit,
     KillOnMessage,
@@ -26,6 +27,7 @@ SHAPES: Mapping[str, tuple[str, ...]] = {
     "partition": ("one way", "both ways"),
     "bad_link": ("loss", "duplicates", "delay", "jitter", "rate"),
     "notice": ("0 s", "30 s", "120 s"),
+    "false_notice": ("hint", "notice"),
     "clock_jump": ("back", "forward"),
     "bad_scorer": ("hang", "crash", "lie"),
 }
@@ -55,6 +57,8 @@ def shapes_of(fault: AnyFault) -> tuple[str, ...]:
             return tuple(shape for shape, much in had.items() if much)
         case Notice():
             return (f"{fault.notice_s:g} s",)
+        case FalseNotice():
+            return ("hint" if fault.hint else "notice",)
         case ClockJump():
             return ("back" if fault.by_s < 0 else "forward",)
         case BadScorer():

@@ -25,13 +25,16 @@ from nodeagent.exit_codes import MEANINGS, USAGE, CannotRun
 from nodeagent.files import state_base
 from nodeagent.host import LEASE_S, LOOPBACK, MIN_LEASE_S, Seat, run_process
 from nodeagent.metrics_server import metrics_address
-from nodeagent.node import Options, run_node
+from nodeagent.node import GRACE_S, Options, run_node
+from nodeagent.notices.cloud import FindCloud, Source
 from nodeagent.site import RealSite
 from supervisor.journal_places import is_url
 from transport.endpoint import endpoint
 from transport.keys import Bulk, RefusedToListen, is_loopback, require_clear_beyond_loopback
 from transport.wire import Peer
 
+MIN_GRACE_S = 2.0  # children need a moment to stop
+MAX_GRACE_S = 3600.0  # whoever waits for longer does not mean to end it
 _START = """\
 examples:
   a head that starts the other hosts itself, as processes of this machine (what `rlctl run` does):
@@ -41,6 +44,8 @@ examples:
   a preemptible host that joins it; it leaves in order on SIGTERM:
     nodeagent start --join tcp://10.0.0.1:7700 --head-key /etc/gleaner/head.public \\
         --listen tcp://10.0.0.7:0 --keys /etc/gleaner/keys --bulk clear --name spot-7
+  the same in a pod with terminationGracePeriodSeconds: 60, on GCP:
+    nodeagent start ... --notices gcp --grace 60
   a head that may fail over, and on another host its standby (hosts then join both addresses):
     nodeagent start --role head --listen tcp://10.0.0.1:7700 --keys /etc/gleaner/keys \
         --journal postgresql://gleaner@db.example/gleaner
@@ -131,6 +136,28 @@ def _gateway(listen: str) -> None:
         address_of(listen)
     except ConfigError as problem:
         raise CannotRun(USAGE, f"--gateway: {problem}") from problem
+    if not MIN_GRACE_S <= args.grace <= MAX_GRACE_S:
+        raise CannotRun(USAGE, f"--grace {args.grace:g}: expected {MIN_GRACE_S:g} to {MAX_GRACE_S:g} s")
+    find_cloud = _notices(args, role, seat)
+    return Options(
+        seat, role, args.fleet == "local", metrics, args.lease, args.standby, args.grace, find_cloud
+    )
+
+
+def _notices(args: argparse.Namespace, role: str, seat: Seat) -> FindCloud | None:
+    """Whose notices the host follows. Raises CannotRun for those of a host that nobody takes away."""
+    if args.notices_url and not re.fullmatch(r"https?://[^/?#\s]+/?", args.notices_url):
+        raise CannotRun(USAGE, f"--notices-url {args.notices_url!r}: expected http://HOST:PORT")
+    if role != "preemptible":
+        if args.notices not in ("auto", "none"):
+            raise CannotRun(USAGE, f"--notices {args.notices}: only preemptible hosts follow notices")
+        return None
+    alone = seat.head is not None and is_loopback(seat.head.endpoint)
+    if args.notices == "none" or (args.notices == "auto" and alone and not args.notices_url):
+        return None  # a head on this machine: it is taken away with its head, or never
+    from nodeagent.notices.finding import cloud_finder
+
+    return cloud_finder(args.notices, args.notices_url)
 
 
 def _check_journal(args: argparse.Namespace, role: str) -> None:
@@ -264,6 +291,27 @@ def _parser() -> argparse.ArgumentParser:
         "--metrics",
         metavar="HOST:PORT",
         help="serve this host's metrics to Prometheus, say at 127.0.0.1:9464 (default: nowhere)",
+    )
+    start.add_argument(
+        "--notices",
+        choices=get_args(Source),
+        default="auto",
+        help="preemptible host: the cloud whose metadata service says when it goes away (default: auto, "
+        "found by asking; none where the head is on this machine)",
+    )
+    start.add_argument(
+        "--notices-url",
+        metavar="URL",
+        default="",
+        help="the metadata service, where it is not at http://169.254.169.254",
+    )
+    start.add_argument(
+        "--grace",
+        type=float,
+        default=GRACE_S,
+        metavar="S",
+        help="from a SIGTERM to the SIGKILL of whoever sends it (terminationGracePeriodSeconds, Slurm's "
+        "KillWait or GraceTime): an ordered end takes no longer (default: 30)",
     )
     for name, text, example in (
         ("status", "show the node agent and its children", "nodeagent status --json"),

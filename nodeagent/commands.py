@@ -7,6 +7,7 @@ import asyncio
 import json
 import os
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -44,6 +45,9 @@ async def status(state_dir: Path, *, as_json: bool) -> int:
     print(f"{agent.node} ({agent.role})  pid {agent.pid}  {agent.endpoint}")
     for key in ("state", "head", "job", "cores", "memory_bytes", "gpus"):
         print(f"  {key:13} {figures.get(key, '?')}")
+    told = next((actor for actor in state.actors if actor.name == f"{agent.node}/notices"), None)
+    if told is not None:
+        print(f"  {'notices':13} {_notices(told.figures)}")
     print("\n".join(_table(state)))
     return OK
 
@@ -87,6 +91,18 @@ def _silent(agent: AgentFile, problem: AskFailed) -> CannotRun:
     return CannotRun(
         FAILED, f"{agent.node} (pid {agent.pid}) at {agent.endpoint} does not answer: {problem}; see its log"
     )
+
+
+def _notices(figures: Mapping[str, str | int | float]) -> str:
+    """What the host's cloud says, and when it was asked."""
+    words = [str(figures.get("source", "?"))]
+    if "looked_ago_s" in figures:
+        words.append(f"says {figures['says']}, asked {figures['looked_ago_s']} s ago")
+    if figures.get("ends_in_s") is not None:
+        words.append(f"{figures['ends_in_s']} s left")
+    if figures.get("problem"):
+        words.append(str(figures["problem"]))
+    return "; ".join(words)
 
 
 def _table(state: SystemState) -> list[str]:

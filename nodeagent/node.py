@@ -6,8 +6,6 @@ NodeAgent) and the ordered end: hosts that it started first, then its children, 
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 from actors.cluster.local_hosts import Join
@@ -18,9 +16,11 @@ from nodeagent.agent import NodeAgent
 from nodeagent.children import Children
 from nodeagent.departure import SCHEDULER
 from nodeagent.exit_codes import CUT_SHORT, FAILED, OK, CannotRun, as_cannot_run
-from nodeagent.files import STANDBY, AgentFile
-from nodeagent.host import LEASE, LEASE_S, Seat
+from nodeagent.files import AgentFile
+from nodeagent.host import LEASE_S, Seat
+from nodeagent.leading import leading
 from nodeagent.metrics_server import MetricsServer, Seen, look
+from nodeagent.notices.cloud import FindCloud
 from nodeagent.shutdown import Shutdown
 from nodeagent.site import FleetHosts, Site
 from nodeagent.system import open_system
@@ -36,12 +36,12 @@ from supervisor import (
     child,
     one_for_one,
 )
-from supervisor.journal_places import need_client
 
 HEARD_S = 10.0  # for the Scheduler to take the end of a job; it is told again every HEARD_AGAIN_S
 HEARD_AGAIN_S = 0.5
-LEAVE_S = 30.0  # an ordered end takes at most this long; then the process goes without it
-DRAIN_S = 15.0  # of that, for a preemptible host to hand its requests over when a signal ends it
+GRACE_S = 30.0
+"""An ordered end takes at most this long; then the process goes without it. Kubernetes' default and Slurm's."""
+AFTER_DRAIN_S = 15.0  # of that, for stopping the children, at most half of it; the rest is for handing over
 
 log = logging.getLogger("nodeagent")
 
@@ -52,6 +52,7 @@ class Options:
     `metrics`: host and port at which the host's metrics are served, None: they are not. Of a head whose
     journals are in a database: `lease_s`, and whether it waits as a `standby` while another one is the head.
     `gateway`: HOST:PORT of the head's gateway, in place of the job's own `gateway.listen`.
+    `grace_s`: from a signal to the SIGKILL of whoever sent it. `find_cloud`: whose notices are followed.
     """
 
     seat: Seat
@@ -61,6 +62,8 @@ class Options:
     lease_s: float = LEASE_S
     standby: bool = False
     gateway: str = ""
+    grace_s: float = GRACE_S
+    find_cloud: FindCloud | None = None
 
 
 async def run_node(options: Options, stop: Shutdown, site: Site) -> int:
@@ -75,7 +78,9 @@ async def run_node(options: Options, stop: Shutdown, site: Site) -> int:
     stop.at_once(lambda: site.withdraw_agent(state_dir))
     try:
         site.open_log(options.seat)
-        async with _leading(options, stop, site) as seat:
+        async with leading(
+            options.seat, standby=options.standby, lease_s=options.lease_s, stop=stop, site=site
+        ) as seat:
             if seat is None:
                 return OK  # stopped while it stood by
             async with open_system(seat, site=site) as system:
@@ -83,39 +88,6 @@ async def run_node(options: Options, stop: Shutdown, site: Site) -> int:
                 return await node.run()
     finally:
         lock.release()
-
-
-@asynccontextmanager
-async def _leading(options: Options, stop: Shutdown, site: Site) -> AsyncIterator[Seat | None]:
-    """The seat under the lease of the head, where there is one; None where `stop` came before it was ours."""
-    seat = options.seat
-    if not seat.database:
-        yield seat
-        return
-    need_client(seat.database)
-    from nodeagent.head_lease import LeaseKeeper, end_at_once, wait_for_lease
-    from supervisor.postgres_lease import PostgresLease
-
-    def waiting(why: str) -> None:
-        log.info("standing by: %s", why)
-        site.say(f"nodeagent {seat.node}: standing by: {why}")
-        standby = AgentFile(node=seat.node, role=STANDBY, endpoint="", public_key="", pid=site.machine.pid)
-        site.publish_agent(seat.state_dir, standby)
-
-    holder = f"{seat.node} at {seat.listen} (pid {site.machine.pid})"
-    lease = PostgresLease(seat.database, LEASE, holder, options.lease_s)
-    got = await wait_for_lease(lease, stop, standby=options.standby, waiting=waiting)
-    if got is None:
-        site.withdraw_agent(seat.state_dir)
-        yield None
-        return
-    term, since_s = got
-    log.info("%s is the head, under term %d", seat.node, term.term)
-    keeper = LeaseKeeper(lease, term, since_s, lambda reason: end_at_once(reason, stop.clean_up))
-    try:
-        yield replace(seat, term=term.term)
-    finally:
-        await keeper.release()
 
 
 class _Node:
@@ -126,6 +98,8 @@ class _Node:
         self._stop = stop
         self._site = site
         self._role = options.role
+        self._grace_s = options.grace_s
+        self._find_cloud = options.find_cloud
         self._metrics: MetricsServer | None = None
         if options.metrics is not None:
             self._metrics = MetricsServer(options.metrics, self._seen)
@@ -165,12 +139,12 @@ class _Node:
         self._site.withdraw_agent(self._seat.state_dir)
         try:
             waits = self._system.waits
-            async with waits.waiting("node agent", "its ordered end", self._agent_name, LEAVE_S):
+            async with waits.waiting("node agent", "its ordered end", self._agent_name, self._grace_s):
                 await self._close()
         except WaitTimeout:
             self._stop.clean_up()
             raise CannotRun(
-                CUT_SHORT, f"the ordered end took more than {LEAVE_S:.0f} s; ended without order"
+                CUT_SHORT, f"the ordered end took more than {self._grace_s:.0f} s; ended without order"
             ) from None
         code, reason = self._end or (OK, "stopped in order")
         if code != OK:
@@ -214,9 +188,10 @@ class _Node:
         if self._end is None and agent is not None and agent.ready:
             # A signal is the notice of a host that may vanish; an order to leave comes as a message.
             notice = self._stop.signal and self._role == "preemptible"
-            order = PreemptionNotice(deadline_s=DRAIN_S) if notice else StopNode()
+            drain_s = max(self._grace_s / 2, self._grace_s - AFTER_DRAIN_S)
+            order = PreemptionNotice(deadline_s=drain_s) if notice else StopNode()
             try:
-                await self._system.ask(self._agent_name, order, deadline_s=LEAVE_S, expect=Done)
+                await self._system.ask(self._agent_name, order, deadline_s=self._grace_s, expect=Done)
                 await self._left.wait()
             except AskFailed as problem:
                 log.warning("the agent could not stop in order: %s", problem)
@@ -274,13 +249,22 @@ class _Node:
         boot = self._site.wall_ms()
         agent = child(self._agent_name, self._agent)
         if self._role != "head":
-            return [agent]
+            return [agent, *self._watcher()]
         return [
             child("registry", lambda: Registry(lambda: self._system.limits.lease_s)),
             child("cluster/provider", lambda: LocalProvider(self._hosts, boot, self._site.fittings.trace)),
             child("cluster/scheduler", lambda: Scheduler(boot)),
             agent,
         ]
+
+    def _watcher(self) -> list[ChildSpec]:
+        """Of a host that a cloud may take away, where its cloud is to be asked."""
+        find = self._find_cloud
+        if find is None or self._role != "preemptible":
+            return []
+        from nodeagent.notices.watcher import NoticeWatcher
+
+        return [child(f"{self._seat.node}/notices", lambda: NoticeWatcher(find))]
 
     def _agent(self) -> NodeAgent:
         return NodeAgent(self._role, self._site.fittings.inventory(), self._children, self._leave, self._say)

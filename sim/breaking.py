@@ -6,11 +6,12 @@ it is over, is whose who breaks things. What lies in wait for a message or a com
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
-from actors.cluster.messages import PreemptionNotice
+from actors.cluster.messages import CloudNotice, PreemptionNotice
 from sim.client import say
 from sim.cluster import SimCluster
 from sim.hosts import SIGCONT, SIGKILL, SIGSTOP, Host, SimProcess
@@ -20,6 +21,8 @@ from sim.watching import Seen
 
 Moment = Literal["received", "sent", "replied"]
 NOTICE_S = 5.0  # for a host to take its notice
+POLL_S = 2.0  # between two looks of a host at what its cloud says
+TAKEN_BACK_S = 20.0  # for so long it says that nothing comes of a notice
 
 
 class Breaking:
@@ -123,6 +126,28 @@ class Breaking:
         process = cluster.hosts[CLIENT].processes[0]
         process.loop.create_task(order, name=f"notice to {name}")
         cluster.loop.call_later(notice_s, lambda: cluster.cloud.take_away(name, lease=lease))
+        return True
+
+    def false_notice(self, name: str, notice_s: float, back_s: float, *, hint: bool) -> bool:
+        """The cloud gives a preemptible host its notice (or a hint that one may come), and takes it back."""
+        cluster = self._cluster
+        if self._up(name) is None or name in cluster.inits or cluster.client is None:
+            return False
+        client, process = cluster.client, cluster.hosts[CLIENT].processes[0]
+        lease = cluster.cloud.lease(name)
+
+        async def follow() -> None:
+            """As the poller of a real host does, which says again what the cloud says: words may be lost."""
+            now = process.loop.time
+            gone_at_s, back_at_s = now() + notice_s, now() + back_s
+            while cluster.cloud.lease(name) is lease and now() < back_at_s + TAKEN_BACK_S:
+                word = CloudNotice(kind="none")
+                if now() < back_at_s:
+                    word = CloudNotice(kind="hint" if hint else "notice", deadline_s=gone_at_s - now())
+                await say(client, f"{name}/agent", word, NOTICE_S)
+                await asyncio.sleep(max(POLL_S / 10, min(POLL_S, back_at_s - now())))
+
+        process.loop.create_task(follow(), name=f"notice to {name}")
         return True
 
     def clock_jump(self, host: str, by_s: float) -> bool:

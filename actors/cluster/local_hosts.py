@@ -151,6 +151,7 @@ class LocalHosts:
         argv = [sys.executable, "-m", "nodeagent", "start", "--join", self._join.head.endpoint]
         argv += ["--role", role, "--name", name, "--state-dir", str(state_dir)]
         argv += ["--listen", f"{self._join.interface}:0", "--bulk", self._join.bulk]
+        argv += ["--notices", "none"]  # what the provider says counts, whatever cloud this machine is in
         if self._join.keys is not None:
             argv += ["--keys", str(self._join.keys), "--head-key", self._join.head.public_key]
         return ProcessSpec(argv, state_dir / "logs" / "agent.out", hopeless=HOPELESS)

@@ -45,7 +45,7 @@ def test_every_kind_has_a_form_in_json_that_names_it(kind: str) -> None:
     fields = {
         "host": "@preemptible/0", "a": "head", "b": "reserved-1", "process": "rollout", "for_s": 20.0,
         "factor": 2.0, "zone": "a", "message": "Dispatch", "by_s": -5.0, "how": "lie", "kills": 3,
-        "every_s": 1.0, "notice_s": 30.0, "actor": "manager",
+        "every_s": 1.0, "notice_s": 30.0, "back_s": 5.0, "actor": "manager",
     }  # fmt: skip
     cls = KINDS[kind]
     wanted = {name: value for name, value in fields.items() if name in cls.__struct_fields__}

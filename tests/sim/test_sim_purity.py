@@ -62,6 +62,7 @@ ADAPTERS = {
     "nodeagent/inventory.py": "what this machine has",
     "nodeagent/job_file.py": "the job of a process, in a file",
     "nodeagent/metrics_server.py": "answers over HTTP, in a thread",
+    "nodeagent/notices/metadata.py": "asks a metadata service over HTTP",
     "nodeagent/process.py": "the main of a process",
     "nodeagent/shutdown.py": "signals of this process",
     "nodeagent/site.py": "what a node does to its machine; the simulator has another",
@@ -91,7 +92,7 @@ ADAPTERS = {
 place, or never runs it."""
 
 BANNED_MODULES = {
-    "concurrent", "ctypes", "datetime", "fcntl", "mmap", "multiprocessing", "os", "psutil", "secrets",
+    "aiohttp", "concurrent", "ctypes", "datetime", "fcntl", "mmap", "multiprocessing", "os", "psutil", "secrets",
     "select", "shutil", "signal", "socket", "subprocess", "tempfile", "threading", "time", "uuid",
 }  # fmt: skip
 BANNED_CALLS = {"open", "input", "hash", "breakpoint", "__import__", "exec", "eval"}

@@ -1,0 +1,51 @@
+"""The port of a cloud that tells its hosts when they go away: the channels over which it is asked.
+
+Owns the shapes. Behind it: `aws`, `gcp`, `azure`, found by `finding`.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from nodeagent.notices.policy import Finding
+
+CloudName = Literal["aws", "gcp", "azure"]
+Source = Literal["auto", "none", "aws", "gcp", "azure"]
+"""What `nodeagent start --notices` takes."""
+
+
+class LookFailed(Exception):
+    """The cloud did not answer, or not as it is documented; `str` says how."""
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """One thing to ask. `look` raises LookFailed and always ends; with `at_once` it does not wait for news.
+    `pause_s`: between two looks; `near_s`: while a notice stands."""
+
+    name: str
+    look: Callable[[bool], Awaitable[Finding]]
+    pause_s: float
+    near_s: float
+
+
+class Cloud(Protocol):
+    """See the module."""
+
+    @property
+    def name(self) -> CloudName:
+        """Which."""
+
+    @property
+    def channels(self) -> Sequence[Channel]:
+        """All that is asked, side by side."""
+
+    async def acknowledge(self, id: str) -> None:
+        """This host is empty: the event `id` need not wait. Raises LookFailed."""
+
+    async def close(self) -> None:
+        """Let go of connections."""
+
+
+FindCloud = Callable[[], Awaitable[Cloud | None]]
+"""Looks for the cloud that this host is in; None: no metadata service answered this time."""

@@ -1,0 +1,102 @@
+"""What to make of what a cloud says: pure. Findings and times go in, a verdict comes out.
+
+A cloud is asked over several channels. Of what stands in them the strongest counts, of notices the one that
+ends first. A notice is acted upon when its end is near enough: a host works on until then. It stands while
+the cloud is silent or talks nonsense, and is taken back only when the cloud said so in consecutive looks.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Kind = Literal["none", "hint", "notice"]
+
+LEAD_S = 120.0
+"""A host hands over from so long before its end: the longest that AWS gives. Azure tells of reboots 15
+minutes before, in which many requests begin and end."""
+TAKEN_BACK_LOOKS = 2
+"""Looks in a row that must find nothing: one may come from a metadata service that was just restarted."""
+STALE_S = 60.0
+"""A notice whose end lies so far back when it is first seen came to nothing: the cloud forgot to say so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one look found. `left_s`: of a notice, seconds until the host goes. `id` tells a notice from the
+    next one; `acknowledges`: the cloud wants to hear when the host is empty."""
+
+    kind: Kind = "none"
+    why: str = ""
+    id: str = ""
+    left_s: float = math.inf
+    acknowledges: bool = False
+
+
+NOTHING = Finding()
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What holds for the host now. `ends_s`: of a notice, on the caller's clock."""
+
+    kind: Kind = "none"
+    why: str = ""
+    id: str = ""
+    ends_s: float = math.inf
+    acknowledges: bool = False
+
+
+STAYS = Verdict()
+
+
+@dataclass(slots=True)
+class _Channel:
+    stands: Verdict = STAYS
+    without: int = 0  # looks in a row that found nothing while something stands
+    stale: str = ""  # id of a notice that came to nothing by itself
+
+
+@dataclass(slots=True)
+class NoticePolicy:
+    """See the module."""
+
+    _channels: dict[str, _Channel] = field(default_factory=dict)
+
+    def heard(self, channel: str, finding: Finding, now_s: float) -> None:
+        """A look over `channel` at `now_s` found this. A look that failed is no finding: nothing changes."""
+        known = self._channels.setdefault(channel, _Channel())
+        if finding.kind == "notice" and finding.id == known.stale and known.stale:
+            return
+        if finding.kind == "notice" and finding.left_s < -STALE_S and finding.id != known.stands.id:
+            known.stale = finding.id
+            finding = NOTHING
+        if finding.kind == "none":
+            known.without += 1
+            if known.without >= TAKEN_BACK_LOOKS:
+                known.stands = STAYS
+            return
+        known.without = 0
+        ends_s = now_s + max(0.0, finding.left_s) if finding.kind == "notice" else math.inf
+        before = known.stands
+        if before.kind == finding.kind == "notice" and before.id == finding.id:
+            ends_s = min(ends_s, before.ends_s)  # the same end, seen again: it does not move away
+        known.stands = Verdict(finding.kind, finding.why, finding.id, ends_s, finding.acknowledges)
+
+    def unsure(self, channel: str) -> bool:
+        """Whether something stands there that the newest look did not find: look again soon."""
+        known = self._channels.get(channel)
+        return known is not None and known.stands.kind != "none" and known.without > 0
+
+    @property
+    def standing(self) -> Mapping[str, Verdict]:
+        """What stands, by channel."""
+        return {name: known.stands for name, known in self._channels.items() if known.stands.kind != "none"}
+
+    def verdict(self, now_s: float) -> Verdict:
+        """What holds at `now_s`."""
+        standing = self.standing.values()
+        near = [one for one in standing if one.kind == "notice" and one.ends_s - now_s <= LEAD_S]
+        if near:
+            return min(near, key=lambda one: one.ends_s)
+        return next((one for one in standing if one.kind == "hint"), STAYS)
