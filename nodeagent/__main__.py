@@ -15,43 +15,25 @@ import re
 import socket
 from collections.abc import Sequence
 from pathlib import Path
-from typing import get_args
 
 from configs.load import ConfigError
 from configs.trace import INSTANCE
 from nodeagent import commands
-from nodeagent.children import ROLES
-from nodeagent.exit_codes import MEANINGS, USAGE, CannotRun
+from nodeagent.exit_codes import USAGE, CannotRun
 from nodeagent.files import state_base
-from nodeagent.host import LEASE_S, LOOPBACK, MIN_LEASE_S, Seat, run_process
+from nodeagent.host import MIN_LEASE_S, Seat, run_process
 from nodeagent.metrics_server import metrics_address
-from nodeagent.node import GRACE_S, Options, run_node
-from nodeagent.notices.cloud import FindCloud, Source
+from nodeagent.node import Options, run_node
+from nodeagent.notices.cloud import FindCloud
 from nodeagent.site import RealSite
+from nodeagent.words import parser
 from supervisor.journal_places import is_url
 from transport.endpoint import endpoint
-from transport.keys import Bulk, RefusedToListen, is_loopback, require_clear_beyond_loopback
+from transport.keys import RefusedToListen, is_loopback, require_clear_beyond_loopback
 from transport.wire import Peer
 
 MIN_GRACE_S = 2.0  # children need a moment to stop
 MAX_GRACE_S = 3600.0  # whoever waits for longer does not mean to end it
-_START = """\
-examples:
-  a head that starts the other hosts itself, as processes of this machine (what `rlctl run` does):
-    nodeagent start --role head --fleet local --state-dir runs/first/nodes/head
-  a head that others join over the network, with keys made by `rlctl keygen`:
-    nodeagent start --role head --listen tcp://10.0.0.1:7700 --keys /etc/gleaner/keys
-  a preemptible host that joins it; it leaves in order on SIGTERM:
-    nodeagent start --join tcp://10.0.0.1:7700 --head-key /etc/gleaner/head.public \\
-        --listen tcp://10.0.0.7:0 --keys /etc/gleaner/keys --bulk clear --name spot-7
-  the same in a pod with terminationGracePeriodSeconds: 60, on GCP:
-    nodeagent start ... --notices gcp --grace 60
-  a head that may fail over, and on another host its standby (hosts then join both addresses):
-    nodeagent start --role head --listen tcp://10.0.0.1:7700 --keys /etc/gleaner/keys \
-        --journal postgresql://gleaner@db.example/gleaner
-    nodeagent start --role head --listen tcp://10.0.0.2:7700 --keys /etc/gleaner/keys \
-        --journal postgresql://gleaner@db.example/gleaner --standby --name head-2
-"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -78,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """What these words mean, the ones after the program's name; None: those of this process. Ends the
     process, as argparse does, where they mean nothing."""
-    return _parser().parse_args(argv)
+    return parser().parse_args(argv)
 
 
 def start_options(args: argparse.Namespace) -> Options:

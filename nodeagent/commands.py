@@ -45,9 +45,9 @@ async def status(state_dir: Path, *, as_json: bool) -> int:
     print(f"{agent.node} ({agent.role})  pid {agent.pid}  {agent.endpoint}")
     for key in ("state", "head", "job", "cores", "memory_bytes", "gpus"):
         print(f"  {key:13} {figures.get(key, '?')}")
-    told = next((actor for actor in state.actors if actor.name == f"{agent.node}/notices"), None)
-    if told is not None:
-        print(f"  {'notices':13} {_notices(told.figures)}")
+    notices = [actor.figures for actor in state.actors if actor.name == f"{agent.node}/notices"]
+    if notices:
+        print(f"  {'notices':13} {_notices(notices[0])}")
     print("\n".join(_table(state)))
     return OK
 

@@ -40,7 +40,7 @@ from supervisor import (
 HEARD_S = 10.0  # for the Scheduler to take the end of a job; it is told again every HEARD_AGAIN_S
 HEARD_AGAIN_S = 0.5
 GRACE_S = 30.0
-"""An ordered end takes at most this long; then the process goes without it. Kubernetes' default and Slurm's."""
+"""An ordered end takes at most this long; then the process goes without it. Kubernetes' default, Slurm's."""
 AFTER_DRAIN_S = 15.0  # of that, for stopping the children, at most half of it; the rest is for handing over
 
 log = logging.getLogger("nodeagent")

@@ -2,8 +2,8 @@
 
 Protocol: EC2 user guide, "Spot Instance interruption notices", "EC2 instance rebalance recommendations" and
 "Use the Instance Metadata Service" (version 2). A session token is fetched by PUT and sent with each request;
-401 says that it is not valid any more. What there is nothing to say of answers 404. Both are to be asked every
-5 s.
+401 says that it is not valid any more. What there is nothing to say of answers 404. Both are to be asked
+every 5 s.
 """
 
 import asyncio

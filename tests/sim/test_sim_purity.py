@@ -92,8 +92,8 @@ ADAPTERS = {
 place, or never runs it."""
 
 BANNED_MODULES = {
-    "aiohttp", "concurrent", "ctypes", "datetime", "fcntl", "mmap", "multiprocessing", "os", "psutil", "secrets",
-    "select", "shutil", "signal", "socket", "subprocess", "tempfile", "threading", "time", "uuid",
+    "aiohttp", "concurrent", "ctypes", "datetime", "fcntl", "mmap", "multiprocessing", "os", "psutil",
+    "secrets", "select", "shutil", "signal", "socket", "subprocess", "tempfile", "threading", "time", "uuid",
 }  # fmt: skip
 BANNED_CALLS = {"open", "input", "hash", "breakpoint", "__import__", "exec", "eval"}
 """`hash`: of a str it differs from process to process. The last three hide what they bring in."""

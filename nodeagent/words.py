@@ -1,0 +1,137 @@
+"""The words of the command `nodeagent`: what it takes, and what it says of itself."""
+
+import argparse
+from pathlib import Path
+from typing import get_args
+
+from nodeagent.children import ROLES
+from nodeagent.exit_codes import MEANINGS
+from nodeagent.host import LEASE_S, LOOPBACK
+from nodeagent.node import GRACE_S
+from nodeagent.notices.cloud import Source
+from transport.keys import Bulk
+
+_START = """\
+examples:
+  a head that starts the other hosts itself, as processes of this machine (what `rlctl run` does):
+    nodeagent start --role head --fleet local --state-dir runs/first/nodes/head
+  a head that others join over the network, with keys made by `rlctl keygen`:
+    nodeagent start --role head --listen tcp://10.0.0.1:7700 --keys /etc/gleaner/keys
+  a preemptible host that joins it; it leaves in order on SIGTERM:
+    nodeagent start --join tcp://10.0.0.1:7700 --head-key /etc/gleaner/head.public \\
+        --listen tcp://10.0.0.7:0 --keys /etc/gleaner/keys --bulk clear --name spot-7
+  the same in a pod with terminationGracePeriodSeconds: 60, on GCP:
+    nodeagent start ... --notices gcp --grace 60
+  a head that may fail over, and on another host its standby (hosts then join both addresses):
+    nodeagent start --role head --listen tcp://10.0.0.1:7700 --keys /etc/gleaner/keys \
+        --journal postgresql://gleaner@db.example/gleaner
+    nodeagent start --role head --listen tcp://10.0.0.2:7700 --keys /etc/gleaner/keys \
+        --journal postgresql://gleaner@db.example/gleaner --standby --name head-2
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Of its command line."""
+    raw = argparse.RawDescriptionHelpFormatter
+    words = argparse.ArgumentParser(
+        prog="nodeagent",
+        description="The daemon of a host: joins a head, runs the host's part of the job, leaves in order.",
+        epilog=MEANINGS,
+    )
+    commands_ = words.add_subparsers(dest="command", required=True, metavar="start|status|drain|stop")
+    start = commands_.add_parser(
+        "start", help="run the node agent here", epilog=f"{_START}\n{MEANINGS}", formatter_class=raw
+    )
+    start.add_argument(
+        "--join",
+        metavar="ADDR",
+        action="append",
+        default=[],
+        help="address of the head (tcp://HOST:PORT); repeated, or separated by commas: where it may be",
+    )
+    start.add_argument("--role", choices=ROLES, help="default: head without --join, preemptible with it")
+    start.add_argument("--name", help="name of this host in the cluster (default: head, or the host's name)")
+    start.add_argument("--state-dir", type=Path, help="journals, logs, agent.json (one agent a directory)")
+    start.add_argument(
+        "--listen", metavar="ADDR", default=LOOPBACK, help="own address; beyond loopback --keys is needed"
+    )
+    start.add_argument("--keys", metavar="DIR", type=Path, help="key directory made by `rlctl keygen`")
+    start.add_argument(
+        "--bulk",
+        choices=get_args(Bulk),
+        default="loopback",
+        help="where weights may travel unencrypted: inside this host (default), or on the network of "
+        "--listen too, for whoever listens there to read",
+    )
+    start.add_argument(
+        "--head-key",
+        metavar="KEY",
+        action="append",
+        default=[],
+        help="public key of the head: a file or the key itself; one for each address of --join",
+    )
+    start.add_argument(
+        "--journal",
+        metavar="URL",
+        default="",
+        help="head only: keep its journals in this PostgreSQL database, so that another host can take over",
+    )
+    start.add_argument(
+        "--standby",
+        action="store_true",
+        help="with --journal: wait while another one is the head, then be it",
+    )
+    start.add_argument(
+        "--lease",
+        type=float,
+        default=LEASE_S,
+        metavar="S",
+        help="with --journal: how long the head may be unheard of before another takes over (default: 10)",
+    )
+    start.add_argument(
+        "--fleet",
+        choices=("local", "external"),
+        default="external",
+        help="head only: start the job's other hosts as local processes, or let them join (default)",
+    )
+    start.add_argument(
+        "--metrics",
+        metavar="HOST:PORT",
+        help="serve this host's metrics to Prometheus, say at 127.0.0.1:9464 (default: nowhere)",
+    )
+    start.add_argument(
+        "--notices",
+        choices=get_args(Source),
+        default="auto",
+        help="preemptible host: the cloud whose metadata service says when it goes away (default: auto, "
+        "found by asking; none where the head is on this machine)",
+    )
+    start.add_argument(
+        "--notices-url",
+        metavar="URL",
+        default="",
+        help="the metadata service, where it is not at http://169.254.169.254",
+    )
+    start.add_argument(
+        "--grace",
+        type=float,
+        default=GRACE_S,
+        metavar="S",
+        help="from a SIGTERM to the SIGKILL of whoever sends it (terminationGracePeriodSeconds, Slurm's "
+        "KillWait or GraceTime): an ordered end takes no longer (default: 30)",
+    )
+    for name, text, example in (
+        ("status", "show the node agent and its children", "nodeagent status --json"),
+        ("drain", "hand the host's requests over, then leave", "nodeagent drain --deadline 30"),
+        ("stop", "stop the node agent and its children in order", "nodeagent stop"),
+    ):
+        sub = commands_.add_parser(
+            name, help=text, epilog=f"example: {example} --state-dir DIR\n{MEANINGS}", formatter_class=raw
+        )
+        sub.add_argument("--state-dir", type=Path, help="of the agent that is meant (default: the head's)")
+        sub.add_argument("--json", action="store_true", help="for machines")
+        if name == "drain":
+            sub.add_argument(
+                "--deadline", type=float, default=30.0, metavar="S", help="seconds left (default: 30)"
+            )
+    return words
