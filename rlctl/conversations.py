@@ -33,6 +33,7 @@ NAMES = {
     "Trainer": "training/trainer",
     "TransferAgent": "<node>/transfer",
     "RolloutWorker": "<node>/engine",
+    "NoticeWatcher": "<node>/notices",
 }
 """The name under which an actor is reached, by class; in the order of the page."""
 
@@ -52,6 +53,7 @@ SPEAKERS = {
     "actors.training.fsdp2_files": "training/trainer",
     "actors.training.trainer_files": "training/trainer",
     "nodeagent": "<node>/agent",
+    "nodeagent.notices": "<node>/notices",
     "rlctl": "rlctl",
 }
 """Who speaks from the modules below a package that are no actor's own; the longest prefix counts."""

@@ -6,6 +6,8 @@ header `Metadata: true` and names its api-version. The list has events of other 
 VM that is ready approves its event by a StartRequest, upon which Azure need not wait until `NotBefore`.
 """
 
+import re
+
 import msgspec
 
 from nodeagent.notices.cloud import Channel, CloudName, LookFailed
@@ -24,6 +26,8 @@ POLL_S = 1.0  # a Preempt event comes 30 s before, and Azure asks for one look a
 ENDS = frozenset({"Preempt", "Terminate", "Reboot", "Redeploy"})
 """Events that end the processes of the VM; `Freeze` stops it for seconds, which Gleaner sits out."""
 STANDING = frozenset({"Scheduled", "Started"})
+
+_NAME = re.compile(r"[\w.-]{1,200}")
 
 
 class _Event(msgspec.Struct, rename="pascal"):
@@ -66,8 +70,8 @@ class Azure:
             reply = await self._metadata.ask(
                 "GET", NAME, headers=HEADERS, params=NAME_PARAMS, within_s=within_s
             )
-            if reply.status != 200 or not reply.text or len(reply.text) > 200:
-                raise LookFailed(f"{NAME}: status {reply.status}, {len(reply.text)} characters")
+            if reply.status != 200 or not _NAME.fullmatch(reply.text):
+                raise LookFailed(f"{NAME}: status {reply.status}, {reply.text[:60]!r}")
             self._vm = reply.text
         return self._vm
 

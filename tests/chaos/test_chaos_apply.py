@@ -13,6 +13,7 @@ from chaos.faults import (
     CorruptChunk,
     CrashActor,
     DiskFull,
+    FalseNotice,
     Freeze,
     KillHost,
     KillInCommit,
@@ -128,6 +129,9 @@ class FakeCluster:
     def reset(self, a: str, b: str) -> bool:
         return self._do(f"reset {a} {b}")
 
+    def false_notice(self, host: str, notice_s: float, back_s: float, *, hint: bool) -> bool:
+        return self._do(f"{'hint' if hint else 'notice'} {host} {notice_s:g} until {back_s:g}", host)
+
     def notice(self, host: str, notice_s: float) -> bool:
         return self._do(f"notice {host} {notice_s:g}", host)
 
@@ -232,6 +236,16 @@ def test_a_notice_is_the_cluster_s_to_carry_out_and_a_storm_strikes_again_and_ag
         "1 notice spot-2 30", "2 kill spot-1/engine", "2.5 kill spot-1/engine", "3 kill spot-1/engine",
     ]  # fmt: skip
     assert armed.shapes == {"notice: 30 s": 1}
+
+
+def test_a_notice_that_is_taken_back_is_the_cluster_s_too_in_both_shapes() -> None:
+    done, armed, _ = carried_out(
+        FalseNotice(at_s=1, host="spot-2", notice_s=30, back_s=4),
+        FalseNotice(at_s=2, host="spot-1", notice_s=30, back_s=5, hint=True),
+    )
+    assert done == ["1 notice spot-2 30 until 4", "2 hint spot-1 30 until 5"]
+    assert armed.shapes == {"false_notice: notice": 1, "false_notice: hint": 1}
+    assert FalseNotice(at_s=1, host="spot-2", notice_s=30, back_s=4).over_s == 5
 
 
 def test_the_other_kinds_reach_the_cluster_and_stays_are_left_to_the_provider() -> None:

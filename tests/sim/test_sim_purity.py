@@ -92,7 +92,7 @@ ADAPTERS = {
 place, or never runs it."""
 
 BANNED_MODULES = {
-    "aiohttp", "concurrent", "ctypes", "datetime", "fcntl", "mmap", "multiprocessing", "os", "psutil",
+    "concurrent", "ctypes", "datetime", "fcntl", "mmap", "multiprocessing", "os", "psutil",
     "secrets", "select", "shutil", "signal", "socket", "subprocess", "tempfile", "threading", "time", "uuid",
 }  # fmt: skip
 BANNED_CALLS = {"open", "input", "hash", "breakpoint", "__import__", "exec", "eval"}

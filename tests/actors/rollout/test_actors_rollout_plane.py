@@ -23,6 +23,7 @@ from actors.rollout.load_balancer import LoadBalancer
 from actors.rollout.manager import RolloutManager
 from actors.rollout.messages import (
     Groups,
+    NewWork,
     ReleaseBatch,
     RolloutFigures,
     RolloutStatus,
@@ -92,6 +93,11 @@ class Plane:
 
     async def figures(self) -> RolloutFigures:
         return await self.head.ask("rollout/manager", RolloutStatus(), RolloutFigures)
+
+    async def until_serving(self, count: int) -> None:
+        async with asyncio.timeout(20):
+            while (await self.figures()).serving_preemptible != count:
+                await asyncio.sleep(0.01)
 
     async def until_decoding(self, least: int = 200) -> None:
         async with asyncio.timeout(20):
@@ -236,6 +242,50 @@ async def test_a_withdrawn_instance_hands_its_requests_over(tmp_path: Path) -> N
         assert figures.serving_preemptible == 1
         await one.system.close()
         await two.system.close()
+
+
+async def test_an_instance_that_is_spared_gets_nothing_new_and_serves_again_when_it_is_told(
+    tmp_path: Path,
+) -> None:
+    expected = await undisturbed(tmp_path / "calm")
+    async with plane(tmp_path / "storm") as rollout:
+        one, two = await rollout.host("spot-1"), await rollout.host("spot-2")
+        await rollout.submit()
+        await rollout.until_serving(2)
+
+        async def new_work(allowed: bool, serving: int) -> None:
+            told = NewWork(instance="spot-1/engine", allowed=allowed)
+            for _ in range(2):  # saying it again changes nothing
+                await rollout.head.ask("rollout/manager", told, Done)
+                assert (await rollout.figures()).serving_preemptible == serving
+
+        await new_work(False, 1)
+        await rollout.until_decoding()
+        await new_work(True, 2)
+        assert await rollout.responses() == expected
+        assert (await rollout.figures()).tokens_generated_twice == 0
+        unknown = NewWork(instance="spot-9/engine", allowed=True)
+        await rollout.head.ask("rollout/manager", unknown, Done)
+        await one.system.close()
+        await two.system.close()
+
+
+async def test_a_withdrawal_that_is_taken_back_leaves_the_instance_what_it_still_has(tmp_path: Path) -> None:
+    expected = await undisturbed(tmp_path / "calm")
+    async with plane(tmp_path / "storm") as rollout:
+        one = await rollout.host("spot-1")  # alone: what it lost would go nowhere
+        await rollout.submit()
+        await rollout.until_decoding()
+        withdraw = Withdraw(instance="spot-1/engine", grace_s=60.0, leaves=True)
+        leaving = asyncio.create_task(rollout.head.ask("rollout/manager", withdraw, Withdrawn, 70.0))
+        await rollout.until_serving(0)
+        stays = NewWork(instance="spot-1/engine", allowed=True)
+        await rollout.head.ask("rollout/manager", stays, Done)
+        assert (await leaving).handed_over < len(expected), "what it decoded was to stay with it"
+        assert await rollout.responses() == expected
+        figures = await rollout.figures()
+        assert (figures.serving_preemptible, figures.tokens_generated_twice) == (1, 0)
+        await one.system.close()
 
 
 async def test_a_batch_is_not_continued_under_other_weights_of_its_version(tmp_path: Path) -> None:

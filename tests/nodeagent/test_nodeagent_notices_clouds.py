@@ -1,0 +1,292 @@
+"""Each cloud is asked as it documents, and whatever a metadata service does instead is a look that failed."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from aiohttp import web
+from metadata_servers import AwsServer, AzureServer, GcpServer, Server
+
+from nodeagent.notices.aws import Aws
+from nodeagent.notices.azure import Azure
+from nodeagent.notices.cloud import Channel, Cloud, LookFailed
+from nodeagent.notices.finding import cloud_finder
+from nodeagent.notices.gcp import Gcp
+from nodeagent.notices.metadata import MAX_BYTES, Metadata
+from nodeagent.notices.policy import NOTHING, Finding
+
+ACTION = "/latest/meta-data/spot/instance-action"
+EVENTS = "/metadata/scheduledevents"
+PREEMPTED = "/computeMetadata/v1/instance/preempted"
+
+
+def channel(cloud: Cloud, name: str) -> Channel:
+    return next(each for each in cloud.channels if each.name == name)
+
+
+async def look(cloud: Cloud, name: str, *, at_once: bool = False) -> Finding:
+    async with asyncio.timeout(10.0):
+        return await channel(cloud, name).look(at_once)
+
+
+# -- AWS --
+
+
+async def test_aws_tells_an_interruption_with_its_time_by_its_own_clock_and_404_is_nothing() -> None:
+    async with AwsServer() as server:
+        server.clock_ahead_s = -7200.0  # this host's clock is wrong by two hours
+        aws = Aws(Metadata(server.url))
+        assert await look(aws, "instance-action") == NOTHING
+        server.interrupt("terminate", 90.0)
+        found = await look(aws, "instance-action")
+        assert found.kind == "notice"
+        assert found.why.startswith("terminate at 20")
+        assert 85.0 < found.left_s < 95.0
+        server.interrupt("hibernate", 90.0)
+        assert (await look(aws, "instance-action")).left_s == 0.0, "hibernation begins with its notice"
+        server.interrupt("terminate", 1e6)
+        assert (await look(aws, "instance-action")).left_s == 120.0, "no notice of AWS is longer"
+        server.take_back()
+        assert await look(aws, "instance-action") == NOTHING
+        await aws.close()
+
+
+async def test_aws_gets_one_token_for_many_looks_another_when_it_is_refused_and_before_it_ends() -> None:
+    async with AwsServer() as server:
+        aws = Aws(Metadata(server.url))
+        await asyncio.gather(*(look(aws, name) for name in ("instance-action", "rebalance") * 3))
+        assert server.asked["PUT /latest/api/token"] == 1
+        server.tokens = {"another"}  # the service was restarted: 401
+        assert await look(aws, "rebalance") == NOTHING
+        assert server.asked["PUT /latest/api/token"] == 2
+        server.ttl_s = 0
+        server.tokens = {"another"}
+        await look(aws, "rebalance")
+        await look(aws, "rebalance")
+        assert server.asked["PUT /latest/api/token"] == 4, "a token that has ended is renewed unasked"
+        await aws.close()
+
+
+async def test_aws_recommends_to_rebalance_which_is_a_hint() -> None:
+    async with AwsServer() as server:
+        aws = Aws(Metadata(server.url))
+        server.rebalance = True
+        found = await look(aws, "rebalance")
+        assert (found.kind, found.id) == ("hint", "2026-10-27T08:22:00Z")
+        await aws.close()
+
+
+# -- GCP --
+
+
+async def test_gcp_waits_for_a_change_and_tells_of_it_at_once() -> None:
+    async with GcpServer() as server:
+        gcp = Gcp(Metadata(server.url), wait_s=30.0)
+        assert await look(gcp, "preempted") == NOTHING
+        waiting = asyncio.create_task(look(gcp, "preempted"))
+        while not server.waits:
+            await asyncio.sleep(0.01)
+        assert not waiting.done()
+        await server.becomes("preempted", "TRUE")
+        found = await waiting
+        assert (found.kind, found.left_s) == ("notice", 30.0)
+        await gcp.close()
+
+
+async def test_gcp_s_maintenance_is_a_hint_where_the_vm_is_moved_and_a_notice_where_it_ends() -> None:
+    async with GcpServer() as server:
+        gcp = Gcp(Metadata(server.url), wait_s=30.0)
+        kinds = []
+        for value in ("NONE", "MIGRATE_ON_HOST_MAINTENANCE", "TERMINATE_ON_HOST_MAINTENANCE", "NONE"):
+            await server.becomes("maintenance-event", value)
+            kinds.append((await look(gcp, "maintenance-event", at_once=True)).kind)
+        assert kinds == ["none", "hint", "notice", "none"]
+        assert server.waits == 0, "at once is at once"
+        await gcp.close()
+
+
+async def test_gcp_answers_the_same_when_nothing_changed_within_the_time() -> None:
+    async with GcpServer() as server:
+        gcp = Gcp(Metadata(server.url), wait_s=0.0)
+        assert await look(gcp, "preempted") == NOTHING
+        assert await look(gcp, "preempted") == NOTHING
+        assert server.waits == 1
+        await gcp.close()
+
+
+async def test_what_does_not_say_that_it_is_google_s_metadata_server_is_not() -> None:
+    async with GcpServer() as server:
+        server.instead[PREEMPTED] = b"TRUE"  # a captive portal, a proxy
+        gcp = Gcp(Metadata(server.url))
+        with pytest.raises(LookFailed, match="is not the metadata server's"):
+            await look(gcp, "preempted")
+        await gcp.close()
+
+
+# -- Azure --
+
+
+async def test_azure_tells_of_this_vm_s_events_alone_and_of_the_first_of_them() -> None:
+    async with AzureServer() as server:
+        azure = Azure(Metadata(server.url))
+        assert await look(azure, "scheduled-events") == NOTHING
+        server.schedule("Preempt", 30.0, id="other", resources=("spot_4",))
+        server.schedule("Freeze", 30.0, id="freeze")
+        assert await look(azure, "scheduled-events") == NOTHING
+        server.schedule("Reboot", 900.0, id="later")
+        server.schedule("Preempt", 30.0, id="mine", resources=("SPOT_3",))
+        found = await look(azure, "scheduled-events")
+        assert (found.kind, found.why, found.id) == ("notice", "Preempt", "mine")
+        assert 27.0 < found.left_s < 31.0
+        assert found.acknowledges
+        await azure.close()
+
+
+async def test_azure_s_event_that_started_is_now_and_one_that_was_called_off_or_is_gone_is_none() -> None:
+    async with AzureServer() as server:
+        azure = Azure(Metadata(server.url))
+        event = server.schedule("Preempt", 30.0)
+        event |= {"EventStatus": "Started", "NotBefore": ""}
+        assert (await look(azure, "scheduled-events")).left_s == 0.0
+        event["EventStatus"] = "Canceled"
+        assert await look(azure, "scheduled-events") == NOTHING
+        event["EventStatus"] = "Scheduled"
+        assert (await look(azure, "scheduled-events")).kind == "notice"
+        server.events.clear()
+        assert await look(azure, "scheduled-events") == NOTHING
+        await azure.close()
+
+
+async def test_azure_is_told_of_an_empty_host_and_never_for_other_vms() -> None:
+    async with AzureServer() as server:
+        azure = Azure(Metadata(server.url))
+        server.schedule("Preempt", 30.0, id="shared", resources=("spot_3", "spot_4"))
+        assert not (await look(azure, "scheduled-events")).acknowledges
+        await azure.acknowledge("e-7")
+        assert server.started == ["e-7"]
+        server.instead[EVENTS] = web.Response(status=500)
+        with pytest.raises(LookFailed, match="StartRequests: status 500"):
+            await azure.acknowledge("e-7")
+        await azure.close()
+
+
+# -- which it is --
+
+
+@pytest.mark.parametrize(("server", "name"), [(AwsServer, "aws"), (GcpServer, "gcp"), (AzureServer, "azure")])
+async def test_the_cloud_is_found_by_what_only_it_answers(server: Callable[[], Server], name: str) -> None:
+    async with server() as service:
+        find = cloud_finder("auto", service.url)
+        assert find is not None
+        cloud = await find()
+        assert cloud is not None
+        assert cloud.name == name
+        await cloud.close()
+
+
+async def test_where_nobody_answers_or_a_stranger_does_there_is_no_cloud() -> None:
+    class Stranger(Server):
+        def routes(self) -> list[web.RouteDef]:
+            async def hello(request: web.Request) -> web.Response:
+                return web.Response(text="<html>log in to this network</html>")
+
+            return [web.route("*", "/{anything:.*}", hello)]
+
+    async with Stranger() as server:
+        find = cloud_finder("auto", server.url)
+        assert find is not None
+        assert await find() is None
+    find = cloud_finder("auto", server.url)  # nobody listens there any more
+    assert find is not None
+    assert await find() is None
+    assert cloud_finder("none") is None
+
+
+# -- services that misbehave --
+
+BROKEN: dict[str, web.StreamResponse | bytes] = {
+    "500": web.Response(status=500),
+    "503": web.Response(status=503, headers={"Retry-After": "1"}),
+    "403": web.Response(status=403),
+    "redirect": web.Response(status=302, headers={"Location": "http://169.254.169.254/elsewhere"}),
+    "garbage": b"\xff\xfe\x00garbage",
+    "empty": b"",
+    "html": b"<html><body>log in</body></html>",
+    "other json": b'{"action": ["terminate"], "time": 5, "Events": 1}',
+    "a list": b"[]",
+    "no time": b'{"action": "terminate", "time": "soon"}',
+    "huge": b"x" * (MAX_BYTES + 1),
+    "deep json": b"[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+@pytest.mark.parametrize(
+    ("kind", "server", "name", "path"),
+    [
+        (Aws, AwsServer, "instance-action", ACTION),
+        (Gcp, GcpServer, "preempted", PREEMPTED),
+        (Azure, AzureServer, "scheduled-events", EVENTS),
+    ],
+)
+async def test_what_is_no_answer_is_a_look_that_failed_and_the_next_one_is_as_good_as_ever(
+    kind: Callable[[Metadata], Cloud], server: Callable[[], Server], name: str, path: str, how: str
+) -> None:
+    async with server() as service:
+        cloud = kind(Metadata(service.url))
+        broken = BROKEN[how]
+        service.instead[path] = (
+            web.Response(status=broken.status, headers=broken.headers)
+            if isinstance(broken, web.Response)
+            else broken
+        )
+        with pytest.raises(LookFailed):
+            await look(cloud, name)
+        del service.instead[path]
+        assert await look(cloud, name) == NOTHING
+        await cloud.close()
+
+
+async def test_a_service_that_answers_no_more_costs_its_deadline_and_not_more() -> None:
+    async with AwsServer() as server:
+        metadata = Metadata(server.url)
+        server.slow_s["/latest/api/token"] = 30.0
+        with pytest.raises(LookFailed, match="no answer within 0.2 s"):
+            await Aws(metadata).token(0.2)
+        await metadata.close()
+
+
+async def test_an_answer_that_trickles_is_cut_off_at_the_deadline_or_at_its_size() -> None:
+    class Trickling(Server):
+        def routes(self) -> list[web.RouteDef]:
+            async def drip(request: web.Request) -> web.StreamResponse:
+                response = web.StreamResponse()
+                await response.prepare(request)
+                size, pause_s = (65536, 0.0) if request.path == "/flood" else (1, 0.02)
+                while True:
+                    await response.write(b"x" * size)
+                    await asyncio.sleep(pause_s)
+
+            return [web.get("/{anything}", drip)]
+
+    async with Trickling() as server:
+        metadata = Metadata(server.url)
+        with pytest.raises(LookFailed, match=r"no answer within 0\.3 s"):
+            await metadata.ask("GET", "/drip", headers={}, within_s=0.3)
+        with pytest.raises(LookFailed, match="more than"):
+            await metadata.ask("GET", "/flood", headers={}, within_s=10.0)
+        await metadata.close()
+
+
+async def test_a_port_that_speaks_no_http_is_a_look_that_failed() -> None:
+    async def rude(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"SSH-2.0-OpenSSH_9.6\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(rude, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        metadata = Metadata(f"http://127.0.0.1:{port}")
+        with pytest.raises(LookFailed):
+            await metadata.ask("GET", "/", headers={}, within_s=5.0)
+        await metadata.close()

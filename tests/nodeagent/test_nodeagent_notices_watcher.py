@@ -1,0 +1,182 @@
+"""The watcher: what the node agent is told of what a cloud says, whatever the metadata service does."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from actors.cluster.messages import CloudNotice, HandedOver
+from nodeagent.notices import watcher
+from nodeagent.notices.cloud import Channel, CloudName, FindCloud, LookFailed
+from nodeagent.notices.policy import NOTHING, Finding
+from nodeagent.notices.watcher import NoticeWatcher
+from supervisor import Actor, Done, Refused, handles
+from supervisor.testing import TestSystem
+
+GOING = Finding("notice", "terminate", "a", 100.0, acknowledges=True)
+
+
+class FakeCloud:
+    """Says what a test wants it to say."""
+
+    name: CloudName = "azure"
+
+    def __init__(self) -> None:
+        self.says: Finding | Exception = NOTHING
+        self.looks = 0
+        self.acknowledged: list[str] = []
+        self.channels: Sequence[Channel] = (Channel("events", self._look, 0.01, 0.01),)
+
+    async def _look(self, at_once: bool) -> Finding:
+        self.looks += 1
+        if isinstance(self.says, Exception):
+            raise self.says
+        return self.says
+
+    async def acknowledge(self, id: str) -> None:
+        if isinstance(self.says, Exception):
+            raise self.says
+        self.acknowledged.append(id)
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+class Agent(Actor):
+    """A node agent that remembers what it was told."""
+
+    def __init__(self, told: list[CloudNotice]) -> None:
+        self._told = told
+
+    @handles(CloudNotice)
+    async def heard(self, message: CloudNotice) -> None:
+        self._told.append(message)
+
+
+class Stage:
+    def __init__(self, system: TestSystem, cloud: FakeCloud) -> None:
+        self.system, self.cloud = system, cloud
+        self.told: list[CloudNotice] = []
+
+    async def until(self, condition: object) -> None:
+        async with asyncio.timeout(10.0):
+            while not condition():  # type: ignore[operator]
+                await asyncio.sleep(0.005)
+
+    async def until_told(self, kind: str) -> None:
+        await self.until(lambda: self.told and self.told[-1].kind == kind)
+
+    def figures(self) -> dict[str, str | int | float]:
+        cell = self.system.system.cell("spot-1/notices")
+        assert cell is not None
+        return next(one for one in self.system.system.state().actors if one.name == "spot-1/notices").figures
+
+
+@asynccontextmanager
+async def stage(tmp_path: Path, find: FindCloud | None = None) -> AsyncIterator[Stage]:
+    cloud = FakeCloud()
+
+    async def found() -> FakeCloud:
+        return cloud
+
+    async with TestSystem(tmp_path, node="spot-1") as system:
+        it = Stage(system, cloud)
+        system.spawn("spot-1/agent", lambda: Agent(it.told))
+        system.spawn("spot-1/notices", lambda: NoticeWatcher(find or found))
+        yield it
+
+
+async def test_the_agent_is_told_of_a_notice_and_that_it_was_taken_back(tmp_path: Path) -> None:
+    async with stage(tmp_path) as it:
+        await it.until_told("none")
+        it.cloud.says = GOING
+        await it.until_told("notice")
+        assert 95.0 < it.told[-1].deadline_s <= 100.0
+        assert (it.told[-1].source, it.told[-1].why) == ("azure", "terminate")
+        assert it.figures()["notice"] == 2
+        it.cloud.says = NOTHING
+        await it.until_told("none")
+        assert [one.kind for one in it.told] == ["none", "notice", "none"]
+
+
+async def test_a_notice_stands_while_the_service_fails_which_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watcher, "FIRST_BACKOFF_S", 0.01)
+    caplog.set_level("INFO")
+    async with stage(tmp_path) as it:
+        it.cloud.says = GOING
+        await it.until_told("notice")
+        it.cloud.says = LookFailed("status 500")
+        looks = it.cloud.looks
+        await it.until(lambda: it.cloud.looks > looks + 5)
+        assert it.told[-1].kind == "notice"
+        assert it.figures()["problem"] == "events: status 500"
+        assert int(it.figures()["looks_failed"]) >= 5
+        it.cloud.says = NOTHING
+        await it.until_told("none")
+        assert it.figures()["problem"] == ""
+    messages = [record.message for record in caplog.records]
+    assert sum("cannot be asked" in text for text in messages) == 1
+    assert sum("answers again" in text for text in messages) == 1
+
+
+async def test_a_service_that_fails_is_asked_ever_more_seldom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    sleep = asyncio.sleep
+
+    async def quick(delay_s: float, result: object = None) -> object:
+        pauses.append(delay_s)
+        return await sleep(min(delay_s, 0.001), result)
+
+    monkeypatch.setattr(watcher.asyncio, "sleep", quick)
+    async with stage(tmp_path) as it:
+        it.cloud.says = LookFailed("no route")
+        await it.until(lambda: it.cloud.looks > 12)
+    waits = [pause_s for pause_s in pauses if pause_s >= 0.5]
+    assert max(waits) <= watcher.MAX_BACKOFF_S
+    assert waits[-1] >= watcher.MAX_BACKOFF_S / 2
+    assert waits[0] <= watcher.FIRST_BACKOFF_S
+
+
+async def test_an_agent_that_was_restarted_is_told_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watcher, "TELL_AGAIN_S", 0.05)
+    monkeypatch.setattr(watcher, "LOOK_S", 0.02)
+    async with stage(tmp_path) as it:
+        it.cloud.says = GOING
+        await it.until(lambda: [one.kind for one in it.told].count("notice") >= 3)
+
+
+async def test_the_cloud_hears_of_an_empty_host_or_the_agent_hears_why_not(tmp_path: Path) -> None:
+    async with stage(tmp_path) as it:
+        await it.until_told("none")
+        await it.system.ask("spot-1/notices", HandedOver(), Done)
+        assert it.cloud.acknowledged == [], "there was nothing to acknowledge"
+        it.cloud.says = GOING
+        await it.until_told("notice")
+        await it.system.ask("spot-1/notices", HandedOver(), Done)
+        assert it.cloud.acknowledged == ["a"]
+        it.cloud.says = LookFailed("status 400")
+        with pytest.raises(Refused, match="azure: status 400"):
+            await it.system.ask("spot-1/notices", HandedOver(), Done)
+
+
+async def test_where_no_cloud_is_found_the_host_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watcher, "FIND_AFTER_S", (0.0, 0.01))
+    tries: list[int] = []
+
+    async def nobody() -> None:
+        tries.append(1)
+
+    async with stage(tmp_path, nobody) as it:
+        await it.until(lambda: it.figures().get("source") == "none found")
+        assert len(tries) == 2
+        assert it.told == []
