@@ -73,6 +73,12 @@ class RealRun:
         """`rlctl resume` of this run."""
         self._rlctl("resume", self.run.id)
 
+    def interrupt(self) -> int:
+        """Ctrl-C to `rlctl`, which stops the run in order; its exit code."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGINT)
+        return self.ends()
+
     def kill_rlctl(self) -> None:
         """SIGKILL to `rlctl` itself."""
         assert self._process is not None
