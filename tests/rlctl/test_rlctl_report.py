@@ -150,6 +150,17 @@ def test_a_host_killed_after_its_notice_was_noticed_not_killed() -> None:
     assert (preemptions.killed, preemptions.noticed) == (1, 1)
 
 
+def test_a_notice_that_came_to_nothing_counts_for_nothing() -> None:
+    records: list[AnyRecord] = [
+        run(), node(0, "a", "joined"), node(1, "a", "noticed"), node(2, "a", "drained"),
+        node(3, "a", "spared"), node(9, "a", "killed"),
+    ]  # fmt: skip
+    preemptions = report_of(records, None).preemptions
+    assert (preemptions.killed, preemptions.noticed) == (1, 0)
+    (life,) = story_of([*records, run(12)]).lives
+    assert (life.to_s, life.ended) == (9, "killed")
+
+
 class Outside(HTMLParser):
     """Collects whatever a browser would fetch, and checks that elements close in order."""
 
@@ -273,7 +284,7 @@ def test_durations_read_like_speech() -> None:
     ]
 
 
-events = st.sampled_from(["joined", "left", "killed", "noticed", "drained"])
+events = st.sampled_from(["joined", "left", "killed", "noticed", "drained", "spared"])
 moments = st.lists(st.tuples(st.floats(0, 50), st.sampled_from("ab"), events) | st.none(), max_size=20)
 
 

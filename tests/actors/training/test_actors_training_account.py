@@ -90,6 +90,15 @@ def test_a_drained_host_that_is_never_heard_of_again_is_paid_until_then() -> Non
     assert used.preemptible_s == 60
 
 
+def test_a_drained_host_whose_notice_came_to_nothing_is_paid_all_the_while() -> None:
+    records: list[AnyRecord] = [
+        run(), node(0, "spot-1", "joined"), node(60, "spot-1", "drained"), node(80, "spot-1", "spared"),
+        run(100),
+    ]  # fmt: skip
+    (used,) = used_between(records, [(0, 200)])
+    assert used.preemptible_s == 100
+
+
 def test_a_resume_ends_every_stay_and_a_step_that_is_told_again_counts_once() -> None:
     records = [run(), node(0, "spot-1", "joined"), step(1, 50), run(60), step(1, 90), step(2, 100)]
     (used,) = used_between(records, [(0, 100)])
