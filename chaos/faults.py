@@ -265,8 +265,8 @@ class Stay(Fault, frozen=True, kw_only=True, tag=STAY):
 
 AnyFault = (
     KillProcess | CrashActor | KillHost | KillZone | KillOnMessage | KillInCommit | Freeze
-    | Zombie | Slow | Partition | BadLink | Reset | Notice | FalseNotice
-    | ClockJump | DiskFull | CorruptChunk | BadScorer | RestartStorm | Stay
+    | Zombie | Slow | Partition | BadLink | Reset | Notice | FalseNotice | ClockJump
+    | DiskFull | CorruptChunk | BadScorer | RestartStorm | Stay
 )  # fmt: skip
 
 KINDS: dict[str, type[Fault]] = {str(cls.__struct_config__.tag): cls for cls in get_args(AnyFault)}
