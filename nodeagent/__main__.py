@@ -107,22 +107,18 @@ def start_options(args: argparse.Namespace) -> Options:
         raise CannotRun(USAGE, f"--gateway {args.gateway}: only a head has a gateway")
     if args.gateway:
         _gateway(args.gateway)
-    return Options(seat, role, args.fleet == "local", metrics, args.lease, args.standby, args.gateway)
-
-
-def _gateway(listen: str) -> None:
-    """Raises CannotRun for an address that is none."""
-    from nodeagent.gateway_door import address_of
-
-    try:
-        address_of(listen)
-    except ConfigError as problem:
-        raise CannotRun(USAGE, f"--gateway: {problem}") from problem
     if not MIN_GRACE_S <= args.grace <= MAX_GRACE_S:
         raise CannotRun(USAGE, f"--grace {args.grace:g}: expected {MIN_GRACE_S:g} to {MAX_GRACE_S:g} s")
-    find_cloud = _notices(args, role, seat)
     return Options(
-        seat, role, args.fleet == "local", metrics, args.lease, args.standby, args.grace, find_cloud
+        seat,
+        role,
+        local_fleet=args.fleet == "local",
+        metrics=metrics,
+        lease_s=args.lease,
+        standby=args.standby,
+        gateway=args.gateway,
+        grace_s=args.grace,
+        find_cloud=_notices(args, role, seat),
     )
 
 
@@ -140,6 +136,16 @@ def _notices(args: argparse.Namespace, role: str, seat: Seat) -> FindCloud | Non
     from nodeagent.notices.finding import cloud_finder
 
     return cloud_finder(args.notices, args.notices_url)
+
+
+def _gateway(listen: str) -> None:
+    """Raises CannotRun for an address that is none."""
+    from nodeagent.gateway_door import address_of
+
+    try:
+        address_of(listen)
+    except ConfigError as problem:
+        raise CannotRun(USAGE, f"--gateway: {problem}") from problem
 
 
 def _check_journal(args: argparse.Namespace, role: str) -> None:
@@ -198,118 +204,6 @@ def _head_key(text: str) -> str:
         except (OSError, UnicodeDecodeError) as problem:
             raise CannotRun(USAGE, f"--head-key {text}: no key and no file: {problem}") from problem
     return text
-
-
-def _parser() -> argparse.ArgumentParser:
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(
-        prog="nodeagent",
-        description="The daemon of a host: joins a head, runs the host's part of the job, leaves in order.",
-        epilog=MEANINGS,
-    )
-    commands_ = parser.add_subparsers(dest="command", required=True, metavar="start|status|drain|stop")
-    start = commands_.add_parser(
-        "start", help="run the node agent here", epilog=f"{_START}\n{MEANINGS}", formatter_class=raw
-    )
-    start.add_argument(
-        "--join",
-        metavar="ADDR",
-        action="append",
-        default=[],
-        help="address of the head (tcp://HOST:PORT); repeated, or separated by commas: where it may be",
-    )
-    start.add_argument("--role", choices=ROLES, help="default: head without --join, preemptible with it")
-    start.add_argument("--name", help="name of this host in the cluster (default: head, or the host's name)")
-    start.add_argument("--state-dir", type=Path, help="journals, logs, agent.json (one agent a directory)")
-    start.add_argument(
-        "--listen", metavar="ADDR", default=LOOPBACK, help="own address; beyond loopback --keys is needed"
-    )
-    start.add_argument("--keys", metavar="DIR", type=Path, help="key directory made by `rlctl keygen`")
-    start.add_argument(
-        "--bulk",
-        choices=get_args(Bulk),
-        default="loopback",
-        help="where weights may travel unencrypted: inside this host (default), or on the network of "
-        "--listen too, for whoever listens there to read",
-    )
-    start.add_argument(
-        "--head-key",
-        metavar="KEY",
-        action="append",
-        default=[],
-        help="public key of the head: a file or the key itself; one for each address of --join",
-    )
-    start.add_argument(
-        "--journal",
-        metavar="URL",
-        default="",
-        help="head only: keep its journals in this PostgreSQL database, so that another host can take over",
-    )
-    start.add_argument(
-        "--standby",
-        action="store_true",
-        help="with --journal: wait while another one is the head, then be it",
-    )
-    start.add_argument(
-        "--lease",
-        type=float,
-        default=LEASE_S,
-        metavar="S",
-        help="with --journal: how long the head may be unheard of before another takes over (default: 10)",
-    )
-    start.add_argument(
-        "--fleet",
-        choices=("local", "external"),
-        default="external",
-        help="head only: start the job's other hosts as local processes, or let them join (default)",
-    )
-    start.add_argument(
-        "--gateway",
-        metavar="HOST:PORT",
-        default="",
-        help="head only: serve the job's rollout over HTTP there, whatever its settings say",
-    )
-    start.add_argument(
-        "--metrics",
-        metavar="HOST:PORT",
-        help="serve this host's metrics to Prometheus, say at 127.0.0.1:9464 (default: nowhere)",
-    )
-    start.add_argument(
-        "--notices",
-        choices=get_args(Source),
-        default="auto",
-        help="preemptible host: the cloud whose metadata service says when it goes away (default: auto, "
-        "found by asking; none where the head is on this machine)",
-    )
-    start.add_argument(
-        "--notices-url",
-        metavar="URL",
-        default="",
-        help="the metadata service, where it is not at http://169.254.169.254",
-    )
-    start.add_argument(
-        "--grace",
-        type=float,
-        default=GRACE_S,
-        metavar="S",
-        help="from a SIGTERM to the SIGKILL of whoever sends it (terminationGracePeriodSeconds, Slurm's "
-        "KillWait or GraceTime): an ordered end takes no longer (default: 30)",
-    )
-    for name, text, example in (
-        ("status", "show the node agent and its children", "nodeagent status --json"),
-        ("drain", "hand the host's requests over, then leave", "nodeagent drain --deadline 30"),
-        ("stop", "stop the node agent and its children in order", "nodeagent stop"),
-    ):
-        sub = commands_.add_parser(
-            name, help=text, epilog=f"example: {example} --state-dir DIR\n{MEANINGS}", formatter_class=raw
-        )
-        sub.add_argument("--state-dir", type=Path, help="of the agent that is meant (default: the head's)")
-        sub.add_argument("--json", action="store_true", help="for machines")
-        if name == "drain":
-            sub.add_argument(
-                "--deadline", type=float, default=30.0, metavar="S", help="seconds left (default: 30)"
-            )
-    return parser
 
 
 if __name__ == "__main__":

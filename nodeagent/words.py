@@ -95,6 +95,12 @@ def parser() -> argparse.ArgumentParser:
         help="head only: start the job's other hosts as local processes, or let them join (default)",
     )
     start.add_argument(
+        "--gateway",
+        metavar="HOST:PORT",
+        default="",
+        help="head only: serve the job's rollout over HTTP there, whatever its settings say",
+    )
+    start.add_argument(
         "--metrics",
         metavar="HOST:PORT",
         help="serve this host's metrics to Prometheus, say at 127.0.0.1:9464 (default: nowhere)",
