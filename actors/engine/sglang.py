@@ -26,6 +26,7 @@ from actors.engine.server_process import ServerProcess
 from actors.engine.server_wire import Ask, Chunk, Finish, Loads, PauseMode, ServerDied, ServerRefused
 from actors.engine.sglang_messages import (
     AbortRequest,
+    Continue,
     Event,
     Generate,
     LoadsAre,
@@ -71,6 +72,7 @@ class SglangWire:
         self._process: ServerProcess | None = None
         self._folder = ServedFolder()
         self._cumulative: bool | None = None
+        self._told_where = False  # the server wants to know where a response begins
         self._untempered = False
         self._closed = False
 
@@ -93,6 +95,7 @@ class SglangWire:
         if self._cumulative is None:
             info = await self._http.get("/server_info", ServerInfo)
             self._cumulative = not info.incremental_streaming_output
+            self._told_where = info.response_start
             if self._start is None:
                 self._untempered = await self._leaves_temperature_out()
         return name
@@ -105,7 +108,11 @@ class SglangWire:
                 f"distribution that it samples from at temperature {ask.temperature:g}",
                 never=True,
             )
-        body = Generate(rid=ask.rid, input_ids=ask.tokens.tolist(), sampling_params=sampling_params(ask))
+        rid, tokens, params = ask.rid, ask.tokens.tolist(), sampling_params(ask)
+        body = Generate(rid=rid, input_ids=tokens, sampling_params=params)
+        if ask.made and self._told_where:
+            start = len(tokens) - ask.made
+            body = Continue(rid=rid, input_ids=tokens, sampling_params=params, response_start=start)
         seen = 0
         try:
             async for events in self._http.events("/generate", body):

@@ -42,6 +42,13 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True):
     stream: bool = True
 
 
+class Continue(Generate, frozen=True, kw_only=True):
+    """The same to a server that says `response_start` (`rlctl engine serve`): where in `input_ids` the
+    response begins. Then a seed means the same at every token, whoever made the ones before."""
+
+    response_start: int
+
+
 class FinishReason(Said, frozen=True, kw_only=True):
     """`type`: stop, length or abort."""
 
@@ -119,6 +126,7 @@ class ServerInfo(Said, frozen=True, kw_only=True):
 
     version: str = ""
     incremental_streaming_output: bool = False
+    response_start: bool = False
     context_length: int | None = None
 
 

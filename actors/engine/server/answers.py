@@ -41,7 +41,9 @@ class Answers:
 
     def stopped(self, running: Running) -> Finish | None:
         """The end by a stop string, where its newest token completes one."""
-        if not running.asked.sampling.stop or len(running.tokens) < running.asked.sampling.min_new_tokens:
+        asked = running.asked
+        made = len(asked.prefix) + len(running.tokens)
+        if not asked.sampling.stop or made < asked.sampling.min_new_tokens:
             return None
         text = self._decode(running.asked, running.tokens)
         found = min(

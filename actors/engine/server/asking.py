@@ -85,7 +85,7 @@ def _asked(
     for token in tokens:
         if not 0 <= token < engine.vocabulary:
             raise BadRequest(f"input_ids: {token} is no token, expected 0 to {engine.vocabulary - 1}")
-    sampling = _sampling(params)
+    sampling = _sampling(params, made=len(tokens) - start)
     room = engine.max_tokens - len(tokens)
     limit = room if params.max_new_tokens is None else params.max_new_tokens
     if not 1 <= limit <= room:
@@ -110,7 +110,8 @@ def _asked(
     )
 
 
-def _sampling(params: SamplingParams) -> Sampling:
+def _sampling(params: SamplingParams, made: int) -> Sampling:
+    """made: tokens of the response that are there already; the engine counts them too, the wire does not."""
     defaults = SamplingParams()
     for key in NOT_SAMPLED:
         if getattr(params, key) not in (getattr(defaults, key), [], {}):
@@ -124,7 +125,7 @@ def _sampling(params: SamplingParams) -> Sampling:
         top_p=params.top_p,
         top_k=params.top_k,
         min_p=params.min_p,
-        min_new_tokens=params.min_new_tokens,
+        min_new_tokens=made + params.min_new_tokens if params.min_new_tokens else 0,
         ignore_eos=params.ignore_eos,
         stop_token_ids=tuple(params.stop_token_ids or ()),
         stop=(stop,) if isinstance(stop, str) else tuple(stop),

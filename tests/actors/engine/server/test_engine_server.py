@@ -2,13 +2,23 @@
 
 import asyncio
 import json
+from array import array
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from conftest import Client, Serve
 from served import make_folder
+
+from actors.engine.checkpoint import load_checkpoint
+from actors.engine.server_wire import Ask, Loads
+from actors.engine.sglang import SglangWire
+from actors.engine.weight_image import image_bytes, weight_layout, write_weights
+from actors.rollout.sampling_params import Sampling
+from actors.weights.image_store import ImageStore
+from actors.weights.messages import Fetched
 
 Answer = dict[str, Any]
 PROMPT = [40, 41, 42, 43]
@@ -86,6 +96,62 @@ async def test_a_continued_response_is_that_of_a_request_that_was_never_cut(serv
         assert (await generate(another, **body))["output_ids"] == whole[cut:]
     body.pop("response_start")  # then the tokens are a prompt, and its first new one is token 0
     assert (await generate(another, **body))["output_ids"] != whole[cut:]
+
+
+async def test_the_least_length_of_a_continued_response_counts_from_where_it_goes_on(serve: Serve) -> None:
+    client = await serve()
+    stops, ends = list(range(44, 108)), set()
+    for start, seed in ((4, 1), (2, 2), (1, 3)):
+        params = {"max_new_tokens": 9, "min_new_tokens": 3, "stop_token_ids": stops, "sampling_seed": seed}
+        answer = await generate(client, input_ids=PROMPT, response_start=start, sampling_params=params)
+        assert not {*answer["output_ids"][:3]} & {*stops}
+        ends.add(answer["meta_info"]["finish_reason"]["type"])
+    assert "stop" in ends
+
+
+async def test_the_project_s_own_adapter_of_sglang_drives_it_and_continues_exactly(
+    serve: Serve, tmp_path: Path, folder: Path
+) -> None:
+    client, free = await serve(exact=True), Sampling(ignore_eos=True)
+    wire = SglangWire(str(client.make_url("")).rstrip("/"), None)
+    try:
+        name = await wire.serve(published(tmp_path, folder))
+        assert name.startswith("v7-")
+        whole = await told(wire, Ask("a", array("I", PROMPT), 20, 1.0, seed=11, sampling=free))
+        assert (len(whole[0]), whole[1], whole[2]) == (20, "length", {name})
+        tokens = array("I", PROMPT + whole[0][:8])
+        cut = Ask("b", tokens, 12, 1.0, seed=11, made=8, sampling=free)
+        assert (await told(wire, cut))[0] == whole[0][8:]
+        assert await wire.loads() == Loads(0, 0)
+        await wire.healthy()
+        await wire.abort(["nobody's"])
+    finally:
+        await wire.disconnect()
+        wire.close()
+
+
+async def told(wire: SglangWire, ask: Ask) -> tuple[list[int], str | None, set[str]]:
+    """Tokens of a stream, its end, and the versions that it named."""
+    seen = [chunk async for chunk in wire.stream(ask)]
+    return [token for chunk in seen for token in chunk.tokens], seen[-1].finish, {one.version for one in seen}
+
+
+def published(root: Path, folder: Path) -> Fetched:
+    """The model of a folder as an image of weights, as an instance gets it."""
+    model = load_checkpoint(folder)
+    specs, store = tuple(weight_layout(model)), ImageStore(root / "store")
+    with store.create(7, image_bytes(specs)) as draft:
+        write_weights(model, draft.view)
+        draft.seal()
+    return Fetched(
+        version=7,
+        root=b"0123",
+        path=str(store.path(7)),
+        tensors=specs,
+        model_config=msgspec.json.encode(model.config),
+        pulled_bytes=0,
+        seconds=0.0,
+    )
 
 
 async def test_a_batch_is_answered_in_its_order_and_streams_with_the_index_of_each(serve: Serve) -> None:
