@@ -246,6 +246,13 @@ ABSENT = (
     "/weights_checker",
     "/init_broadcaster",
     "/init_weight_transfer_engine",
+    "/start_weight_update",
+    "/finish_weight_update",
+    "/init_communicator/",
+    "/update_named_param/",
+    "/areal_init_weights_update_group",
+    "/areal_set_update_weight_meta",
+    "/areal_update_weights_xccl",
     "/collective_rpc",
     "/release_memory_occupation",
     "/resume_memory_occupation",
@@ -275,13 +282,14 @@ ROUTES = (
     Route("GET", "/get_load", get_load, "How many requests there are, as a list of one.",
           answer=wire.LoadIs, many=True),
     *(Route("POST", path, pause, "Begin nothing new until it is continued.", wire.PauseBody,
-            wire.PauseQuery, wire.Paused) for path in ("/pause_generation", "/pause")),
+            wire.PauseQuery, wire.Paused)
+      for path in ("/pause_generation", "/pause", "/areal_pause_generation")),
     *(Route("POST", path, resume, "Go on after a pause.", answer=wire.Paused)
-      for path in ("/continue_generation", "/resume")),
+      for path in ("/continue_generation", "/resume", "/areal_continue_generation")),
     *(Route(method, "/flush_cache", flush, "Nothing: caches belong to versions.", answer=wire.Paused)
       for method in ("GET", "POST")),
-    Route("POST", "/update_weights_from_disk", from_disk, "Serve the checkpoint at a path.",
-          wire.FromDisk, answer=wire.Updated),
+    *(Route("POST", path, from_disk, "Serve the checkpoint at a path.", wire.FromDisk, answer=wire.Updated)
+      for path in ("/update_weights_from_disk", "/areal_update_weights")),
     Route("POST", "/pull_weights", pull, "Serve the checkpoint at a path.", wire.Pull, answer=wire.Updated),
     Route("POST", "/update_weights", update, "Serve the checkpoint at a path.", wire.WeightDir,
           answer=wire.Updated),
@@ -298,4 +306,6 @@ ROUTES = (
     Route("GET", "/health_generate", health_generate, "Whether an engine makes a token.", kind="data"),
     Route("GET", "/liveness", liveness, "Whether the gateway lives.", answer=wire.Life, kind="open"),
     *(Route("POST", path, absent, "Not served; says why.") for path in ABSENT),
+    *(Route("GET", path, absent, "Not served; says why.")
+      for path in ("/get_world_size", "/get_world_size/")),
 )  # fmt: skip

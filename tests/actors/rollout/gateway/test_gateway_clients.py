@@ -108,6 +108,20 @@ async def test_areal_reads_tokens_of_chats_as_well_and_an_abort_with_its_tokens(
         assert (rollout.reason, rollout.tokens) == ("abort", tokens)
 
 
+@pytest.mark.parametrize("vllm", [False, True])
+async def test_areal_updates_weights_from_disk_in_the_words_of_either_flavour(vllm: bool) -> None:
+    async with serving(ROUTES) as world:
+        await areal.update_from_disk(world.url, "/weights/8", vllm)
+        assert world.fleet.updates == [("/weights/8", None)]
+        assert world.fleet.paused == ["abort", "resumed"]
+
+
+async def test_trl_is_told_why_its_weights_do_not_come_over_nccl() -> None:
+    async with serving(ROUTES) as world, world.client.get(f"{world.url}/get_world_size/") as response:
+        assert response.status == 404
+        assert "/update_weights_from_disk" in await response.text()
+
+
 async def test_trl_generates_for_many_prompts_at_once() -> None:
     async with serving(ROUTES, requests=Story()) as world:
         assert await trl.is_up(world.url)

@@ -77,3 +77,15 @@ async def rollout_sglang(url: str, model: str, prompt: list[int], limit: int) ->
     assert meta["completion_tokens"] == len(rows)
     assert meta["prompt_tokens"] == len(prompt)
     return Rollout([row[1] for row in rows], [row[0] for row in rows], reason["type"])
+
+
+async def update_from_disk(url: str, path: str, vllm: bool) -> None:
+    """Pause, load, go on, in the words of one flavour; each call must be a 200 with JSON."""
+    pause, load, go_on = (
+        ("areal_pause_generation", "areal_update_weights", "areal_continue_generation")
+        if vllm
+        else ("pause_generation", "update_weights_from_disk", "continue_generation")
+    )
+    body = {"model_path": path} if vllm else {"model_path": path, "abort_all_requests": True}
+    for route, sent in ((pause, {}), (load, body), (go_on, {})):
+        json.loads(await post(f"{url}/{route}", sent, spaced=True))
