@@ -28,6 +28,7 @@ ADAPTERS = {
     "actors.engine.sglang",
     "actors.engine.vllm",
     "actors.reward.worker_process",
+    "actors.rollout.gateway.absent_routes",
     "actors.rollout.gateway.calls",
     "actors.rollout.gateway.openai_routes",
     "actors.rollout.gateway.openapi",

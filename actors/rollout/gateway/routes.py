@@ -3,7 +3,14 @@
 Adapter.
 """
 
-from actors.rollout.gateway import control_routes, openai_routes, sglang_routes, trl_routes, vllm_routes
+from actors.rollout.gateway import (
+    absent_routes,
+    control_routes,
+    openai_routes,
+    sglang_routes,
+    trl_routes,
+    vllm_routes,
+)
 from actors.rollout.gateway.openapi import with_document
 
 ROUTES = with_document(
@@ -13,5 +20,6 @@ ROUTES = with_document(
         *vllm_routes.ROUTES,
         *trl_routes.ROUTES,
         *control_routes.ROUTES,
+        *absent_routes.ROUTES,
     )
 )

@@ -6,8 +6,9 @@ from urllib.parse import quote
 
 import pytest
 
+from actors.rollout.gateway.absent_routes import ABSENT
 from actors.rollout.gateway.ask import BadAsk
-from actors.rollout.gateway.control_routes import ABSENT, SELF
+from actors.rollout.gateway.control_routes import SELF
 from actors.rollout.gateway.control_wire import mode_of, version_of
 from actors.rollout.gateway.fleet import Failed, FleetAway
 from actors.rollout.gateway.routes import ROUTES
