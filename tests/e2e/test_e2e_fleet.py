@@ -19,21 +19,25 @@ def trace(folder: Path, *events: str) -> str:
     return f"fleet.trace={file}"
 
 
-def test_a_run_whose_preemptible_instances_all_die_goes_on_colocated(
+def test_an_instance_with_notice_hands_over_and_a_run_that_loses_all_others_goes_on_colocated(
     make_run: MakeRun, tmp_path: Path
 ) -> None:
-    events = ["0,add,spot-1", "0,add,spot-2", "3,remove,spot-1", "4,remove,spot-2"]
-    run = make_run("job.steps=6", trace(tmp_path, *events))
+    added = [f"0,add,spot-{number}" for number in (1, 2, 3)]
+    events = ["3,notice,spot-1", "5,remove,spot-2", "6,remove,spot-3", "33,remove,spot-1"]
+    run = make_run("job.steps=9", "fleet.n_prem_max=3", trace(tmp_path, *added, *events))
     run.start()
-    run.wait(lambda: run.events("killed") == 2, "the end of both")
+    run.wait(lambda: run.events("killed") == 2 and run.events("left") == 1, "the end of all three")
     alone = len(run.steps()) + 2  # the step under way still has tokens of theirs
     run.ends_whole()
 
-    assert alone <= 6, "the instances were to die before the last step"
+    assert [run.events(event, "spot-1") for event in ("noticed", "drained", "left", "killed")] == [1, 1, 1, 0]
+    assert not [line for line in run.warnings() if "without handing over" in line]
+    assert (run.report.preemptions.noticed, run.report.preemptions.killed) == (1, 2)
+    assert run.report.requests.migrated > 0
+    assert alone <= 9, "the instances were to go before the last step"
     assert run.incarnations("reserved-1/engine", alone)
-    for node in ("spot-1", "spot-2"):
+    for node in ("spot-1", "spot-2", "spot-3"):
         assert run.incarnations(f"{node}/engine", alone) == []
-    assert run.report.preemptions.killed == 2
 
 
 def test_an_instance_that_hung_is_fenced_when_it_comes_back_and_works_again(make_run: MakeRun) -> None:
@@ -53,16 +57,3 @@ def test_an_instance_that_hung_is_fenced_when_it_comes_back_and_works_again(make
     first, *later = run.incarnations(f"{engine.node}/engine")
     assert later, "it never worked again"
     assert first not in run.incarnations(f"{engine.node}/engine", back)
-
-
-def test_an_instance_with_notice_hands_over_and_leaves(make_run: MakeRun, tmp_path: Path) -> None:
-    events = ["0,add,spot-1", "0,add,spot-2", "4,notice,spot-1", "34,remove,spot-1"]
-    run = make_run("job.steps=8", trace(tmp_path, *events))
-    run.start()
-    run.ends_whole()
-
-    assert [run.events(event, "spot-1") for event in ("noticed", "drained", "left", "killed")] == [1, 1, 1, 0]
-    assert run.report.preemptions.noticed == 1
-    assert run.report.preemptions.killed == 0
-    assert run.report.requests.migrated > 0
-    assert not [line for line in run.warnings() if "without handing over" in line]
