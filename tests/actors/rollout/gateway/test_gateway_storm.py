@@ -15,7 +15,7 @@ from tests.actors.rollout.gateway.test_gateway_plane import ask, gateway_of
 from tests.actors.rollout.test_actors_rollout_plane import NEW_TOKENS, plane
 
 PROMPT = [5, 9, 11]
-LIMIT = 40
+LIMIT = 24
 
 
 async def test_no_client_sees_the_death_of_an_engine_and_of_the_manager(tmp_path: Path) -> None:
