@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from actors.engine.server_wire import ServerDied
-from supervisor.process import PARENT_VARIABLE
 
 MAX_LOG_BYTES = 1 << 20
 TAIL_LINES = 12
@@ -32,7 +31,7 @@ def free_port() -> int:
 
 
 class ServerProcess:
-    """A running server. Start it from a thread that lives as long as it shall: the kernel ends it with that.
+    """A running server. It ends with this process, however that ends (`server_launcher`).
 
     Args:
         argv: its command line.
@@ -48,17 +47,17 @@ class ServerProcess:
         with log.open("ab") as output:
             self._popen = subprocess.Popen(
                 [*launch, *self.argv],
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,  # the launcher's sign of life
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 cwd=log.parent,
-                env={**ours, **env, "PYTHONPATH": path, PARENT_VARIABLE: str(os.getpid())},
+                env={**ours, **env, "PYTHONPATH": path},
             )
 
     @property
     def pid(self) -> int:
-        """Of the server, and of its process group."""
+        """Of its process group, which the server and all that it started belong to."""
         return self._popen.pid
 
     def require_alive(self) -> None:
@@ -100,3 +99,5 @@ class ServerProcess:
             self._popen.wait(REAP_S)
         except subprocess.TimeoutExpired:
             return
+        if self._popen.stdin is not None:
+            self._popen.stdin.close()

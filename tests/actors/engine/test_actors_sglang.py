@@ -3,6 +3,7 @@ and a process that is no server."""
 
 import asyncio
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -172,6 +173,37 @@ def test_killing_a_server_ends_what_it_started_too(tmp_path: Path) -> None:
     process.kill()
     process.reap()
     while Path(f"/proc/{below}").exists() and "Z" not in Path(f"/proc/{below}/stat").read_text():
+        assert time.monotonic() < end_s, "what the server started lives on"
+        time.sleep(0.02)
+
+
+def gone(pid: int) -> bool:
+    try:
+        return "Z" in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def test_nothing_of_a_server_outlives_a_worker_that_is_killed(tmp_path: Path) -> None:
+    """Not even what it was just starting, which has not yet asked the kernel to end with its parent."""
+    below = "import subprocess; p = subprocess.Popen(['sleep', '60']); print(p.pid, flush=True); p.wait()"
+    worker = (
+        "import sys, time, pathlib; from actors.engine.server_process import ServerProcess; "
+        f"log = pathlib.Path({str(tmp_path / 'log')!r}); "
+        f"server = ServerProcess([sys.executable, '-c', {below!r}], {{}}, log); time.sleep(60)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", worker])
+    try:
+        end_s = time.monotonic() + 20
+        while not (tmp_path / "log").exists() or not (tmp_path / "log").read_text().strip():
+            assert time.monotonic() < end_s
+            time.sleep(0.02)
+        started = int((tmp_path / "log").read_text())
+        assert not gone(started)
+    finally:
+        process.kill()
+        process.wait(10)
+    while not gone(started):
         assert time.monotonic() < end_s, "what the server started lives on"
         time.sleep(0.02)
 
