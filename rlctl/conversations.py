@@ -34,6 +34,7 @@ NAMES = {
     "TransferAgent": "<node>/transfer",
     "RolloutWorker": "<node>/engine",
     "NoticeWatcher": "<node>/notices",
+    "FoundWeights": "<node>/transfer of an engine by URL",
 }
 """The name under which an actor is reached, by class; in the order of the page."""
 

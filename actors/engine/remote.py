@@ -29,6 +29,7 @@ TURN_S = 1.0  # without a row or an order
 LOOK_S = 0.25  # between two looks whether tokens come, and whether a full exchange was emptied
 HEALTH_SHARE = 4.0  # looks at the server's health within `stall_s`
 ORDER_S = 30.0  # to begin and end streams, which waits for nobody
+MOST_WORDS = 1 << 32
 PROBE_TOKEN = 1  # any word of any vocabulary
 
 Result = TypeVar("Result")
@@ -155,7 +156,9 @@ class RemoteHost:
         began_s = time.monotonic()
         self._end(list(self._streams))
         self._version = None
-        self._vocabulary = msgspec.json.decode(fetched.model_config, type=_Sized).vocab_size
+        # Of a model that only its server knows it says nothing: then the server refuses unknown tokens.
+        known = fetched.model_config
+        self._vocabulary = msgspec.json.decode(known, type=_Sized).vocab_size if known else MOST_WORDS
         try:
             async with asyncio.timeout(self._serve_s):
                 self._name = await self._wire.serve(fetched)

@@ -18,16 +18,18 @@ from configs.schema import Config
 CONTEXT_SLACK = 8  # tokens: servers count the one that they are about to make, and refuse what just fits
 
 
-def server_host(config: Config) -> RemoteHost:
-    """The server of an instance, of `engine.kind`."""
-    return vllm_host(config) if config.engine.kind == "vllm" else sglang_host(config)
+def server_host(config: Config, api_key: str = "") -> RemoteHost:
+    """The server of an instance, of `engine.kind`. api_key: of one at `engine.url`, "" for none."""
+    if config.engine.kind == "vllm":
+        return vllm_host(config, api_key)
+    return sglang_host(config, api_key)
 
 
-def sglang_host(config: Config) -> RemoteHost:
+def sglang_host(config: Config, api_key: str = "") -> RemoteHost:
     """SGLang behind an instance: at `engine.url`, or started when the first weights come."""
     engine = config.engine
     if engine.url:
-        wire = SglangWire(engine.url, None)
+        wire = SglangWire(engine.url, None, api_key)
     else:
         url = f"http://127.0.0.1:{free_port()}"
 
@@ -38,11 +40,11 @@ def sglang_host(config: Config) -> RemoteHost:
     return RemoteHost(wire, stall_s=engine.stall_s, serve_s=engine.start_s)
 
 
-def vllm_host(config: Config) -> RemoteHost:
+def vllm_host(config: Config, api_key: str = "") -> RemoteHost:
     """vLLM behind an instance: at `engine.url`, or started when the first weights come."""
     engine = config.engine
     if engine.url:
-        wire = VllmWire(engine.url, None)
+        wire = VllmWire(engine.url, None, api_key)
     else:
         url = f"http://127.0.0.1:{free_port()}"
 

@@ -83,6 +83,8 @@ class SglangWire:
 
     async def serve(self, fetched: Fetched) -> str:
         """See `ServerWire`."""
+        if not fetched.tensors:
+            return await self._serve_folder(fetched.path, str(fetched.version))
         name = f"v{fetched.version}-{fetched.root[:4].hex()}"
         folder = await asyncio.to_thread(self._folder.write, fetched)
         if self._start is not None and self._process is None:
@@ -92,13 +94,25 @@ class SglangWire:
         if (serves := await self.version()) != name:
             raise ServerDied(f"the server says that it serves {serves!r} after it was given {name!r}")
         self._folder.forget(folder)
+        await self._look_at_streams()
+        return name
+
+    async def _serve_folder(self, path: str, name: str) -> str:
+        """A checkpoint that the server reads by itself; "": what it serves already."""
+        await self._look_at_streams()
+        serves = await self.version()
+        if not path or serves == name:
+            return serves
+        await self._load(Path(path), name)
+        return await self.version()
+
+    async def _look_at_streams(self) -> None:
         if self._cumulative is None:
             info = await self._http.get("/server_info", ServerInfo)
             self._cumulative = not info.incremental_streaming_output
             self._told_where = info.response_start
             if self._start is None:
                 self._untempered = await self._leaves_temperature_out()
-        return name
 
     async def stream(self, ask: Ask) -> AsyncIterator[Chunk]:
         """See `ServerWire`."""

@@ -74,7 +74,7 @@ class VllmWire:
         self._folder = ServedFolder()
         self._by_image: bool | None = None
         self._model = ""
-        self._eos: tuple[int, ...] = ()
+        self._eos: tuple[int, ...] | None = None
         self._salt = ""
         self._raw = False
         self._closed = False
@@ -87,6 +87,8 @@ class VllmWire:
     async def serve(self, fetched: Fetched) -> str:
         """See `ServerWire`."""
         try:
+            if not fetched.tensors:
+                return await self._serve_folder(fetched.path, str(fetched.version))
             return await self._serve(fetched)
         except ServerRefused as refused:
             raise ServerDied(f"the server did not load version {fetched.version}: {refused}") from refused
@@ -96,11 +98,7 @@ class VllmWire:
         model = msgspec.json.decode(fetched.model_config, type=Qwen3Config)
         if self._start is not None and self._process is None:
             await self._begin(self._start, fetched)
-        if not self._model:
-            models = await self._http.get("/v1/models", Models)
-            if not models.data:
-                raise ServerDied(f"{self._http.url} serves no model")
-            self._model = models.data[0].id
+        await self._find_model()
         if self._by_image is None:
             self._by_image = await self._has_our_engine()
         await self.pause("abort")  # caches are dropped too
@@ -116,6 +114,30 @@ class VllmWire:
         self._eos, self._salt = model.eos_token_ids, name
         self._raw = await self._gives_raw_logprobs()
         return name
+
+    async def _serve_folder(self, path: str, name: str) -> str:
+        """A checkpoint that the server reads by itself; "": what it serves already, whatever it is called."""
+        await self._find_model()
+        try:
+            serves = await self.version()
+        except ServerRefused:  # a server without the routes for weights: it never changes them
+            serves = ""
+        if path and serves != name:
+            await self.pause("abort")
+            await self._http.tell("/collective_rpc", CollectiveRpc(Reload(path)), LOAD_S)
+            await self._http.tell("/update_weight_version", NewVersion(name))
+            await self.go_on()
+            serves = await self.version()
+        self._eos, self._salt = None, f"{name}-{serves}"
+        self._raw = await self._gives_raw_logprobs()
+        return serves
+
+    async def _find_model(self) -> None:
+        if not self._model:
+            models = await self._http.get("/v1/models", Models)
+            if not models.data:
+                raise ServerDied(f"{self._http.url} serves no model")
+            self._model = models.data[0].id
 
     async def stream(self, ask: Ask) -> AsyncIterator[Chunk]:
         """See `ServerWire`."""

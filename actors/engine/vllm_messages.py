@@ -173,9 +173,10 @@ def update_of(path: str, tensors: tuple[TensorSpec, ...]) -> UpdateWeights:
     return UpdateWeights(ImageInfo(path, rows))
 
 
-def completion_of(ask: Ask, model: str, salt: str, eos: tuple[int, ...]) -> Completion:
-    """Of a request. `eos`: the tokens that end a response of this model, and no others do. `salt`: of the
-    weights. Raises `ServerRefused` for what vLLM would draw otherwise than was asked."""
+def completion_of(ask: Ask, model: str, salt: str, eos: tuple[int, ...] | None) -> Completion:
+    """Of a request. `eos`: the tokens that end a response of this model, and no others do; None: those that
+    the server knows. `salt`: of the weights. Raises `ServerRefused` for what vLLM would draw otherwise than
+    was asked."""
     asked = ask.sampling
     if ask.made and (asked.frequency_penalty or asked.presence_penalty):
         raise ServerRefused(
@@ -191,8 +192,8 @@ def completion_of(ask: Ask, model: str, salt: str, eos: tuple[int, ...]) -> Comp
         temperature=ask.temperature,
         seed=seed_at(ask.seed, ask.made),
         cache_salt=salt,
-        ignore_eos=True,
-        stop_token_ids=[*asked.stop_token_ids, *(() if asked.ignore_eos else eos)],
+        ignore_eos=asked.ignore_eos if eos is None else True,
+        stop_token_ids=[*asked.stop_token_ids, *(() if asked.ignore_eos else eos or ())],
         top_p=asked.top_p,
         top_k=max(0, asked.top_k),  # 0 is all of them
         min_p=asked.min_p,

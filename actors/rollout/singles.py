@@ -157,7 +157,8 @@ class Singles:
     def _begun(self, name: str, message: Generate) -> None:
         """Its batch is open: its time runs, and its follower is told from what it has on."""
         log = self._log(name)
-        self._deadlines.until(log.id, message.deadline_s)
+        cancelled = name not in self._waiting  # while it was opened
+        self._deadlines.until(log.id, 0.0 if cancelled else message.deadline_s)
         if name not in self._ended:
             self._following.follow(message.id, log, message.follower, message.accepted)
         self._answer(name)

@@ -50,6 +50,7 @@ class Kind:
 
 def _start_sglang(config: Config, url: str, folder: Path, log: Path) -> ServerProcess:
     command = sglang_command(config, url, folder, "v1-none")
+    command.remove("--skip-tokenizer-init")  # as people run theirs
     return ServerProcess(command, environment() | ONE_THREAD, log)
 
 

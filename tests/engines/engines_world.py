@@ -2,6 +2,7 @@
 
 import asyncio
 import http.client
+import json
 import os
 import signal
 import time
@@ -33,6 +34,7 @@ from actors.rollout.messages import (
     RolloutStatus,
     Weights,
 )
+from actors.training.new_tokenizer import CHAT_TEMPLATE, new_tokenizer
 from actors.weights.agent import TransferAgent
 from actors.weights.image_store import ImageStore
 from actors.weights.messages import Fetched, Publish, Published
@@ -103,9 +105,10 @@ class Servers:
 
     def __init__(self, directory: Path, kind: Kind) -> None:
         self.kind = kind
-        self._folder = ServedFolder()
-        folder = self._folder.write(publish_image(directory / "first", 1))
-        self.both = [self._start(folder, directory / f"server-{number}.log") for number in (1, 2)]
+        self._folder, self._logs = ServedFolder(), directory
+        self._model = self._folder.write(publish_image(directory / "first", 1))
+        write_tokenizer(self._model)
+        self.both = [self._start(number) for number in (1, 2)]
         until_s = time.monotonic() + START_S
         try:
             for server in self.both:
@@ -119,9 +122,24 @@ class Servers:
             server.kill()
         self._folder.remove()
 
-    def _start(self, folder: Path, log: Path) -> Server:
-        url = f"http://127.0.0.1:{free_port()}"
-        return Server(url, self.kind.start(self.kind.settings(), url, folder, log))
+    def revive(self) -> None:
+        """The second one was killed: start another in its place."""
+        self.both[1] = self._start(2)
+        self.both[1].wait(time.monotonic() + START_S)
+
+    def _start(self, number: int) -> Server:
+        url, log = f"http://127.0.0.1:{free_port()}", self._logs / f"server-{number}.log"
+        return Server(url, self.kind.start(self.kind.settings(), url, self._model, log))
+
+
+def write_tokenizer(directory: Path) -> None:
+    """One that knows a character for every token of the model."""
+    new_tokenizer(["".join(chr(0x4E00 + number) for number in range(256))], []).save(
+        str(directory / "tokenizer.json")
+    )
+    told = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    (directory / "tokenizer_config.json").write_text(json.dumps(told))
+    (directory / "chat_template.jinja").write_text(CHAT_TEMPLATE)
 
 
 def publish_image(directory: Path, version: int) -> Fetched:

@@ -19,6 +19,7 @@ ADAPTERS = {
     "actors/engine/host.py": "maps images of weights into an engine",
     "actors/engine/remote.py": "a thread with a loop of its own, and the clock",
     "actors/engine/served_folder.py": "folders in shared memory",
+    "actors/engine/server_facts.py": "asks a server, reads a model's folder",
     "actors/engine/server_launcher.py": "becomes another program",
     "actors/engine/server_process.py": "starts a server",
     "actors/engine/sglang.py": "a server of SGLang",

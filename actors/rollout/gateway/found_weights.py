@@ -1,0 +1,60 @@
+"""Weights of engines that somebody else runs: they lie where the engines find them, and no image is pulled.
+
+Owns the words for them in `Weights.sources`, and the actor that stands where a host's TransferAgent would: to
+a worker that fetches a version it names the folder, and the engine loads it by itself.
+"""
+
+import hashlib
+import json
+
+from actors.rollout.messages import Weights
+from actors.weights.messages import Fetch, Fetched
+from supervisor import Actor, Refused, handles
+
+AS_FOUND = "found:"
+"""As the source: whatever the engine served when it was found."""
+FOLDER = "folder:"
+"""Begins the source of a checkpoint (Hugging Face format) that every engine can read at this path."""
+
+
+def as_found(version: int) -> Weights:
+    """The weights that engines came with."""
+    return Weights(version=version, root=_root(version, AS_FOUND), sources=(AS_FOUND,))
+
+
+def in_folder(version: int, path: str) -> Weights:
+    """Those of a checkpoint at this path, under this number."""
+    source = f"{FOLDER}{path}"
+    return Weights(version=version, root=_root(version, source), sources=(source,))
+
+
+def _root(version: int, source: str) -> bytes:
+    """What tells these weights from others of the same number. Of files that nobody here has read it says the
+    place, not the contents."""
+    return hashlib.sha256(f"{version} {source}".encode()).digest()
+
+
+class FoundWeights(Actor):
+    """See the module. `<node>/transfer` of an engine by URL.
+
+    Args:
+        vocabulary: tokens that its model knows; 0 where nobody here knows.
+    """
+
+    def __init__(self, vocabulary: int) -> None:
+        self._config = json.dumps({"vocab_size": vocabulary}).encode() if vocabulary else b""
+
+    @handles(Fetch)
+    async def fetch(self, message: Fetch) -> Fetched:
+        source = next(iter(message.sources), "")
+        if not source.startswith((AS_FOUND, FOLDER)):
+            raise Refused(f"weights {message.version} from {source!r}: engines by URL load from folders")
+        return Fetched(
+            version=message.version,
+            root=message.root,
+            path=source.removeprefix(FOLDER) if source.startswith(FOLDER) else "",
+            tensors=(),
+            model_config=self._config,
+            pulled_bytes=0,
+            seconds=0.0,
+        )

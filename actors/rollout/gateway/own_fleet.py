@@ -1,0 +1,217 @@
+"""The fleet of a gateway of its own: engines by URL, which come and go by hand, as do their weights.
+
+Owns which engines there are, the pause, and the newest version. What it takes to put an engine to work is
+behind `Hands`. Everything may be said twice.
+"""
+
+import asyncio
+from dataclasses import dataclass, replace
+from typing import Protocol
+from urllib.parse import urlsplit
+
+from actors.rollout.gateway.fleet import Failed, FleetAway, PauseMode, UnknownWorker, Worker
+from actors.rollout.gateway.found_weights import as_found, in_folder
+from actors.rollout.gateway.job_fleet import MANAGER, Holding, JobFleet
+from actors.rollout.messages import Hold, PublishVersion
+from supervisor import AskFailed, Context, Done, Refused
+
+HOLD_S = 10.0  # the manager goes on by itself so long after this fleet has died
+RENEW_S = 3.0
+SERVED_S = 600.0  # for the first engine to serve new weights; big checkpoints come from slow disks
+MAX_ENGINES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """What an engine says of itself. kind: "sglang" or "vllm". slots: requests that it decodes together;
+    context_tokens: of the longest prompt with its response; vocabulary: tokens that its model knows; 0 where
+    it does not say. model: its name; tokenizer: a folder on this host, "" where there is none."""
+
+    kind: str
+    slots: int
+    context_tokens: int
+    model: str
+    tokenizer: str = ""
+    vocabulary: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineAt:
+    """An engine by URL; `name` is its node here."""
+
+    name: str
+    url: str
+    api_key: str
+    facts: EngineFacts
+
+
+class Hands(Protocol):
+    """Puts engines to work, and outlives the fleet that says which."""
+
+    @property
+    def known(self) -> dict[str, EngineAt]:
+        """Those at work, by name."""
+
+    async def look(self, url: str, api_key: str) -> EngineFacts:
+        """What the engine there says. Raises Failed where none answers."""
+
+    async def start(self, engine: EngineAt) -> None:
+        """Drive it from now on; while it is away, wait for it."""
+
+    async def stop(self, name: str) -> None:
+        """Let go of it: its requests go on elsewhere."""
+
+
+class OwnFleet(JobFleet):
+    """See the module, and `fleet.Fleet`."""
+
+    def __init__(self, ctx: Context, requests: Holding, hands: Hands) -> None:
+        super().__init__(ctx, requests)
+        self._own_ctx, self._own_requests, self._hands = ctx, requests, hands
+        self._engines = hands.known
+        self._paused: PauseMode | None = None
+        self._changing = asyncio.Lock()
+
+    async def open(self) -> None:
+        """Have what the engines serve published, where nothing is yet. Until the manager took it."""
+        async with self._own_ctx.wait("a manager", on=MANAGER, deadline_s=HOLD_S, go_on=True):
+            while True:
+                try:
+                    if (await self.versions()).published is None:
+                        await self._publish(PublishVersion(weights=as_found(0)))
+                    return
+                except (FleetAway, AskFailed) as problem:
+                    self._own_ctx.log.info("nothing published yet: %s", problem)
+                    await asyncio.sleep(0.1)
+
+    async def workers(self) -> list[Worker]:
+        """Those that registered, and those that are waited for."""
+        known = {one.id: one for one in await super().workers()}
+        found = []
+        for name, engine in self._engines.items():
+            one = known.get(f"{name}-engine")
+            if one is None:
+                one = Worker(
+                    id=name,
+                    url=engine.url,
+                    incarnation=0,
+                    kind=engine.facts.kind,
+                    healthy=False,
+                    version=None,
+                    running=0,
+                    waiting=0,
+                )
+            found.append(replace(one, id=name, url=engine.url, kind=engine.facts.kind))
+        return found
+
+    async def add(self, url: str, api_key: str = "") -> Worker:
+        """See `Fleet`."""
+        at = origin(url)
+        async with self._changing:
+            if self._named(at) is None:
+                if len(self._engines) >= MAX_ENGINES:
+                    raise Failed(f"{MAX_ENGINES} engines are in use; remove one first")
+                facts = await self._hands.look(at, api_key)
+                free = next(name for n in range(1, MAX_ENGINES + 1) if (name := f"e{n}") not in self._engines)
+                engine = EngineAt(free, at, api_key, facts)
+                await self._hands.start(engine)
+                self._engines[engine.name] = engine
+        return next(one for one in await self.workers() if one.url == at)
+
+    async def remove(self, worker: str) -> None:
+        """See `Fleet`."""
+        async with self._changing:
+            name = worker if worker in self._engines else self._named(origin(worker))
+            if name is None:
+                raise UnknownWorker(f"{worker}: no engine of this gateway; it has {self._list()}")
+            await self._hands.stop(name)
+            del self._engines[name]
+
+    async def pause(self, mode: PauseMode) -> int:
+        """See `Fleet`: keep takes back what engines have, so that nothing is made until `resume`."""
+        first = self._paused is None
+        self._paused = mode
+        await self._hold(HOLD_S, take_back=mode == "keep")
+        if first:
+            self._own_ctx.background(self._renew(), "pause")
+        if mode == "keep":
+            under_way = self._own_requests.under_way
+            self._own_requests.hold()
+            return under_way
+        return await super().pause(mode)
+
+    async def resume(self) -> None:
+        """See `Fleet`."""
+        self._paused = None
+        await super().resume()
+        await self._hold(0.0)
+
+    async def update_weights(self, path: str, version: int | None) -> int:
+        """See `Fleet`."""
+        if not path:
+            raise Failed("no path: name the folder of a checkpoint that every engine can read")
+        async with self._changing:
+            published = (await self.versions()).published
+            if version is None:
+                version = 0 if published is None else published + 1
+            if published is not None and version < published:
+                raise Failed(f"version {published} is published; {version} is older")
+            try:
+                await self._publish(PublishVersion(weights=in_folder(version, path)))
+            except Refused as refusal:
+                raise Failed(str(refusal)) from refusal
+            except AskFailed as problem:
+                raise FleetAway(f"{MANAGER}: {problem}") from problem
+        await self._served(version)
+        return version
+
+    async def _served(self, version: int) -> None:
+        until_s = self._own_ctx.now() + SERVED_S
+        async with self._own_ctx.wait(
+            f"weights {version} to be served", on="the engines", deadline_s=SERVED_S, go_on=True
+        ):
+            while version not in (seen := await self.versions()).served:
+                if self._own_ctx.now() > until_s:
+                    raise Failed(f"no engine served version {version} within {SERVED_S:g} s")
+                if seen.published is not None and seen.published > version:
+                    return  # overtaken
+                await asyncio.sleep(0.05)
+
+    async def _renew(self) -> None:
+        """While it is paused, for ever: nobody is held up by a gateway that died."""
+        while self._paused is not None:
+            await asyncio.sleep(RENEW_S)
+            try:
+                if self._paused is not None:
+                    await self._hold(HOLD_S)
+            except FleetAway as problem:
+                self._own_ctx.log.info("the pause was not renewed: %s", problem)
+
+    async def _hold(self, for_s: float, take_back: bool = False) -> None:
+        try:
+            hold = Hold(for_s=for_s, take_back=take_back)
+            await self._own_ctx.ask(MANAGER, hold, deadline_s=RENEW_S, expect=Done)
+        except AskFailed as problem:
+            raise FleetAway(f"{MANAGER}: {problem}") from problem
+
+    async def _publish(self, message: PublishVersion) -> None:
+        await self._own_ctx.ask(MANAGER, message, deadline_s=RENEW_S, expect=Done)
+
+    def _named(self, url: str) -> str | None:
+        return next((name for name, engine in self._engines.items() if engine.url == url), None)
+
+    def _list(self) -> str:
+        return ", ".join(f"{name} ({engine.url})" for name, engine in self._engines.items()) or "none"
+
+
+def origin(url: str) -> str:
+    """An engine's URL without path: "http://host:port". Raises Failed where it is none."""
+    parts = urlsplit(url if "://" in url else f"http://{url}")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise Failed(f"{url!r}: expected a URL like http://10.0.0.5:30000")
+    try:
+        port = f":{parts.port}" if parts.port is not None else ""
+    except ValueError:
+        raise Failed(f"{url!r}: expected a port from 1 to 65535") from None
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{parts.scheme}://{host}{port}"

@@ -1,0 +1,67 @@
+"""The figures as a table on the terminal, and as a section of docs/benchmarks.md."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from rich.table import Table
+
+from bench.page_sections import put
+
+PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
+HOW = Path(__file__).with_name("how.md").read_text()
+
+
+class Shown(Protocol):
+    """What a line shows; see `__main__.Figures`."""
+
+    @property
+    def servers(self) -> str: ...
+    @property
+    def front(self) -> str: ...
+    @property
+    def together(self) -> int: ...
+    @property
+    def tokens_per_s(self) -> float: ...
+    @property
+    def ttft_p50_s(self) -> float: ...
+    @property
+    def ttft_p99_s(self) -> float: ...
+    @property
+    def cpu_s_per_m(self) -> float: ...
+    @property
+    def lost(self) -> int: ...
+    @property
+    def killed(self) -> bool: ...
+
+
+COLUMNS = ("servers", "front", "streams", "tokens/s", "first token p50", "p99", "CPU s / M tokens", "lost")
+
+
+def cells(one: Shown) -> tuple[str, ...]:
+    """A line."""
+    return (
+        one.servers + (", one is killed" if one.killed else ""),
+        one.front,
+        str(one.together),
+        f"{one.tokens_per_s:,.0f}",
+        f"{one.ttft_p50_s * 1e3:,.0f} ms",
+        f"{one.ttft_p99_s * 1e3:,.0f} ms",
+        f"{one.cpu_s_per_m:,.1f}",
+        str(one.lost),
+    )
+
+
+def table(found: Sequence[Shown]) -> Table:
+    """For the terminal."""
+    shown = Table(*COLUMNS)
+    for one in found:
+        shown.add_row(*cells(one))
+    return shown
+
+
+def write(found: Sequence[Shown], day: str) -> None:
+    """Renew the section of the page."""
+    rows = [COLUMNS, ("---",) * len(COLUMNS), *map(cells, found)]
+    lines = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    put(PAGE, "gateway", f"{HOW}\n\nMeasured {day}.\n\n{lines}")

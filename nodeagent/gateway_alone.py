@@ -1,0 +1,254 @@
+"""A gateway of its own: `rlctl gateway` in front of engines that run already, in one process.
+
+Owns the order: settings from what the first engine says, the tree (balancer, manager, gateway, an engine's
+worker each), and its ordered end. There is no head, no job and no trainer: weights are those of the engines.
+The journal is in the state directory, so a gateway that was killed and started again there knows the requests
+that its clients ask for again.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from actors.cluster.messages import JobSpec
+from actors.engine.server_facts import NoServer, look
+from actors.rollout.gateway.ask import Requests
+from actors.rollout.gateway.fleet import Failed, Fleet, FleetError
+from actors.rollout.gateway.found_weights import FoundWeights
+from actors.rollout.gateway.gateway import Door, Gateway, MakeDoor
+from actors.rollout.gateway.job_fleet import Holding
+from actors.rollout.gateway.own_fleet import EngineAt, EngineFacts, OwnFleet
+from configs.load import dump
+from configs.schema import Config
+from nodeagent.exit_codes import FAILED, OK, CannotRun, as_cannot_run
+from nodeagent.gateway_door import door_of
+from nodeagent.host import Bounds, Seat
+from nodeagent.shutdown import Shutdown
+from nodeagent.site import Site
+from nodeagent.system import open_system
+from nodeagent.trees import Place, rollout
+from supervisor import Context, Intensity, StartFailed, Supervisor, TreeSpec, child, one_for_one
+
+PATIENT = Intensity(restarts=10_000, within_s=60.0)
+"""Of an engine's worker: an engine that is away is waited for, however long."""
+RETRY_S = 1.0
+MANY_SLOTS = 256  # of an engine that does not say how many requests it decodes together
+CONTEXT_TOKENS = 32_768  # of one that does not say how long they may be
+MAX_SLOTS = 1024
+
+log = logging.getLogger("nodeagent")
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayOptions:
+    """engines: URLs. config: settings; `gateway.listen` is where it serves. tokenizer: a folder, "" for that
+    of the first engine, where it is on this host. told: is told where it serves,
+    and the first engine behind it."""
+
+    seat: Seat
+    engines: Sequence[str]
+    config: Config
+    tokenizer: str
+    told: Callable[[str, str], None]
+
+
+class _Engines:
+    """`Hands`: each engine's worker is a child of the tree."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self.tree: Supervisor | None = None
+        self.known: dict[str, EngineAt] = {}
+
+    async def look(self, url: str, api_key: str) -> EngineFacts:
+        try:
+            seen = await look(url, api_key)
+        except NoServer as problem:
+            raise Failed(str(problem)) from problem
+        return EngineFacts(
+            seen.kind, seen.slots, seen.context_tokens, seen.model, seen.tokenizer, seen.vocabulary
+        )
+
+    async def start(self, engine: EngineAt) -> None:
+        assert self.tree is not None, "the gateway was started"
+        try:
+            await self.tree.add(child(engine.name, self._worker_of(engine)))
+        except StartFailed as problem:
+            raise Failed(f"{engine.url}: {problem}") from problem
+
+    def _worker_of(self, engine: EngineAt) -> TreeSpec:
+        from actors.engine.servers import server_host
+        from actors.engine.worker import RolloutWorker
+
+        config, name = engine_config(self._config, engine), engine.name
+        return one_for_one(
+            child(f"{name}/transfer", lambda: FoundWeights(engine.facts.vocabulary)),
+            child(
+                f"{name}/engine",
+                lambda: RolloutWorker(config, name, "preemptible", server_host(config, engine.api_key)),
+            ),
+            name=name,
+            intensity=PATIENT,
+        )
+
+    async def stop(self, name: str) -> None:
+        if self.tree is not None:
+            await self.tree.remove(name)
+
+
+def engine_config(config: Config, engine: EngineAt) -> Config:
+    """The settings of one engine's worker."""
+    slots = min(engine.facts.slots or MANY_SLOTS, MAX_SLOTS)
+    kind = "vllm" if engine.facts.kind == "vllm" else "sglang"
+    own = msgspec.structs.replace(config.engine, kind=kind, url=engine.url, slots=slots)
+    return msgspec.structs.replace(config, engine=own)
+
+
+def sized(config: Config, context_tokens: int) -> Config:
+    """Settings for engines whose longest prompt with its response has so many tokens: which of the two is how
+    long is theirs to refuse."""
+    most = context_tokens or CONTEXT_TOKENS
+    return msgspec.structs.replace(
+        config,
+        engine=msgspec.structs.replace(config.engine, max_prompt_tokens=most),
+        rollout=msgspec.structs.replace(config.rollout, max_new_tokens=most),
+    )
+
+
+async def run_gateway(options: GatewayOptions, stop: Shutdown, site: Site) -> int:
+    """Serve until `stop`. The exit code.
+
+    Raises CannotRun, CannotListen, JournalError.
+    """
+    state_dir = options.seat.state_dir
+    site.prepare(state_dir)
+    lock = site.hold(state_dir)
+    stop.at_once(lock.release)
+    try:
+        site.open_log(options.seat)
+        facts = await _first(options.engines, stop, site)
+        return OK if facts is None else await _serve(options, facts, stop, site)
+    finally:
+        lock.release()
+
+
+async def _first(engines: Sequence[str], stop: Shutdown, site: Site) -> EngineFacts | None:
+    """What the first engine that answers says; None where `stop` came before."""
+    hands = _Engines(Config())
+    told: set[str] = set()
+    while not stop.is_set():
+        for url in engines:
+            try:
+                return await hands.look(url, "")
+            except Failed as problem:
+                if str(problem) not in told:
+                    told.add(str(problem))
+                    site.say(f"waiting for an engine: {problem}")
+        await _pause(stop)
+    return None
+
+
+async def _serve(options: GatewayOptions, facts: EngineFacts, stop: Shutdown, site: Site) -> int:
+    config = sized(options.config, facts.context_tokens)
+    seat = replace(options.seat, job="gateway")
+    spec = JobSpec(run_id="gateway", run_dir="", model_dir=options.tokenizer, config=dump(config))
+    place = Place(spec, config, seat.node, site.fittings)
+    hands = _Engines(config)
+    tokenizer = Path(options.tokenizer or facts.tokenizer) if options.tokenizer or facts.tokenizer else None
+    fleets: list[OwnFleet] = []
+    urls: list[str] = []
+    failures: list[Exception] = []
+
+    def failed(problem: Exception) -> None:
+        failures.append(problem)
+        stop.set()
+
+    async with open_system(seat, Bounds.of(config), site) as system:
+
+        def fleet_of(ctx: Context, requests: Holding) -> OwnFleet:
+            fleets[:] = [OwnFleet(ctx, requests, hands)]
+            return fleets[0]
+
+        door = _told(door_of(config, facts.model, tokenizer), urls)
+
+        tree = hands.tree = Supervisor(
+            system,
+            one_for_one(
+                child("rollout", rollout(place)),
+                child("rollout/gateway", lambda: Gateway(config.gateway, door, fleet_of)),
+                name="gateway",
+                intensity=PATIENT,
+            ),
+            on_failure=failed,
+        )
+        await tree.start()
+        adding = asyncio.get_running_loop().create_task(_add(options, fleets, urls, stop, site))
+        try:
+            await stop.wait()
+        finally:
+            adding.cancel()
+            await asyncio.wait([adding])
+            await tree.stop()
+    if failures:
+        raise as_cannot_run(failures[0]) or CannotRun(FAILED, str(failures[0]))
+    log.info("stopped in order")
+    return OK
+
+
+def _told(make: MakeDoor, urls: list[str]) -> MakeDoor:
+    """Where it serves goes into `urls`, and stays the same when the gateway is started again."""
+
+    def make_told(requests: Requests, fleet: Fleet) -> Door:
+        return _Told(make(requests, fleet), urls)
+
+    return make_told
+
+
+class _Told:
+    """A door that says where it is."""
+
+    def __init__(self, door: Door, urls: list[str]) -> None:
+        self._door, self._urls = door, urls
+
+    async def start(self) -> str:
+        url = await self._door.start()
+        self._urls[:] = [url]
+        return url
+
+    async def close(self) -> None:
+        await self._door.close()
+
+
+async def _add(
+    options: GatewayOptions, fleets: Sequence[OwnFleet], urls: Sequence[str], stop: Shutdown, site: Site
+) -> None:
+    """Every engine, as soon as it answers; with the first one it is told where the gateway serves."""
+    await fleets[0].open()
+    left = list(options.engines)
+    said: set[str] = set()
+    while left and not stop.is_set():
+        for url in list(left):
+            try:
+                await fleets[0].add(url)
+            except FleetError as problem:
+                if str(problem) not in said:
+                    said.add(str(problem))
+                    site.say(f"waiting for an engine: {problem}")
+                continue
+            left.remove(url)
+            if len(left) == len(options.engines) - 1:
+                options.told(urls[0], url)
+        if left:
+            await _pause(stop)
+
+
+async def _pause(stop: Shutdown) -> None:
+    try:
+        async with asyncio.timeout(RETRY_S):
+            await stop.wait()
+    except TimeoutError:
+        return

@@ -1,0 +1,100 @@
+"""`rlctl gateway`: one URL in front of inference servers that run already."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import msgspec
+
+from actors.rollout.gateway.fleet import Failed
+from actors.rollout.gateway.own_fleet import origin
+from configs.schema import Config
+from nodeagent.files import state_base
+from nodeagent.gateway_alone import GatewayOptions, run_gateway
+from nodeagent.host import Seat, run_process
+from nodeagent.site import RealSite
+from rlctl.commands.terminal import Subparsers, add_command, add_json
+from rlctl.errors import usage
+
+_DESCRIPTION = """\
+Serve the APIs of SGLang, OpenAI and vLLM at one address, in front of SGLang or vLLM servers of yours.
+
+When a server dies in the middle of a response, another one continues it from its last token, and the client
+sees a pause. Servers may come and go: POST /workers and DELETE /workers/ID, as with sglang-router."""
+
+_EXAMPLES = """\
+  rlctl gateway --engine-url http://10.0.0.5:30000 --engine-url http://10.0.0.6:30000
+  rlctl gateway --engine-url http://127.0.0.1:30000 --listen 0.0.0.0:8000 --api-keys keys.txt
+  curl -N http://127.0.0.1:30080/generate -d '{"input_ids": [1, 2, 3], "stream": true}'"""
+
+LISTEN = "127.0.0.1:30080"
+
+
+def add(commands: Subparsers) -> None:
+    """Declare the command."""
+    parser = add_command(
+        commands,
+        "gateway",
+        gateway,
+        help="one URL in front of SGLang or vLLM servers, whose deaths its clients do not see",
+        description=_DESCRIPTION,
+        examples=_EXAMPLES,
+    )
+    parser.add_argument(
+        "--engine-url", action="append", default=[], metavar="URL", help="of a server; repeated, or by commas"
+    )
+    parser.add_argument(
+        "--listen", default=LISTEN, metavar="HOST:PORT", help=f"port 0: any free one (default: {LISTEN})"
+    )
+    parser.add_argument("--api-keys", type=Path, metavar="FILE", help="one key a line; clients must show one")
+    parser.add_argument(
+        "--open", action="store_true", help="serve beyond loopback without keys, to whoever can reach it"
+    )
+    parser.add_argument(
+        "--tokenizer", metavar="DIR", default="", help="for text (default: the first server's, if it is here)"
+    )
+    parser.add_argument(
+        "--state-dir", type=Path, metavar="DIR", help="journal and log; one gateway a directory"
+    )
+    parser.add_argument(
+        "--deadline", type=float, metavar="S", help="of a request that names none (default: 600)"
+    )
+    add_json(parser)
+
+
+def gateway(args: argparse.Namespace) -> int:
+    """Do it."""
+    given = [url.strip() for text in args.engine_url for url in str(text).split(",")]
+    if not given:
+        raise usage("--engine-url: name at least one server, like http://10.0.0.5:30000")
+    try:
+        engines = [origin(url) for url in given]
+    except Failed as problem:
+        raise usage(f"--engine-url {problem}") from problem
+    if args.tokenizer and not (Path(args.tokenizer) / "tokenizer.json").is_file():
+        raise usage(f"--tokenizer {args.tokenizer}: no tokenizer.json is there")
+    config = _settings(args)
+    state_dir = (args.state_dir or state_base() / "gateway").absolute()
+
+    def told(url: str, first: str) -> None:
+        if args.json:
+            sys.stdout.write(json.dumps({"url": url, "engines": engines}) + "\n")
+        else:
+            others = f" and {len(engines) - 1} more" if len(engines) > 1 else ""
+            sys.stdout.write(f"serving at {url}, in front of {first}{others}\n")
+        sys.stdout.flush()
+
+    options = GatewayOptions(Seat("gateway", "gateway", state_dir), engines, config, args.tokenizer, told)
+    return run_process(lambda stop: run_gateway(options, stop, RealSite()), "rlctl gateway")
+
+
+def _settings(args: argparse.Namespace) -> Config:
+    config = Config()
+    keys = str(args.api_keys.absolute()) if args.api_keys is not None else ""
+    own = msgspec.structs.replace(config.gateway, listen=args.listen, api_keys=keys, open=args.open)
+    if args.deadline is not None:
+        if not 0 < args.deadline <= own.max_deadline_s:
+            raise usage(f"--deadline {args.deadline:g}: expected seconds up to {own.max_deadline_s:g}")
+        own = msgspec.structs.replace(own, deadline_s=args.deadline)
+    return msgspec.structs.replace(config, gateway=own)
