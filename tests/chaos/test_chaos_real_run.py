@@ -35,23 +35,36 @@ def campaign(tmp_path: Path) -> Path:
     return file
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_whatever_ends_a_campaign_nothing_of_it_is_left(
-    campaign: Path, tmp_path: Path, number: signal.Signals
-) -> None:
-    root = tmp_path / "out"
-    argv = [*COMMAND, "run", str(campaign), "--out", str(root), "--plain"]
-    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    until(lambda: len(agents(root)) >= 3 or process.poll() is not None)
-    assert process.poll() is None
-    process.send_signal(number)
-    said, _ = process.communicate(timeout=60)
-    assert process.returncode == {signal.SIGINT: 130, signal.SIGKILL: -9}[number], said
-    if number is signal.SIGINT:
-        assert "stopped on request" in said
-        assert (root / "kept" / "head").is_dir()  # to be read: the disks of the hosts are gone
-        assert list(naming(root)) == []
-    until(lambda: not list(naming(root)))
+def test_whatever_ends_a_campaign_nothing_of_it_is_left(campaign: Path, tmp_path: Path) -> None:
+    ends = {signal.SIGINT: 130, signal.SIGKILL: -9}  # side by side, each in namespaces of its own
+    roots = {number: tmp_path / number.name for number in ends}
+    processes = {
+        number: subprocess.Popen(
+            [*COMMAND, "run", str(campaign), "--out", str(root), "--plain"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for number, root in roots.items()
+    }
+    try:
+        for number, process in processes.items():
+            until(lambda: len(agents(roots[number])) >= 3 or process.poll() is not None)  # noqa: B023
+            assert process.poll() is None
+            process.send_signal(number)
+        for number, process in processes.items():
+            said, _ = process.communicate(timeout=60)
+            assert process.returncode == ends[number], said
+            if number is signal.SIGINT:
+                assert "stopped on request" in said
+                assert (
+                    roots[number] / "kept" / "head"
+                ).is_dir()  # to be read: the disks of the hosts are gone
+                assert list(naming(roots[number])) == []
+        until(lambda: not [left for root in roots.values() for left in naming(root)])
+    finally:
+        for process in processes.values():
+            process.kill()
 
 
 def agents(root: Path) -> list[psutil.Process]:
