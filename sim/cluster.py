@@ -227,7 +227,8 @@ class SimCluster:
         return command_of(argv, {}, self._site).main
 
     def _preemptible(self, name: str, state_dir: Path) -> Main:
-        return self._agent(name, state_dir, 0, ["--role", "preemptible", "--join", self.head.endpoint])
+        words = ["--role", "preemptible", "--join", self.head.endpoint, "--notices", "none"]
+        return self._agent(name, state_dir, 0, words)  # the cloud's own words come by `Breaking`
 
     def _site(self, process: SimProcess) -> SimSite:
         return SimSite(process, self._around)
