@@ -57,9 +57,8 @@ def test_whatever_ends_a_campaign_nothing_of_it_is_left(campaign: Path, tmp_path
             assert process.returncode == ends[number], said
             if number is signal.SIGINT:
                 assert "stopped on request" in said
-                assert (
-                    roots[number] / "kept" / "head"
-                ).is_dir()  # to be read: the disks of the hosts are gone
+                kept = roots[number] / "kept" / "head"
+                assert kept.is_dir()  # to be read: the disks of the hosts are gone
                 assert list(naming(roots[number])) == []
         until(lambda: not [left for root in roots.values() for left in naming(root)])
     finally:
