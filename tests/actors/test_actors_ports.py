@@ -89,7 +89,7 @@ def actor_modules() -> list[str]:
 
 def test_all_actors_are_looked_at() -> None:
     assert {"actors.training.trainer", "actors.engine.worker", "actors.weights.agent"} <= set(actor_modules())
-    assert len(actor_modules()) == 12
+    assert len(actor_modules()) == 13
 
 
 @pytest.mark.parametrize("module", actor_modules())
