@@ -39,6 +39,8 @@ RETRY_S = 1.0
 MANY_SLOTS = 256  # of an engine that does not say how many requests it decodes together
 CONTEXT_TOKENS = 32_768  # of one that does not say how long they may be
 MAX_SLOTS = 1024
+MAX_PENDING = 64  # clients wait for their first token: a server's own queue is the shorter way to it
+COMMIT_MS = 2.0  # a request passes the journal three times before that token
 
 log = logging.getLogger("nodeagent")
 
@@ -115,7 +117,9 @@ def sized(config: Config, context_tokens: int) -> Config:
     return msgspec.structs.replace(
         config,
         engine=msgspec.structs.replace(config.engine, max_prompt_tokens=most),
-        rollout=msgspec.structs.replace(config.rollout, max_new_tokens=most),
+        rollout=msgspec.structs.replace(
+            config.rollout, max_new_tokens=most, max_pending=MAX_PENDING, journal_commit_ms=COMMIT_MS
+        ),
     )
 
 
