@@ -196,6 +196,11 @@ class Balancer:
                 heappop(queues)
         return chosen  # lines 11-12: fewer than asked; the manager asks again at the next start or end
 
+    def has_room(self, id: InstanceId, roots: Mapping[int, bytes]) -> bool:
+        """Whether it would decode one more request at once."""
+        one = self.instances.get(id)
+        return one is not None and one.serves(roots) and one.pending + one.executing < one.slots
+
     def capacity(self, roots: Mapping[int, bytes]) -> int:
         """How many requests `select` would place now."""
         return sum(

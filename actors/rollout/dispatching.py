@@ -17,6 +17,7 @@ from actors.rollout.load_balancer import LoadChange, LoadChanged, Place, Placed
 from actors.rollout.messages import Dispatch, Work
 from actors.rollout.moving import Moving
 from actors.rollout.request_log import RequestLog, RequestState
+from actors.rollout.sessions import Sessions
 from supervisor import AskFailed, Context, Done, Refused, Unreachable
 
 BALANCER = "rollout/balancer"
@@ -42,9 +43,11 @@ class Dispatching:
         on_sent: OnSent,
         give_up: GiveUp,
         moving: Moving,
+        sessions: Sessions,
     ) -> None:
         self._ctx, self._books, self._instances = ctx, books, instances
         self._on_sent, self._give_up, self._moving = on_sent, give_up, moving
+        self._sessions = sessions
         self._load: list[LoadChange] = []
         self._changed = asyncio.Event()
         self._held_until_s = 0.0
@@ -112,7 +115,8 @@ class Dispatching:
         if not count:
             return True
         targets = tuple(self._moving.moved_to(one) for one in moved)
-        place = Place(roots=roots, count=count, moved=targets)
+        preferred = self._sessions.preferred(log.first(batch, 1)[0].id) if count == 1 else ""
+        place = Place(roots=roots, count=count, moved=targets, preferred=preferred)
         try:
             placed = await self._ctx.ask(BALANCER, place, deadline_s=PLACE_DEADLINE_S, expect=Placed)
         except AskFailed as problem:
@@ -153,6 +157,7 @@ class Dispatching:
                 moved=sum(bool(self._moving.moved_to(log)) for log in logs),
             )
         )
+        self._sessions.sent(instance.name, [log.id for log in logs])
         self._on_sent(instance, logs)
         for ticket, log in zip(tickets, logs, strict=True):
             self._ctx.note("dispatch", request=log.id, ticket=ticket, instance=instance.name)

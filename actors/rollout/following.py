@@ -6,6 +6,7 @@ a follower, however many requests it follows: a slow one gets fewer, longer ones
 """
 
 import asyncio
+import math
 from dataclasses import dataclass
 
 from actors.rollout.books import Books
@@ -22,7 +23,12 @@ class _Followed:
     entered: int  # tokens, counts from the first: in the log,
     committed: int  # in the journal,
     told: int  # and told
+    new: bool = True  # nothing was told yet
 
+
+TELL_S = 0.04
+"""Between two tells of what is made; a reader of text sees no difference, and each costs every process behind
+it."""
 
 Marks = list[tuple[_Followed, int]]
 """How long followed requests were when a commit was begun."""
@@ -36,6 +42,8 @@ class Following:
         self._followed: dict[str, _Followed] = {}  # by request
         self._fresh: dict[str, _Followed] = {}  # of these, those of which more is committed than told
         self._wake = asyncio.Event()
+        self._told_s = -math.inf
+        self._later = False
 
     def follow(self, id: str, log: RequestLog, follower: str, accepted: int) -> None:
         """From token `accepted` on; whoever followed before does so no longer. What is in the log already may
@@ -65,19 +73,34 @@ class Following:
             self._wake.set()
 
     async def run(self) -> None:
-        """Tell, for ever."""
+        """Tell, for ever: the first tokens of a request at once, later ones together."""
         while True:
             await self._ctx.idle(self._wake)
             self._wake.clear()
-            fresh, self._fresh = self._fresh, {}
+            left_s = self._told_s + TELL_S - self._ctx.now()
+            chosen = list(self._fresh.values())
+            if left_s > 0:
+                chosen = [one for one in chosen if one.new]
+                if len(chosen) < len(self._fresh) and not self._later:
+                    self._later = True
+                    self._ctx.background(self._wake_later(left_s), "tell")
+            else:
+                self._told_s = self._ctx.now()
             items: dict[str, list[ProgressItem]] = {}
-            for one in fresh.values():
+            for one in chosen:
+                del self._fresh[one.log.id]
+                one.new = False
                 held = self._books.state.log.requests.get(one.log.id) is one.log and one.log.crc is None
                 if held and one.committed > one.told:
                     items.setdefault(one.follower, []).append(_item(one))
                     one.told = one.committed
             for follower, told in items.items():
                 await self._ctx.tell(follower, Progress(items=told))
+
+    async def _wake_later(self, left_s: float) -> None:
+        await asyncio.sleep(left_s)
+        self._later = False
+        self._wake.set()
 
 
 def _item(one: _Followed) -> ProgressItem:

@@ -71,12 +71,13 @@ class Place(Message, frozen=True):
     roots.
 
     `moved`: for the first of them, the instance that each is being moved to; it gets the request whatever its
-    queue, as long as it may take it at all.
+    queue, as long as it may take it at all. `preferred`: an instance that gets one request, if it has room.
     """
 
     roots: dict[int, bytes]
     count: int
     moved: tuple[str, ...] = ()
+    preferred: str = ""
 
 
 class Placed(Message, frozen=True):
@@ -202,6 +203,8 @@ class LoadBalancer(Actor):
 
     @handles(Place)
     async def place(self, message: Place) -> Placed:
+        if message.count == 1 and self._balancer.has_room(message.preferred, message.roots):
+            return Placed(instances=[message.preferred])
         placed = [self._still(name, message) for name in message.moved]
         count = message.count - sum(map(bool, placed))
         others = iter(self._balancer.select(message.roots, count))

@@ -54,6 +54,7 @@ from actors.rollout.request_log import RequestLog
 from actors.rollout.sampling import made_again
 from actors.rollout.scoring import Scoring
 from actors.rollout.selecting import Selecting
+from actors.rollout.sessions import Sessions
 from actors.rollout.singles import Singles
 from actors.rollout.withdrawing import Withdrawals
 from configs.schema import Config
@@ -83,6 +84,7 @@ class RolloutManager(Actor):
         self._state = self._books.state
         self._measuring = Measuring(self.ctx, self._state, self._instances)
         self._moving = Moving(self.ctx, self._books, self._instances)
+        sessions = Sessions()
         self._dispatching = Dispatching(
             self.ctx,
             self._books,
@@ -90,6 +92,7 @@ class RolloutManager(Actor):
             on_sent=self._sent,
             give_up=self._give_up,
             moving=self._moving,
+            sessions=sessions,
         )
         self._opening = Opening(
             self.ctx,
@@ -117,6 +120,7 @@ class RolloutManager(Actor):
             self._deadlines,
             self._config,
             self._following,
+            sessions,
             opening.open,
             opening.close,
         )

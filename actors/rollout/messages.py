@@ -77,7 +77,8 @@ class Generate(Message, frozen=True):
     with what it has. accepted, accepted_sha256: the caller has the first tokens already (their number, the
     SHA-256 of their bytes): only what follows is sent, and refused where they are others. attempt: of the
     caller, for its log and ours. sampling: None leaves the distribution as it is. follower: the name of an
-    actor that is told what is made while it is made (`Progress`); "": nobody is.
+    actor that is told what is made while it is made (`Progress`); "": nobody is. session: of a conversation;
+    it goes to the instance that served the last request of it, if that has room; "": anywhere.
     """
 
     id: str
@@ -94,6 +95,7 @@ class Generate(Message, frozen=True):
     attempt: int = 1
     sampling: Sampling | None = None
     follower: str = ""
+    session: str = ""
 
 
 class ProgressItem(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,7 +19,9 @@ from actors.rollout.following import Following
 from actors.rollout.instances import Instances
 from actors.rollout.messages import CannotTake, Generate, VersionNotReady, Weights
 from actors.rollout.request_log import RequestLog, RequestState
+from actors.rollout.sessions import MAX_SESSION, Sessions
 from actors.rollout.single_answers import answer_to
+from actors.rollout.token_log import request_id
 from configs.schema import Config
 from supervisor import AskFailed, Context, Deadline, Deferred, Refused, Suspended
 
@@ -47,12 +49,13 @@ class Singles:
         deadlines: Deadlines,
         config: Config,
         following: Following,
+        sessions: Sessions,
         open: Open,
         close: Close,
     ) -> None:
         self._most_prompt, self._most_new = config.engine.max_prompt_tokens, config.rollout.max_new_tokens
         self._ctx, self._books, self._instances, self._deadlines = ctx, books, instances, deadlines
-        self._following = following
+        self._following, self._sessions = following, sessions
         self._open, self._close = open, close
         self._waiting: dict[str, tuple[Generate, Deferred]] = {}
         self._served = asyncio.Event()
@@ -104,6 +107,7 @@ class Singles:
     def finished(self, log: RequestLog) -> None:
         """A request of nobody's batch is over, and its end is committed."""
         self._following.forget(log.id)
+        self._sessions.ended(log.id)
         self._ended.add(log.batch)
         self._kept[log.batch] = Deadline.after(KEPT_S, self._ctx.now())
         self._answer(log.batch)
@@ -124,6 +128,7 @@ class Singles:
                 waiting[1].answer(Refused(f"request {waiting[0].id}: no instance serves it: {message.why}"))
             self._kept.pop(log.batch, None)
             self._following.forget(log.id)
+            self._sessions.ended(log.id)
             await self._close(log.batch)
 
     async def look(self) -> None:
@@ -184,6 +189,8 @@ class Singles:
             raise Refused(f"request {message.id}: {fault}")
         if not message.wait_s >= 0 or message.accepted < 0:
             raise Refused(f"request {message.id}: expected wait_s and accepted from 0")
+        if len(message.session) > MAX_SESSION:
+            raise Refused(f"request {message.id}: expected a session of at most {MAX_SESSION} characters")
         if opened is not None:
             refusal = self._books.state.refusal(self._batch(message, opened.submitted.version))
             if refusal is not None:
@@ -214,6 +221,7 @@ class Singles:
             weights = self._books.newest_weights() if exact is None else self._weights(exact)
             if met and weights is not None:
                 await self._make_room()
+                self._sessions.begun(request_id(name, 0, 0), message.session)
                 try:
                     await self._open(self._batch(message, weights.version), weights)
                 except (Refused, Suspended) as refusal:

@@ -17,6 +17,7 @@ from actors.rollout.gateway.follow import Follow
 from actors.rollout.gateway.job_fleet import Holding, JobFleet
 from actors.rollout.gateway.newest import Newest
 from actors.rollout.messages import Cancel, Generate, Progress
+from actors.rollout.sessions import MAX_SESSION
 from configs.schema import Gateway as Settings
 from supervisor import Actor, AskFailed, AskTimeout, Context, Done, Message, Refused, Suspended, handles
 
@@ -278,6 +279,7 @@ class Gateway(Actor):
             attempt=follow.attempt,
             sampling=ask.sampling,
             follower=self.ctx.name,
+            session=ask.session[:MAX_SESSION],
         )
 
     async def _cancel(self) -> None:

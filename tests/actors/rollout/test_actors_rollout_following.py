@@ -162,3 +162,19 @@ async def test_a_hold_ends_by_itself(tmp_path: Path) -> None:
         with pytest.raises(Refused, match="for_s is 1000"):
             await running.head.ask("rollout/manager", Hold(for_s=1000.0), Done)
         await host.system.close()
+
+
+async def test_a_cancel_is_never_lost_however_early_it_comes(tmp_path: Path) -> None:
+    async with plane(tmp_path) as running:
+        await running.submit()  # no instance: a request that is not ended waits for its deadline
+        for turn in range(20):
+            name = f"early-{turn}"
+            asked = asyncio.create_task(generate(running, msgspec.structs.replace(HELLO, id=name)))
+            await asyncio.sleep(turn * 0.001)
+            await running.head.ask("rollout/manager", Cancel(ids=[name]), Done)
+            async with asyncio.timeout(5):
+                if turn:  # at 0 it may be cancelled before it was asked for
+                    (ended,) = await asyncio.gather(asked, return_exceptions=True)
+                    assert isinstance(ended, Refused) or ended.status == "deadline"
+            asked.cancel()
+        assert (await running.figures()).queued <= 24 + 1, "none of them is left"

@@ -1,0 +1,51 @@
+"""Sessions: requests of one conversation go to the instance that served the one before, whose cache has it.
+
+Owns which instance that was. Soft state: a manager that is restarted has forgotten it, and so is a session
+that nobody asked of for longest when there are too many; that costs a prefill, nothing more. Pure.
+
+Source: turn-wise routing, ROSE 4.3; its last rule but one, waiting for the instance, is not followed: a
+request goes elsewhere when that one has no room.
+"""
+
+from collections.abc import Iterable
+
+MAX_SESSIONS = 65_536
+MAX_SESSION = 200
+"""Characters of one."""
+
+
+class Sessions:
+    """See the module."""
+
+    def __init__(self, most: int = MAX_SESSIONS) -> None:
+        self._most = most
+        self._instances: dict[str, str] = {}  # by session, the one asked of last at the end
+        self._sessions: dict[str, str] = {}  # by request
+
+    def __len__(self) -> int:
+        return len(self._instances)
+
+    def begun(self, request: str, session: str) -> None:
+        """This request is of that session; "": of none."""
+        if session:
+            self._sessions[request] = session
+
+    def ended(self, request: str) -> None:
+        """It is over, or forgotten."""
+        self._sessions.pop(request, None)
+
+    def preferred(self, request: str) -> str:
+        """The instance that has its conversation, "" where none is known."""
+        return self._instances.get(self._sessions.get(request, ""), "")
+
+    def sent(self, instance: str, requests: Iterable[str]) -> None:
+        """These were given to an instance."""
+        if not self._sessions:
+            return
+        for request in requests:
+            session = self._sessions.get(request)
+            if session is not None:
+                self._instances.pop(session, None)
+                self._instances[session] = instance
+        while len(self._instances) > self._most:
+            del self._instances[next(iter(self._instances))]
