@@ -29,7 +29,7 @@ from actors.rollout.messages import (
     Generate,
     GroupFates,
     GroupFatesAre,
-    Hold,
+    HoldBack,
     InstancesAre,
     ListInstances,
     NewWork,
@@ -231,8 +231,8 @@ class RolloutManager(Actor):
             self._act(due)
         return Done()
 
-    @handles(Hold)
-    async def hold(self, message: Hold) -> Done:
+    @handles(HoldBack)
+    async def hold(self, message: HoldBack) -> Done:
         if not 0 <= message.for_s <= MAX_HOLD_S:
             raise Refused(f"for_s is {message.for_s}, expected a number from 0 to {MAX_HOLD_S:g}")
         self._dispatching.hold(message.for_s)

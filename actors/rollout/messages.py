@@ -123,7 +123,7 @@ class Cancel(Message, frozen=True):
     ids: list[str]
 
 
-class Hold(Message, frozen=True):
+class HoldBack(Message, frozen=True):
     """To the manager: give no request to an instance for so many seconds (0: from now on again). It ends by
     itself, so whoever holds says so again in time. take_back: what instances have is taken back from them,
     token by token, and waits too."""

@@ -10,8 +10,8 @@ ROLLOUT: tuple[Mutation, ...] = (
         (
             Edit(
                 "actors.rollout.intake",
-                "                await committed\n                newest.update(",
-                "                newest.update(",
+                "                await committed\n                self._following.committed(marks)\n",
+                "                self._following.committed(marks)\n",
             ),
         ),
         ("I2",),

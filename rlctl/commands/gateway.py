@@ -7,11 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from actors.rollout.gateway.fleet import Failed
-from actors.rollout.gateway.own_fleet import origin
 from configs.schema import Config
 from nodeagent.files import state_base
-from nodeagent.gateway_alone import GatewayOptions, run_gateway
 from nodeagent.host import Seat, run_process
 from nodeagent.site import RealSite
 from rlctl.commands.terminal import Subparsers, add_command, add_json
@@ -65,6 +62,10 @@ def add(commands: Subparsers) -> None:
 
 def gateway(args: argparse.Namespace) -> int:
     """Do it."""
+    from actors.rollout.gateway.fleet import Failed  # here: HTTP is for this command alone
+    from actors.rollout.gateway.own_fleet import origin
+    from nodeagent.gateway_alone import GatewayOptions, run_gateway
+
     given = [url.strip() for text in args.engine_url for url in str(text).split(",")]
     if not given:
         raise usage("--engine-url: name at least one server, like http://10.0.0.5:30000")

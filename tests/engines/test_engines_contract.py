@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from engines_world import ENVIRONMENT, settings, why_not
+from engine_kinds import SGLANG
 
 from actors.engine.server_wire import Ask
 from actors.engine.servers import sglang_command
@@ -58,7 +58,7 @@ def contract() -> dict[str, object]:
         "/release_memory_occupation": [Nothing()],
         "/resume_memory_occupation": [Nothing()],
     }
-    command = sglang_command(settings(), "http://127.0.0.1:1", Path("/m"), "v3-00")
+    command = sglang_command(SGLANG.settings(), "http://127.0.0.1:1", Path("/m"), "v3-00")
     reads = {
         "sglang.srt.managers.tokenizer_manager": told(Meta),
         "sglang.srt.managers.schedule_batch": told(FinishReason),
@@ -76,12 +76,12 @@ def contract() -> dict[str, object]:
     "release", [INSTALLED, *(pytest.param(release, marks=pytest.mark.older) for release in OTHERS)]
 )
 def test_a_release_takes_what_we_send_and_tells_what_we_read(release: str) -> None:
-    folder = ENVIRONMENT / "older" / release if release in OTHERS else None
-    if reason := why_not() or (
+    folder = SGLANG.environment / "older" / release if release in OTHERS else None
+    if reason := SGLANG.why_not() or (
         "" if not folder or folder.exists() else f"no {folder}: make test-sglang-older"
     ):
         pytest.skip(reason)
-    script = [ENVIRONMENT / "bin" / "python", "-P", Path(__file__).with_name("sglang_contract.py")]
+    script = [SGLANG.environment / "bin" / "python", "-P", Path(__file__).with_name("sglang_contract.py")]
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     said = subprocess.run(
         [*script, *([folder] if folder else [])],

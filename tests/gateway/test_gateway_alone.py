@@ -71,7 +71,7 @@ async def test_weights_change_under_way_and_the_response_says_where(
     assert [span["start"] for span in spans] == [0, spans[0]["end"]]
     assert spans[1]["end"] == 400
     meta = (await greedy(url, PROMPTS[0], 8, whole=True))["meta_info"]
-    assert (meta["weight_version_start"], meta["weight_version_end"]) == ("7", "7")
+    assert (meta["weight_version_start"], meta["weight_version_end"]) == (7, 7)
     assert get(f"{url}/get_weight_version") == {"weight_version": "7"}
     again = await asyncio.to_thread(post, f"{url}/update_weights_from_disk", update)
     assert again["success"] is True, "said twice, it is done once"

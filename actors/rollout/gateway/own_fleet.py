@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from actors.rollout.gateway.fleet import Failed, FleetAway, PauseMode, UnknownWorker, Worker
 from actors.rollout.gateway.found_weights import as_found, in_folder
 from actors.rollout.gateway.job_fleet import MANAGER, Holding, JobFleet
-from actors.rollout.messages import Hold, PublishVersion
+from actors.rollout.messages import HoldBack, PublishVersion
 from supervisor import AskFailed, Context, Done, Refused
 
 HOLD_S = 10.0  # the manager goes on by itself so long after this fleet has died
@@ -189,7 +189,7 @@ class OwnFleet(JobFleet):
 
     async def _hold(self, for_s: float, take_back: bool = False) -> None:
         try:
-            hold = Hold(for_s=for_s, take_back=take_back)
+            hold = HoldBack(for_s=for_s, take_back=take_back)
             await self._own_ctx.ask(MANAGER, hold, deadline_s=RENEW_S, expect=Done)
         except AskFailed as problem:
             raise FleetAway(f"{MANAGER}: {problem}") from problem

@@ -9,7 +9,7 @@ from test_actors_rollout_plane import Plane, plane
 from test_actors_rollout_versions import HELLO, generate
 
 from actors.rollout.manager import RolloutManager
-from actors.rollout.messages import Cancel, Generate, Hold, Progress
+from actors.rollout.messages import Cancel, Generate, HoldBack, Progress
 from actors.rollout.sampling_params import Sampling
 from supervisor import Actor, Done, Refused, handles
 
@@ -140,7 +140,7 @@ async def test_while_it_is_held_nothing_is_made_and_nothing_is_lost(tmp_path: Pa
         whole = await generate(running, msgspec.structs.replace(HELLO, id="calm"))
         asked = asyncio.create_task(generate(running, FOLLOWED))
         await until_heard(heard, 5)
-        await running.head.ask("rollout/manager", Hold(for_s=30.0, take_back=True), Done)
+        await running.head.ask("rollout/manager", HoldBack(for_s=30.0, take_back=True), Done)
         async with asyncio.timeout(20):
             while (figures := await running.figures()).pending + figures.executing:
                 await asyncio.sleep(0.01)
@@ -148,7 +148,7 @@ async def test_while_it_is_held_nothing_is_made_and_nothing_is_lost(tmp_path: Pa
         held = await running.figures()
         assert held.tokens_collected == figures.tokens_collected
         assert not asked.done()
-        await running.head.ask("rollout/manager", Hold(for_s=0.0), Done)
+        await running.head.ask("rollout/manager", HoldBack(for_s=0.0), Done)
         assert (await asked).tokens == whole.tokens
         await host.system.close()
 
@@ -157,10 +157,10 @@ async def test_a_hold_ends_by_itself(tmp_path: Path) -> None:
     async with plane(tmp_path) as running:
         host = await running.host("s1")
         await running.submit()
-        await running.head.ask("rollout/manager", Hold(for_s=0.3), Done)
+        await running.head.ask("rollout/manager", HoldBack(for_s=0.3), Done)
         assert (await generate(running, HELLO)).tokens
         with pytest.raises(Refused, match="for_s is 1000"):
-            await running.head.ask("rollout/manager", Hold(for_s=1000.0), Done)
+            await running.head.ask("rollout/manager", HoldBack(for_s=1000.0), Done)
         await host.system.close()
 
 
