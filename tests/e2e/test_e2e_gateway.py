@@ -10,7 +10,7 @@ from real_runs import RealRun
 
 from chaos.procs import find
 
-pytestmark = [pytest.mark.alone, pytest.mark.realprocess, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.realprocess, pytest.mark.timeout(420)]
 
 LENGTH = 256
 DEADLINE_S = 240

@@ -26,7 +26,7 @@ from actors.engine.sglang_messages import (
 )
 from actors.rollout.sampling_params import Sampling
 
-pytestmark = [pytest.mark.engines, pytest.mark.alone, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.engines, pytest.mark.timeout(240)]
 
 INSTALLED = "0.5.23"
 OTHERS = ("0.5.22", "0.5.20")

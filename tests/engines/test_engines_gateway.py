@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "gateway"))
 
 from gateway_runs import Processes, everybody, get, greedy, healthy, loads
 
-pytestmark = [pytest.mark.engines, pytest.mark.alone, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.engines, pytest.mark.timeout(600)]
 
 PROMPTS = [[7 + number, 5, 9] for number in range(2)]
 

@@ -18,7 +18,6 @@ from supervisor.testing import TestSystem
 
 pytestmark = [
     pytest.mark.engines,
-    pytest.mark.alone,
     pytest.mark.timeout(600),
 ]  # with the start of the servers
 
