@@ -15,13 +15,14 @@ from pathlib import Path
 import msgspec
 
 from actors.cluster.messages import JobSpec
+from actors.engine.engine_facts import EngineFacts
 from actors.engine.server_facts import NoServer, look
 from actors.rollout.gateway.ask import Requests
 from actors.rollout.gateway.fleet import Failed, Fleet, FleetError
 from actors.rollout.gateway.found_weights import FoundWeights
-from actors.rollout.gateway.gateway import Door, Gateway, MakeDoor
+from actors.rollout.gateway.gateway import Door, Gateway
 from actors.rollout.gateway.job_fleet import Holding
-from actors.rollout.gateway.own_fleet import EngineAt, EngineFacts, OwnFleet
+from actors.rollout.gateway.own_fleet import EngineAt, OwnFleet
 from configs.load import dump
 from configs.schema import Config
 from nodeagent.exit_codes import FAILED, OK, CannotRun, as_cannot_run
@@ -68,12 +69,9 @@ class _Engines:
 
     async def look(self, url: str, api_key: str) -> EngineFacts:
         try:
-            seen = await look(url, api_key)
+            return await look(url, api_key)
         except NoServer as problem:
             raise Failed(str(problem)) from problem
-        return EngineFacts(
-            seen.kind, seen.slots, seen.context_tokens, seen.model, seen.tokenizer, seen.vocabulary
-        )
 
     async def start(self, engine: EngineAt) -> None:
         assert self.tree is not None, "the gateway was started"
@@ -171,13 +169,21 @@ async def _serve(options: GatewayOptions, facts: EngineFacts, stop: Shutdown, si
         failures.append(problem)
         stop.set()
 
+    def added(task: asyncio.Task[None]) -> None:
+        problem = None if task.cancelled() else task.exception()
+        if isinstance(problem, Exception):
+            failed(problem)
+
     async with open_system(seat, Bounds.of(config), site) as system:
 
         def fleet_of(ctx: Context, requests: Holding) -> OwnFleet:
             fleets[:] = [OwnFleet(ctx, requests, hands)]
             return fleets[0]
 
-        door = _told(door_of(config, facts.model, tokenizer), urls)
+        def door(requests: Requests, fleet: Fleet) -> Door:
+            """At the same port whenever it is opened again, were it any free one at first."""
+            there = urls[0].removeprefix("http://") if urls else config.gateway.listen
+            return _Told(door_of(_at(config, there), facts.model, tokenizer)(requests, fleet), urls)
 
         tree = hands.tree = Supervisor(
             system,
@@ -191,6 +197,7 @@ async def _serve(options: GatewayOptions, facts: EngineFacts, stop: Shutdown, si
         )
         await tree.start()
         adding = asyncio.get_running_loop().create_task(_add(options, fleets, urls, stop, site))
+        adding.add_done_callback(added)
         try:
             await stop.wait()
         finally:
@@ -203,17 +210,12 @@ async def _serve(options: GatewayOptions, facts: EngineFacts, stop: Shutdown, si
     return OK
 
 
-def _told(make: MakeDoor, urls: list[str]) -> MakeDoor:
-    """Where it serves goes into `urls`, and stays the same when the gateway is started again."""
-
-    def make_told(requests: Requests, fleet: Fleet) -> Door:
-        return _Told(make(requests, fleet), urls)
-
-    return make_told
+def _at(config: Config, listen: str) -> Config:
+    return msgspec.structs.replace(config, gateway=msgspec.structs.replace(config.gateway, listen=listen))
 
 
 class _Told:
-    """A door that says where it is."""
+    """A door that says where it is: in `urls`."""
 
     def __init__(self, door: Door, urls: list[str]) -> None:
         self._door, self._urls = door, urls

@@ -4,12 +4,13 @@ Owns the reading of SGLang's `/server_info` and of vLLM's `/v1/models`, whicheve
 a server does not say is 0 or "".
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import aiohttp
 import msgspec
+
+from actors.engine.engine_facts import EngineFacts
 
 ANSWER_S = 10.0
 MAX_BYTES = 4 << 20
@@ -19,20 +20,6 @@ T = TypeVar("T")
 
 class NoServer(Exception):
     """Nobody there whom we know."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServerFacts:
-    """kind: "sglang" or "vllm". slots: requests that it decodes together; context_tokens: of the longest
-    prompt with its response. model: its name. tokenizer: its folder, where this host has it. vocabulary:
-    tokens that the model knows, where this host has its folder: some servers die of others."""
-
-    kind: str
-    slots: int
-    context_tokens: int
-    model: str
-    tokenizer: str
-    vocabulary: int
 
 
 class _State(msgspec.Struct):
@@ -64,7 +51,7 @@ class _VllmModels(msgspec.Struct):
     data: list[_VllmModel]
 
 
-async def look(url: str, api_key: str = "") -> ServerFacts:
+async def look(url: str, api_key: str = "") -> EngineFacts:
     """Ask the server at `url` ("http://host:port"). Raises NoServer, with what it answered."""
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     timeout = aiohttp.ClientTimeout(total=ANSWER_S)
@@ -80,12 +67,12 @@ async def look(url: str, api_key: str = "") -> ServerFacts:
     raise NoServer(f"{url} is neither SGLang nor vLLM: {'; '.join(dict.fromkeys(said))}")
 
 
-def _of_sglang(info: _SglangInfo) -> ServerFacts:
+def _of_sglang(info: _SglangInfo) -> EngineFacts:
     states = [state.effective_max_running_requests_per_dp or 0 for state in info.internal_states]
     context = info.context_length or 0
     if info.max_req_input_len:
         context = min(context, info.max_req_input_len) if context else info.max_req_input_len
-    return ServerFacts(
+    return EngineFacts(
         kind="sglang",
         slots=sum(states) or info.max_running_requests or 0,
         context_tokens=context,
@@ -95,9 +82,9 @@ def _of_sglang(info: _SglangInfo) -> ServerFacts:
     )
 
 
-def _of_vllm(model: _VllmModel) -> ServerFacts:
+def _of_vllm(model: _VllmModel) -> EngineFacts:
     path = model.root or model.id
-    return ServerFacts("vllm", 0, model.max_model_len or 0, model.id, _here(path), _vocabulary(path))
+    return EngineFacts("vllm", 0, model.max_model_len or 0, model.id, _here(path), _vocabulary(path))
 
 
 def _here(path: str) -> str:

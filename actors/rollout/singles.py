@@ -225,6 +225,7 @@ class Singles:
                 try:
                     await self._open(self._batch(message, weights.version), weights)
                 except (Refused, Suspended) as refusal:
+                    self._sessions.ended(request_id(name, 0, 0))
                     outcome = refusal
             else:
                 outcome = self._not_ready(message)

@@ -12,12 +12,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import psutil
 
+from bench.gateway.client import Seen
 from bench.runtime.harness import ROOT
 
 READY_S = 120.0
 OURS, ROUTER = "rlctl gateway", "sglang-router"
+
+Servers = list[tuple[str, psutil.Process]]
+"""URL and process of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +42,7 @@ class Front:
 
 
 @contextmanager
-def fake_servers(
-    count: int, step_ms: float, most: int, log: Path
-) -> Iterator[list[tuple[str, psutil.Process]]]:
+def fake_servers(count: int, step_ms: float, most: int, log: Path) -> Iterator[Servers]:
     """Servers that decode nothing: their URLs and processes."""
     commands = []
     for port in free_ports(count):
@@ -50,9 +53,7 @@ def fake_servers(
 
 
 @contextmanager
-def real_servers(
-    python: Path, model: Path, count: int, log: Path
-) -> Iterator[list[tuple[str, psutil.Process]]]:
+def real_servers(python: Path, model: Path, count: int, log: Path) -> Iterator[Servers]:
     """SGLang on this machine's CPU."""
     commands = []
     for port in free_ports(count):
@@ -68,7 +69,7 @@ def real_servers(
             "error",
         ]
         argv += ["--max-running-requests", "64", "--context-length", "1024", "--mem-fraction-static", "0.5"]
-        argv += ["--sleep-on-idle"]
+        argv += ["--sleep-on-idle", "--skip-tokenizer-init"]
         commands.append((f"http://127.0.0.1:{port}", argv))
     with _running(commands, log, "/health") as found:
         yield found
@@ -92,15 +93,14 @@ def front(name: str, python: Path, urls: Sequence[str], scratch: Path) -> Iterat
         yield Front(name, url, found[0][1])
 
 
-def put_load(url: str, *, requests: int, together: int, tokens: int, limit_s: float) -> dict[str, object]:
+def put_load(url: str, *, requests: int, together: int, tokens: int, limit_s: float) -> Seen:
     """What the client saw."""
     orders = {"url": url, "requests": requests, "together": together, "tokens": tokens, "limit_s": limit_s}
     argv = [sys.executable, "-m", "bench.gateway.client", json.dumps(orders)]
     done = subprocess.run(argv, cwd=ROOT, env=_env(), capture_output=True, timeout=limit_s + 60, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr.decode()[-2000:])
-    seen: dict[str, object] = json.loads(done.stdout)
-    return seen
+    return msgspec.json.decode(done.stdout, type=Seen)
 
 
 def _serves(url: str) -> None:
@@ -108,17 +108,15 @@ def _serves(url: str) -> None:
     until_s = time.monotonic() + READY_S
     while True:
         seen = put_load(url, requests=2, together=2, tokens=4, limit_s=READY_S)
-        if not seen["errors"] and not seen["broken"]:
+        if not seen.errors and not seen.broken:
             return
         if time.monotonic() > until_s:
-            raise TimeoutError(f"{url} serves nothing: {seen['errors']}")
+            raise TimeoutError(f"{url} serves nothing: {seen.errors}")
         time.sleep(0.5)
 
 
 @contextmanager
-def _running(
-    commands: Sequence[tuple[str, list[str]]], log: Path, answers: str
-) -> Iterator[list[tuple[str, psutil.Process]]]:
+def _running(commands: Sequence[tuple[str, list[str]]], log: Path, answers: str) -> Iterator[Servers]:
     running: list[subprocess.Popen[bytes]] = []
     with log.open("ab") as out:
         try:
@@ -129,7 +127,8 @@ def _running(
             yield [(url, psutil.Process(one.pid)) for (url, _), one in zip(commands, running, strict=True)]
         finally:
             for process in running:
-                kill(psutil.Process(process.pid)) if process.poll() is None else None
+                if process.poll() is None:
+                    kill(psutil.Process(process.pid))
                 process.wait()
 
 

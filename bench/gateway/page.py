@@ -2,43 +2,20 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 from rich.table import Table
 
+from bench.gateway.figures import Figures
 from bench.page_sections import put
 
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
 HOW = Path(__file__).with_name("how.md").read_text()
 
 
-class Shown(Protocol):
-    """What a line shows; see `__main__.Figures`."""
-
-    @property
-    def servers(self) -> str: ...
-    @property
-    def front(self) -> str: ...
-    @property
-    def together(self) -> int: ...
-    @property
-    def tokens_per_s(self) -> float: ...
-    @property
-    def ttft_p50_s(self) -> float: ...
-    @property
-    def ttft_p99_s(self) -> float: ...
-    @property
-    def cpu_s_per_m(self) -> float: ...
-    @property
-    def lost(self) -> int: ...
-    @property
-    def killed(self) -> bool: ...
-
-
 COLUMNS = ("servers", "front", "streams", "tokens/s", "first token p50", "p99", "CPU s / M tokens", "lost")
 
 
-def cells(one: Shown) -> tuple[str, ...]:
+def cells(one: Figures) -> tuple[str, ...]:
     """A line."""
     return (
         one.servers + (", one is killed" if one.killed else ""),
@@ -52,7 +29,7 @@ def cells(one: Shown) -> tuple[str, ...]:
     )
 
 
-def table(found: Sequence[Shown]) -> Table:
+def table(found: Sequence[Figures]) -> Table:
     """For the terminal."""
     shown = Table(*COLUMNS)
     for one in found:
@@ -60,7 +37,7 @@ def table(found: Sequence[Shown]) -> Table:
     return shown
 
 
-def write(found: Sequence[Shown], day: str) -> None:
+def write(found: Sequence[Figures], day: str) -> None:
     """Renew the section of the page."""
     rows = [COLUMNS, ("---",) * len(COLUMNS), *map(cells, found)]
     lines = "\n".join(f"| {' | '.join(row)} |" for row in rows)

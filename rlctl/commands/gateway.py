@@ -3,12 +3,13 @@
 import argparse
 import json
 import sys
+import tempfile
 from pathlib import Path
 
 import msgspec
 
+from configs.load import ConfigError
 from configs.schema import Config
-from nodeagent.files import state_base
 from nodeagent.host import Seat, run_process
 from nodeagent.site import RealSite
 from rlctl.commands.terminal import Subparsers, add_command, add_json
@@ -52,7 +53,7 @@ def add(commands: Subparsers) -> None:
         "--tokenizer", metavar="DIR", default="", help="for text (default: the first server's, if it is here)"
     )
     parser.add_argument(
-        "--state-dir", type=Path, metavar="DIR", help="journal and log; one gateway a directory"
+        "--state-dir", type=Path, metavar="DIR", help="journal and log that stay (default: they go with it)"
     )
     parser.add_argument(
         "--deadline", type=float, metavar="S", help="of a request that names none (default: 600)"
@@ -65,18 +66,21 @@ def gateway(args: argparse.Namespace) -> int:
     from actors.rollout.gateway.fleet import Failed  # here: HTTP is for this command alone
     from actors.rollout.gateway.own_fleet import origin
     from nodeagent.gateway_alone import GatewayOptions, run_gateway
+    from nodeagent.gateway_door import address_of
 
     given = [url.strip() for text in args.engine_url for url in str(text).split(",")]
     if not given:
         raise usage("--engine-url: name at least one server, like http://10.0.0.5:30000")
     try:
         engines = [origin(url) for url in given]
+        address_of(args.listen)
     except Failed as problem:
         raise usage(f"--engine-url {problem}") from problem
+    except ConfigError as problem:
+        raise usage(*problem.problems) from problem
     if args.tokenizer and not (Path(args.tokenizer) / "tokenizer.json").is_file():
         raise usage(f"--tokenizer {args.tokenizer}: no tokenizer.json is there")
     config = _settings(args)
-    state_dir = (args.state_dir or state_base() / "gateway").absolute()
 
     def told(url: str, first: str) -> None:
         if args.json:
@@ -86,8 +90,10 @@ def gateway(args: argparse.Namespace) -> int:
             sys.stdout.write(f"serving at {url}, in front of {first}{others}\n")
         sys.stdout.flush()
 
-    options = GatewayOptions(Seat("gateway", "gateway", state_dir), engines, config, args.tokenizer, told)
-    return run_process(lambda stop: run_gateway(options, stop, RealSite()), "rlctl gateway")
+    with tempfile.TemporaryDirectory(prefix="gleaner-gateway-") as passing:
+        seat = Seat("gateway", "gateway", (args.state_dir or Path(passing)).absolute())
+        options = GatewayOptions(seat, engines, config, args.tokenizer, told)
+        return run_process(lambda stop: run_gateway(options, stop, RealSite()), "rlctl gateway")
 
 
 def _settings(args: argparse.Namespace) -> Config:

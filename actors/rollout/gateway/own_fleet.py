@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 from urllib.parse import urlsplit
 
+from actors.engine.engine_facts import EngineFacts
 from actors.rollout.gateway.fleet import Failed, FleetAway, PauseMode, UnknownWorker, Worker
 from actors.rollout.gateway.found_weights import as_found, in_folder
 from actors.rollout.gateway.job_fleet import MANAGER, Holding, JobFleet
@@ -19,20 +20,6 @@ HOLD_S = 10.0  # the manager goes on by itself so long after this fleet has died
 RENEW_S = 3.0
 SERVED_S = 600.0  # for the first engine to serve new weights; big checkpoints come from slow disks
 MAX_ENGINES = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class EngineFacts:
-    """What an engine says of itself. kind: "sglang" or "vllm". slots: requests that it decodes together;
-    context_tokens: of the longest prompt with its response; vocabulary: tokens that its model knows; 0 where
-    it does not say. model: its name; tokenizer: a folder on this host, "" where there is none."""
-
-    kind: str
-    slots: int
-    context_tokens: int
-    model: str
-    tokenizer: str = ""
-    vocabulary: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,21 +54,21 @@ class OwnFleet(JobFleet):
 
     def __init__(self, ctx: Context, requests: Holding, hands: Hands) -> None:
         super().__init__(ctx, requests)
-        self._own_ctx, self._own_requests, self._hands = ctx, requests, hands
+        self._hands = hands
         self._engines = hands.known
         self._paused: PauseMode | None = None
         self._changing = asyncio.Lock()
 
     async def open(self) -> None:
         """Have what the engines serve published, where nothing is yet. Until the manager took it."""
-        async with self._own_ctx.wait("a manager", on=MANAGER, deadline_s=HOLD_S, go_on=True):
+        async with self._ctx.wait("a manager", on=MANAGER, deadline_s=HOLD_S, go_on=True):
             while True:
                 try:
                     if (await self.versions()).published is None:
                         await self._publish(PublishVersion(weights=as_found(0)))
                     return
                 except (FleetAway, AskFailed) as problem:
-                    self._own_ctx.log.info("nothing published yet: %s", problem)
+                    self._ctx.log.info("nothing published yet: %s", problem)
                     await asyncio.sleep(0.1)
 
     async def workers(self) -> list[Worker]:
@@ -133,10 +120,10 @@ class OwnFleet(JobFleet):
         self._paused = mode
         await self._hold(HOLD_S, take_back=mode == "keep")
         if first:
-            self._own_ctx.background(self._renew(), "pause")
+            self._ctx.background(self._renew(), "pause")
         if mode == "keep":
-            under_way = self._own_requests.under_way
-            self._own_requests.hold()
+            under_way = self._requests.under_way
+            self._requests.hold()
             return under_way
         return await super().pause(mode)
 
@@ -166,15 +153,15 @@ class OwnFleet(JobFleet):
         return version
 
     async def _served(self, version: int) -> None:
-        until_s = self._own_ctx.now() + SERVED_S
-        async with self._own_ctx.wait(
+        until_s = self._ctx.now() + SERVED_S
+        async with self._ctx.wait(
             f"weights {version} to be served", on="the engines", deadline_s=SERVED_S, go_on=True
         ):
             while version not in (seen := await self.versions()).served:
-                if self._own_ctx.now() > until_s:
+                if self._ctx.now() > until_s:
                     raise Failed(f"no engine served version {version} within {SERVED_S:g} s")
                 if seen.published is not None and seen.published > version:
-                    return  # overtaken
+                    return  # overtaken by a newer one, which serves as well
                 await asyncio.sleep(0.05)
 
     async def _renew(self) -> None:
@@ -185,17 +172,17 @@ class OwnFleet(JobFleet):
                 if self._paused is not None:
                     await self._hold(HOLD_S)
             except FleetAway as problem:
-                self._own_ctx.log.info("the pause was not renewed: %s", problem)
+                self._ctx.log.info("the pause was not renewed: %s", problem)
 
     async def _hold(self, for_s: float, take_back: bool = False) -> None:
         try:
             hold = HoldBack(for_s=for_s, take_back=take_back)
-            await self._own_ctx.ask(MANAGER, hold, deadline_s=RENEW_S, expect=Done)
+            await self._ctx.ask(MANAGER, hold, deadline_s=RENEW_S, expect=Done)
         except AskFailed as problem:
             raise FleetAway(f"{MANAGER}: {problem}") from problem
 
     async def _publish(self, message: PublishVersion) -> None:
-        await self._own_ctx.ask(MANAGER, message, deadline_s=RENEW_S, expect=Done)
+        await self._ctx.ask(MANAGER, message, deadline_s=RENEW_S, expect=Done)
 
     def _named(self, url: str) -> str | None:
         return next((name for name, engine in self._engines.items() if engine.url == url), None)

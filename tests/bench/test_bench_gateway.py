@@ -1,0 +1,38 @@
+"""What the bench of fronts makes of a load, and that its fake server says what a front reads."""
+
+import json
+
+import msgspec
+import pytest
+
+from actors.engine.sglang_messages import Event
+from bench.gateway.client import Seen
+from bench.gateway.fake_server import events
+from bench.gateway.figures import figures
+from bench.gateway.page import cells
+
+
+def test_figures_are_those_of_the_load() -> None:
+    ttft_s = [0.01 * number for number in range(1, 101)]
+    seen = Seen(tokens=2000, seconds=4.0, ttft_s=ttft_s, errors=["a", "b"], broken=3)
+    found = figures("2 servers", "a front", 64, seen, cpu_s=0.5, killed=True)
+    assert (found.tokens_per_s, found.cpu_s_per_m, found.lost) == (500.0, 250.0, 5)
+    assert (found.ttft_p50_s, found.ttft_p99_s) == (pytest.approx(0.505), pytest.approx(1.0))
+    shown = cells(found)
+    assert shown[0] == "2 servers, one is killed"
+    assert shown[3:] == ("500", "505 ms", "1,000 ms", "250.0", "5")
+
+
+def test_nothing_that_came_is_no_division_by_zero() -> None:
+    shown = cells(figures("s", "f", 1, Seen(seconds=1.0, errors=["gone"]), 0.1, killed=False))
+    assert shown[3:] == ("0", "nan ms", "nan ms", "nan", "1")
+
+
+def test_each_event_of_the_fake_server_holds_those_before_it() -> None:
+    told = [event.removeprefix(b"data: ").strip() for event in events(3)]
+    metas = [msgspec.json.decode(event, type=Event).meta_info for event in told]
+    assert [len(json.loads(event)["output_ids"]) for event in told] == [1, 2, 3]
+    assert [meta.completion_tokens for meta in metas if meta is not None] == [1, 2, 3]
+    assert metas[2] is not None
+    assert metas[1] is not None
+    assert metas[2].output_token_logprobs[:2] == metas[1].output_token_logprobs
