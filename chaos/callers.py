@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from actors.rollout.messages import Generate, Generated, VersionNotReady
+from actors.rollout.single_messages import Generate, Generated, VersionNotReady
 from chaos.invariants.facts import Answered, Asked, Fact
 from configs.schema import Config
 from supervisor import ActorSystem, AskFailed, Message, Refused

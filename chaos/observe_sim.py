@@ -14,7 +14,7 @@ from functools import partial
 
 from actors.cluster import job as places
 from actors.cluster.messages import SaveState
-from actors.rollout.messages import Serving
+from actors.rollout.instance_messages import Serving
 from actors.weights.messages import Fetched, Published
 from chaos.deliveries import Session
 from chaos.invariants.catalogue import Jury

@@ -18,17 +18,10 @@ from actors.rollout.events import (
     SampleAgain,
     TicketsRevoked,
 )
-from actors.rollout.messages import (
-    Dispatch,
-    Generated,
-    Groups,
-    Registered,
-    RegisterInstance,
-    TakeGroups,
-    VersionNotReady,
-    Withdrawn,
-)
+from actors.rollout.instance_messages import Dispatch, Registered, RegisterInstance, Withdrawn
+from actors.rollout.messages import Groups, TakeGroups
 from actors.rollout.sampling import SURPLUS
+from actors.rollout.single_messages import Generated, VersionNotReady
 from chaos.invariants.facts import Answered, Committed, Said
 from supervisor.system_messages import LeaseGranted, SystemState
 from supervisor.vitals import Recovery

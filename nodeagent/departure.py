@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Literal
 
 from actors.cluster.messages import CloudNotice, HandedOver, JobSpec, NodeSeen
-from actors.rollout.messages import NewWork, Withdraw, Withdrawn
+from actors.rollout.instance_messages import NewWork, Withdraw, Withdrawn
 from supervisor import AskFailed, Context, Done, Refused
 
 SCHEDULER = "cluster/scheduler"

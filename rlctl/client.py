@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Never, TypeVar
 
-from actors.rollout.messages import Generate, Generated, VersionNotReady
+from actors.rollout.single_messages import Generate, Generated, VersionNotReady
 from nodeagent.files import find_agent
 from nodeagent.host import wall_ms
 from rlctl.errors import nothing

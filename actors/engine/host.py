@@ -15,7 +15,7 @@ from actors.engine.engine import Assignment, CannotServe, EngineFull, EngineStat
 from actors.engine.qwen3 import Qwen3
 from actors.engine.qwen3_config import Qwen3Config
 from actors.engine.turn import Orders, Refusal, Turn, TurnWork
-from actors.rollout.messages import Work
+from actors.rollout.instance_messages import Work
 from actors.weights.messages import Fetched
 from configs.schema import Config
 

@@ -21,7 +21,7 @@ import msgspec
 from actors.engine.row_exchange import RowExchange, Stream
 from actors.engine.server_wire import Ask, Chunk, ServerDied, ServerRefused, ServerWire
 from actors.engine.turn import Orders, Refusal, Turn
-from actors.rollout.messages import Work
+from actors.rollout.instance_messages import Work
 from actors.rollout.sampling_params import PLAIN
 from actors.weights.messages import Fetched
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from actors.engine.engine import StepOutput
-from actors.rollout.messages import Work
+from actors.rollout.instance_messages import Work
 from actors.weights.messages import Fetched
 
 

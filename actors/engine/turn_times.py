@@ -7,7 +7,7 @@ lost on its way is not said again: the next turns tell as much.
 import asyncio
 
 from actors.engine.turn import TurnWork
-from actors.rollout.load_balancer import EngineMeasured
+from actors.rollout.balancer_messages import EngineMeasured
 from actors.rollout.profile import Measured, Work
 from supervisor import Context
 

@@ -10,7 +10,7 @@ import asyncio
 
 from actors.engine.turn import EngineHost, Orders, Refusal
 from actors.engine.turn_times import TurnTimes
-from actors.rollout.messages import (
+from actors.rollout.instance_messages import (
     Abort,
     CannotTake,
     Dispatch,
@@ -19,10 +19,10 @@ from actors.rollout.messages import (
     ServeWeights,
     Serving,
     StillRegistered,
-    Weights,
     Withdraw,
     Withdrawn,
 )
+from actors.rollout.messages import Weights
 from actors.training.messages import CloseSeeding, OpenSeeding
 from actors.weights.messages import Fetch, Fetched
 from configs.schema import Config

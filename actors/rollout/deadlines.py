@@ -12,8 +12,8 @@ taken is in no journal.
 from actors.rollout.books import Books
 from actors.rollout.changes import Changes
 from actors.rollout.events import RequestsDue
+from actors.rollout.instance_messages import Abort
 from actors.rollout.instances import Instances
-from actors.rollout.messages import Abort
 from actors.rollout.request_log import RequestLog, RequestState
 from supervisor import Context
 

@@ -9,12 +9,12 @@ a slow instance holds up nobody else."""
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from actors.rollout.balancer_messages import LoadChange, LoadChanged, Place, Placed
 from actors.rollout.books import Books
 from actors.rollout.changes import Changes
 from actors.rollout.events import BatchSubmitted, Dispatched
+from actors.rollout.instance_messages import Dispatch, Work
 from actors.rollout.instances import Instance, Instances
-from actors.rollout.load_balancer import LoadChange, LoadChanged, Place, Placed
-from actors.rollout.messages import Dispatch, Work
 from actors.rollout.moving import Moving
 from actors.rollout.request_log import RequestLog, RequestState
 from actors.rollout.sessions import Sessions

@@ -3,8 +3,9 @@ Pure."""
 
 from collections import Counter
 
+from actors.rollout.instance_messages import InstanceIs, InstancesAre
 from actors.rollout.instances import Instances
-from actors.rollout.messages import GroupFatesAre, InstanceIs, InstancesAre, RolloutFigures
+from actors.rollout.messages import GroupFatesAre, RolloutFigures
 from actors.rollout.sampling import SURPLUS
 from actors.rollout.state import RolloutState
 from actors.rollout.token_log import Batch

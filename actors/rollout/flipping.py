@@ -5,8 +5,9 @@ when it does is the newest version, never an older one behind it. A tell that is
 answer to a registration names the newest weights too."""
 
 from actors.rollout.books import Books
+from actors.rollout.instance_messages import ServeWeights
 from actors.rollout.instances import Instances
-from actors.rollout.messages import ServeWeights, Weights
+from actors.rollout.messages import Weights
 from supervisor import Context
 
 

@@ -10,8 +10,8 @@ import math
 from dataclasses import dataclass
 
 from actors.rollout.books import Books
-from actors.rollout.messages import Progress, ProgressItem
 from actors.rollout.request_log import RequestLog
+from actors.rollout.single_messages import Progress, ProgressItem
 from supervisor import Context
 
 

@@ -7,9 +7,9 @@ Soft state: rebuilt from registrations. Load is the balancer's, tickets are the 
 import asyncio
 from dataclasses import dataclass, field
 
+from actors.rollout.balancer_messages import InstanceDown, InstanceServes, InstanceSuspected, InstanceUp
 from actors.rollout.events import BatchSubmitted
-from actors.rollout.load_balancer import InstanceDown, InstanceServes, InstanceSuspected, InstanceUp
-from actors.rollout.messages import RegisterInstance
+from actors.rollout.instance_messages import RegisterInstance
 from supervisor import Address
 
 

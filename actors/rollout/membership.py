@@ -14,9 +14,7 @@ from actors.rollout.books import Books
 from actors.rollout.changes import Changes
 from actors.rollout.dispatching import BALANCER, Dispatching
 from actors.rollout.events import InstanceGone, InstanceJoined, TicketsRevoked
-from actors.rollout.instances import Instance, Instances
-from actors.rollout.measuring import Measuring
-from actors.rollout.messages import (
+from actors.rollout.instance_messages import (
     Abort,
     CannotTake,
     NewWork,
@@ -28,6 +26,8 @@ from actors.rollout.messages import (
     Withdraw,
     Withdrawn,
 )
+from actors.rollout.instances import Instance, Instances
+from actors.rollout.measuring import Measuring
 from actors.rollout.owed import Owed
 from actors.rollout.withdrawing import Withdrawals
 from configs.schema import Config

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from actors.rollout.balancer_messages import Holding, MoveOrder, Moves, Rebalance
 from actors.rollout.books import Books
 from actors.rollout.changes import Changes
+from actors.rollout.instance_messages import Abort
 from actors.rollout.instances import Instance, Instances
 from actors.rollout.lengths_left import LengthsLeft
-from actors.rollout.load_balancer import Holding, MoveOrder, Moves, Rebalance
-from actors.rollout.messages import Abort
 from actors.rollout.request_log import RequestLog, RequestState
 from supervisor import AskFailed, Context
 

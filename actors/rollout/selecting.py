@@ -13,8 +13,9 @@ from actors.rollout.admission import unfit
 from actors.rollout.books import Books
 from actors.rollout.changes import Changes
 from actors.rollout.events import GroupsAdded
+from actors.rollout.instance_messages import Abort
 from actors.rollout.instances import Instances
-from actors.rollout.messages import Abort, MorePrompts, PromptsAre
+from actors.rollout.messages import MorePrompts, PromptsAre
 from actors.rollout.selection import decision_of, due_aborts, events_of
 from actors.rollout.token_log import Batch
 from supervisor import AskFailed, Context

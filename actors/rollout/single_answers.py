@@ -2,8 +2,8 @@
 
 import hashlib
 
-from actors.rollout.messages import Generate, Generated, VersionSpan
 from actors.rollout.request_log import RequestLog
+from actors.rollout.single_messages import Generate, Generated, VersionSpan
 from supervisor import Refused
 
 

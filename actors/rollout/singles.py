@@ -16,11 +16,13 @@ from actors.rollout.books import Books
 from actors.rollout.deadlines import Deadlines
 from actors.rollout.events import BatchSubmitted, Prompt
 from actors.rollout.following import Following
+from actors.rollout.instance_messages import CannotTake
 from actors.rollout.instances import Instances
-from actors.rollout.messages import CannotTake, Generate, VersionNotReady, Weights
+from actors.rollout.messages import Weights
 from actors.rollout.request_log import RequestLog, RequestState
 from actors.rollout.sessions import MAX_SESSION, Sessions
 from actors.rollout.single_answers import answer_to
+from actors.rollout.single_messages import Generate, VersionNotReady
 from actors.rollout.token_log import request_id
 from configs.schema import Config
 from supervisor import AskFailed, Context, Deadline, Deferred, Refused, Suspended

@@ -6,8 +6,8 @@ nothing is known from its own stream, never assumed."""
 import asyncio
 from dataclasses import dataclass, field
 
+from actors.rollout.instance_messages import Abort, Withdrawn
 from actors.rollout.instances import Instance
-from actors.rollout.messages import Abort, Withdrawn
 from actors.rollout.state import RolloutState
 from supervisor import Context, Deadline, Deferred, Waiting
 

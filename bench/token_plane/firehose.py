@@ -11,13 +11,8 @@ from collections import deque
 
 import numpy as np
 
-from actors.rollout.messages import (
-    Dispatch,
-    Registered,
-    RegisterInstance,
-    Serving,
-    Weights,
-)
+from actors.rollout.instance_messages import Dispatch, Registered, RegisterInstance, Serving
+from actors.rollout.messages import Weights
 from supervisor import Actor, Deferred, Done, Message, handles
 from transport.token_frame import Flag, pack_columns
 from transport.token_stream import StreamSender

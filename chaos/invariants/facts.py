@@ -7,7 +7,7 @@ of itself. In a simulated run `chaos.observe_sim` makes them.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from actors.rollout.messages import Generate
+from actors.rollout.single_messages import Generate
 from supervisor import Message
 
 

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 from actors.cluster.messages import StepTrained
 from actors.cluster.state_manager import Rewound
-from actors.rollout.messages import BatchLedger, Dispatch, GroupOut, Groups, Work
+from actors.rollout.instance_messages import Dispatch, Work
+from actors.rollout.messages import BatchLedger, GroupOut, Groups
 from chaos.invariants.check import Check, some
 from chaos.invariants.facts import Committed, Ending, Fact, FramesAcknowledged, Said
 from chaos.invariants.shadow import Shadow, ShadowRequest

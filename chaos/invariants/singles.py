@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from actors.rollout.events import BatchSubmitted
-from actors.rollout.messages import Generate, Generated, VersionNotReady
+from actors.rollout.single_messages import Generate, Generated, VersionNotReady
 from chaos.invariants.check import Check, some
 from chaos.invariants.facts import Answered, Asked, Committed, Ending, Fact
 from chaos.invariants.samples import ResponseOf, wrong_token

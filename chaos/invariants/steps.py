@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from actors.cluster.messages import StepTrained
 from actors.cluster.state_manager import Rewound
-from actors.rollout.messages import Serving
+from actors.rollout.instance_messages import Serving
 from actors.training.job_journal import StepFinished
 from actors.weights.messages import Published
 from chaos.invariants.check import Check

@@ -6,7 +6,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from actors.reward.prompts import BadTokenizer, Prompts
-from actors.rollout.messages import Generate, Generated, VersionNotReady
+from actors.rollout.single_messages import Generate, Generated, VersionNotReady
 from nodeagent.exit_codes import CannotRun
 from rlctl.commands.terminal import (
     Subparsers,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from actors.engine.turn import Orders, Refusal, Turn
-from actors.rollout.messages import Work
+from actors.rollout.instance_messages import Work
 from actors.weights.messages import Fetched
 from sim.models.batching import Entry, Limits
 from sim.models.clock import Clock

@@ -24,17 +24,8 @@ from actors.rollout.events import (
     TicketsRevoked,
     VersionPublished,
 )
-from actors.rollout.messages import (
-    BatchLedger,
-    Dispatch,
-    GroupOut,
-    Groups,
-    RequestLedger,
-    SampleOut,
-    Serving,
-    Weights,
-    Work,
-)
+from actors.rollout.instance_messages import Dispatch, Serving, Work
+from actors.rollout.messages import BatchLedger, GroupOut, Groups, RequestLedger, SampleOut, Weights
 from actors.training.job_journal import StepFinished
 from actors.weights.messages import Published
 from chaos.invariants.catalogue import CHECKS, Jury, explanation, jury_of

@@ -2,7 +2,8 @@
 
 from actors.cluster.messages import NodeSeen
 from actors.cluster.state_manager import Rewound
-from actors.rollout.messages import Dispatch, Registered, RegisterInstance, TakeGroups, Work
+from actors.rollout.instance_messages import Dispatch, Registered, RegisterInstance, Work
+from actors.rollout.messages import TakeGroups
 from chaos.coverage import PATHS
 from chaos.invariants.facts import Committed, Said
 from chaos.recoveries import DISKS, FIGURES, RECOVERIES, Recoveries

@@ -17,7 +17,7 @@ from actors.rollout.events import (
     TicketsRevoked,
     VersionPublished,
 )
-from actors.rollout.messages import Generate, Generated, VersionNotReady, VersionSpan
+from actors.rollout.single_messages import Generate, Generated, VersionNotReady, VersionSpan
 from chaos.drawing import CALLERS_HOST
 from chaos.faults import KillOnMessage, KillProcess, Partition
 from chaos.invariants.catalogue import jury_of

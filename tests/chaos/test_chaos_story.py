@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from actors.rollout.messages import Dispatch, Generate, RegisterInstance, Work
+from actors.rollout.instance_messages import Dispatch, RegisterInstance, Work
+from actors.rollout.single_messages import Generate
 from chaos.faults import KillProcess
 from chaos.invariants import facts
 from chaos.invariants.catalogue import Jury

@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 import actors.cluster.messages
 import actors.reward.messages
-import actors.rollout.load_balancer
+import actors.rollout.balancer_messages
+import actors.rollout.instance_messages
 import actors.rollout.messages
+import actors.rollout.single_messages
 import actors.training.messages
 import actors.weights.messages  # noqa: F401 (all of them for the table of kinds)
 from chaos.aims import AIMS, BY_PATH

@@ -8,7 +8,7 @@ import pytest
 from conftest import MakeRun
 from real_runs import RealRun
 
-from actors.rollout.messages import Generate, Generated
+from actors.rollout.single_messages import Generate, Generated
 from actors.training.history import Step
 from rlctl.client import connect_to_run
 

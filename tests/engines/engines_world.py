@@ -26,14 +26,8 @@ from actors.engine.weight_image import weight_layout, write_weights
 from actors.engine.worker import RolloutWorker
 from actors.rollout.load_balancer import LoadBalancer
 from actors.rollout.manager import RolloutManager
-from actors.rollout.messages import (
-    Generate,
-    Generated,
-    PublishVersion,
-    RolloutFigures,
-    RolloutStatus,
-    Weights,
-)
+from actors.rollout.messages import PublishVersion, RolloutFigures, RolloutStatus, Weights
+from actors.rollout.single_messages import Generate, Generated
 from actors.training.new_tokenizer import CHAT_TEMPLATE, new_tokenizer
 from actors.weights.agent import TransferAgent
 from actors.weights.image_store import ImageStore

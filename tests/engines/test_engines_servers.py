@@ -13,7 +13,8 @@ from engines_world import Plane, Servers, logprobs_of, plane, publish_image, req
 from actors.engine.remote import RemoteHost
 from actors.engine.server_wire import Ask, Chunk, ServerRefused
 from actors.engine.turn import Orders
-from actors.rollout.messages import Generated, Work
+from actors.rollout.instance_messages import Work
+from actors.rollout.single_messages import Generated
 from supervisor.testing import TestSystem
 
 pytestmark = [

@@ -13,7 +13,7 @@ from engines_world import logprobs_of, publish_image
 from actors.engine.remote import RemoteHost
 from actors.engine.turn import Orders
 from actors.engine.vllm import VllmWire
-from actors.rollout.messages import Work
+from actors.rollout.instance_messages import Work
 from actors.rollout.sampling_params import Sampling
 from transport.token_frame import Flag
 

@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from actors.cluster.messages import CloudNotice, HandedOver, JobSpec, NodeSeen, PreemptionNotice
-from actors.rollout.messages import NewWork, Withdraw, Withdrawn
+from actors.rollout.instance_messages import NewWork, Withdraw, Withdrawn
 from nodeagent import departure
 from nodeagent.departure import Departure
 from supervisor import Actor, Deferred, Done, Message, Refused, handles

@@ -16,7 +16,8 @@ from aiohttp.test_utils import TestServer
 from safetensors.torch import load_file
 
 from actors.rollout.gateway.control_wire import FromDisk
-from actors.rollout.gateway.sglang_wire import GenerateBody, GenerateIs, MetaIs, SamplingBody
+from actors.rollout.gateway.sglang_answers import GenerateIs, MetaIs
+from actors.rollout.gateway.sglang_wire import GenerateBody, SamplingBody
 from rlctl.integrations import verl_server
 from rlctl.integrations.verl_server import GatewayAway, GatewayRefused, GatewayServer
 from rlctl.integrations.verl_weights import Folders

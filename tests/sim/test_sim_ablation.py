@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from actors.rollout.messages import Registered, Serving
+from actors.rollout.instance_messages import Registered, Serving
 from actors.training.records import Step
 from configs.load import load
 from configs.trace import Event, Trace, TraceEvent

@@ -1,6 +1,6 @@
 """Whole jobs on simulated clusters: they end, keep every promise, and are the same each time."""
 
-from actors.rollout.messages import Dispatch
+from actors.rollout.instance_messages import Dispatch
 from configs.load import load
 from configs.schema import Config
 from rlctl.audit import audit

@@ -4,7 +4,7 @@ import random
 
 from actors.cluster.fleet import RESERVED
 from actors.cluster.messages import StepTrained
-from actors.rollout.messages import Dispatch
+from actors.rollout.instance_messages import Dispatch
 from configs.load import load
 from rlctl.audit import audit
 from rlctl.simulated import evidence

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from actors.engine.turn import EngineHost, Orders, Turn
-from actors.rollout.messages import Work
+from actors.rollout.instance_messages import Work
 from actors.weights.messages import Fetched
 from sim.models.batching import Limits
 from sim.models.clock import Immediate

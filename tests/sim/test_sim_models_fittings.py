@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from actors.engine.turn import Orders
-from actors.rollout.messages import Work
+from actors.rollout.instance_messages import Work
 from actors.training.records import Eval
 from actors.training.sample import Sample
 from actors.weights.manifest import Manifest

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator
 from typing import Literal
 
 from actors.rollout.gateway.ask import Ask, AskError, BadAsk, Busy, End, NotReady, Piece, Status
-from actors.rollout.messages import Generated, ProgressItem, VersionNotReady, VersionSpan
+from actors.rollout.single_messages import Generated, ProgressItem, VersionNotReady, VersionSpan
 from supervisor import Message
 
 Heard = Literal["fits", "gap", "full"]

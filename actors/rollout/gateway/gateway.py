@@ -16,8 +16,8 @@ from actors.rollout.gateway.fleet import Fleet
 from actors.rollout.gateway.follow import Follow
 from actors.rollout.gateway.job_fleet import Holding, JobFleet
 from actors.rollout.gateway.newest import Newest
-from actors.rollout.messages import Cancel, Generate, Progress
 from actors.rollout.sessions import MAX_SESSION
+from actors.rollout.single_messages import Cancel, Generate, Progress
 from configs.schema import Gateway as Settings
 from supervisor import Actor, AskFailed, AskTimeout, Context, Done, Message, Refused, Suspended, handles
 

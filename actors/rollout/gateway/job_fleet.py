@@ -11,7 +11,7 @@ from typing import Protocol
 
 from actors.rollout.gateway.ask import MAX_ID, Ask, AskError, End, Requests
 from actors.rollout.gateway.fleet import Failed, FleetAway, Loads, NotHere, PauseMode, Versions, Worker
-from actors.rollout.messages import InstancesAre, ListInstances
+from actors.rollout.instance_messages import InstancesAre, ListInstances
 from supervisor import AskFailed, Context
 
 MANAGER = "rollout/manager"

@@ -14,7 +14,8 @@ from actors.rollout.gateway.ask import Ask, BadAsk, Busy, sub_id
 from actors.rollout.gateway.calls import Call, Route
 from actors.rollout.gateway.choices import Delta, Last, follow
 from actors.rollout.gateway.server import events
-from actors.rollout.gateway.sglang_wire import Answer, GenerateBody, GenerateIs, SamplingBody, check_served
+from actors.rollout.gateway.sglang_answers import Answer, GenerateIs
+from actors.rollout.gateway.sglang_wire import GenerateBody, SamplingBody, check_served
 from actors.rollout.gateway.text import Reader
 from actors.rollout.gateway.texts import encode, reader
 

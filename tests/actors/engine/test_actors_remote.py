@@ -12,7 +12,7 @@ from actors.engine import row_exchange
 from actors.engine.remote import RemoteHost
 from actors.engine.server_wire import Ask, Chunk, Loads, PauseMode, ServerDied, ServerRefused
 from actors.engine.turn import EngineHost, Orders, Turn
-from actors.rollout.messages import Work
+from actors.rollout.instance_messages import Work
 from actors.weights.messages import Fetched
 from transport.token_frame import Flag
 

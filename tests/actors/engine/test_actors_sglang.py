@@ -29,7 +29,7 @@ from actors.engine.sglang import new_of, sampling_params
 from actors.engine.sglang_messages import FinishReason, Meta
 from actors.engine.turn import Orders
 from actors.engine.weight_image import image_bytes, weight_layout, write_weights
-from actors.rollout.messages import Work
+from actors.rollout.instance_messages import Work
 from actors.rollout.sampling_params import Sampling
 from actors.weights.image_store import ImageStore
 from actors.weights.messages import Fetched

@@ -12,42 +12,44 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from actors.rollout.events import BatchSubmitted, Prompt, RequestsDue
-from actors.rollout.load_balancer import (
+from actors.rollout.balancer_messages import (
     EngineMeasured,
     Holding,
     InstanceServes,
     InstanceUp,
-    LoadBalancer,
     LoadChange,
     LoadChanged,
     Place,
     Rebalance,
 )
-from actors.rollout.manager import RolloutManager
-from actors.rollout.messages import (
+from actors.rollout.events import BatchSubmitted, Prompt, RequestsDue
+from actors.rollout.instance_messages import (
     Abort,
-    BatchReport,
     CannotTake,
     Dispatch,
-    Generate,
+    RegisterInstance,
+    ServeWeights,
+    Serving,
+    Withdraw,
+)
+from actors.rollout.load_balancer import LoadBalancer
+from actors.rollout.manager import RolloutManager
+from actors.rollout.messages import (
+    BatchReport,
     GroupFates,
     Groups,
     PublishVersion,
-    RegisterInstance,
     ReleaseBatch,
     RolloutFigures,
     RolloutStatus,
-    ServeWeights,
-    Serving,
     StepEnded,
     SubmitBatch,
     TakeGroups,
     Weights,
-    Withdraw,
 )
 from actors.rollout.pace import Paces, PacesAre
 from actors.rollout.profile import Work
+from actors.rollout.single_messages import Generate
 from configs.schema import Config
 from supervisor import Actor, Address, Crashed, Done, Message, Refused, Unreachable, handles
 from supervisor.testing import TestSystem

@@ -9,8 +9,9 @@ from test_actors_rollout_plane import Plane, plane
 from test_actors_rollout_versions import HELLO, generate
 
 from actors.rollout.manager import RolloutManager
-from actors.rollout.messages import Cancel, Generate, HoldBack, Progress
+from actors.rollout.messages import HoldBack
 from actors.rollout.sampling_params import Sampling
+from actors.rollout.single_messages import Cancel, Generate, Progress
 from supervisor import Actor, Done, Refused, handles
 
 FOLLOWED = msgspec.structs.replace(HELLO, follower="rollout/gateway")

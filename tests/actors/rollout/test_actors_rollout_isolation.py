@@ -14,9 +14,10 @@ import msgspec
 import pytest
 from rollout_world import submission
 
+from actors.rollout.instance_messages import Registered, RegisterInstance, ServeWeights
 from actors.rollout.load_balancer import LoadBalancer
 from actors.rollout.manager import RolloutManager
-from actors.rollout.messages import Registered, RegisterInstance, ServeWeights, SubmitBatch, Weights
+from actors.rollout.messages import SubmitBatch, Weights
 from bench.manager_process import ManagerProcess, manager_process
 from bench.token_plane.firehose import WEIGHTS, Hold, Holds, Pour, Poured, StreamsTo, Where
 from configs.schema import Config, Rollout

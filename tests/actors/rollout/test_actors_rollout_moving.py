@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 from actors.rollout import load_balancer, moving
-from actors.rollout.continuous_lb import Load, Move
-from actors.rollout.load_balancer import (
+from actors.rollout.balancer_messages import (
     Holding,
     InstanceServes,
     InstanceUp,
-    LoadBalancer,
     Moves,
     Place,
     Placed,
     Rebalance,
 )
+from actors.rollout.continuous_lb import Load, Move
+from actors.rollout.load_balancer import LoadBalancer
 from actors.rollout.manager import RolloutManager
 from supervisor.testing import TestSystem
 from tests.actors.rollout.test_actors_rollout_plane import Plane, plane, undisturbed

@@ -19,19 +19,17 @@ from actors.engine.weight_image import weight_layout, write_weights
 from actors.engine.worker import RolloutWorker
 from actors.reward.messages import Score, Verdict
 from actors.rollout.events import BatchSubmitted, Prompt
+from actors.rollout.instance_messages import NewWork, Withdraw, Withdrawn
 from actors.rollout.load_balancer import LoadBalancer
 from actors.rollout.manager import RolloutManager
 from actors.rollout.messages import (
     Groups,
-    NewWork,
     ReleaseBatch,
     RolloutFigures,
     RolloutStatus,
     SubmitBatch,
     TakeGroups,
     Weights,
-    Withdraw,
-    Withdrawn,
 )
 from actors.weights.agent import TransferAgent
 from actors.weights.image_store import ImageStore

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from actors.engine.turn import Orders
+from actors.rollout.instance_messages import Work as Dispatched
 from actors.rollout.lengths_left import LengthsLeft
-from actors.rollout.messages import Work as Dispatched
 from actors.rollout.profile import MEMORY_S, PLATEAU_SHARE, Measured, Profile, Profiles, StepModel, Work
 from sim.models.batching import Entry, Limits
 from sim.models.clock import Immediate

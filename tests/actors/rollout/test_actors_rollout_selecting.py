@@ -12,6 +12,7 @@ from actors.engine.worker import RolloutWorker
 from actors.reward.messages import Score, Verdict
 from actors.rollout import selecting
 from actors.rollout.events import BatchSubmitted, Prompt
+from actors.rollout.instance_messages import Work
 from actors.rollout.manager import RolloutManager
 from actors.rollout.messages import (
     GroupFates,
@@ -21,7 +22,6 @@ from actors.rollout.messages import (
     PromptsAre,
     SubmitBatch,
     TakeGroups,
-    Work,
 )
 from supervisor import Actor, Deferred, Done, Refused, handles
 from supervisor.testing import TestSystem

@@ -10,9 +10,10 @@ from test_actors_rollout_plane import Plane, plane
 from test_actors_rollout_versions import HELLO, generate
 
 from actors.rollout.balancer import Balancer, InstanceKind
-from actors.rollout.messages import Generate, InstancesAre, ListInstances
+from actors.rollout.instance_messages import InstancesAre, ListInstances
 from actors.rollout.sampling_params import Sampling
 from actors.rollout.sessions import Sessions
+from actors.rollout.single_messages import Generate
 
 ROOTS = {3: b"root"}
 

@@ -15,16 +15,8 @@ from actors.engine.tensor_spec import image_bytes
 from actors.engine.weight_image import weight_layout, write_weights
 from actors.rollout.events import BatchSubmitted, Prompt
 from actors.rollout.manager import RolloutManager
-from actors.rollout.messages import (
-    Generate,
-    Generated,
-    Groups,
-    PublishVersion,
-    SubmitBatch,
-    TakeGroups,
-    VersionNotReady,
-    Weights,
-)
+from actors.rollout.messages import Groups, PublishVersion, SubmitBatch, TakeGroups, Weights
+from actors.rollout.single_messages import Generate, Generated, VersionNotReady
 from actors.weights.image_store import ImageStore
 from actors.weights.messages import Publish, Published
 from supervisor import Done, Message, Refused

@@ -14,13 +14,11 @@ from actors.rollout.gateway.ask import Ask, BadAsk, Busy, End, NotReady, Piece
 from actors.rollout.gateway.fleet import Fleet, NotHere
 from actors.rollout.gateway.gateway import Gateway
 from actors.rollout.gateway.job_fleet import JobFleet
-from actors.rollout.messages import (
+from actors.rollout.instance_messages import InstanceIs, InstancesAre, ListInstances
+from actors.rollout.single_messages import (
     Cancel,
     Generate,
     Generated,
-    InstanceIs,
-    InstancesAre,
-    ListInstances,
     Progress,
     ProgressItem,
     VersionNotReady,

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from actors.rollout.gateway.ask import BadAsk, Busy, End, NotReady, Piece
 from actors.rollout.gateway.calls import read
 from actors.rollout.gateway.choices import follow
+from actors.rollout.gateway.sglang_answers import Answer, GenerateIs
 from actors.rollout.gateway.sglang_routes import ROUTES
-from actors.rollout.gateway.sglang_wire import Answer, GenerateBody, GenerateIs, SamplingBody, check_served
+from actors.rollout.gateway.sglang_wire import GenerateBody, SamplingBody, check_served
 from actors.rollout.gateway.texts import reader
 from tests.actors.rollout.gateway.gateway_world import (
     FakeRequests,

@@ -1,0 +1,133 @@
+"""What is said to and by the LoadBalancer: the manager tells it who is there and asks; workers measure."""
+
+import msgspec
+
+from actors.rollout.profile import Work
+from supervisor import Message
+
+
+class InstanceUp(Message, frozen=True):
+    """An incarnation of an instance may get requests once it serves; with the load that it has already."""
+
+    instance: str
+    incarnation: int
+    kind: str
+    slots: int
+    pending: int
+    executing: int
+
+
+class InstanceDown(Message, frozen=True):
+    """An incarnation died or left."""
+
+    instance: str
+    incarnation: int
+
+
+class InstanceServes(Message, frozen=True):
+    """Which weights an instance serves now; None: it gets nothing."""
+
+    instance: str
+    incarnation: int
+    version: int | None
+    root: bytes = b""
+
+
+class InstanceSuspected(Message, frozen=True):
+    """An incarnation may be dead, or is heard again."""
+
+    instance: str
+    incarnation: int
+    suspected: bool
+
+
+class LoadChange(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened to requests of an instance since the last report."""
+
+    instance: str
+    incarnation: int
+    dispatched: int = 0
+    started: int = 0
+    ended_executing: int = 0
+    ended_pending: int = 0
+
+
+class LoadChanged(Message, frozen=True):
+    """Reports of the manager, in order."""
+
+    changes: list[LoadChange]
+
+
+class Place(Message, frozen=True):
+    """Where should the next `count` requests go? `roots`: the versions that may make them, with their
+    roots.
+
+    `moved`: for the first of them, the instance that each is being moved to; it gets the request whatever its
+    queue, as long as it may take it at all. `preferred`: an instance that gets one request, if it has room.
+    """
+
+    roots: dict[int, bytes]
+    count: int
+    moved: tuple[str, ...] = ()
+    preferred: str = ""
+
+
+class Placed(Message, frozen=True):
+    """One instance a request, in order, "" for none; fewer than asked when every queue is at its
+    threshold."""
+
+    instances: list[str]
+
+
+class EngineMeasured(Message, frozen=True):
+    """From a worker: what its engine did since the last one, sums of like turns."""
+
+    instance: str
+    incarnation: int
+    sums: list[Work]
+
+
+class Holding(msgspec.Struct, frozen=True, kw_only=True):
+    """The requests of one instance, columns in the order of their tickets; see `continuous_lb.Requests`.
+
+    `tickets` i64, `context` and `expected` f64, `gate` i64 (an index), `movable` and `executing` u8; all raw.
+    """
+
+    instance: str
+    incarnation: int
+    tickets: bytes
+    context: bytes
+    expected: bytes
+    gate: bytes
+    movable: bytes
+    executing: bytes
+    busy: bool
+
+
+class Rebalance(Message, frozen=True):
+    """Should requests move, from where to where? What the manager knows of them. `gates`: which versions may
+    make those of one batch, with their roots."""
+
+    gates: list[dict[int, bytes]]
+    holdings: list[Holding]
+
+
+class MoveOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """These tickets of one instance go to another; `executing`: they were being decoded."""
+
+    source: str
+    source_incarnation: int
+    target: str
+    target_incarnation: int
+    tickets: tuple[int, ...]
+    executing: bool
+
+
+class Moves(Message, frozen=True):
+    """One round; empty when nothing is to be gained."""
+
+    moves: list[MoveOrder]
+
+
+class ForgetAll(Message, frozen=True):
+    """A new manager begins: what the old one said is void."""

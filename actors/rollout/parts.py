@@ -1,0 +1,157 @@
+"""The parts of the manager: how they are joined, and what a committed event sets off among them.
+
+Owns the joining and nothing else: each part has its own room, the state is the books', messages come to the
+manager.
+"""
+
+from actors.rollout.books import Books
+from actors.rollout.changes import Changes
+from actors.rollout.deadlines import Deadlines
+from actors.rollout.dispatching import Dispatching
+from actors.rollout.events import SampleAgain, Scored
+from actors.rollout.flipping import Flipping
+from actors.rollout.following import Following
+from actors.rollout.handing_out import Takers
+from actors.rollout.instances import Instance, Instances
+from actors.rollout.intake import Intake
+from actors.rollout.measuring import Measuring
+from actors.rollout.membership import Membership
+from actors.rollout.moving import Moving
+from actors.rollout.opening import Opening
+from actors.rollout.owed import Owed
+from actors.rollout.request_log import RequestLog
+from actors.rollout.sampling import made_again
+from actors.rollout.scoring import Scoring
+from actors.rollout.selecting import Selecting
+from actors.rollout.sessions import Sessions
+from actors.rollout.singles import Singles
+from actors.rollout.withdrawing import Withdrawals
+from configs.schema import Config
+from supervisor import Context
+
+
+class Parts:
+    """See the module. `start` once others may hear of the manager; `act` on what each event changed."""
+
+    def __init__(self, ctx: Context, books: Books, instances: Instances, config: Config) -> None:
+        self._ctx, self._books, self._instances, self._config = ctx, books, instances, config
+        self._state = books.state
+        self.measuring = Measuring(ctx, books.state, instances)
+        self.moving = Moving(ctx, books, instances)
+        sessions = Sessions()
+        self.dispatching = Dispatching(
+            ctx,
+            books,
+            instances,
+            on_sent=self._sent,
+            give_up=self._give_up,
+            moving=self.moving,
+            sessions=sessions,
+        )
+        self.opening = Opening(
+            ctx,
+            books,
+            flipping=Flipping(ctx, books, instances),
+            measuring=self.measuring,
+            max_prompt_tokens=config.engine.max_prompt_tokens,
+            max_new_tokens=config.rollout.max_new_tokens,
+            act=self.act,
+        )
+        self.scoring = Scoring(ctx, books, config.reward, self._scored)
+        self.takers = Takers(ctx, books, instances)
+        self.selecting = Selecting(ctx, books, instances, config.engine.max_prompt_tokens, self.act)
+        self.deadlines = Deadlines(ctx, books, instances, config.rollout.request_deadline_s)
+        self.following = Following(ctx, books)
+        self.singles = Singles(
+            ctx,
+            books,
+            instances,
+            self.deadlines,
+            config,
+            self.following,
+            sessions,
+            self.opening.open,
+            self.opening.close,
+        )
+        self.withdrawals = Withdrawals(ctx, books.state)
+        self.owed = Owed(ctx, books.state, instances, config.rollout.deadline_s)
+        self.members = Membership(
+            ctx,
+            books,
+            instances,
+            config,
+            dispatching=self.dispatching,
+            measuring=self.measuring,
+            withdrawals=self.withdrawals,
+            owed=self.owed,
+            act=self.act,
+            on_serving=self._on_serving,
+        )
+        self.intake = Intake(books, self.act, self._heard, ctx.idle, self.following)
+
+    def start(self) -> None:
+        """Frames are taken in from now on, and what works by itself works."""
+        ctx, config = self._ctx, self._config
+        self.receiver = self.intake.receiver = ctx.network.token_receiver(
+            self.intake.take, self._state.streams.have, window=config.limits.credit_frames
+        )
+        ctx.at_end(self.receiver.close)
+        self.scoring.start()
+        self.selecting.start()
+        ctx.background(self.dispatching.run(), "dispatch")
+        ctx.background(self.intake.enter(), "frames")
+        ctx.background(self.intake.acknowledge(), "acknowledge")
+        ctx.background(self.following.run(), "follow")
+        if config.rollout.continuous_lb:
+            ctx.background(self.moving.run(), "moves")
+
+    def act(self, changes: Changes) -> None:
+        """What follows from a committed event."""
+        self.dispatching.note(changes)
+        self.measuring.ended(changes)
+        self.moving.note(changes)
+        for request in changes.finished:
+            log = self._state.log.requests.get(request)
+            if log is None:
+                continue
+            if self._state.log.batches[log.batch].submitted.scored:
+                self.scoring.add(request)
+            else:
+                self.singles.finished(log)
+        if changes.completed:
+            for name in dict.fromkeys(batch for batch, _ in changes.completed):
+                batch = self._state.log.batches.get(name)
+                if batch is not None and batch.selects:
+                    self.selecting.look(batch)
+            self.takers.look()
+        if changes.ended or changes.queued or changes.started:
+            self.dispatching.wake()
+            self.withdrawals.look()
+
+    def _sent(self, instance: Instance, logs: list[RequestLog]) -> None:
+        instance.heard_s = self._ctx.now()  # its silence counts from here
+        self.owed.moved()
+        self.measuring.sent(instance, logs)
+        self.moving.sent(logs)
+        self.deadlines.sent(logs)
+
+    async def _give_up(self, name: str, incarnation: int, cause: str) -> None:
+        await self.members.lose(name, incarnation, cause)
+
+    def _on_serving(self) -> None:
+        self.singles.changed()
+        self.moving.wake()
+
+    def _heard(self, name: str) -> None:
+        self._instances.heard(name, self._ctx.now())
+
+    async def _scored(self, event: Scored) -> None:
+        """A verdict counts, unless it says nothing of the sample: then that one is made again, alone."""
+        log = self._state.log.requests.get(event.request)
+        if log is not None:
+            batch = self._state.log.batches[log.batch]
+            if not log.due and made_again(event.status, log.again, batch.submitted.again):
+                self._ctx.log.info("%s is made again: %s", log.id, event.status)
+                self.act(await self._books.record(SampleAgain(request=log.id, why=event.status)))
+                return
+        self.act(await self._books.record(event))
