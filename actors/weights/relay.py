@@ -1,0 +1,247 @@
+"""Who pulls a version of the weights from whom: chains that grow behind whoever asks.
+
+Owns what is remembered of the spreading of one version, the wave. Pure: whoever keeps track of the holders
+tells it what happens, asks it for parents and passes them on; `relay_choice` chooses. Receivers come with
+their own questions, so a late joiner, a pull that goes on and an orphan are one case (after Hoplite, SIGCOMM
+2021, whose receivers pull from partial copies). docs/weights.md has the analysis.
+
+A parent is kept until the version is whole, or the parent dies, lies, leaves or gives less than half of what
+it could. Nobody pulls from one that pulls from it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+
+from actors.weights.relay_choice import MAX_PEERS, Choice
+from actors.weights.relay_peer import Peer
+
+WEAK = 0.5  # a parent that gives less than that share of what it could ...
+WEAK_S = 1.0  # ... over that time is weak,
+WEAK_CHUNKS = 4  # which is not to be seen where less than so many could have come
+SILENT_S = 0.5  # for receivers: a parent that gives neither bytes nor a sign of life for so long is left
+
+
+class TooManyPeers(RuntimeError):
+    """The wave has as many peers as it may."""
+
+
+class NotInWave(LookupError):
+    """Nobody of that name is in the wave: let it join (again)."""
+
+
+class Wave:
+    """The spreading of one version; see the module.
+
+    Args:
+        payload_bytes: what each receiver needs of it.
+        chunk_bytes: progress comes in steps of that size.
+        crossing_bytes_s: what a link between sites carries, as far as that is known.
+    """
+
+    def __init__(self, payload_bytes: int, *, chunk_bytes: int, crossing_bytes_s: float = math.inf) -> None:
+        if payload_bytes < 1 or chunk_bytes < 1:
+            raise ValueError(f"{payload_bytes} bytes in chunks of {chunk_bytes} cannot be spread")
+        self.payload_bytes = payload_bytes
+        self._chunk_bytes = chunk_bytes
+        self._peers: dict[str, Peer] = {}
+        self._crossing: dict[str, float] = {}
+        self._choice = Choice(self._peers, payload_bytes, crossing_bytes_s, self._crossing)
+        self._waiting: dict[str, None] = {}  # who is to get a parent, or another one; the longest first
+        self._liars: set[str] = set()
+
+    def join(
+        self,
+        name: str,
+        *,
+        up_bytes_s: float,
+        down_bytes_s: float,
+        site: str = "",
+        origin: bool = False,
+        have_bytes: int = 0,
+    ) -> None:
+        """A holder, or a receiver before it asks. Who is known already begins a new life: what pulls from it
+        gets another parent. Raises TooManyPeers; ValueError for figures that cannot be."""
+        if not (up_bytes_s > 0 and down_bytes_s > 0):
+            raise ValueError(f"{name} cannot carry {up_bytes_s} bytes/s up and {down_bytes_s} down")
+        have = self.payload_bytes if origin else self._held(name, have_bytes)
+        self.lose(name)
+        if len(self._peers) >= MAX_PEERS:
+            raise TooManyPeers(f"{name} is one more than {MAX_PEERS} in a wave: let it pull from the origin")
+        peer = Peer(name, up_bytes_s, down_bytes_s, site, origin, have, have == self.payload_bytes)
+        peer.banned = name in self._liars
+        if not peer.banned:
+            for other in self._peers.values():
+                other.avoided.pop(name, None)
+        self._peers[name] = peer
+
+    def ask(self, name: str, now_s: float, *, exclude: Collection[str] = (), current: str = "") -> str | None:
+        """Whom `name` is to pull from; asking again gives the same. None: it is complete, or nobody can serve
+        it now and `settle` will tell.
+
+        Args:
+            name: who asks. Raises NotInWave.
+            now_s: of any clock that does not run backward.
+            exclude: whom it could not pull from. They are not given to it again; origins only now not.
+            current: whom it pulls from since before this wave was kept: it stays there, if there is a slot.
+        """
+        peer = self._peer(name)
+        for other in exclude:
+            known = self._peers.get(other)
+            if known is not None and not known.origin:
+                peer.avoid(other)
+        if peer.parent is not None and peer.parent.name in exclude:
+            self._detach(peer)
+        if not peer.complete and (peer.parent is None or peer.moving):
+            self._place(peer, now_s, exclude, current)
+        return None if peer.parent is None else peer.parent.name
+
+    def settle(self, now_s: float) -> dict[str, str]:
+        """New parents for those that wait or are to move, as far as there are any: receiver -> parent."""
+        given: dict[str, str] = {}
+        again = True
+        while again:  # each round but the last one places somebody, who may serve the next
+            again = False
+            for name in list(self._waiting):
+                parent = self._place(self._peers[name], now_s)
+                if parent is not None:
+                    given[name] = parent.name
+                    again = True
+        return given
+
+    def progress(self, name: str, have_bytes: int, now_s: float) -> None:
+        """`name` holds so much, verified. Raises NotInWave; ValueError where it is more than there is."""
+        peer = self._peer(name)
+        if peer.origin:
+            return
+        peer.have_bytes = self._held(name, have_bytes)
+        peer.complete = peer.have_bytes == self.payload_bytes
+        if peer.complete:
+            self._waiting.pop(name, None)
+            self._detach(peer)
+        elif peer.parent is None:
+            self._waiting[name] = None
+        elif now_s - peer.mark_s >= WEAK_S:
+            self._judge(peer, peer.parent, now_s)
+
+    def lose(self, name: str) -> None:
+        """`name` died or left. Who pulled from it waits for another parent; their chunks stay with them."""
+        self._waiting.pop(name, None)
+        peer = self._peers.pop(name, None)
+        if peer is None:
+            return
+        self._detach(peer)
+        for child in list(peer.children.values()):
+            self._orphan(child)
+
+    def lied(self, liar: str, accuser: str) -> None:
+        """`accuser` got bytes from `liar` that do not hash to their digest. The liar serves nobody any more,
+        and may go on receiving. An accuser is believed once: one with bad memory would accuse all. An origin
+        is left, never banned: what it published is what all are measured by. Raises NotInWave."""
+        peer, other = self._peer(accuser), self._peers.get(liar)
+        if peer.parent is not None and peer.parent is other:
+            self._orphan(peer)
+        if other is None or other.origin:
+            return
+        peer.avoid(liar)
+        if peer.believed in ("", liar) and len(self._liars) < MAX_PEERS:
+            peer.believed = liar
+            self._liars.add(liar)
+            other.banned = True
+            for child in list(other.children.values()):
+                self._orphan(child)
+
+    def drain(self, name: str) -> None:
+        """`name` will leave: it gets no child any more, and its own move as soon as there is a slot. Raises
+        NotInWave."""
+        peer = self._peer(name)
+        peer.draining = True
+        self._move_children(peer)
+
+    def parent_of(self, name: str) -> str | None:
+        """Whom `name` pulls from now. Raises NotInWave."""
+        parent = self._peer(name).parent
+        return None if parent is None else parent.name
+
+    def slots(self, name: str) -> int:
+        """How many children it may be given, of the fast ones and of the slow ones each. Raises NotInWave."""
+        return self._choice.slots(self._peer(name))
+
+    def peers(self) -> tuple[Peer, ...]:
+        """All, in the order in which they joined; to be read, not changed."""
+        return tuple(self._peers.values())
+
+    def _place(
+        self, peer: Peer, now_s: float, barred: Collection[str] = (), current: str = ""
+    ) -> Peer | None:
+        """Give it a parent, or another one, if there is any; else it waits, with the one it has."""
+        found = self._choice.parent_for(peer, barred, current)
+        if found is None:
+            self._waiting[peer.name] = None
+            return None
+        self._waiting.pop(peer.name, None)
+        self._detach(peer)
+        peer.parent = found
+        peer.in_slow_slot = self._choice.is_slow_edge(found, peer)
+        peer.mark_s, peer.mark_bytes = now_s, peer.have_bytes
+        found.children[peer.name] = peer
+        return found
+
+    def _detach(self, peer: Peer) -> None:
+        if peer.parent is not None:
+            peer.parent.children.pop(peer.name, None)
+        peer.parent, peer.moving = None, ""
+
+    def _orphan(self, peer: Peer) -> None:
+        self._detach(peer)
+        self._waiting[peer.name] = None
+
+    def _judge(self, peer: Peer, parent: Peer, now_s: float) -> None:
+        """Over a window: did it get half of what its parent could give and had for it? Where the parent has
+        nothing new, whoever serves the parent is judged. The second weak parent in a row shows that the
+        weakness is the peer's own, or that of the link to its site."""
+        took_s, got = now_s - peer.mark_s, peer.have_bytes - peer.mark_bytes
+        rate_bytes = self._choice.edge_bytes_s(parent, peer, len(parent.children)) * took_s
+        could = min(rate_bytes, parent.have_bytes - peer.mark_bytes)
+        if rate_bytes < WEAK_CHUNKS * self._chunk_bytes:
+            return  # the window grows
+        peer.mark_s, peer.mark_bytes = now_s, peer.have_bytes
+        if got >= WEAK * could:
+            if could >= WEAK * rate_bytes:  # it was put to the test
+                peer.weak_bytes_s = 0.0
+                if peer.moving == "weak":
+                    peer.moving = ""
+                    self._waiting.pop(peer.name, None)
+        elif peer.weak_bytes_s and got > 0 and not peer.moving:
+            self._learn(peer, parent, max(got / took_s, peer.weak_bytes_s))
+        else:
+            peer.weak_bytes_s, peer.moving = max(got / took_s, 1.0), peer.moving or "weak"
+            if not parent.origin:
+                peer.avoid(parent.name)
+            self._waiting[peer.name] = None
+
+    def _learn(self, peer: Peer, parent: Peer, bytes_s: float) -> None:
+        peer.weak_bytes_s = 0.0
+        if parent.site != peer.site:
+            self._crossing[peer.site] = bytes_s
+            return
+        peer.down_bytes_s = bytes_s
+        if self._choice.is_slow(peer):  # it is to be a leaf
+            self._move_children(peer)
+
+    def _move_children(self, peer: Peer) -> None:
+        for child in peer.children.values():
+            child.moving = "parent"
+            self._waiting[child.name] = None
+
+    def _held(self, name: str, have_bytes: int) -> int:
+        if not 0 <= have_bytes <= self.payload_bytes:
+            raise ValueError(f"{name} cannot hold {have_bytes} of {self.payload_bytes} bytes")
+        return have_bytes
+
+    def _peer(self, name: str) -> Peer:
+        peer = self._peers.get(name)
+        if peer is None:
+            raise NotInWave(f"{name} is not in the wave: let it join")
+        return peer

@@ -1,0 +1,121 @@
+"""Which peer of a wave a receiver is to pull from: the rule, over peers as they stand.
+
+Owns slots, ranks and the one copy that crosses between sites; changes nothing (`relay` does). Pure.
+docs/weights.md has the reasons and the analysis.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from actors.weights.relay_peer import Peer, below, rooted
+
+STAR_S = 0.5  # a payload that the origin can give to all in that time is not worth a chain
+NEAR = 0.9  # rates are measured: one within that share of the best is as good
+SLOW = 0.5  # below that share of its site's median a receiver serves nobody: all behind it would wait
+RELAY_SLOTS = 1  # children of who is still pulling: a second one halves its way up, for all behind it
+COMPLETE_SLOTS = 2
+MAX_PEERS = 4096  # of a wave; further receivers are refused, and pull from the origin as they always could
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The rule over `peers`, by name. `crossing`: bytes/s that the link of a site has shown to carry;
+    `crossing_bytes_s`: the same of other sites' links, as far as it is known."""
+
+    peers: Mapping[str, Peer]
+    payload_bytes: int
+    crossing_bytes_s: float
+    crossing: Mapping[str, float]
+
+    def parent_for(self, peer: Peer, barred: Collection[str] = (), current: str = "") -> Peer | None:
+        """Whom it is to pull from, another one than now; `current` where that is allowed. None: nobody."""
+        reached, own = rooted(self.peers.values()), below(peer)
+        usable = [
+            one
+            for name, one in self.peers.items()
+            if name in reached and name not in own and name not in barred and name not in peer.avoided
+            if one is not peer.parent and one.serves
+        ]
+        pool = [one for one in usable if one.site == peer.site]
+        if not pool and self._may_cross(peer, own):
+            pool = usable
+        pool = [one for one in pool if one.origin or not self.is_slow(one)] or pool  # only slow ones: those
+        origins = [one for one in pool if one.origin and one.site == peer.site]
+        if origins and self.is_star():
+            pool = origins
+        free = [one for one in pool if one.kids(self.is_slow_edge(one, peer)) < self.slots(one)]
+        for one in free:
+            if one.name == current:
+                return one
+        slow = [one for one in free if self.is_slow_edge(one, peer)]
+        return self._best(peer, [one for one in free if one not in slow]) or _gentlest(slow)
+
+    def slots(self, peer: Peer) -> int:
+        """How many children it may be given, of the fast ones and of the slow ones each."""
+        if not peer.origin:
+            return COMPLETE_SLOTS if peer.complete else RELAY_SLOTS
+        if self.is_star():
+            return MAX_PEERS
+        typical = self.typical_down(peer.site)
+        return max(1, int(peer.up_bytes_s / typical + 1e-6)) if typical else 1
+
+    def is_star(self) -> bool:
+        """Whether the origins can give the rest of the wave to all within `STAR_S`."""
+        up = sum(peer.up_bytes_s for peer in self.peers.values() if peer.origin)
+        wanting = sum(not peer.complete for peer in self.peers.values())
+        return self.payload_bytes * wanting <= STAR_S * up
+
+    def typical_down(self, site: str) -> float:
+        """Bytes/s of the median receiver, of the site or else of all; 0: there is none."""
+        receivers = [peer for peer in self.peers.values() if not peer.origin]
+        local = [peer.down_bytes_s for peer in receivers if peer.site == site]
+        return median(local or [peer.down_bytes_s for peer in receivers] or [0.0])
+
+    def is_slow(self, peer: Peer) -> bool:
+        """Whether it is below `SLOW` among the receivers of its site."""
+        return peer.down_bytes_s < SLOW * self.typical_down(peer.site)
+
+    def is_slow_edge(self, parent: Peer, child: Peer) -> bool:
+        """Slow children have slots of their own: for long they would keep a fast one from its place."""
+        if parent.site == child.site:
+            return self.is_slow(child)
+        return self.edge_bytes_s(parent, child, 1) < SLOW * self.typical_down(parent.site)
+
+    def edge_bytes_s(self, parent: Peer, child: Peer, children: int) -> float:
+        """Bytes/s that the child can get where `children` share the parent's way up."""
+        arriving = math.inf if parent.complete else parent.down_bytes_s
+        rate = min(parent.up_bytes_s / children, child.down_bytes_s, arriving)
+        if parent.site == child.site:
+            return rate
+        return min(rate, self.crossing.get(child.site, self.crossing_bytes_s))
+
+    def _best(self, peer: Peer, parents: Sequence[Peer]) -> Peer | None:
+        """The highest rate; of those as good as that an origin, then who has most, then who joined first."""
+        rates = {one.name: self._offered(one, peer) for one in parents}
+        good = [one for one in parents if rates[one.name] >= NEAR * max(rates.values())]
+        return max(good, key=lambda one: (one.origin, one.have_bytes), default=None)
+
+    def _offered(self, parent: Peer, peer: Peer) -> float:
+        """Bytes/s that it would get as one more child."""
+        slow = (child for child in parent.children.values() if child.in_slow_slot and not child.draining)
+        spent = sum(self.edge_bytes_s(parent, child, 1) for child in slow)
+        share = (parent.up_bytes_s - spent) / (parent.kids(slow=False) + 1)
+        return min(self.edge_bytes_s(parent, peer, 1), share)
+
+    def _may_cross(self, peer: Peer, own: set[str]) -> bool:
+        """Nobody of its site can serve it now. One of them pulls across, who has most; then it serves."""
+        return not any(
+            one.site == peer.site and one.serves and one.have_bytes > peer.have_bytes
+            for name, one in self.peers.items()
+            if name not in own and name not in peer.avoided
+        )
+
+
+def _gentlest(parents: Iterable[Peer]) -> Peer | None:
+    """For a slow child: where it holds up no chain, and an origin only where nobody else is."""
+    idle = [one for one in parents if one.origin or one.complete or not one.kids(slow=False)]
+    return min(idle, key=lambda one: (one.origin, len(one.children), -one.have_bytes), default=None)

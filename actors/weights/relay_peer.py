@@ -1,0 +1,76 @@
+"""One holder or receiver of a version, as the wave of that version (`relay`) knows it.
+
+Owns what is remembered of a peer, and the walks over the trees that parents and children make. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+MAX_AVOIDED = 16  # of a peer; beyond it the oldest is tried again
+
+Moving = Literal["", "weak", "parent"]
+"""Why a peer is to have another parent: its own gives too little, or is not to serve (any longer)."""
+
+
+@dataclass(slots=True, eq=False)
+class Peer:
+    """`up_bytes_s`, `down_bytes_s`: measured where they were, else what its card is said to do. `site`: links
+    within one are fast. `origin`: whoever published. `have_bytes`: of the payload, verified, so that it can
+    serve them. `parent`: whom it pulls from. `avoided`: whom it has found dead, lying or weak."""
+
+    name: str
+    up_bytes_s: float
+    down_bytes_s: float
+    site: str
+    origin: bool
+    have_bytes: int
+    complete: bool
+    parent: Peer | None = None
+    children: dict[str, Peer] = field(default_factory=dict)
+    in_slow_slot: bool = False
+    moving: Moving = ""
+    avoided: dict[str, None] = field(default_factory=dict)
+    draining: bool = False
+    banned: bool = False
+    believed: str = ""  # whom its word has banned: one accuser bans one peer
+    mark_s: float = 0.0  # where the window begins over which its rate is judged
+    mark_bytes: int = 0
+    weak_bytes_s: float = 0.0  # what it got from a parent that was weak; 0: none was, lately
+
+    @property
+    def serves(self) -> bool:
+        """Whether it may be given children."""
+        return not (self.banned or self.draining)
+
+    def kids(self, slow: bool) -> int:
+        """Children in its slots of one kind; who is leaving holds none."""
+        return sum(child.in_slow_slot == slow and not child.draining for child in self.children.values())
+
+    def avoid(self, name: str) -> None:
+        """Do not pull from that one."""
+        self.avoided.pop(name, None)
+        self.avoided[name] = None
+        if len(self.avoided) > MAX_AVOIDED:
+            del self.avoided[next(iter(self.avoided))]
+
+
+def below(peer: Peer) -> set[str]:
+    """The peer itself and all that pull from it, directly or not."""
+    found, ahead = {peer.name}, [peer]
+    while ahead:
+        for child in ahead.pop().children.values():
+            found.add(child.name)
+            ahead.append(child)
+    return found
+
+
+def rooted(peers: Iterable[Peer]) -> set[str]:
+    """Those whom bytes reach: complete ones (origins are), and all that pull from them, directly or not."""
+    found: set[str] = set()
+    for peer in peers:
+        if peer.complete:
+            found |= below(peer)
+    return found
