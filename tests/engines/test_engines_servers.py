@@ -11,7 +11,7 @@ from engine_kinds import NEW_TOKENS
 from engines_world import Plane, Servers, logprobs_of, plane, publish_image, request
 
 from actors.engine.remote import RemoteHost
-from actors.engine.server_wire import Ask, Chunk, ServerRefused
+from actors.engine.server_wire import Ask, Chunk, Loads, ServerRefused
 from actors.engine.turn import Orders
 from actors.rollout.instance_messages import Work
 from actors.rollout.single_messages import Generated
@@ -88,28 +88,33 @@ async def test_a_server_tells_its_load_pauses_and_ends_what_it_is_told_to_end(
         async for chunk in wire.stream(Ask("of-the-test", array("I", [5, 9]), 90, 0.0, 0)):
             chunks.append(chunk)
 
-    async def until(condition: str) -> None:
+    async def until_chunks(least: int) -> None:
         async with asyncio.timeout(20):
-            while not eval(condition, {"chunks": chunks, "loads": await wire.loads()}):
+            while len(chunks) < least:
+                await asyncio.sleep(0.02)
+
+    async def until_loads(wanted: Loads) -> None:
+        async with asyncio.timeout(20):
+            while await wire.loads() != wanted:
                 await asyncio.sleep(0.02)
 
     try:
         await wire.serve(publish_image(tmp_path / "store", 5))
         following = asyncio.create_task(follow())
-        await until("len(chunks) >= 3")
+        await until_chunks(3)
         await wire.pause("in_place")
         await asyncio.sleep(0.2)
         held = len(chunks)
         await asyncio.sleep(0.3)
         assert len(chunks) == held, "it decodes on although it was paused"
         await wire.go_on()
-        await until(f"len(chunks) > {held}")
-        await until("loads.running == 1")
+        await until_chunks(held + 1)
+        await until_loads(Loads(running=1, waiting=0))
         await wire.abort(["of-the-test", "unknown"])
         await asyncio.wait_for(following, 10)
         assert chunks[-1].finish == "abort"
         assert 3 <= sum(len(chunk.tokens) for chunk in chunks) < 90
-        await until("loads.running == 0 and loads.waiting == 0")
+        await until_loads(Loads(running=0, waiting=0))
         with pytest.raises(ServerRefused, match="context length|max_model_len") as refused:
             async for _ in wire.stream(Ask("too-long", array("I", [5]), 100_000, 0.0, 0)):
                 pass

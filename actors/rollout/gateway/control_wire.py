@@ -135,9 +135,15 @@ class LoadsAre(msgspec.Struct, kw_only=True):
     loads: list[LoadIs]
 
 
+class VllmConfig(msgspec.Struct, kw_only=True, frozen=True):
+    """What TRL looks for before it makes a group of processes: there is no such engine here."""
+
+    weight_transfer_config: None = None
+
+
 class ServerInfo(msgspec.Struct, kw_only=True):
-    """`/server_info`: arguments of a server of one engine, as slime compares them, and Stitch's state of the
-    weights. More keys come from `gateway.server_info`."""
+    """`/server_info`: arguments of a server of one engine, as slime compares them, Stitch's state of the
+    weights, and where vLLM's server has its settings. More keys come from `gateway.server_info`."""
 
     model_path: str
     served_model_name: str
@@ -157,6 +163,7 @@ class ServerInfo(msgspec.Struct, kw_only=True):
     applied: str | None
     sync_state: str = "IDLE"
     reason: str | None = None
+    vllm_config: VllmConfig = VllmConfig()
 
 
 class ModelInfo(msgspec.Struct, kw_only=True):

@@ -189,9 +189,11 @@ class CompletionAnswers(Answers):
     def _logprobs(self, choice: Choice, begin: int) -> CompletionLogprobs | None:
         if not self.shape.logprobs:
             return None
+        names, logprobs = choice.names[begin:], choice.logprobs[begin:]
         return CompletionLogprobs(
-            tokens=choice.names[begin:],
-            token_logprobs=choice.logprobs[begin:],
+            tokens=names,
+            token_logprobs=logprobs,
+            top_logprobs=[{name: logprob} for name, logprob in zip(names, logprobs, strict=True)],
             text_offset=choice.offsets[begin:],
         )
 

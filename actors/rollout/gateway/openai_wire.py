@@ -31,11 +31,12 @@ class Stamps(msgspec.Struct, kw_only=True):
 
 
 class CompletionLogprobs(msgspec.Struct, kw_only=True):
-    """One entry a token in each list. text_offset: in characters, from the begin of the text."""
+    """One entry a token in each list. top_logprobs: the sampled token's alone, as vLLM tells `logprobs=0`;
+    TRL reads it. text_offset: in characters, from the begin of the text."""
 
     tokens: list[str]
     token_logprobs: list[float]
-    top_logprobs: None = None
+    top_logprobs: list[dict[str, float]]
     text_offset: list[int]
 
 

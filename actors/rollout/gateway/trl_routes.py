@@ -1,4 +1,4 @@
-"""What the client of `trl vllm-serve` calls to generate, over HTTP.
+"""What the client of `trl vllm-serve` (TRL up to 1.10) calls to generate, over HTTP.
 
 Owns its words: `/generate/` and `/chat/` (with the slash) take many prompts and answer in columns. Weights do
 not come this way: TRL sends them over NCCL, and this gateway is no rank of such a group. Adapter.

@@ -21,6 +21,7 @@ from tests.actors.rollout.gateway.clients import (
     skyrl,
     slime,
     trl,
+    trl_package,
 )
 from tests.actors.rollout.gateway.gateway_world import serving
 from tests.actors.rollout.gateway.story import Story, letter
@@ -122,7 +123,14 @@ async def test_trl_is_told_why_its_weights_do_not_come_over_nccl() -> None:
         assert "/update_weights_from_disk" in await response.text()
 
 
-async def test_trl_generates_for_many_prompts_at_once() -> None:
+async def test_trls_own_client_is_told_that_there_is_no_group_to_join() -> None:
+    async with serving(ROUTES) as world:
+        client = await asyncio.to_thread(trl_package.connected, world.url)
+        with pytest.raises(RuntimeError, match="no weight-transfer engine"):
+            await asyncio.to_thread(client.init_communicator)
+
+
+async def test_the_client_of_trls_own_server_generates_for_many_prompts_at_once() -> None:
     async with serving(ROUTES, requests=Story()) as world:
         assert await trl.is_up(world.url)
         of_tokens = await trl.generate(world.url, [[97], [98, 99]], 3, n=2, seed=5)
@@ -133,6 +141,25 @@ async def test_trl_generates_for_many_prompts_at_once() -> None:
     assert [rollout.tokens for rollout in of_texts] == [ALPHABET[:2]] * 2, "the stop string's token is told"
     assert [rollout.tokens for rollout in of_chats] == [ALPHABET[:3]] * 2
     assert seeds == [5, 6, 5, 6]
+
+
+async def test_trls_own_client_generates_for_many_prompts_at_once() -> None:
+    more = {"seed": 5}
+    async with serving(ROUTES, requests=Story()) as world:
+        of_tokens = await trl_package.generate(
+            world.url, [[97], [98, 99]], 3, n=2, logprobs=0, generation_kwargs=more
+        )
+        of_texts = await trl_package.generate(world.url, ["a", "bc"], 3, generation_kwargs={"stop": "b"})
+        of_chats = await trl_package.chat(world.url, ["hi", "you"], 3, n=2)
+        asked = world.requests.asked
+        seeds = [ask.seed for ask in sorted(asked[:4], key=lambda ask: ask.id)]
+        prompts = {text_of(ask.prompt) for ask in asked[6:]}
+    assert [rollout.check(3).tokens for rollout in of_tokens] == [ALPHABET[:3]] * 4
+    assert [rollout.logprobs for rollout in of_tokens] == [[-0.125, -0.25, -0.375]] * 4
+    assert [rollout.tokens for rollout in of_texts] == [ALPHABET[:2]] * 2, "the stop string's token is told"
+    assert [rollout.tokens for rollout in of_chats] == [ALPHABET[:3]] * 4
+    assert seeds == [5, 6, 5, 6]
+    assert prompts == {"user: hi\nassistant: ", "user: you\nassistant: "}
 
 
 def text_of(tokens: list[int]) -> str:

@@ -46,6 +46,7 @@ async def test_a_completion_has_text_tokens_log_probs_and_the_versions_of_its_we
     assert choice["prompt_token_ids"] == [ord(letter) for letter in "hello"]
     assert choice["logprobs"]["tokens"] == list("abcde")
     assert choice["logprobs"]["token_logprobs"] == [-0.125, -0.25, -0.375, -0.5, -0.625]
+    assert choice["logprobs"]["top_logprobs"][:2] == [{"a": -0.125}, {"b": -0.25}]
     assert choice["logprobs"]["text_offset"] == [0, 1, 2, 3, 4]
     assert choice["finish_reason"] == "length"
     assert choice["weight_versions"] == [[3, 3], [4, 2]]

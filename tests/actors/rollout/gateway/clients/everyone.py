@@ -2,7 +2,17 @@
 
 from collections.abc import Awaitable, Callable
 
-from tests.actors.rollout.gateway.clients import areal, miles, plain_openai, prime_rl, roll, skyrl, slime, trl
+from tests.actors.rollout.gateway.clients import (
+    areal,
+    miles,
+    plain_openai,
+    prime_rl,
+    roll,
+    skyrl,
+    slime,
+    trl,
+    trl_package,
+)
 from tests.actors.rollout.gateway.clients.rollout import Rollout
 
 Client = Callable[[str, str, list[int], int], Awaitable[Rollout]]
@@ -13,6 +23,7 @@ OF_OPENAI: dict[str, Client] = {
     "openai": plain_openai.rollout,
     "prime-rl": prime_rl.rollout,
     "skyrl": skyrl.rollout,
+    "trl": trl_package.rollout,
     "trl-async": trl.rollout,
 }
 """They speak OpenAI's and vLLM's words."""

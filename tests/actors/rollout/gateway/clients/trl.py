@@ -1,4 +1,7 @@
-"""TRL: the client of `trl vllm-serve`, and the rollout worker of its asynchronous GRPO."""
+"""TRL by its bytes: the client of `trl vllm-serve` (up to 1.10), the rollout worker of its asynchronous GRPO.
+
+Its client of today is its own package's: `trl_package`.
+"""
 
 import json
 

@@ -1,0 +1,74 @@
+"""A gateway of its own whose actor dies comes back where its clients know it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from gateway_runs import greedy, healthy
+
+from bench.gateway.fake_server import Server
+from configs.schema import Config, Gateway
+from nodeagent.gateway_alone import GatewayOptions, run_gateway
+from nodeagent.host import LOG_BYTES, Seat
+from nodeagent.shutdown import Shutdown
+from nodeagent.site import RealSite
+from supervisor import ActorSystem
+
+GATEWAY = "rollout/gateway"
+WITHIN_S = 30.0
+DEATHS = 2
+
+
+class Watched(RealSite):
+    """Shows the test its actors, and leaves the log of its process alone."""
+
+    def opened(self, system: ActorSystem) -> None:
+        self.system = system
+
+    def open_log(self, seat: Seat, log_bytes: int = LOG_BYTES) -> None:
+        pass
+
+
+@asynccontextmanager
+async def engine() -> AsyncIterator[str]:
+    """The URL of a server that makes the same tokens for everybody."""
+    server, app = Server(0.001, 64), web.Application()
+    app.router.add_post("/generate", server.generate)
+    app.router.add_route("*", "/{path:.*}", server.info)
+    stepping = asyncio.create_task(server.steps())
+    async with TestServer(app) as serving:
+        yield str(serving.make_url("")).rstrip("/")
+    stepping.cancel()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(WITHIN_S):
+        while not await asyncio.to_thread(condition):
+            await asyncio.sleep(0.02)
+
+
+async def test_its_port_stays_where_it_was_any_free_one_at_first(tmp_path: Path) -> None:
+    config = msgspec.structs.replace(Config(), gateway=Gateway(listen="127.0.0.1:0"))
+    site, stop, told = Watched(), Shutdown("test"), asyncio.Queue[str]()
+    async with engine() as behind:
+        seat = Seat("gateway", "gateway", tmp_path)
+        options = GatewayOptions(seat, [behind], config, "", lambda url, first: told.put_nowait(url))
+        running = asyncio.create_task(run_gateway(options, stop, site))
+        url = await asyncio.wait_for(told.get(), WITHIN_S)
+        await until(lambda: healthy(url) == [behind])
+        calm = await greedy(url, [5, 9], 20)
+        assert len(calm[0]) == 20
+        for _ in range(DEATHS):
+            killed = site.system.cell(GATEWAY)
+            assert killed is not None
+            killed.crash(RuntimeError("killed by the test"))
+            await until(lambda killed=killed: site.system.cell(GATEWAY) not in (None, killed))
+            await until(lambda: healthy(url) == [behind])
+            assert await greedy(url, [5, 9], 20) == calm
+        assert told.empty(), "who started it was told once where it is"
+        stop.set()
+        assert await asyncio.wait_for(running, WITHIN_S) == 0
