@@ -16,20 +16,17 @@ from array import array
 from collections.abc import Coroutine
 from typing import TypeVar
 
-import msgspec
-
 from actors.engine.row_exchange import RowExchange, Stream
+from actors.engine.server_asks import Unfit, ask_of, vocabulary_of
 from actors.engine.server_wire import Ask, Chunk, ServerDied, ServerRefused, ServerWire
 from actors.engine.turn import Orders, Refusal, Turn
 from actors.rollout.instance_messages import Work
-from actors.rollout.sampling_params import PLAIN
 from actors.weights.messages import Fetched
 
 TURN_S = 1.0  # without a row or an order
 LOOK_S = 0.25  # between two looks whether tokens come, and whether a full exchange was emptied
 HEALTH_SHARE = 4.0  # looks at the server's health within `stall_s`
 ORDER_S = 30.0  # to begin and end streams, which waits for nobody
-MOST_WORDS = 1 << 32
 PROBE_TOKEN = 1  # any word of any vocabulary
 
 Result = TypeVar("Result")
@@ -53,9 +50,7 @@ class RemoteHost:
     def __init__(self, wire: ServerWire, *, stall_s: float, serve_s: float) -> None:
         self._wire, self._stall_s, self._serve_s = wire, stall_s, serve_s
         self._exchange = RowExchange()
-        self._id = uuid.uuid4().hex[
-            :12
-        ]  # before the ticket in a request's id: servers may have other clients
+        self._id = uuid.uuid4().hex[:12]  # before a ticket in a request's id: servers may have other clients
         self._version: int | None = None
         self._name = ""  # of the version, in the server's words
         self._root = b""
@@ -156,9 +151,7 @@ class RemoteHost:
         began_s = time.monotonic()
         self._end(list(self._streams))
         self._version = None
-        # Of a model that only its server knows it says nothing: then the server refuses unknown tokens.
-        known = fetched.model_config
-        self._vocabulary = msgspec.json.decode(known, type=_Sized).vocab_size if known else MOST_WORDS
+        self._vocabulary = vocabulary_of(fetched.model_config)
         try:
             async with asyncio.timeout(self._serve_s):
                 self._name = await self._wire.serve(fetched)
@@ -191,24 +184,13 @@ class RemoteHost:
             self._begin(work)
 
     def _begin(self, work: Work) -> None:
-        prompt, prefix = array("I", work.prompt), array("I", work.prefix)
-        if work.ticket in self._streams:
-            why = "it is served already"
-        else:
-            why = _unfit(work, prompt, prefix, self._vocabulary)
-        if why:
-            self._exchange.refuse(work.ticket, f"ticket {work.ticket}: {why}", never=True)
+        try:
+            if work.ticket in self._streams:
+                raise Unfit("it is served already")
+            ask = ask_of(work, f"{self._id}-{work.ticket}", self._vocabulary)
+        except Unfit as unfit:
+            self._exchange.refuse(work.ticket, f"ticket {work.ticket}: {unfit}", never=True)
             return
-        left = work.max_new_tokens - len(prefix)
-        ask = Ask(
-            f"{self._id}-{work.ticket}",
-            prompt + prefix,
-            left,
-            work.temperature,
-            work.seed,
-            len(prefix),
-            work.sampling or PLAIN,
-        )
         stream = self._streams[work.ticket] = Stream(work.ticket, ask, len(ask.tokens))
         task = self._tasks[work.ticket] = asyncio.get_running_loop().create_task(self._follow(stream))
         task.add_done_callback(self._fell)
@@ -296,22 +278,3 @@ class RemoteHost:
             except TimeoutError as late:
                 if (late_s := time.monotonic() - healthy_s) > self._stall_s:
                     raise ServerDied(f"the server did not answer for {late_s:.1f} s") from late
-
-
-class _Sized(msgspec.Struct):
-    """What a model's settings say of its words."""
-
-    vocab_size: int
-
-
-def _unfit(work: Work, prompt: "array[int]", prefix: "array[int]", vocabulary: int) -> str:
-    """Why no server can serve it, or ""."""
-    if not prompt:
-        return "the prompt is empty: there is nothing to continue"
-    if len(prefix) >= work.max_new_tokens:
-        return f"its prefix has all of its {work.max_new_tokens} tokens already"
-    if not 0 <= work.temperature < math.inf:
-        return f"temperature {work.temperature} is not a number from 0 up"
-    if (token := max(max(prompt), max(prefix, default=0))) >= vocabulary:  # SGLang 0.5.23 dies of one
-        return f"token {token} is outside of the vocabulary of {vocabulary}"
-    return ""

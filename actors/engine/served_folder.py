@@ -38,7 +38,7 @@ class ServedFolder:
         if self._path is None:
             _sweep(store)
             self._path = store / f"{PREFIX}{os.getpid()}-{os.urandom(4).hex()}"
-        folder = self._path / f"v{fetched.version}"
+        folder = self._of(fetched.version)
         folder.mkdir(parents=True, exist_ok=True)
         model = msgspec.json.decode(fetched.model_config, type=Qwen3Config)
         (folder / "config.json").write_text(settings(model, fetched.tensors[0].dtype))
@@ -46,9 +46,9 @@ class ServedFolder:
             copy_weights(Path(fetched.path), fetched.tensors, folder / WEIGHTS)
         return folder
 
-    def forget(self, folder: Path) -> None:
-        """The server has loaded the weights: free their memory; the settings stay."""
-        (folder / WEIGHTS).unlink(missing_ok=True)
+    def forget(self, version: int) -> None:
+        """The server has loaded these weights: free their memory; the settings stay."""
+        (self._of(version) / WEIGHTS).unlink(missing_ok=True)
 
     def log(self) -> Path:
         """Where a server that reads this folder may write what it says."""
@@ -59,6 +59,10 @@ class ServedFolder:
         """All of it; a second call does nothing."""
         if self._path is not None:
             shutil.rmtree(self._path, ignore_errors=True)
+
+    def _of(self, version: int) -> Path:
+        assert self._path is not None, "write comes first"
+        return self._path / f"v{version}"
 
 
 def settings(model: Qwen3Config, dtype: str) -> str:

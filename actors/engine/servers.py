@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from actors.engine.own_server import version_name
 from actors.engine.remote import RemoteHost
 from actors.engine.server_process import ServerProcess, free_port
 from actors.engine.sglang import SglangWire, environment
@@ -33,8 +34,9 @@ def sglang_host(config: Config, api_key: str = "") -> RemoteHost:
     else:
         url = f"http://127.0.0.1:{free_port()}"
 
-        def start(folder: Path, name: str, log: Path) -> ServerProcess:
-            return ServerProcess(sglang_command(config, url, folder, name), environment(), log)
+        def start(folder: Path, fetched: Fetched, log: Path) -> ServerProcess:
+            command = sglang_command(config, url, folder, version_name(fetched))
+            return ServerProcess(command, environment(), log)
 
         wire = SglangWire(url, start)
     return RemoteHost(wire, stall_s=engine.stall_s, serve_s=engine.start_s)

@@ -15,14 +15,13 @@ import asyncio
 import os
 import uuid
 from array import array
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
 
 from actors.engine.http_wire import HttpWire, refusal
-from actors.engine.served_folder import ServedFolder
-from actors.engine.server_process import ServerProcess
+from actors.engine.own_server import OwnServer, Start, version_name
 from actors.engine.server_wire import Ask, Chunk, Finish, Loads, PauseMode, ServerDied, ServerRefused
 from actors.engine.sglang_messages import (
     AbortRequest,
@@ -42,7 +41,6 @@ from actors.engine.sglang_messages import (
 from actors.rollout.sampling_params import Sampling
 from actors.weights.messages import Fetched
 
-LOOK_S = 0.2  # between two looks whether a server that starts is ready
 ORDER_S = 60.0  # of a pause or a release of memory, which waits for the step at hand
 HEALTH_S = 30.0  # of `/health`, which gives up after 20 s itself
 LOAD_S = 600.0  # of weights; who asked has a deadline of its own
@@ -50,9 +48,6 @@ LOAD_S = 600.0  # of weights; who asked has a deadline of its own
 PROBE_TOKEN, PROBE_TOKENS = 1, 4
 COLD = 1e-4  # a temperature at which the likeliest token is certain; SGLang takes less than 1e-6 for greedy
 CERTAIN = -0.05
-
-Start = Callable[[Path, str, Path], ServerProcess]
-"""Starts a server for a model's folder, a name of its weights and a file for its log."""
 
 _events = msgspec.json.Decoder(Event)
 
@@ -68,32 +63,27 @@ class SglangWire:
 
     def __init__(self, url: str, start: Start | None, api_key: str = "") -> None:
         self._http = HttpWire(url, api_key)
-        self._start = start
-        self._process: ServerProcess | None = None
-        self._folder = ServedFolder()
+        self._server = OwnServer(self._http, start, HEALTH_S)
         self._cumulative: bool | None = None
         self._told_where = False  # the server wants to know where a response begins
         self._untempered = False
-        self._closed = False
 
     @property
     def pid(self) -> int | None:
         """Of a server that is ours and runs."""
-        return None if self._process is None else self._process.pid
+        return self._server.pid
 
     async def serve(self, fetched: Fetched) -> str:
         """See `ServerWire`."""
         if not fetched.tensors:
             return await self._serve_folder(fetched.path, str(fetched.version))
-        name = f"v{fetched.version}-{fetched.root[:4].hex()}"
-        folder = await asyncio.to_thread(self._folder.write, fetched)
-        if self._start is not None and self._process is None:
-            await self._begin(self._start, folder, name)
-        else:
+        name = version_name(fetched)
+        if not await self._server.begin(fetched, weights=True):
+            folder = await asyncio.to_thread(self._server.folder.write, fetched)
             await self._load(folder, name)
         if (serves := await self.version()) != name:
             raise ServerDied(f"the server says that it serves {serves!r} after it was given {name!r}")
-        self._folder.forget(folder)
+        self._server.folder.forget(fetched.version)
         await self._look_at_streams()
         return name
 
@@ -111,7 +101,7 @@ class SglangWire:
             info = await self._http.get("/server_info", ServerInfo)
             self._cumulative = not info.incremental_streaming_output
             self._told_where = info.response_start
-            if self._start is None:
+            if not self._server.ours:
                 self._untempered = await self._leaves_temperature_out()
 
     async def stream(self, ask: Ask) -> AsyncIterator[Chunk]:
@@ -138,7 +128,7 @@ class SglangWire:
                     if chunk.tokens or chunk.finish:
                         yield chunk
         except ServerDied as died:
-            raise self._why(died) from died
+            raise self._server.cause(died) from died
 
     async def abort(self, rids: list[str]) -> None:
         """See `ServerWire`."""
@@ -148,13 +138,11 @@ class SglangWire:
     async def healthy(self) -> None:
         """See `ServerWire`: the server's process answers. Whether tokens come its streams tell; SGLang's own
         `/health` makes one, takes a second at least, and waits behind what executes."""
-        if self._process is not None:
-            self._process.require_alive()
-            self._process.trim_log()
+        self._server.look()
         try:
             await self._http.get("/model_info", ModelInfo)
         except ServerDied as died:
-            raise self._why(died) from died
+            raise self._server.cause(died) from died
         except ServerRefused as refused:
             raise ServerDied(f"the server does not say what it serves: {refused}") from refused
 
@@ -185,29 +173,11 @@ class SglangWire:
 
     def close(self) -> None:
         """See `ServerWire`."""
-        self._closed = True
-        if self._process is not None:
-            self._process.kill()
+        self._server.close()
 
     async def disconnect(self) -> None:
         """See `ServerWire`."""
-        await self._http.close()
-        if self._process is not None:
-            self._process.kill()
-            self._process.reap()
-        self._folder.remove()
-
-    async def _begin(self, start: Start, folder: Path, name: str) -> None:
-        """Start the server on these weights, and wait until it is ready."""
-        if self._closed:
-            raise ServerDied("its host was closed")
-        self._process = process = start(folder, name, self._folder.log())
-        while True:
-            process.require_alive()
-            try:
-                return await self._http.look("/health", HEALTH_S)
-            except (ServerDied, ServerRefused):  # it does not listen yet, or is not warm
-                await asyncio.sleep(LOOK_S)
+        await self._server.disconnect()
 
     async def _load(self, folder: Path, name: str) -> None:
         """Requests of others, if there are any, wait and go on under these weights."""
@@ -233,15 +203,6 @@ class SglangWire:
         ask = Ask(rid, array("I", [PROBE_TOKEN]), PROBE_TOKENS, COLD, 0, sampling=asked)
         logprobs = [logprob async for chunk in self.stream(ask) for logprob in chunk.logprobs]
         return sum(logprob < CERTAIN for logprob in logprobs) > 1  # one pair of tokens may be as likely
-
-    def _why(self, died: ServerDied) -> ServerDied:
-        """How the process ended, if it did: that tells more than a broken connection."""
-        if self._process is not None:
-            try:
-                self._process.require_alive()
-            except ServerDied as ended:
-                return ended
-        return died
 
 
 def sampling_params(ask: Ask) -> SamplingParams:

@@ -15,15 +15,13 @@ Owns the translation, and the server's process where it is ours. Adapter.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from collections.abc import AsyncIterator
 
 import msgspec
 
 from actors.engine.http_wire import HttpWire
+from actors.engine.own_server import OwnServer, Start, version_name
 from actors.engine.qwen3_config import Qwen3Config
-from actors.engine.served_folder import ServedFolder
-from actors.engine.server_process import ServerProcess
 from actors.engine.server_wire import Ask, Chunk, Loads, PauseMode, ServerDied, ServerRefused
 from actors.engine.vllm_messages import (
     AbortRequests,
@@ -47,15 +45,11 @@ from actors.engine.vllm_messages import (
 from actors.rollout.sampling_params import Sampling
 from actors.weights.messages import Fetched
 
-LOOK_S = 0.2  # between two looks whether a server that starts is ready
 ORDER_S = 60.0  # of a pause or a release of memory, which waits for the step at hand
 LOAD_S = 600.0  # of weights; who asked has a deadline of its own
 MASK_TOKEN = 1  # any word of any vocabulary
 RAW_BELOW = -1e-3  # a log-prob of the only token that was allowed: 0 but for rounding, unless it is raw
 PAUSE_MODES: dict[PauseMode, str] = {"abort": "abort", "retract": "keep", "in_place": "keep"}
-
-Start = Callable[[Path, Fetched, Path], ServerProcess]
-"""Starts a server for a model's folder, which has no weights yet, with a file for its log."""
 
 
 class VllmWire:
@@ -69,20 +63,17 @@ class VllmWire:
 
     def __init__(self, url: str, start: Start | None, api_key: str = "") -> None:
         self._http = HttpWire(url, api_key)
-        self._start = start
-        self._process: ServerProcess | None = None
-        self._folder = ServedFolder()
+        self._server = OwnServer(self._http, start)
         self._by_image: bool | None = None
         self._model = ""
         self._eos: tuple[int, ...] | None = None
         self._salt = ""
         self._raw = False
-        self._closed = False
 
     @property
     def pid(self) -> int | None:
         """Of a server that is ours and runs."""
-        return None if self._process is None else self._process.pid
+        return self._server.pid
 
     async def serve(self, fetched: Fetched) -> str:
         """See `ServerWire`."""
@@ -94,10 +85,9 @@ class VllmWire:
             raise ServerDied(f"the server did not load version {fetched.version}: {refused}") from refused
 
     async def _serve(self, fetched: Fetched) -> str:
-        name = f"v{fetched.version}-{fetched.root[:4].hex()}"
+        name = version_name(fetched)
         model = msgspec.json.decode(fetched.model_config, type=Qwen3Config)
-        if self._start is not None and self._process is None:
-            await self._begin(self._start, fetched)
+        await self._server.begin(fetched, weights=False)  # they come over HTTP
         await self._find_model()
         if self._by_image is None:
             self._by_image = await self._has_our_engine()
@@ -154,7 +144,7 @@ class VllmWire:
                     if (chunk := chunk_of(event)) is not None:
                         yield chunk
         except ServerDied as died:
-            raise self._why(died) from died
+            raise self._server.cause(died) from died
 
     async def abort(self, rids: list[str]) -> None:
         """See `ServerWire`. Their streams are closed, which ends them too where the route is not open."""
@@ -166,13 +156,11 @@ class VllmWire:
 
     async def healthy(self) -> None:
         """See `ServerWire`: vLLM's front end answers, and says that its engine has not ended."""
-        if self._process is not None:
-            self._process.require_alive()
-            self._process.trim_log()
+        self._server.look()
         try:
             await self._http.look("/health")
         except ServerDied as died:
-            raise self._why(died) from died
+            raise self._server.cause(died) from died
         except ServerRefused as refused:
             raise ServerDied(f"the server says that it is not well: {refused}") from refused
 
@@ -204,30 +192,11 @@ class VllmWire:
 
     def close(self) -> None:
         """See `ServerWire`."""
-        self._closed = True
-        if self._process is not None:
-            self._process.kill()
+        self._server.close()
 
     async def disconnect(self) -> None:
         """See `ServerWire`."""
-        await self._http.close()
-        if self._process is not None:
-            self._process.kill()
-            self._process.reap()
-        self._folder.remove()
-
-    async def _begin(self, start: Start, fetched: Fetched) -> None:
-        """Start the server for this model, and wait until it is ready for its weights."""
-        if self._closed:
-            raise ServerDied("its host was closed")
-        folder = await asyncio.to_thread(self._folder.write, fetched, weights=False)
-        self._process = process = start(folder, fetched, self._folder.log())
-        while True:
-            process.require_alive()
-            try:
-                return await self._http.look("/health")
-            except (ServerDied, ServerRefused):  # it does not listen yet
-                await asyncio.sleep(LOOK_S)
+        await self._server.disconnect()
 
     async def _has_our_engine(self) -> bool:
         """Whether it has our weight transfer engine. Raises `ServerDied` where it takes no weights."""
@@ -252,10 +221,10 @@ class VllmWire:
                     "install actors/engine/vllm_plugin and start it with "
                     """--weight-transfer-config '{"backend": "gleaner"}'"""
                 )
-        folder = await asyncio.to_thread(self._folder.write, fetched)
+        folder = await asyncio.to_thread(self._server.folder.write, fetched)
         await self._http.tell("/collective_rpc", CollectiveRpc(Reload(str(folder))), LOAD_S)
         await self._http.tell("/update_weight_version", NewVersion(name))
-        self._folder.forget(folder)
+        self._server.folder.forget(fetched.version)
 
     async def _gives_raw_logprobs(self) -> bool:
         body = Masked(model=self._model, prompt=[MASK_TOKEN], allowed_token_ids=[MASK_TOKEN])
@@ -264,15 +233,6 @@ class VllmWire:
         if given is None or not given.token_logprobs or given.token_logprobs[0] is None:
             raise ServerDied(f"{self._http.url} gave no log-prob of a token")
         return given.token_logprobs[0] < RAW_BELOW
-
-    def _why(self, died: ServerDied) -> ServerDied:
-        """How the process ended, if it did: that tells more than a broken connection."""
-        if self._process is not None:
-            try:
-                self._process.require_alive()
-            except ServerDied as ended:
-                return ended
-        return died
 
 
 def _shapes(ask: Ask) -> str:

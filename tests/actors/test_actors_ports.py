@@ -23,6 +23,7 @@ ADAPTERS = {
     "actors.engine.server.batching",
     "actors.engine.server.process",
     "actors.engine.server.weights",
+    "actors.engine.own_server",
     "actors.engine.remote",
     "actors.engine.servers",
     "actors.engine.sglang",

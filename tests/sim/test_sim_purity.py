@@ -17,6 +17,7 @@ ADAPTERS = {
     "actors/cluster/sealed.py": "writes whole folders or none",
     "actors/engine/checkpoint.py": "reads model files",
     "actors/engine/host.py": "maps images of weights into an engine",
+    "actors/engine/own_server.py": "a server of ours",
     "actors/engine/remote.py": "a thread with a loop of its own, and the clock",
     "actors/engine/served_folder.py": "folders in shared memory",
     "actors/engine/server_facts.py": "asks a server, reads a model's folder",

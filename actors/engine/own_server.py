@@ -1,0 +1,96 @@
+"""The server behind a wire, as far as it is a process: a child of ours, or somebody else's.
+
+Owns the child from its start to its end, the folder that it reads, and how its death is told. What is said to
+it is its wire's. Adapter: processes, files, HTTP.
+"""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from actors.engine.http_wire import CALL_S, HttpWire
+from actors.engine.served_folder import ServedFolder
+from actors.engine.server_process import ServerProcess
+from actors.engine.server_wire import ServerDied, ServerRefused
+from actors.weights.messages import Fetched
+
+LOOK_S = 0.2  # between two looks whether a server that starts is ready
+
+Start = Callable[[Path, Fetched, Path], ServerProcess]
+"""Starts a server of a model's folder, for these weights, with a file for its log."""
+
+
+def version_name(fetched: Fetched) -> str:
+    """What a server calls these weights."""
+    return f"v{fetched.version}-{fetched.root[:4].hex()}"
+
+
+class OwnServer:
+    """See the module.
+
+    Args:
+        http: to the server; closed with it.
+        start: starts it; None where somebody else runs it.
+        health_s: longest wait for an answer to `/health` while it starts.
+    """
+
+    def __init__(self, http: HttpWire, start: Start | None, health_s: float = CALL_S) -> None:
+        self.folder = ServedFolder()
+        self._http, self._start, self._health_s = http, start, health_s
+        self._process: ServerProcess | None = None
+        self._closed = False
+
+    @property
+    def ours(self) -> bool:
+        """Nobody else uses it."""
+        return self._start is not None
+
+    @property
+    def pid(self) -> int | None:
+        """Of a server that is ours and runs."""
+        return None if self._process is None else self._process.pid
+
+    async def begin(self, fetched: Fetched, *, weights: bool) -> bool:
+        """Start it on the folder of these weights, or of their model alone, and wait until it is ready; False
+        where there is nothing to start. Raises `ServerDied`."""
+        if self._start is None or self._process is not None:
+            return False
+        folder = await asyncio.to_thread(self.folder.write, fetched, weights=weights)
+        if self._closed:
+            raise ServerDied("its host was closed")
+        self._process = process = self._start(folder, fetched, self.folder.log())
+        while True:
+            process.require_alive()
+            try:
+                await self._http.look("/health", self._health_s)
+                return True
+            except (ServerDied, ServerRefused):  # it does not listen yet, or is not warm
+                await asyncio.sleep(LOOK_S)
+
+    def look(self) -> None:
+        """Raises `ServerDied` where it was ours and ended; keeps its log within bounds."""
+        if self._process is not None:
+            self._process.require_alive()
+            self._process.trim_log()
+
+    def cause(self, died: ServerDied) -> ServerDied:
+        """How the process ended, if it did: that tells more than a broken connection."""
+        try:
+            self.look()
+        except ServerDied as ended:
+            return ended
+        return died
+
+    def close(self) -> None:
+        """End it at once if it is ours; from any thread, any number of times."""
+        self._closed = True
+        if self._process is not None:
+            self._process.kill()
+
+    async def disconnect(self) -> None:
+        """Close the connections; end it if it is ours, and remove its folder."""
+        await self._http.close()
+        if self._process is not None:
+            self._process.kill()
+            self._process.reap()
+        self.folder.remove()

@@ -1,0 +1,43 @@
+"""What a server is asked for a piece of work, and what it is never asked. Pure."""
+
+import math
+from array import array
+
+import msgspec
+
+from actors.engine.server_wire import Ask
+from actors.rollout.instance_messages import Work
+from actors.rollout.sampling_params import PLAIN
+
+MOST_WORDS = 1 << 32
+
+
+class Unfit(ValueError):
+    """No server can serve it."""
+
+
+class _Sized(msgspec.Struct):
+    """What a model's settings say of its words."""
+
+    vocab_size: int
+
+
+def vocabulary_of(model_config: bytes) -> int:
+    """Words of a model. Of one that only its server knows it says nothing: then that refuses unknown ones."""
+    return msgspec.json.decode(model_config, type=_Sized).vocab_size if model_config else MOST_WORDS
+
+
+def ask_of(work: Work, rid: str, vocabulary: int) -> Ask:
+    """The rest of a response, asked for under `rid`. Raises `Unfit`."""
+    prompt, prefix = array("I", work.prompt), array("I", work.prefix)
+    if not prompt:
+        raise Unfit("the prompt is empty: there is nothing to continue")
+    if len(prefix) >= work.max_new_tokens:
+        raise Unfit(f"its prefix has all of its {work.max_new_tokens} tokens already")
+    if not 0 <= work.temperature < math.inf:
+        raise Unfit(f"temperature {work.temperature} is not a number from 0 up")
+    if (token := max(max(prompt), max(prefix, default=0))) >= vocabulary:  # SGLang 0.5.23 dies of one
+        raise Unfit(f"token {token} is outside of the vocabulary of {vocabulary}")
+    left = work.max_new_tokens - len(prefix)
+    sampling = work.sampling or PLAIN
+    return Ask(rid, prompt + prefix, left, work.temperature, work.seed, len(prefix), sampling)
