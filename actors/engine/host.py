@@ -15,6 +15,7 @@ from actors.engine.engine import Assignment, CannotServe, EngineFull, EngineStat
 from actors.engine.qwen3 import Qwen3
 from actors.engine.qwen3_config import Qwen3Config
 from actors.engine.turn import Orders, Refusal, Turn, TurnWork
+from actors.engine.weight_image import BadImage
 from actors.rollout.instance_messages import Work
 from actors.weights.messages import Fetched
 from configs.schema import Config
@@ -40,8 +41,7 @@ class BuiltinHost:
 
     def turn(self, orders: Orders) -> Turn:
         """See `EngineHost`."""
-        if orders.load is not None:
-            self._load(orders.load)
+        failed = "" if orders.load is None else self._load(orders.load)
         engine = self._engine
         if engine is None:
             refusals = [Refusal(_tickets(work), "it has no weights yet") for _, work in orders.adds]
@@ -53,11 +53,11 @@ class BuiltinHost:
             if (refusal := self._add(engine, version, work)) is not None
         ]
         if engine.idle:
-            return Turn(None, refusals, engine.weights_version, self._root, idle=True)
+            return Turn(None, refusals, engine.weights_version, self._root, True, load_failed=failed)
         before = engine.stats()
         output = engine.step()
         work = _work(before, engine.stats())
-        return Turn(output, refusals, engine.weights_version, self._root, engine.idle, work)
+        return Turn(output, refusals, engine.weights_version, self._root, engine.idle, work, failed)
 
     def hurry(self) -> None:
         """See `EngineHost`: a turn of this one waits for nobody."""
@@ -74,18 +74,24 @@ class BuiltinHost:
             return Refusal(_tickets(work), str(problem), never=isinstance(problem, CannotServe))
         return None
 
-    def _load(self, fetched: Fetched) -> None:
-        """The verified image becomes the engine's weights."""
+    def _load(self, fetched: Fetched) -> str:
+        """The verified image becomes the engine's weights; or why it does not, and they are as before."""
         if self._engine is None:
             self._engine = self._make(fetched.model_config)
         self._engine.drain()  # on-policy: what is left of an older version is told as aborted
-        with (
-            Path(fetched.path).open("rb") as file,
-            mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as image,
-            memoryview(image) as view,
-        ):
-            self._engine.load_weights(view, fetched.tensors, fetched.version)
+        try:
+            with (
+                Path(fetched.path).open("rb") as file,
+                mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as image,
+                memoryview(image) as view,
+            ):
+                self._engine.load_weights(view, fetched.tensors, fetched.version)
+        except (BadImage, OSError) as problem:  # both before the first byte is copied
+            if not self._root:
+                raise
+            return f"version {fetched.version} was not loaded: {problem}"
         self._root = fetched.root
+        return ""
 
     def _make(self, model_config: bytes) -> BuiltinEngine:
         config = msgspec.json.decode(model_config, type=Qwen3Config)

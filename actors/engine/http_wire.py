@@ -125,4 +125,4 @@ _JSON = {"Content-Type": "application/json"}
 def refusal(status: int, said: str) -> ServerRefused:
     """What a status other than success means: a request that is wrong is so everywhere."""
     never = 400 <= status < 500 and status not in _AGAIN
-    return ServerRefused(f"HTTP {status}: {said[:MAX_SAID]}", never)
+    return ServerRefused(f"HTTP {status}: {said[:MAX_SAID]}", never, status)

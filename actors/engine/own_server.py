@@ -20,11 +20,6 @@ Start = Callable[[Path, Fetched, Path], ServerProcess]
 """Starts a server of a model's folder, for these weights, with a file for its log."""
 
 
-def version_name(fetched: Fetched) -> str:
-    """What a server calls these weights."""
-    return f"v{fetched.version}-{fetched.root[:4].hex()}"
-
-
 class OwnServer:
     """See the module.
 

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from actors.engine.row_exchange import RowExchange, Stream
 from actors.engine.server_asks import Unfit, ask_of, vocabulary_of
-from actors.engine.server_wire import Ask, Chunk, ServerDied, ServerRefused, ServerWire
+from actors.engine.server_wire import Ask, Chunk, LoadFailed, ServerDied, ServerRefused, ServerWire
 from actors.engine.turn import Orders, Refusal, Turn
 from actors.rollout.instance_messages import Work
 from actors.weights.messages import Fetched
@@ -70,8 +70,9 @@ class RemoteHost:
         """See `EngineHost`. Returns with the first rows and those that come right behind them. Raises
         `ServerDied` when the server is to be replaced."""
         loop = self._running()
+        load_failed = ""
         if orders.load is not None:
-            self._call(loop, self._serve(orders.load), self._serve_s + ORDER_S)
+            load_failed = self._call(loop, self._serve(orders.load), self._serve_s + ORDER_S)
         refusals: list[Refusal] = []
         adds = [one for version, work in orders.adds if self._takes(version, work, refusals) for one in work]
         if orders.aborts or adds:
@@ -79,7 +80,7 @@ class RemoteHost:
         at_once = orders.load is not None or refusals
         taken = self._exchange.take(0.0 if at_once else TURN_S, len(self._streams))
         refusals += taken.refusals
-        return Turn(taken.output, refusals, self._version, self._root, idle=False, work=taken.work)
+        return Turn(taken.output, refusals, self._version, self._root, False, taken.work, load_failed)
 
     def hurry(self) -> None:
         """See `EngineHost`."""
@@ -146,22 +147,35 @@ class RemoteHost:
             self._wire.close()
             loop.close()
 
-    async def _serve(self, fetched: Fetched) -> None:
-        """Nothing of the version before goes on: what it came to is told, then that it ended."""
+    async def _serve(self, fetched: Fetched) -> str:
+        """Why these are not served, but what was before; "": they are. Requests go on while they are staged;
+        then what each came to is told, and that it ended."""
         began_s = time.monotonic()
-        self._end(list(self._streams))
-        self._version = None
-        self._vocabulary = vocabulary_of(fetched.model_config)
+        before, failed = self._version, ""
         try:
             async with asyncio.timeout(self._serve_s):
-                self._name = await self._wire.serve(fetched)
-                await self._probe()
+                try:
+                    await self._wire.stage(fetched)
+                    self._end(list(self._streams))
+                    self._version = None
+                    self._name = await self._wire.commit()
+                except LoadFailed as problem:
+                    if before is None:
+                        raise ServerDied(str(problem)) from problem
+                    failed = str(problem)
+                if self._version is None:
+                    await self._probe()
+                    self._progress_s = time.monotonic()
         except TimeoutError as late:
             what = f"the server did not serve version {fetched.version} within {self._serve_s:g} s"
             raise ServerDied(what) from late
-        self._progress_s = time.monotonic()
+        if failed:
+            self._version = before
+            return failed
+        self._vocabulary = vocabulary_of(fetched.model_config)
         self._version, self._root = fetched.version, fetched.root
         log.info("the server serves version %d after %.2f s", fetched.version, self._progress_s - began_s)
+        return ""
 
     async def _probe(self) -> None:
         """One token, made by the weights that were loaded."""

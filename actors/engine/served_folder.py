@@ -1,6 +1,7 @@
 """A verified image of weights as a Hugging Face folder, for servers that load nothing else.
 
-Owns the folder, beside the image in shared memory, and what dead processes left of theirs. Adapter: files.
+Owns the folder, beside the image in shared memory, and what dead processes left of theirs. There too lies
+what our loader inside of a server is told and tells (`sglang_plugin`). Adapter: files.
 
 A safetensors file begins with its header and an image does not, so the tensors are copied, once, within the
 kernel; the copy is removed when the server has loaded it.
@@ -21,8 +22,20 @@ from actors.weights.messages import Fetched
 
 PREFIX = "served-"
 WEIGHTS = "model.safetensors"
+ORDER, REPORTS = "order.json", "loaded-*.json"
 _DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float64": "F64"}
 _COPY_BYTES = 1 << 30
+
+
+def version_name(fetched: Fetched) -> str:
+    """What a server calls these weights."""
+    return f"v{fetched.version}-{fetched.root[:4].hex()}"
+
+
+class _Report(msgspec.Struct):
+    """Of a rank of a server: why it did not load, or ""."""
+
+    problem: str
 
 
 class ServedFolder:
@@ -32,23 +45,34 @@ class ServedFolder:
         self._path: Path | None = None
 
     def write(self, fetched: Fetched, *, weights: bool = True) -> Path:
-        """A folder with the model's settings and, if wanted, these weights. Blocks while it copies. Raises
-        OSError, ValueError for a dtype that safetensors does not have."""
-        store = Path(fetched.path).parent
-        if self._path is None:
-            _sweep(store)
-            self._path = store / f"{PREFIX}{os.getpid()}-{os.urandom(4).hex()}"
-        folder = self._of(fetched.version)
-        folder.mkdir(parents=True, exist_ok=True)
+        """A folder with the model's settings and, if wanted, these weights, unless they are there. Blocks
+        while it copies. Raises OSError, ValueError for a dtype that safetensors does not have."""
+        folder = self._made(fetched)
         model = msgspec.json.decode(fetched.model_config, type=Qwen3Config)
         (folder / "config.json").write_text(settings(model, fetched.tensors[0].dtype))
-        if weights:
+        if weights and not (folder / WEIGHTS).exists():
             copy_weights(Path(fetched.path), fetched.tensors, folder / WEIGHTS)
         return folder
 
-    def forget(self, version: int) -> None:
+    def write_order(self, fetched: Fetched) -> Path:
+        """A file that tells our loader where the image and each of its tensors lies. Raises OSError."""
+        order = self._made(fetched) / ORDER
+        for report in order.parent.glob(REPORTS):
+            report.unlink()
+        rows = [(spec.name, spec.dtype, spec.shape, spec.offset, spec.nbytes) for spec in fetched.tensors]
+        order.write_bytes(msgspec.json.encode({"path": fetched.path, "tensors": rows}))
+        return order
+
+    def reports(self, order: Path) -> list[str]:
+        """What the ranks said until now that carried the order out: why one did not, or ""."""
+        found = sorted(order.parent.glob(REPORTS))
+        return [msgspec.json.decode(report.read_bytes(), type=_Report).problem for report in found]
+
+    def forget(self, fetched: Fetched) -> None:
         """The server has loaded these weights: free their memory; the settings stay."""
-        (self._of(version) / WEIGHTS).unlink(missing_ok=True)
+        folder = self._made(fetched)
+        for left in (folder / WEIGHTS, folder / ORDER, *folder.glob(REPORTS)):
+            left.unlink(missing_ok=True)
 
     def log(self) -> Path:
         """Where a server that reads this folder may write what it says."""
@@ -60,9 +84,15 @@ class ServedFolder:
         if self._path is not None:
             shutil.rmtree(self._path, ignore_errors=True)
 
-    def _of(self, version: int) -> Path:
-        assert self._path is not None, "write comes first"
-        return self._path / f"v{version}"
+    def _made(self, fetched: Fetched) -> Path:
+        """The folder of these weights."""
+        store = Path(fetched.path).parent
+        if self._path is None:
+            _sweep(store)
+            self._path = store / f"{PREFIX}{os.getpid()}-{os.urandom(4).hex()}"
+        folder = self._path / version_name(fetched)
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
 
 
 def settings(model: Qwen3Config, dtype: str) -> str:

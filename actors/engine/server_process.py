@@ -37,13 +37,17 @@ class ServerProcess:
         argv: its command line.
         env: beside the environment of this process, without its `PYTHONPATH`.
         log: the file for what it says.
+        modules: a folder of modules of ours that it may import; None for none.
     """
 
-    def __init__(self, argv: Sequence[str], env: Mapping[str, str], log: Path) -> None:
+    def __init__(
+        self, argv: Sequence[str], env: Mapping[str, str], log: Path, modules: Path | None = None
+    ) -> None:
         self.argv, self._log = list(argv), log
         ours = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         path = os.pathsep.join(entry for entry in sys.path if entry)
-        launch = [sys.executable, "-P", "-m", "actors.engine.server_launcher", "env", "-u", "PYTHONPATH"]
+        its_path = ["-u", "PYTHONPATH"] if modules is None else [f"PYTHONPATH={modules}"]
+        launch = [sys.executable, "-P", "-m", "actors.engine.server_launcher", "env", *its_path]
         with log.open("ab") as output:
             self._popen = subprocess.Popen(
                 [*launch, *self.argv],

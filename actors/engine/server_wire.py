@@ -19,15 +19,19 @@ still and go on with the caches that they have."""
 
 
 class ServerRefused(Exception):
-    """The server did not take a request. never: nor would it at another time."""
+    """The server did not take a request. never: nor would it at another time. status: of HTTP, or 0."""
 
-    def __init__(self, why: str, never: bool) -> None:
+    def __init__(self, why: str, never: bool, status: int = 0) -> None:
         super().__init__(why)
-        self.never = never
+        self.never, self.status = never, status
 
 
 class ServerDied(RuntimeError):
     """The server ended, stands still, or says what no sound server says: it is to be replaced."""
+
+
+class LoadFailed(Exception):
+    """New weights are not served; the server has those that it had before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +72,13 @@ class Loads:
 class ServerWire(Protocol):
     """Each call has a deadline. All raise `ServerDied` where the server is not what it should be."""
 
-    async def serve(self, fetched: Fetched) -> str:
-        """Have the server serve this verified image; of requests of before none goes on. Starts the server
-        if it is ours and does not run. Returns what it calls this version (`Chunk.version`). Once this began,
-        a failure leaves the server in doubt: it is to be replaced."""
+    async def stage(self, fetched: Fetched) -> None:
+        """Prepare all that can be prepared while the server serves what it has. Starts it if it is ours and
+        does not run. Raises `LoadFailed`."""
+
+    async def commit(self) -> str:
+        """Have the server serve what was staged; of requests of before none goes on. Returns what it calls
+        this version (`Chunk.version`). Raises `LoadFailed`."""
 
     def stream(self, ask: Ask) -> AsyncIterator[Chunk]:
         """The tokens of a request as they are made; the last chunk has `finish`. Raises `ServerRefused`.

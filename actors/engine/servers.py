@@ -7,10 +7,11 @@ import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from actors.engine.own_server import version_name
 from actors.engine.remote import RemoteHost
+from actors.engine.served_folder import version_name
 from actors.engine.server_process import ServerProcess, free_port
 from actors.engine.sglang import SglangWire, environment
+from actors.engine.sglang_weights import LOADER, PLUGIN
 from actors.engine.vllm import VllmWire
 from actors.engine.vllm_messages import BACKEND
 from actors.weights.messages import Fetched
@@ -36,7 +37,7 @@ def sglang_host(config: Config, api_key: str = "") -> RemoteHost:
 
         def start(folder: Path, fetched: Fetched, log: Path) -> ServerProcess:
             command = sglang_command(config, url, folder, version_name(fetched))
-            return ServerProcess(command, environment(), log)
+            return ServerProcess(command, environment(), log, PLUGIN)
 
         wire = SglangWire(url, start)
     return RemoteHost(wire, stall_s=engine.stall_s, serve_s=engine.start_s)
@@ -68,6 +69,7 @@ def sglang_command(config: Config, url: str, folder: Path, name: str) -> list[st
         "--port": at.port,
         "--max-running-requests": engine.slots,
         "--context-length": engine.max_prompt_tokens + config.rollout.max_new_tokens + CONTEXT_SLACK,
+        "--custom-weight-loader": LOADER,
         "--log-level": "warning",
     }
     told = [word for pair in given.items() for word in map(str, pair)]

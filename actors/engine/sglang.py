@@ -7,21 +7,20 @@ Owns the translation, and the server's process where it is ours. Adapter.
   it. With `SGLANG_RETURN_ORIGINAL_LOGPROB` a server leaves the temperature out: ours never have it, one of
   somebody else is asked, and is not asked for temperatures where that matters.
 - Penalties of frequency and presence count what the server made itself: who has a prefix is refused them.
-- Weights: an image in shared memory, as a folder (`served_folder`), by `/update_weights_from_disk`. SGLang's
-  other ways on one host, `/update_weights_from_tensor` and `_ipc`, take what its own classes pickled.
+- Weights: `sglang_weights`, while nothing executes.
 """
 
-import asyncio
 import os
 import uuid
 from array import array
-from collections.abc import AsyncIterator
-from pathlib import Path
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import msgspec
 
+from actors.engine.flip import Flip
 from actors.engine.http_wire import HttpWire, refusal
-from actors.engine.own_server import OwnServer, Start, version_name
+from actors.engine.own_server import OwnServer, Start
+from actors.engine.served_folder import version_name
 from actors.engine.server_wire import Ask, Chunk, Finish, Loads, PauseMode, ServerDied, ServerRefused
 from actors.engine.sglang_messages import (
     AbortRequest,
@@ -35,15 +34,13 @@ from actors.engine.sglang_messages import (
     Pause,
     SamplingParams,
     ServerInfo,
-    Updated,
-    UpdateWeightsFromDisk,
 )
+from actors.engine.sglang_weights import SglangWeights
 from actors.rollout.sampling_params import Sampling
 from actors.weights.messages import Fetched
 
 ORDER_S = 60.0  # of a pause or a release of memory, which waits for the step at hand
 HEALTH_S = 30.0  # of `/health`, which gives up after 20 s itself
-LOAD_S = 600.0  # of weights; who asked has a deadline of its own
 
 PROBE_TOKEN, PROBE_TOKENS = 1, 4
 COLD = 1e-4  # a temperature at which the likeliest token is certain; SGLang takes less than 1e-6 for greedy
@@ -64,45 +61,70 @@ class SglangWire:
     def __init__(self, url: str, start: Start | None, api_key: str = "") -> None:
         self._http = HttpWire(url, api_key)
         self._server = OwnServer(self._http, start, HEALTH_S)
+        self._weights = SglangWeights(self._http, self._server.folder)
+        self._flip = Flip(self._load)
+        self._begun = False  # it was started on what is staged
         self._cumulative: bool | None = None
         self._told_where = False  # the server wants to know where a response begins
-        self._untempered = False
+        self._untempered: bool | None = None  # not known yet
 
     @property
     def pid(self) -> int | None:
         """Of a server that is ours and runs."""
         return self._server.pid
 
-    async def serve(self, fetched: Fetched) -> str:
+    async def stage(self, fetched: Fetched) -> None:
         """See `ServerWire`."""
-        if not fetched.tensors:
-            return await self._serve_folder(fetched.path, str(fetched.version))
-        name = version_name(fetched)
-        if not await self._server.begin(fetched, weights=True):
-            folder = await asyncio.to_thread(self._server.folder.write, fetched)
-            await self._load(folder, name)
-        if (serves := await self.version()) != name:
-            raise ServerDied(f"the server says that it serves {serves!r} after it was given {name!r}")
-        self._server.folder.forget(fetched.version)
-        await self._look_at_streams()
-        return name
-
-    async def _serve_folder(self, path: str, name: str) -> str:
-        """A checkpoint that the server reads by itself; "": what it serves already."""
-        await self._look_at_streams()
-        serves = await self.version()
-        if not path or serves == name:
-            return serves
-        await self._load(Path(path), name)
-        return await self.version()
-
-    async def _look_at_streams(self) -> None:
+        self._flip.stage(fetched)
+        self._begun = bool(fetched.tensors) and await self._server.begin(fetched, weights=True)
         if self._cumulative is None:
             info = await self._http.get("/server_info", ServerInfo)
             self._cumulative = not info.incremental_streaming_output
             self._told_where = info.response_start
-            if not self._server.ours:
-                self._untempered = await self._leaves_temperature_out()
+            self._weights.look(info)
+        if self._begun:
+            self._flip.began()
+            self._server.folder.forget(fetched)
+        elif fetched.tensors:
+            await self._weights.stage(fetched)
+
+    async def commit(self) -> str:
+        """See `ServerWire`."""
+        fetched = self._flip.staged
+        if fetched.tensors:
+            name = version_name(fetched)
+            if not self._begun:
+                await self._paused(self._flip.commit)
+            if (serves := await self.version()) != name:
+                raise ServerDied(f"the server says that it serves {serves!r} after it was given {name!r}")
+        else:
+            name = await self._serve_folder(fetched.path, str(fetched.version))
+        if self._untempered is None:
+            self._untempered = not self._server.ours and await self._leaves_temperature_out()
+        return name
+
+    async def _serve_folder(self, path: str, name: str) -> str:
+        """A checkpoint that the server reads by itself; "": what it serves already."""
+        serves = await self.version()
+        if not path or serves == name:
+            return serves
+        self._flip.forget()
+        try:
+            await self._paused(lambda: self._weights.load_folder(path, name))
+        except ServerRefused as refused:
+            raise ServerDied(f"the server did not load {path}: {refused}") from refused
+        return await self.version()
+
+    async def _load(self, fetched: Fetched) -> None:
+        await self._weights.load(fetched, version_name(fetched))
+
+    async def _paused(self, load: Callable[[], Awaitable[None]]) -> None:
+        """Requests of others, if there are any, wait and go on under the new weights."""
+        await self.pause("retract")
+        try:
+            await load()
+        finally:
+            await self.go_on()
 
     async def stream(self, ask: Ask) -> AsyncIterator[Chunk]:
         """See `ServerWire`."""
@@ -178,23 +200,6 @@ class SglangWire:
     async def disconnect(self) -> None:
         """See `ServerWire`."""
         await self._server.disconnect()
-
-    async def _load(self, folder: Path, name: str) -> None:
-        """Requests of others, if there are any, wait and go on under these weights."""
-        await self.pause("retract")
-        try:
-            updated = await self._http.post(
-                "/update_weights_from_disk",
-                UpdateWeightsFromDisk(model_path=str(folder), weight_version=name),
-                Updated,
-                LOAD_S,
-            )
-        except ServerRefused as refused:
-            raise ServerDied(f"the server did not load {folder}: {refused}") from refused
-        finally:
-            await self.go_on()
-        if not updated.success:
-            raise ServerDied(f"the server did not load {folder}: {updated.message}")
 
     async def _leaves_temperature_out(self) -> bool:
         """Whether log-probs are those before the temperature: so near to 0 it leaves one token to choose."""

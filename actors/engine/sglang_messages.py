@@ -4,6 +4,9 @@ Source: sglang/srt/managers/io_struct.py and entrypoints/http_server.py of 0.5.2
 structs against the released types.
 """
 
+import base64
+import struct
+
 import msgspec
 
 
@@ -107,8 +110,27 @@ class UpdateWeightsFromDisk(msgspec.Struct, frozen=True, kw_only=True):
     flush_cache: bool = True
 
 
+class UpdateWeightsFromTensor(msgspec.Struct, frozen=True, kw_only=True):
+    """`/update_weights_from_tensor`: for each rank base64 of pickled pairs of a name and a tensor; within
+    `/begin_weight_update` and `/end_weight_update`, which take `Nothing`."""
+
+    serialized_named_tensors: list[str]
+    load_format: str
+    weight_version: str
+    flush_cache: bool = True
+
+
+def only_a_name(name: str) -> str:
+    """For one rank: `[(name, tensor)]` with an empty tensor of bytes. Written without torch, which nothing
+    else here needs. Source: the opcodes in Lib/pickletools.py, torch._utils._rebuild_tensor."""
+    text = name.encode()
+    tensor = b"ctorch._utils\n_rebuild_tensor\n(ctorch\nByteStorage\n)RK\x00(K\x00t(K\x01ttR"
+    pickled = b"\x80\x02](X" + struct.pack("<I", len(text)) + text + tensor + b"ta."
+    return base64.b64encode(pickled).decode()
+
+
 class Updated(Said, frozen=True, kw_only=True):
-    """Its answer."""
+    """What a change of the weights, its begin and its end are answered."""
 
     success: bool
     message: str = ""
@@ -127,6 +149,10 @@ class ServerInfo(Said, frozen=True, kw_only=True):
     version: str = ""
     incremental_streaming_output: bool = False
     response_start: bool = False
+    custom_weight_loader: list[str] | None = None
+    tp_size: int = 1
+    pp_size: int = 1
+    dp_size: int = 1
     context_length: int | None = None
 
 

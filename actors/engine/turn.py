@@ -77,7 +77,8 @@ class TurnWork:
 @dataclass(frozen=True, slots=True)
 class Turn:
     """What a turn did: rows to stream, refusals to report, the weights that are served, whether work is
-    left; and how much it computed, where the host tells."""
+    left; and how much it computed, where the host tells. load_failed: why it does not serve what it was to
+    load, but what it served before; "": it does."""
 
     output: StepOutput | None
     refusals: list[Refusal]
@@ -85,6 +86,7 @@ class Turn:
     root: bytes
     idle: bool
     work: TurnWork | None = None
+    load_failed: str = ""
 
 
 class EngineHost(Protocol):
@@ -102,7 +104,8 @@ class EngineHost(Protocol):
         """Carry the orders out, then one decode step if there is anything to decode. Blocks meanwhile.
 
         Without weights all work is refused; work of another version than the one that is served is refused;
-        loading a version ends what is left of the one before, which is told as aborted.
+        loading a version ends what is left of the one before, which is told as aborted. A load that fails
+        goes back to what was served, and is told; where there is no way back it raises.
         """
 
     def hurry(self) -> None:

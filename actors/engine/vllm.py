@@ -19,10 +19,12 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
+from actors.engine.flip import Flip
 from actors.engine.http_wire import HttpWire
-from actors.engine.own_server import OwnServer, Start, version_name
+from actors.engine.own_server import OwnServer, Start
 from actors.engine.qwen3_config import Qwen3Config
-from actors.engine.server_wire import Ask, Chunk, Loads, PauseMode, ServerDied, ServerRefused
+from actors.engine.served_folder import version_name
+from actors.engine.server_wire import Ask, Chunk, LoadFailed, Loads, PauseMode, ServerDied, ServerRefused
 from actors.engine.vllm_messages import (
     AbortRequests,
     CollectiveRpc,
@@ -64,6 +66,7 @@ class VllmWire:
     def __init__(self, url: str, start: Start | None, api_key: str = "") -> None:
         self._http = HttpWire(url, api_key)
         self._server = OwnServer(self._http, start)
+        self._flip = Flip(self._load)
         self._by_image: bool | None = None
         self._model = ""
         self._eos: tuple[int, ...] | None = None
@@ -75,39 +78,60 @@ class VllmWire:
         """Of a server that is ours and runs."""
         return self._server.pid
 
-    async def serve(self, fetched: Fetched) -> str:
+    async def stage(self, fetched: Fetched) -> None:
         """See `ServerWire`."""
+        self._flip.stage(fetched)
+        if not fetched.tensors:
+            return
+        await self._server.begin(fetched, weights=False)  # they come over HTTP
         try:
+            if self._by_image is None:
+                self._by_image = await self._has_our_engine()
+            if not self._by_image:
+                await self._stage_folder(fetched)
+        except ServerRefused as refused:
+            raise ServerDied(f"{self._http.url} takes no weights: {refused}") from refused
+        except OSError as problem:
+            raise LoadFailed(f"version {fetched.version} was not staged: {problem}") from problem
+
+    async def commit(self) -> str:
+        """See `ServerWire`."""
+        fetched = self._flip.staged
+        try:
+            await self._find_model()
             if not fetched.tensors:
+                self._flip.forget()
                 return await self._serve_folder(fetched.path, str(fetched.version))
-            return await self._serve(fetched)
+            return await self._commit(fetched)
         except ServerRefused as refused:
             raise ServerDied(f"the server did not load version {fetched.version}: {refused}") from refused
 
-    async def _serve(self, fetched: Fetched) -> str:
-        name = version_name(fetched)
-        model = msgspec.json.decode(fetched.model_config, type=Qwen3Config)
-        await self._server.begin(fetched, weights=False)  # they come over HTTP
-        await self._find_model()
-        if self._by_image is None:
-            self._by_image = await self._has_our_engine()
+    async def _commit(self, fetched: Fetched) -> str:
         await self.pause("abort")  # caches are dropped too
+        try:
+            await self._flip.commit()
+        finally:
+            await self.go_on()
+        name = version_name(fetched)
+        if (serves := await self.version()) != name:
+            raise ServerDied(f"the server says that it serves {serves!r} after it was given {name!r}")
+        model = msgspec.json.decode(fetched.model_config, type=Qwen3Config)
+        self._eos, self._salt = model.eos_token_ids, name
+        self._raw = await self._gives_raw_logprobs()
+        return name
+
+    async def _load(self, fetched: Fetched) -> None:
+        """What a `Flip` calls."""
+        name = version_name(fetched)
         if self._by_image:
             await self._http.tell("/start_weight_update", Nothing(), LOAD_S)
             await self._http.tell("/update_weights", update_of(fetched.path, fetched.tensors), LOAD_S)
             await self._http.tell("/finish_weight_update", FinishUpdate(name), LOAD_S)
         else:
-            await self._reload(fetched, name, model.tie_word_embeddings)
-        await self.go_on()
-        if (serves := await self.version()) != name:
-            raise ServerDied(f"the server says that it serves {serves!r} after it was given {name!r}")
-        self._eos, self._salt = model.eos_token_ids, name
-        self._raw = await self._gives_raw_logprobs()
-        return name
+            await self._reload(fetched, name)
 
     async def _serve_folder(self, path: str, name: str) -> str:
         """A checkpoint that the server reads by itself; "": what it serves already, whatever it is called."""
-        await self._find_model()
         try:
             serves = await self.version()
         except ServerRefused:  # a server without the routes for weights: it never changes them
@@ -210,10 +234,10 @@ class VllmWire:
             return False
         return True
 
-    async def _reload(self, fetched: Fetched, name: str, tied: bool) -> None:
-        """By vLLM's own reading of a checkpoint. On a CPU vLLM 0.32 goes on with the old output matrix where
+    async def _stage_folder(self, fetched: Fetched) -> None:
+        """For vLLM's own reading of a checkpoint. On a CPU vLLM 0.32 goes on with the old output matrix where
         that is the embedding: it packed a copy."""
-        if tied:
+        if msgspec.json.decode(fetched.model_config, type=Qwen3Config).tie_word_embeddings:
             info = await self._http.get("/server_info?config_format=text", ServerInfo, ORDER_S)
             if "device_config=cpu" in info.vllm_config:
                 raise ServerDied(
@@ -221,10 +245,17 @@ class VllmWire:
                     "install actors/engine/vllm_plugin and start it with "
                     """--weight-transfer-config '{"backend": "gleaner"}'"""
                 )
-        folder = await asyncio.to_thread(self._server.folder.write, fetched)
-        await self._http.tell("/collective_rpc", CollectiveRpc(Reload(str(folder))), LOAD_S)
-        await self._http.tell("/update_weight_version", NewVersion(name))
-        self._server.folder.forget(fetched.version)
+        await asyncio.to_thread(self._server.folder.write, fetched)
+
+    async def _reload(self, fetched: Fetched, name: str) -> None:
+        try:
+            folder = await asyncio.to_thread(self._server.folder.write, fetched)
+            await self._http.tell("/collective_rpc", CollectiveRpc(Reload(str(folder))), LOAD_S)
+            await self._http.tell("/update_weight_version", NewVersion(name))
+        except OSError as problem:
+            raise ServerRefused(str(problem), never=False) from problem
+        finally:
+            self._server.folder.forget(fetched)
 
     async def _gives_raw_logprobs(self) -> bool:
         body = Masked(model=self._model, prompt=[MASK_TOKEN], allowed_token_ids=[MASK_TOKEN])

@@ -50,6 +50,7 @@ WEIGHTS_LATE_S = 60.0
 LOAD_LATE_S = 60.0
 CREDIT_LATE_S = 10.0
 RETRY_S = 0.2
+LOAD_TRIES, LOAD_AGAIN_S = 3, 5.0
 
 
 class RolloutWorker(Actor):
@@ -69,6 +70,7 @@ class RolloutWorker(Actor):
         self._host = host
         self._orders = Orders()
         self._serves: tuple[int | None, bytes] = (None, b"")
+        self._load_failed = ""
         self._wanted: Weights | None = None
         self._tokens = 0
         self._epoch = ""
@@ -201,6 +203,7 @@ class RolloutWorker(Actor):
             await self._fetch_and_serve(weights)
 
     async def _fetch_and_serve(self, weights: Weights) -> None:
+        failures = 0
         while self._wanted == weights:
             if self._serves != (weights.version, weights.root):
                 try:
@@ -220,6 +223,10 @@ class RolloutWorker(Actor):
                 if self._wanted != weights:
                     return
                 await self._load(fetched)
+                if self._load_failed:
+                    failures += 1
+                    await self._not_loaded(weights, failures)
+                    continue
             if self._wanted != weights:
                 return
             serving = Serving(
@@ -234,6 +241,16 @@ class RolloutWorker(Actor):
             except AskFailed as problem:
                 self.ctx.log.info("the manager did not hear what is served: %s", problem)
                 await asyncio.sleep(RETRY_S)
+
+    async def _not_loaded(self, weights: Weights, failures: int) -> None:
+        """What was served before is served on; after a while these are tried again. Each try may end what
+        executes, so the last one is the end of this instance."""
+        self.ctx.log.warning(
+            "try %d of %d of weights %d: %s", failures, LOAD_TRIES, weights.version, self._load_failed
+        )
+        if failures == LOAD_TRIES:
+            raise RuntimeError(f"its engine does not load weights {weights.version}: {self._load_failed}")
+        await asyncio.sleep(LOAD_AGAIN_S)
 
     async def _load(self, fetched: Fetched) -> None:
         """Before the engine's next turn."""
@@ -289,7 +306,7 @@ class RolloutWorker(Actor):
             for refusal in turn.refusals:
                 await self._report(refusal, turn.version)
             if orders.load is not None:
-                self._serves = (turn.version, turn.root)
+                self._serves, self._load_failed = (turn.version, turn.root), turn.load_failed
                 self._loaded.set()
 
     async def _room(self) -> None:

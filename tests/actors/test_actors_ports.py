@@ -27,6 +27,7 @@ ADAPTERS = {
     "actors.engine.remote",
     "actors.engine.servers",
     "actors.engine.sglang",
+    "actors.engine.sglang_weights",
     "actors.engine.vllm",
     "actors.reward.worker_process",
     "actors.rollout.gateway.absent_routes",

@@ -44,6 +44,7 @@ ALLOWED = {
     ("actors/engine/server/generating.py", "follow"): "a server's own: it ends with its client",
     ("actors/engine/server/process.py", "_first"): "a server's own: until somebody stops it",
     ("actors/engine/server/process.py", "serve"): "a server's own: until somebody stops it",
+    ("actors/engine/worker.py", "_not_loaded"): "a pause between two of at most LOAD_TRIES",
     ("actors/engine/own_server.py", "begin"): "between two looks; `serve_s` of the host bounds it",
     ("actors/rollout/dispatching.py", "_wake_later"): "the end of a hold, at most a minute away",
     ("actors/rollout/following.py", "_wake_later"): "a pause between two tells, at most TELL_S",

@@ -9,6 +9,7 @@ from actors.engine.server_process import ServerProcess
 from actors.engine.server_wire import ServerWire
 from actors.engine.servers import sglang_command, sglang_host, vllm_command, vllm_environment, vllm_host
 from actors.engine.sglang import SglangWire, environment
+from actors.engine.sglang_weights import PLUGIN
 from actors.engine.vllm import VllmWire
 from configs.load import from_tree, load
 from configs.schema import Config
@@ -51,7 +52,7 @@ class Kind:
 def _start_sglang(config: Config, url: str, folder: Path, log: Path) -> ServerProcess:
     command = sglang_command(config, url, folder, "v1-none")
     command.remove("--skip-tokenizer-init")  # as people run theirs
-    return ServerProcess(command, environment() | ONE_THREAD, log)
+    return ServerProcess(command, environment() | ONE_THREAD, log, PLUGIN)
 
 
 def _start_vllm(config: Config, url: str, folder: Path, log: Path) -> ServerProcess:

@@ -99,7 +99,8 @@ async def test_a_server_tells_its_load_pauses_and_ends_what_it_is_told_to_end(
                 await asyncio.sleep(0.02)
 
     try:
-        await wire.serve(publish_image(tmp_path / "store", 5))
+        await wire.stage(publish_image(tmp_path / "store", 5))
+        await wire.commit()
         following = asyncio.create_task(follow())
         await until_chunks(3)
         await wire.pause("in_place")

@@ -24,6 +24,8 @@ ADAPTERS = {
     "actors/engine/server_launcher.py": "becomes another program",
     "actors/engine/server_process.py": "starts a server",
     "actors/engine/sglang.py": "a server of SGLang",
+    "actors/engine/sglang_plugin/gleaner_sglang.py": "runs inside of SGLang, not here",
+    "actors/engine/sglang_weights.py": "files that a server reads",
     "actors/engine/vllm.py": "a server of vLLM",
     "actors/engine/vllm_plugin/gleaner_vllm/image_transfer.py": "runs inside of vLLM, not here",
     "rlctl/integrations/verl.py": "runs inside of verl, not here",

@@ -10,7 +10,7 @@ import pytest
 
 from actors.engine import row_exchange
 from actors.engine.remote import RemoteHost
-from actors.engine.server_wire import Ask, Chunk, Loads, PauseMode, ServerDied, ServerRefused
+from actors.engine.server_wire import Ask, Chunk, LoadFailed, Loads, PauseMode, ServerDied, ServerRefused
 from actors.engine.turn import EngineHost, Orders, Turn
 from actors.rollout.instance_messages import Work
 from actors.weights.messages import Fetched
@@ -42,9 +42,18 @@ class ToldServer:
         self.hangs = False
         self.closed = 0
         self.version_name = "3"
+        self.staged = FETCHED
+        self.fails = ""
 
-    async def serve(self, fetched: Fetched) -> str:
-        return str(fetched.version)
+    async def stage(self, fetched: Fetched) -> None:
+        if self.fails == "stage":
+            raise LoadFailed("no room")
+        self.staged = fetched
+
+    async def commit(self) -> str:
+        if self.fails == "commit":
+            raise LoadFailed("not taken")
+        return str(self.staged.version)
 
     async def stream(self, ask: Ask) -> AsyncIterator[Chunk]:
         self.asks.append(ask)
@@ -196,6 +205,38 @@ def test_new_weights_end_what_is_left_of_the_ones_before(host: RemoteHost, serve
     rows, turns = drive(host, Orders(load=fetched(4)), finished(1))
     assert rows == [(11, 0, ENDED)]
     assert turns[0].version == 4
+
+
+def test_weights_that_cannot_be_staged_disturb_nothing(host: RemoteHost, server: ToldServer) -> None:
+    server.silent_after = 2
+    host.turn(Orders(load=FETCHED))
+    drive(host, add(work(11)), lambda rows: len(rows) == 2)
+    server.fails = "stage"
+    turn = host.turn(Orders(load=fetched(4)))
+    assert (turn.version, turn.root, turn.load_failed, rows_of(turn)) == (3, b"r", "no room", [])
+    server.silent_after, server.fails = None, ""
+    drive(host, add(work(12)), finished(1))
+    assert server.aborted == []
+
+
+def test_weights_that_a_server_does_not_take_leave_it_with_those_of_before(
+    host: RemoteHost, server: ToldServer
+) -> None:
+    server.silent_after = 2
+    host.turn(Orders(load=FETCHED))
+    drive(host, add(work(11)), lambda rows: len(rows) == 2)
+    server.fails, server.silent_after = "commit", None
+    rows, turns = drive(host, Orders(load=fetched(4)), finished(1))
+    assert rows == [(11, 0, ENDED)]
+    assert (turns[0].version, turns[0].load_failed) == (3, "not taken")
+    assert "probe" in server.asks[-1].rid, "it was asked for a token before it is trusted again"
+    drive(host, add(work(12)), finished(1))
+
+
+def test_a_server_that_takes_no_weights_at_first_is_none(host: RemoteHost, server: ToldServer) -> None:
+    server.fails = "commit"
+    with pytest.raises(ServerDied, match="not taken"):
+        host.turn(Orders(load=FETCHED))
 
 
 def test_work_of_another_version_than_the_one_that_is_served_is_refused(host: RemoteHost) -> None:

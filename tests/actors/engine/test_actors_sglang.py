@@ -90,7 +90,7 @@ def test_folders_of_dead_processes_are_removed_and_those_of_living_ones_stay(tmp
     folder = own.write(fetched)
     assert not dead.exists()
     assert living.exists()
-    own.forget(fetched.version)
+    own.forget(fetched)
     assert (folder / "config.json").exists()
     assert not (folder / "model.safetensors").exists()
     own.remove()

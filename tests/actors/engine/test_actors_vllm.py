@@ -140,6 +140,11 @@ def ask(temperature: float = 0.5) -> Ask:
     return Ask("r-1", array("I", [1, 2, 3]), 9, temperature, seed=7)
 
 
+async def serve(wire: VllmWire, fetched: Fetched) -> str:
+    await wire.stage(fetched)
+    return await wire.commit()
+
+
 async def chunks(wire: VllmWire, asked: Ask) -> list[Chunk]:
     return [chunk async for chunk in wire.stream(asked)]
 
@@ -148,11 +153,11 @@ async def test_an_image_is_mapped_by_the_servers_workers_while_nothing_executes(
     fake: FakeVllm, wire: VllmWire, tmp_path: Path
 ) -> None:
     fetched, _ = image_in(tmp_path)
-    name = await wire.serve(fetched)
+    name = await serve(wire, fetched)
     assert name == "v4-abababab"
     assert fake.calls == [
-        "/v1/models",
         "/init_weight_transfer_engine",
+        "/v1/models",
         "/pause?mode=abort",
         "/start_weight_update",
         "/update_weights",
@@ -173,11 +178,12 @@ async def test_a_server_without_our_engine_reloads_a_checkpoint_in_memory_which_
 ) -> None:
     fake.image = False
     fetched, tensors = image_in(tmp_path)
-    await wire.serve(fetched)
-    assert fake.calls[1:6] == [
+    await serve(wire, fetched)
+    assert fake.calls[:6] == [
         "/init_weight_transfer_engine",
-        "/pause?mode=abort",
         "/server_info?config_format=text",
+        "/v1/models",
+        "/pause?mode=abort",
         "/collective_rpc",
         "/update_weight_version",
     ]
@@ -192,7 +198,7 @@ async def test_a_tied_model_is_not_reloaded_where_vllm_would_keep_its_old_output
 ) -> None:
     fake.image, fake.device = False, "cpu"
     with pytest.raises(ServerDied, match="vllm_plugin"):
-        await wire.serve(image_in(tmp_path)[0])
+        await serve(wire, image_in(tmp_path)[0])
     assert "/collective_rpc" not in fake.calls
 
 
@@ -201,14 +207,14 @@ async def test_a_server_without_routes_for_weights_is_no_engine(
 ) -> None:
     fake.development = False
     with pytest.raises(ServerDied, match="VLLM_SERVER_DEV_MODE=1"):
-        await wire.serve(image_in(tmp_path)[0])
+        await serve(wire, image_in(tmp_path)[0])
 
 
 async def test_a_stream_is_asked_and_read_in_the_servers_words(
     fake: FakeVllm, wire: VllmWire, tmp_path: Path
 ) -> None:
     fake.events = [event([8]), b": ping\n\n", event([9, 10]), event([6], "stop"), b"data: [DONE]\n\n"]
-    name = await wire.serve(image_in(tmp_path)[0])
+    name = await serve(wire, image_in(tmp_path)[0])
     came = await chunks(wire, ask())
     assert [chunk.tokens for chunk in came] == [[8], [9, 10], [6]]
     assert [chunk.finish for chunk in came] == [None, None, "stop"]
@@ -224,7 +230,7 @@ async def test_log_probs_that_lack_the_temperature_are_not_given_for_those_that_
 ) -> None:
     fake.masked_logprob = -2.5
     fake.events = [event([8], "length"), b"data: [DONE]\n\n"]
-    await wire.serve(image_in(tmp_path)[0])
+    await serve(wire, image_in(tmp_path)[0])
     with pytest.raises(ServerRefused, match="processed_logprobs") as refused:
         await chunks(wire, ask(0.5))
     assert refused.value.never

@@ -115,7 +115,8 @@ async def test_the_project_s_own_adapter_of_sglang_drives_it_and_continues_exact
     client, free = await serve(exact=True), Sampling(ignore_eos=True)
     wire = SglangWire(str(client.make_url("")).rstrip("/"), None)
     try:
-        name = await wire.serve(published(tmp_path, folder))
+        await wire.stage(published(tmp_path, folder))
+        name = await wire.commit()
         assert name.startswith("v7-")
         whole = await told(wire, Ask("a", array("I", PROMPT), 20, 1.0, seed=11, sampling=free))
         assert (len(whole[0]), whole[1], whole[2]) == (20, "length", {name})

@@ -1,0 +1,110 @@
+"""Weights that do not load: what was served is served on, it is tried again, at last the instance ends."""
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+import pytest
+from test_actors_remote import fetched as without_tensors
+from test_actors_sglang import published
+
+from actors.engine import worker
+from actors.engine.host import BuiltinHost
+from actors.engine.turn import Orders, Turn
+from actors.engine.weight_image import BadImage
+from actors.engine.worker import RolloutWorker
+from actors.rollout.load_balancer import LoadBalancer
+from actors.rollout.manager import RolloutManager
+from actors.rollout.messages import PublishVersion, RolloutFigures, RolloutStatus, Weights
+from actors.weights.messages import Fetch, Fetched
+from configs.schema import Config
+from supervisor import Actor, Done, handles
+from supervisor.testing import TestSystem
+
+
+def test_the_builtin_engine_keeps_its_weights_where_an_image_is_of_another_model(tmp_path: Path) -> None:
+    host, good = BuiltinHost(Config()), published(tmp_path)[1]
+    other = msgspec.structs.replace(good, version=4, root=b"4", tensors=good.tensors[:-1])
+    with pytest.raises(BadImage, match="lacks"):
+        BuiltinHost(Config()).turn(Orders(load=other))
+    host.turn(Orders(load=good))
+    turn = host.turn(Orders(load=other))
+    assert (turn.version, turn.root) == (3, good.root)
+    assert turn.load_failed.startswith("version 4 was not loaded: the image lacks")
+    gone = msgspec.structs.replace(good, path=str(tmp_path / "gone"))
+    assert "No such file" in host.turn(Orders(load=gone)).load_failed
+
+
+class Stubborn:
+    """A host that takes version 1 at once, and each later one only at try `tries`."""
+
+    engines, cache_tokens = 1, 0
+
+    def __init__(self, tries: int) -> None:
+        self._tries, self.tried = tries, 0
+        self._version: int | None = None
+
+    def turn(self, orders: Orders) -> Turn:
+        failed = ""
+        if (load := orders.load) is not None:
+            self.tried += load.version > 1
+            if load.version == 1 or self.tried == self._tries:
+                self._version = load.version
+            else:
+                failed = "it does not fit"
+        return Turn(None, [], self._version, b"r%d" % (self._version or 0), True, load_failed=failed)
+
+    def hurry(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Transfer(Actor):
+    """Has every version."""
+
+    @handles(Fetch)
+    async def fetch(self, message: Fetch) -> Fetched:
+        return msgspec.structs.replace(without_tensors(message.version), root=message.root)
+
+
+@pytest.mark.parametrize("tries", [2, worker.LOAD_TRIES + 1])
+async def test_a_load_that_fails_is_tried_again_and_an_instance_whose_tries_all_fail_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tries: int
+) -> None:
+    monkeypatch.setattr(worker, "LOAD_AGAIN_S", 0.01)
+    host = Stubborn(tries)
+    async with (
+        TestSystem(tmp_path, node="head") as head,
+        TestSystem(tmp_path, node="s", join=head) as spot,
+    ):
+        head.spawn("rollout/balancer", lambda: LoadBalancer(4))
+        head.spawn("rollout/manager", lambda: RolloutManager(Config()))
+        spot.spawn("s/transfer", Transfer)
+        spot.spawn("s/engine", lambda: RolloutWorker(Config(), "s", "preemptible", host))
+
+        async def until(serving: int) -> None:
+            async with asyncio.timeout(10):
+                while await serves() != serving:
+                    await asyncio.sleep(0.01)
+
+        async def serves() -> int:
+            figures = await head.ask("rollout/manager", RolloutStatus(), RolloutFigures)
+            return figures.serving_preemptible
+
+        async def publish(version: int) -> None:
+            weights = Weights(version=version, root=b"r%d" % version, sources=("s/transfer",))
+            await head.ask("rollout/manager", PublishVersion(weights=weights), Done)
+
+        await publish(1)
+        await until(serving=1)
+        await publish(2)
+        if tries <= worker.LOAD_TRIES:
+            async with asyncio.timeout(10):
+                while host.tried < tries:
+                    await asyncio.sleep(0.01)
+            assert spot.system.cell("s/engine") is not None
+            return
+        async with asyncio.timeout(10):
+            while spot.system.cell("s/engine") is not None:
+                await asyncio.sleep(0.01)
+        assert host.tried == worker.LOAD_TRIES
