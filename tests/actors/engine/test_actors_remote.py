@@ -225,11 +225,12 @@ def test_weights_that_a_server_does_not_take_leave_it_with_those_of_before(
     server.silent_after = 2
     host.turn(Orders(load=FETCHED))
     drive(host, add(work(11)), lambda rows: len(rows) == 2)
-    server.fails, server.silent_after = "commit", None
+    server.fails = "commit"
     rows, turns = drive(host, Orders(load=fetched(4)), finished(1))
     assert rows == [(11, 0, ENDED)]
     assert (turns[0].version, turns[0].load_failed) == (3, "not taken")
     assert "probe" in server.asks[-1].rid, "it was asked for a token before it is trusted again"
+    server.silent_after = None
     drive(host, add(work(12)), finished(1))
 
 
