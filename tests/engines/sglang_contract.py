@@ -1,14 +1,16 @@
 """Whether a released SGLang takes what we send and tells what we read; run by an interpreter that has one.
 
-Standard input: JSON with `posts` (path to bodies), `arguments` (of the server) and `reads` (a module to the
-words that its source must have). Standard output: JSON with the version and what does not fit. The bodies go
-through SGLang's own HTTP application, to a manager that notes what reached it.
+Standard input: JSON with `posts` (path to bodies), `absent` (paths that it must not have), `arguments` (of
+the server), `reads` (a module to the words that its source must have) and `loads` (what our loader of weights
+is given, and the tensors that a model must have got then). Standard output: JSON with the version and what
+does not fit. The bodies go through SGLang's own HTTP application, to a manager that notes what reached it.
 
     python sglang_contract.py [FOLDER of another release, before the installed one]
 """
 
 import argparse
 import asyncio
+import base64
 import contextlib
 import dataclasses
 import importlib.metadata
@@ -22,6 +24,9 @@ CONTROL = (
     "pause_generation",
     "continue_generation",
     "update_weights_from_disk",
+    "update_weights_from_tensor",
+    "begin_weight_update",
+    "end_weight_update",
     "release_memory_occupation",
     "resume_memory_occupation",
 )
@@ -61,7 +66,14 @@ def values_of(given):
     return {}
 
 
-async def faults_of_posts(posts):
+def as_sent(value):
+    """Bytes were base64 in JSON."""
+    if isinstance(value, list) and value and isinstance(value[0], bytes):
+        return [base64.b64encode(one).decode() for one in value]
+    return value
+
+
+async def faults_of_posts(posts, absent):
     import httpx
     from sglang.srt.entrypoints import http_server
 
@@ -78,6 +90,9 @@ async def faults_of_posts(posts):
     http_server.set_global_state(state)
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://contract") as client:
+        for path in absent:
+            if (await client.post(path, json={})).status_code != 404:
+                yield f"{path} is there"
         for path, bodies in posts.items():
             for body in bodies:
                 manager.noted.clear()
@@ -94,7 +109,7 @@ async def faults_of_posts(posts):
                     known |= values_of(one)
                 for name, sent in body.items():
                     if name in known:
-                        if known[name] != sent:
+                        if as_sent(known[name]) != sent:
                             yield f"{path}: {name} came as {known[name]!r}, {sent!r} was sent"
                     elif sent not in given:
                         yield f"{path}: {name} is unknown there, known are {sorted(known)}"
@@ -109,6 +124,37 @@ def faults_of_sampling(bodies):
             params.verify(1000)
         except (TypeError, ValueError, AssertionError) as problem:
             yield f"sampling_params {body['sampling_params']}: {problem!r}"
+
+
+def faults_of_loads(loads):
+    """SGLang's own updater of weights, with a model that notes what its loader is fed."""
+    import torch
+    from sglang.srt.model_executor.model_runner_components import weight_updater
+    from sglang.srt.utils.common import MultiprocessingSerializer
+
+    class Model(torch.nn.Module):
+        def load_weights(self, weights):
+            self.fed = {name: tensor.tolist() for name, tensor in weights}
+
+    sys.path.insert(0, loads["modules"])
+    model, state = Model(), mock.MagicMock(tp_rank=0, weight_cache_mode="off")
+    updater = weight_updater.WeightUpdater(
+        tp_rank=0,
+        device="cpu",
+        gpu_id=0,
+        model_config=None,
+        custom_weight_loaders=[loads["loader"]],
+        get_model=lambda: model,
+        update_model_fields=None,
+        recapture_cuda_graph=None,
+        get_model_runner=None,
+    )
+    given = MultiprocessingSerializer.deserialize(base64.b64decode(loads["named"]))
+    names = ("get_parallel", "get_model")
+    with mock.patch.multiple(weight_updater, create=True, **{name: lambda: state for name in names}):
+        updater.update_weights_from_tensor(given, loads["loader"])
+    if getattr(model, "fed", None) != loads["tensors"]:
+        yield f"the loader fed {getattr(model, 'fed', None)}, expected {loads['tensors']}"
 
 
 def faults_of_arguments(arguments):
@@ -140,10 +186,11 @@ async def main():
         without_platforms()
     import sglang
 
-    faults = [fault async for fault in faults_of_posts(asked["posts"])]
+    faults = [fault async for fault in faults_of_posts(asked["posts"], asked["absent"])]
     faults += faults_of_sampling(asked["posts"]["/generate"])
     faults += faults_of_arguments(asked["arguments"])
     faults += faults_of_reads(asked["reads"])
+    faults += faults_of_loads(asked["loads"])
     print(json.dumps({"version": sglang.__version__, "faults": faults}))
 
 

@@ -7,9 +7,12 @@ from array import array
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 from engine_kinds import SGLANG
+from engines_world import publish_image
 
+from actors.engine.served_folder import ServedFolder
 from actors.engine.server_wire import Ask
 from actors.engine.servers import sglang_command
 from actors.engine.sglang import sampling_params
@@ -23,13 +26,18 @@ from actors.engine.sglang_messages import (
     Pause,
     Updated,
     UpdateWeightsFromDisk,
+    UpdateWeightsFromTensor,
+    only_a_name,
 )
+from actors.engine.sglang_weights import LOADER, PLUGIN
 from actors.rollout.sampling_params import Sampling
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(240)]
 
 INSTALLED = "0.5.23"
 OTHERS = ("0.5.22", "0.5.20")
+SESSION = ("/begin_weight_update", "/end_weight_update")
+WITHOUT_SESSION = ("0.5.20",)  # its weights go by a folder
 SAMPLINGS = (
     Sampling(),
     Sampling(top_p=0.9, top_k=40, min_p=0.1, ignore_eos=True, stop_token_ids=(3, 4)),
@@ -47,14 +55,34 @@ def told(kind: type[msgspec.Struct]) -> list[str]:
     return [field.encode_name for field in msgspec.structs.fields(kind)]
 
 
-def contract() -> dict[str, object]:
+def loads(directory: Path) -> dict[str, object]:
+    """What our loader is given for an image, and what a model must get of it."""
+    fetched = publish_image(directory, 3)
+    image, order = Path(fetched.path).read_bytes(), ServedFolder().write_order(fetched)
+    tensors = {
+        spec.name: np.frombuffer(image, "<f4", spec.nbytes // 4, spec.offset).reshape(spec.shape).tolist()
+        for spec in fetched.tensors
+    }
+    named = only_a_name(str(order))
+    return {"modules": str(PLUGIN), "loader": LOADER, "named": named, "tensors": tensors}
+
+
+def contract(release: str, directory: Path) -> dict[str, object]:
     """All of it, as the script takes it."""
+    named = [only_a_name("/dev/shm/order.json")]
+    absent = SESSION if release in WITHOUT_SESSION else ()
     posts: dict[str, list[msgspec.Struct]] = {
         "/generate": [generate(sampling) for sampling in SAMPLINGS],
         "/abort_request": [AbortRequest(rid="r-1"), AbortRequest(abort_all=True)],
         "/pause_generation": [Pause(mode=mode) for mode in ("abort", "retract", "in_place")],
         "/continue_generation": [Nothing()],
         "/update_weights_from_disk": [UpdateWeightsFromDisk(model_path="/m", weight_version="v3-00")],
+        "/update_weights_from_tensor": [
+            UpdateWeightsFromTensor(
+                serialized_named_tensors=named, load_format=LOADER, weight_version="v3-00"
+            )
+        ],
+        **{path: [Nothing()] for path in SESSION if path not in absent},
         "/release_memory_occupation": [Nothing()],
         "/resume_memory_occupation": [Nothing()],
     }
@@ -67,7 +95,9 @@ def contract() -> dict[str, object]:
     return {
         "posts": {path: msgspec.to_builtins(bodies) for path, bodies in posts.items()}
         | {"/generate": [*msgspec.to_builtins(posts["/generate"]), STRANGE]},
+        "absent": absent,
         "arguments": [*command[3:]],
+        "loads": loads(directory),
         "reads": reads,
     }
 
@@ -75,7 +105,7 @@ def contract() -> dict[str, object]:
 @pytest.mark.parametrize(
     "release", [INSTALLED, *(pytest.param(release, marks=pytest.mark.older) for release in OTHERS)]
 )
-def test_a_release_takes_what_we_send_and_tells_what_we_read(release: str) -> None:
+def test_a_release_takes_what_we_send_and_tells_what_we_read(release: str, tmp_path: Path) -> None:
     folder = SGLANG.environment / "older" / release if release in OTHERS else None
     if reason := SGLANG.why_not() or (
         "" if not folder or folder.exists() else f"no {folder}: make test-sglang-older"
@@ -85,7 +115,7 @@ def test_a_release_takes_what_we_send_and_tells_what_we_read(release: str) -> No
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     said = subprocess.run(
         [*script, *([folder] if folder else [])],
-        input=json.dumps(contract()),
+        input=json.dumps(contract(release, tmp_path)),
         capture_output=True,
         text=True,
         env=env | {"OMP_NUM_THREADS": "1"},
