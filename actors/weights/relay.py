@@ -20,7 +20,7 @@ from actors.weights.relay_peer import Peer
 WEAK = 0.5  # a parent that gives less than that share of what it could ...
 WEAK_S = 1.0  # ... over that time is weak,
 WEAK_CHUNKS = 4  # which is not to be seen where less than so many could have come
-SILENT_S = 0.5  # for receivers: a parent that gives neither bytes nor a sign of life for so long is left
+SILENT_S = 0.4  # for receivers: a parent that gives neither bytes nor a sign of life for so long is left
 
 
 class TooManyPeers(RuntimeError):
@@ -77,8 +77,8 @@ class Wave:
         self._peers[name] = peer
 
     def ask(self, name: str, now_s: float, *, exclude: Collection[str] = (), current: str = "") -> str | None:
-        """Whom `name` is to pull from; asking again gives the same. None: it is complete, or nobody can serve
-        it now and `settle` will tell.
+        """Whom `name` is to pull from; asking again gives the same. None: it is complete or will leave, or
+        nobody can serve it now and `settle` will tell.
 
         Args:
             name: who asks. Raises NotInWave.
@@ -90,16 +90,17 @@ class Wave:
         for other in exclude:
             known = self._peers.get(other)
             if known is not None and not known.origin:
-                peer.avoid(other)
+                peer.avoid(other, "failed")
         if peer.parent is not None and peer.parent.name in exclude:
             self._detach(peer)
-        if not peer.complete and (peer.parent is None or peer.moving):
+        if peer.wants and (peer.parent is None or peer.moving):
             self._place(peer, now_s, exclude, current)
         return None if peer.parent is None else peer.parent.name
 
-    def settle(self, now_s: float) -> dict[str, str]:
-        """New parents for those that wait or are to move, as far as there are any: receiver -> parent."""
-        given: dict[str, str] = {}
+    def settle(self, now_s: float) -> dict[str, str | None]:
+        """New parents for those that wait or are to move, as far as there are any: receiver -> parent. None:
+        it will leave, and its children have moved, so it is to pull no longer."""
+        given: dict[str, str | None] = {}
         again = True
         while again:  # each round but the last one places somebody, who may serve the next
             again = False
@@ -108,6 +109,10 @@ class Wave:
                 if parent is not None:
                     given[name] = parent.name
                     again = True
+        for peer in self._peers.values():
+            if peer.parent is not None and not peer.wants:
+                self._detach(peer)
+                given[peer.name] = None
         return given
 
     def progress(self, name: str, have_bytes: int, now_s: float) -> None:
@@ -144,7 +149,7 @@ class Wave:
             self._orphan(peer)
         if other is None or other.origin:
             return
-        peer.avoid(liar)
+        peer.avoid(liar, "failed")
         if peer.believed in ("", liar) and len(self._liars) < MAX_PEERS:
             peer.believed = liar
             self._liars.add(liar)
@@ -153,8 +158,8 @@ class Wave:
                 self._orphan(child)
 
     def drain(self, name: str) -> None:
-        """`name` will leave: it gets no child any more, and its own move as soon as there is a slot. Raises
-        NotInWave."""
+        """`name` will leave: it gets no child any more, its own move as soon as there are slots, and then it
+        pulls no longer. Where nothing comes of it, it joins again. Raises NotInWave."""
         peer = self._peer(name)
         peer.draining = True
         self._move_children(peer)
@@ -176,11 +181,13 @@ class Wave:
         self, peer: Peer, now_s: float, barred: Collection[str] = (), current: str = ""
     ) -> Peer | None:
         """Give it a parent, or another one, if there is any; else it waits, with the one it has."""
+        self._waiting.pop(peer.name, None)
+        if not peer.wants:
+            return None
         found = self._choice.parent_for(peer, barred, current)
         if found is None:
             self._waiting[peer.name] = None
             return None
-        self._waiting.pop(peer.name, None)
         self._detach(peer)
         peer.parent = found
         peer.in_slow_slot = self._choice.is_slow_edge(found, peer)
@@ -218,7 +225,7 @@ class Wave:
         else:
             peer.weak_bytes_s, peer.moving = max(got / took_s, 1.0), peer.moving or "weak"
             if not parent.origin:
-                peer.avoid(parent.name)
+                peer.avoid(parent.name, "weak")
             self._waiting[peer.name] = None
 
     def _learn(self, peer: Peer, parent: Peer, bytes_s: float) -> None:

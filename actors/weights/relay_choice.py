@@ -37,8 +37,8 @@ class Choice:
         usable = [
             one
             for name, one in self.peers.items()
-            if name in reached and name not in own and name not in barred and name not in peer.avoided
-            if one is not peer.parent and one.serves
+            if name in reached and name not in own and name not in barred
+            if one.serves and peer.avoided.get(name) != "failed"
         ]
         pool = [one for one in usable if one.site == peer.site]
         if not pool and self._may_cross(peer, own):
@@ -47,7 +47,14 @@ class Choice:
         origins = [one for one in pool if one.origin and one.site == peer.site]
         if origins and self.is_star():
             pool = origins
-        free = [one for one in pool if one.kids(self.is_slow_edge(one, peer)) < self.slots(one)]
+        free = [
+            one
+            for one in pool
+            if one is not peer.parent and one.kids(self.is_slow_edge(one, peer)) < self.slots(one)
+        ]
+        strong = [one for one in free if one.name not in peer.avoided]
+        if strong or peer.parent is not None:
+            free = strong
         for one in free:
             if one.name == current:
                 return one
@@ -66,7 +73,7 @@ class Choice:
     def is_star(self) -> bool:
         """Whether the origins can give the rest of the wave to all within `STAR_S`."""
         up = sum(peer.up_bytes_s for peer in self.peers.values() if peer.origin)
-        wanting = sum(not peer.complete for peer in self.peers.values())
+        wanting = sum(peer.wants for peer in self.peers.values())
         return self.payload_bytes * wanting <= STAR_S * up
 
     def typical_down(self, site: str) -> float:
@@ -111,7 +118,7 @@ class Choice:
         return not any(
             one.site == peer.site and one.serves and one.have_bytes > peer.have_bytes
             for name, one in self.peers.items()
-            if name not in own and name not in peer.avoided
+            if name not in own and peer.avoided.get(name) != "failed"
         )
 
 

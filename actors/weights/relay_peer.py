@@ -11,6 +11,9 @@ from typing import Literal
 
 MAX_AVOIDED = 16  # of a peer; beyond it the oldest is tried again
 
+Avoided = Literal["failed", "weak"]
+"""A parent that failed is not pulled from again; one that gave little is, where there is nobody else."""
+
 Moving = Literal["", "weak", "parent"]
 """Why a peer is to have another parent: its own gives too little, or is not to serve (any longer)."""
 
@@ -19,7 +22,7 @@ Moving = Literal["", "weak", "parent"]
 class Peer:
     """`up_bytes_s`, `down_bytes_s`: measured where they were, else what its card is said to do. `site`: links
     within one are fast. `origin`: whoever published. `have_bytes`: of the payload, verified, so that it can
-    serve them. `parent`: whom it pulls from. `avoided`: whom it has found dead, lying or weak."""
+    serve them. `parent`: whom it pulls from. `avoided`: whom it could not pull from, or not fast."""
 
     name: str
     up_bytes_s: float
@@ -32,7 +35,7 @@ class Peer:
     children: dict[str, Peer] = field(default_factory=dict)
     in_slow_slot: bool = False
     moving: Moving = ""
-    avoided: dict[str, None] = field(default_factory=dict)
+    avoided: dict[str, Avoided] = field(default_factory=dict)
     draining: bool = False
     banned: bool = False
     believed: str = ""  # whom its word has banned: one accuser bans one peer
@@ -45,14 +48,19 @@ class Peer:
         """Whether it may be given children."""
         return not (self.banned or self.draining)
 
+    @property
+    def wants(self) -> bool:
+        """Whether it is to pull at all: who will leave does so for its children alone."""
+        return not self.complete and (not self.draining or bool(self.children))
+
     def kids(self, slow: bool) -> int:
         """Children in its slots of one kind; who is leaving holds none."""
         return sum(child.in_slow_slot == slow and not child.draining for child in self.children.values())
 
-    def avoid(self, name: str) -> None:
+    def avoid(self, name: str, why: Avoided) -> None:
         """Do not pull from that one."""
         self.avoided.pop(name, None)
-        self.avoided[name] = None
+        self.avoided[name] = why
         if len(self.avoided) > MAX_AVOIDED:
             del self.avoided[next(iter(self.avoided))]
 

@@ -1,0 +1,80 @@
+"""What a modelled wave of weights runs over, what happens to it, and what came of it."""
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Literal
+
+from actors.weights.relay import SILENT_S
+
+ORIGIN = "origin"
+RECEIVER_BYTES_S = 6.25e9  # 50 Gbps
+
+Kind = Literal["join", "kill", "vanish", "drain", "lie"]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """At `at_s` the receiver `name` joins; or its process is killed, so that its connections break; or its
+    host vanishes, so that they are silent; or it gets notice, and is gone `World.drain_s` later; or what it
+    serves from now on is wrong."""
+
+    at_s: float
+    kind: Kind
+    name: str
+    rate_bytes_s: float = RECEIVER_BYTES_S
+    site: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Sizes in bytes, rates in bytes/s. `known_crossing_bytes_s`: what the policy believes of links between
+    sites. `hop_s`: from a chunk's arrival until it can be served. `broken_s`, `silent_s`: until a connection
+    that broke, or fell silent, is given up by tracker and children. `star`: all pull from the origin."""
+
+    payload_bytes: int = 16_000_000_000
+    chunk_bytes: int = 16_000_000
+    origin_bytes_s: float = 25e9  # 200 Gbps
+    crossing_bytes_s: float = math.inf
+    known_crossing_bytes_s: float = math.inf
+    hop_s: float = 0.001
+    ask_s: float = 0.001
+    report_s: float = 0.1
+    broken_s: float = 0.02
+    silent_s: float = SILENT_S
+    drain_s: float = 2.0
+    star: bool = False
+
+    @property
+    def chunks(self) -> int:
+        """How many the payload has."""
+        return math.ceil(self.payload_bytes / self.chunk_bytes)
+
+    def bytes_of(self, chunk: int) -> int:
+        """The last one may be smaller."""
+        return min(self.chunk_bytes, self.payload_bytes - chunk * self.chunk_bytes)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """`took_s`: from joining to the last chunk; `done_s`: when that was; `edges`: (time, receiver, parent) of
+    each decision; `curves`: (time, share held) of each receiver. Bytes that left each peer; that crossed into
+    each site; that came for nothing to receivers that live."""
+
+    took_s: dict[str, float] = field(default_factory=dict)
+    done_s: dict[str, float] = field(default_factory=dict)
+    edges: list[tuple[float, str, str]] = field(default_factory=list)
+    curves: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    served_bytes: Counter[str] = field(default_factory=Counter)
+    crossed_bytes: Counter[str] = field(default_factory=Counter)
+    wasted_bytes: int = 0
+
+    @property
+    def last_s(self) -> float:
+        """When the last receiver had everything."""
+        return max(self.done_s.values())
+
+    @property
+    def longest_s(self) -> float:
+        """What the receiver that waited longest took from its joining on."""
+        return max(self.took_s.values())
