@@ -6,7 +6,7 @@ Owns the layout, `<folder>/<target>/<first digits of the SHA-256>`, and its boun
 import hashlib
 from pathlib import Path
 
-from chaos.fuzz import files, wires
+from chaos.fuzz import deltas, files, wires
 from chaos.fuzz.target import Target
 
 MAX_INPUT_BYTES = 16 << 10
@@ -17,7 +17,7 @@ MAX_KEPT = 16
 
 def targets(scratch: Path) -> list[Target]:
     """Every target there is; files that they need lie in `scratch`."""
-    return [*wires.targets(), *files.targets(scratch)]
+    return [*wires.targets(), *deltas.targets(), *files.targets(scratch)]
 
 
 def inputs(folder: Path, target: str) -> list[bytes]:

@@ -1,0 +1,282 @@
+"""The lossless delta between two versions of an image: made from both, applied to the first or to a copy.
+
+Owns `Delta`: its table (`delta_table`) and its payload. How one chunk changes is `delta_codec`; whether a
+delta is worth having is `delta_choice`. Pure: images are buffers that somebody else maps.
+
+A chain of deltas is applied chunk by chunk, every link of it while the chunk is in the cache, and what comes
+out is held against the digest in the manifest of the last version: whatever went wrong on the way, no wrong
+byte is taken for right. After any error `Manifest.missing` says which chunks are to be pulled in full.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, wait
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+import xxhash
+
+from actors.engine.tensor_spec import TensorSpec
+from actors.weights.delta_codec import Codec, DamagedPayload, DeltaError, apply_chunk, encode_chunk
+from actors.weights.delta_table import DeltaTable, Row, padded
+from actors.weights.manifest import Manifest
+from transport.bulk_frames import MAX_CHUNK_BYTES, Chunk
+
+BUNDLE_BYTES = 4 << 20
+"""A bundle is closed when it holds so much; it never exceeds what travels as one chunk (16 MiB)."""
+AT_ONCE = 64
+"""Chunks given to the executor together: what is encoded and not yet bundled stays bounded by them."""
+
+_Out = TypeVar("_Out")
+_Encoded = tuple[int, int, Codec, bytes]  # chunk, width, codec, payload
+
+
+class WrongBase(DeltaError):
+    """The delta does not begin where the receiver is, or a link of the chain is missing."""
+
+
+class OtherLayout(DeltaError):
+    """The two versions do not have their tensors and chunks in the same places: there is no delta."""
+
+
+class WrongResult(DeltaError):
+    """`chunk` did not become what the manifest says: base, delta or manifest is not what it claims."""
+
+    def __init__(self, text: str, chunk: int) -> None:
+        super().__init__(text)
+        self.chunk = chunk
+
+
+@dataclass(frozen=True)
+class Delta:
+    """A table, and its bundles in order."""
+
+    table: DeltaTable
+    bundles: Sequence[bytes | memoryview]
+
+    @staticmethod
+    def build(
+        old: memoryview,
+        new: memoryview,
+        old_manifest: Manifest,
+        new_manifest: Manifest,
+        *,
+        compress: bool = False,
+        most_bytes: int | None = None,
+        executor: Executor | None = None,
+    ) -> "Delta | None":
+        """What turns image `old` into image `new`, which their manifests describe.
+
+        Reads both once. `executor`: threads that encode chunks meanwhile; None: the caller's own. None comes
+        back as soon as the payload exceeds `most_bytes`: send the version in full. Raises `OtherLayout`, and
+        `DeltaError` where a manifest is not the one of its image.
+        """
+        _require_one_layout(old_manifest, new_manifest)
+        widths = chunk_widths(new_manifest)
+        was, now = old.cast("B"), new.cast("B")
+
+        def encode(number: int) -> _Encoded:
+            chunk = new_manifest.chunks[number]
+            part = slice(chunk.offset, chunk.offset + chunk.length)
+            codec, payload = encode_chunk(was[part], now[part], widths[number], compress=compress)
+            return number, widths[number], codec, payload
+
+        rows: list[Row] = []
+        bundles = _Bundles()
+        changed = (
+            number
+            for number, (one, other) in enumerate(zip(old_manifest.chunks, new_manifest.chunks, strict=True))
+            if one.digest != other.digest
+        )
+        for number, width, codec, payload in _mapped(encode, changed, executor):
+            if (
+                codec is Codec.SAME
+            ):  # another digest of the same bytes: one of the manifests is not of its image
+                raise DeltaError(
+                    f"chunk {number} did not change and has another digest: hash both images again"
+                )
+            rows.append(Row(number, int(codec), width, bundles.add(payload), len(payload)))
+            if most_bytes is not None and bundles.nbytes > most_bytes:
+                return None
+        bundles.close()
+        bare = DeltaTable(
+            base_version=old_manifest.version,
+            base_root=old_manifest.root,
+            version=new_manifest.version,
+            target_root=new_manifest.root,
+            rows=tuple(rows),
+            bundles=tuple(bundles.places),
+            root=b"",
+        )
+        table = msgspec.structs.replace(bare, root=bare.expected_root())
+        table.check()
+        return Delta(table, tuple(bundles.done))
+
+    def payloads(self) -> dict[int, tuple[Row, memoryview]]:
+        """Row and payload of every image chunk that changes, by its number. Raises `DamagedPayload` where a
+        bundle does not hash to its digest."""
+        if len(self.bundles) != len(self.table.bundles):
+            raise DamagedPayload(f"{len(self.bundles)} bundles, the table lists {len(self.table.bundles)}")
+        rows = iter(self.table.rows)
+        row = next(rows, None)
+        found = {}
+        for number, (place, bundle) in enumerate(zip(self.table.bundles, self.bundles, strict=True)):
+            view = memoryview(bundle).cast("B")
+            if len(view) != place.length or xxhash.xxh3_128_digest(view) != place.digest:
+                raise DamagedPayload(f"bundle {number} of {len(self.bundles)} was damaged: pull it again")
+            while row is not None and row.offset < place.offset + place.length:
+                at = row.offset - place.offset
+                found[row.chunk] = (row, view[at : at + row.length])
+                row = next(rows, None)
+        return found
+
+
+def apply(
+    chain: Sequence[Delta],
+    base: memoryview,
+    into: memoryview,
+    base_manifest: Manifest,
+    manifest: Manifest,
+    *,
+    executor: Executor | None = None,
+) -> None:
+    """Make in `into` the image that `manifest` describes, from `base` and the deltas that lead from it.
+
+    `base` is the image of `base_manifest`, already verified; `into` may be the same memory, and is as long.
+    Every chunk that changes is held against its digest in `manifest`; the others are copied from `base`.
+    Applying again changes nothing, also after half of it: into the same memory the base is then gone, and the
+    chunks that changed already are taken as they are.
+
+    Raises:
+        WrongBase: the chain does not lead from `base_manifest` to `manifest`; nothing was written.
+        OtherLayout: the two versions are not laid out alike; nothing was written.
+        DamagedPayload: a bundle or payload is not what it was; `into` may be half changed.
+        WrongResult: a chunk came out wrong; likewise.
+    """
+    _require_chain(chain, base_manifest, manifest)
+    _require_one_layout(base_manifest, manifest)
+    if len(base) != manifest.image_bytes or len(into) != manifest.image_bytes:
+        raise WrongBase(f"images of {len(base)} and {len(into)} bytes for one of {manifest.image_bytes}")
+    links = [delta.payloads() for delta in chain]
+    source, target = base.cast("B"), into.cast("B")
+
+    def one(number: int) -> None:
+        chunk = manifest.chunks[number]
+        part = slice(chunk.offset, chunk.offset + chunk.length)
+        result = target[part]
+        if base is not into:
+            apply_chunk(Codec.FULL, source[part], result, 1)
+        steps = [link[number] for link in links if number in link]
+        for row, payload in steps:
+            apply_chunk(row.codec, payload, result, row.width)
+        unchanged = not steps and base_manifest.chunks[number].digest == chunk.digest
+        if not unchanged and xxhash.xxh3_128_digest(result) != chunk.digest:
+            raise WrongResult(
+                f"chunk {number} does not become what version {manifest.version} says it is, after "
+                f"{len(steps)} of {len(chain)} deltas from version {base_manifest.version}: pull it in full",
+                number,
+            )
+
+    for _ in _mapped(one, range(len(manifest.chunks)), executor):
+        pass
+
+
+def chunk_widths(manifest: Manifest) -> list[int]:
+    """Bytes of an element for the delta of each image chunk. A wrong width costs bytes, never a bit.
+
+    4 where all tensors of the chunk have elements of 4 bytes or 8, otherwise 1: of a bfloat16 that a step
+    changes, nine times in ten the low byte alone does, and a gap and that byte are less than a gap and both.
+    """
+    narrow, wide = ([False] * len(manifest.chunks) for _ in range(2))
+    first = 0
+    for tensor in sorted(manifest.tensors, key=lambda tensor: tensor.offset):
+        while first < len(narrow) and _end(manifest.chunks[first]) <= tensor.offset:
+            first += 1
+        for number in range(first, len(narrow)):
+            if not tensor.nbytes or manifest.chunks[number].offset >= tensor.offset + tensor.nbytes:
+                break
+            (wide if _is_wide(tensor) else narrow)[number] = True
+    return [4 if has and not also else 1 for has, also in zip(wide, narrow, strict=True)]
+
+
+class _Bundles:
+    """Payloads, one after the other, cut where a bundle is full."""
+
+    def __init__(self) -> None:
+        self.done: list[bytes] = []
+        self.places: list[Chunk] = []
+        self._begin = 0
+        self._open = bytearray()
+
+    @property
+    def nbytes(self) -> int:
+        """Of all that was added."""
+        return self._begin + len(self._open)
+
+    def add(self, payload: bytes) -> int:
+        """Where it lies in the whole."""
+        if self._open and padded(len(self._open) + len(payload)) > MAX_CHUNK_BYTES:
+            self.close()
+        at = self.nbytes
+        self._open += payload
+        self._open += bytes(padded(len(self._open)) - len(self._open))
+        if len(self._open) >= BUNDLE_BYTES:
+            self.close()
+        return at
+
+    def close(self) -> None:
+        """The next payload begins another bundle."""
+        if self._open:
+            bundle = bytes(self._open)
+            self.places.append(Chunk(self._begin, len(bundle), xxhash.xxh3_128_digest(bundle)))
+            self.done.append(bundle)
+            self._begin += len(bundle)
+            self._open.clear()
+
+
+def _mapped(call: Callable[[int], _Out], numbers: Iterable[int], executor: Executor | None) -> Iterator[_Out]:
+    """Results in order. Nothing runs on after an error, or when the caller stops: each lot is waited for."""
+    if executor is None:
+        yield from map(call, numbers)
+        return
+    waiting = iter(numbers)
+    while lot := [executor.submit(call, number) for number in itertools.islice(waiting, AT_ONCE)]:
+        wait(lot)
+        for one in lot:
+            yield one.result()
+
+
+def _require_one_layout(old: Manifest, new: Manifest) -> None:
+    places = [[(chunk.offset, chunk.length) for chunk in one.chunks] for one in (old, new)]
+    if old.tensors != new.tensors or places[0] != places[1]:
+        raise OtherLayout(
+            f"versions {old.version} and {new.version} have their tensors or chunks in other places: send all"
+        )
+
+
+def _require_chain(chain: Sequence[Delta], base: Manifest, target: Manifest) -> None:
+    root = base.root
+    for delta in chain:
+        table = delta.table
+        if table.base_root != root:
+            raise WrongBase(
+                f"the delta of version {table.base_version} to {table.version} begins at "
+                f"{table.base_root.hex()[:16]}, not at {root.hex()[:16]} where it is needed: pull in full"
+            )
+        root = table.target_root
+    if root != target.root:
+        raise WrongBase(
+            f"{len(chain)} deltas from version {base.version} end at {root.hex()[:16]}, version "
+            f"{target.version} is {target.root.hex()[:16]}: a link is missing, pull in full"
+        )
+
+
+def _end(chunk: Chunk) -> int:
+    return chunk.offset + chunk.length
+
+
+def _is_wide(tensor: TensorSpec) -> bool:
+    each, rest = divmod(tensor.nbytes, max(1, math.prod(tensor.shape)))
+    return each > 0 and each % 4 == 0 and not rest

@@ -1,0 +1,78 @@
+"""Which way a receiver gets a version: in full, by one delta, or by a chain of them. Pure.
+
+Bytes decide. Applying costs a core a fraction of what any link costs (docs/weights.md), so the cheapest path
+from the receiver's base is taken, as long as it is clearly smaller than the image: a delta that is nearly as
+large has to be decoded too, and one in a long chain may have gone when it is asked for.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+DELTA_SHARE = 0.6
+"""Of the image's bytes: beyond it a version is pulled in full."""
+MOST_LINKS = 16
+"""Of a chain: each is asked for, hashed and decoded by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A delta that can be had: the roots of the manifests at its two ends, and the bytes of its payload."""
+
+    base_root: bytes
+    target_root: bytes
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The deltas to be applied one after the other, and the bytes to be pulled."""
+
+    chain: tuple[Offer, ...]
+    nbytes: int
+
+    @property
+    def way(self) -> Literal["nothing", "full", "delta", "chain"]:
+        """`nothing`: what is wanted is there."""
+        if not self.chain:
+            return "full" if self.nbytes else "nothing"
+        return "delta" if len(self.chain) == 1 else "chain"
+
+
+def choose(
+    full_bytes: int,
+    base_root: bytes | None,
+    target_root: bytes,
+    offers: Sequence[Offer],
+    *,
+    share: float = DELTA_SHARE,
+    most_links: int = MOST_LINKS,
+) -> Choice:
+    """The way with the fewest bytes, and of those the one with the fewest links.
+
+    `base_root`: of what the receiver holds, verified; None for nothing. `share`: what a delta or a chain may
+    have of `full_bytes`. The answer depends on the offers, not on their order.
+    """
+    if base_root == target_root:
+        return Choice((), 0)
+    full = Choice((), full_bytes)
+    if base_root is None:
+        return full
+    listed = sorted(offers, key=lambda offer: (offer.nbytes, offer.base_root, offer.target_root))
+    best: Choice | None = None
+    reached = {base_root: Choice((), 0)}  # with exactly so many links
+    for _ in range(most_links):
+        further: dict[bytes, Choice] = {}
+        for offer in listed:
+            before = reached.get(offer.base_root)
+            if before is None:
+                continue
+            way = Choice((*before.chain, offer), before.nbytes + offer.nbytes)
+            known = further.get(offer.target_root)
+            if way.nbytes <= share * full_bytes and (known is None or way.nbytes < known.nbytes):
+                further[offer.target_root] = way
+        reached = further
+        found = reached.get(target_root)
+        if found is not None and (best is None or found.nbytes < best.nbytes):
+            best = found
+    return best if best is not None else full

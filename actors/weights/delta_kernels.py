@@ -1,0 +1,198 @@
+"""The loops of `delta_codec`, compiled by numba for this processor: `delta_codec.Kernels`.
+
+Each width is compiled when it is first needed (a second each), and kept where the compiled form of this
+file is kept: in the `__pycache__` beside it or, where that cannot be written, in the user's own cache.
+Neither is written by anybody who could not write this file. They run without the interpreter's lock.
+
+Lane 0 of a word is its first element: little-endian machines, as x86 and ARM are.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+from numba import types
+from numba.cpython.unsafe.numbers import trailing_zeros
+
+from actors.weights import delta_numpy
+from actors.weights.delta_codec import Bytes, Elements
+
+ESCAPE = 255
+TILE_WORDS = 1024
+"""Words of 8 bytes that are compared before what differs is written down: both stay in the first cache."""
+
+_UNSIGNED = {1: types.uint8, 2: types.uint16, 4: types.uint32}
+
+
+def differences(old: Elements, new: Elements, most_bytes: int) -> tuple[Bytes, Elements] | None:
+    """See `Kernels`."""
+    width, count = new.itemsize, new.size
+    words = count * width // 8
+    lanes = [array.view(np.uint8)[: words * 8].view(np.uint64) for array in (old, new)]
+    if not all(array.flags.aligned for array in (*lanes, old, new)):
+        return delta_numpy.differences(old, new, most_bytes)
+    # Never more of either than elements: a gap byte passes one at least. Untouched pages cost nothing.
+    gaps, values = np.empty(count, np.uint8), np.empty(count, new.dtype)
+    used, changed = _differences(width)(*lanes, old, new, most_bytes, gaps, values)
+    return (gaps[:used], values[:changed]) if used >= 0 else None
+
+
+def place(gaps: Bytes, values: Elements, into: Elements) -> bool:
+    """See `Kernels`."""
+    if not into.flags.aligned:
+        return delta_numpy.place(gaps, values, into)
+    done: bool = _place(into.itemsize)(gaps, _aligned(values), into)
+    return done
+
+
+def shorter(gaps: Bytes) -> Bytes:
+    """See `Kernels`."""
+    short = np.empty(2 * gaps.size, np.uint8)  # a gap of 128 takes two, where a byte was enough
+    return short[: _shorter()(gaps, short)]
+
+
+def place_sparse(gaps: Bytes, values: Elements, into: Elements) -> bool:
+    """See `Kernels`."""
+    if not into.flags.aligned:
+        return delta_numpy.place_sparse(gaps, values, into)
+    done: bool = _place_sparse(into.itemsize)(gaps, _aligned(values), into)
+    return done
+
+
+def _aligned(values: Elements) -> Elements:
+    return values if values.flags.aligned else values.copy()
+
+
+@functools.cache
+def _differences(width: int) -> Callable[..., tuple[int, int]]:
+    lanes, mask = 8 // width, np.uint64((1 << 8 * width) - 1)
+    bits = np.uint64((8 * width).bit_length() - 1)  # log2 of the bits of an element
+
+    def loop(old_words, new_words, old, new, most_bytes, gaps, values):  # type: ignore[no-untyped-def]
+        """Bytes of gaps and number of values, or (-1, -1) for too many."""
+        words = np.empty(TILE_WORDS, np.int64)
+        used, changed, following = 0, 0, 0
+        for start in range(0, old_words.size, TILE_WORDS):
+            count = 0
+            for word in range(start, min(start + TILE_WORDS, old_words.size)):
+                words[count] = word  # all are written, few kept: no branch that would be mispredicted
+                count += old_words[word] != new_words[word]
+            for i in range(count):
+                word = words[i]
+                now = new_words[word]
+                differing = old_words[word] ^ now
+                while differing != 0:
+                    lane = trailing_zeros(differing) >> bits
+                    at = word * lanes + np.int64(lane)
+                    gap = at - following
+                    while gap >= ESCAPE:
+                        gaps[used] = ESCAPE
+                        used += 1
+                        gap -= ESCAPE
+                    gaps[used] = gap
+                    used += 1
+                    values[changed] = (now >> (lane << bits)) & mask
+                    changed += 1
+                    following = at + 1
+                    differing &= ~(mask << (lane << bits))
+            if used + changed * width > most_bytes:
+                return -1, -1
+        for at in range(old_words.size * lanes, old.size):  # less than a word
+            if old[at] != new[at]:
+                gap = at - following
+                while gap >= ESCAPE:
+                    gaps[used] = ESCAPE
+                    used += 1
+                    gap -= ESCAPE
+                gaps[used] = gap
+                used += 1
+                values[changed] = new[at]
+                changed += 1
+                following = at + 1
+        return (used, changed) if used + changed * width <= most_bytes else (-1, -1)
+
+    element = _UNSIGNED[width]
+    words_in, elements_in = _in(types.uint64), _in(element)
+    signature = (words_in, words_in, elements_in, elements_in, types.int64, _out(types.uint8), _out(element))
+    return _compiled(loop, signature)
+
+
+@functools.cache
+def _place(width: int) -> Callable[..., bool]:
+    def loop(gaps, values, into):  # type: ignore[no-untyped-def]
+        at, count = np.int64(0), 0
+        for i in range(gaps.size):
+            gap = np.int64(gaps[i])
+            at += gap
+            if gap != ESCAPE:
+                if at >= into.size or count >= values.size:
+                    return False
+                into[at] = values[count]
+                count += 1
+                at += 1
+        return count == values.size and (gaps.size == 0 or gaps[gaps.size - 1] != ESCAPE)
+
+    element = _UNSIGNED[width]
+    return _compiled(loop, (_in(types.uint8), _in(element), _out(element)))
+
+
+@functools.cache
+def _shorter() -> Callable[..., int]:
+    def loop(gaps, short):  # type: ignore[no-untyped-def]
+        used, wide = 0, 0
+        for i in range(gaps.size):
+            wide += gaps[i]
+            if gaps[i] != ESCAPE:
+                while wide >= 0x80:
+                    short[used] = (wide & 0x7F) | 0x80
+                    used += 1
+                    wide >>= 7
+                short[used] = wide
+                used += 1
+                wide = 0
+        return used
+
+    return _compiled(loop, (_in(types.uint8), _out(types.uint8)))
+
+
+@functools.cache
+def _place_sparse(width: int) -> Callable[..., bool]:
+    def loop(gaps, values, into):  # type: ignore[no-untyped-def]
+        at, wide, count, shift = np.int64(0), np.int64(0), 0, 0
+        for i in range(gaps.size):
+            part = np.int64(gaps[i])
+            wide |= (part & 0x7F) << shift
+            shift += 7
+            if part < 0x80:
+                at += wide
+                if at >= into.size or count >= values.size:
+                    return False
+                into[at] = values[count]
+                count += 1
+                at += 1
+                wide, shift = np.int64(0), 0
+            elif shift == 28:  # no gap within a chunk takes a fifth byte
+                return False
+        return count == values.size and shift == 0
+
+    element = _UNSIGNED[width]
+    return _compiled(loop, (_in(types.uint8), _in(element), _out(element)))
+
+
+def _in(element: object) -> object:
+    return types.Array(element, 1, "C", readonly=True)
+
+
+def _out(element: object) -> object:
+    return types.Array(element, 1, "C")
+
+
+def _compiled(loop: Callable[..., Any], signature: tuple[object, ...]) -> Callable[..., Any]:
+    kernel: Callable[..., Any]
+    try:
+        kernel = numba.njit(signature, nogil=True, cache=True)(loop)
+    except RuntimeError:  # there is no place to keep it: a read-only system, and a user without a home
+        kernel = numba.njit(signature, nogil=True)(loop)
+    return kernel

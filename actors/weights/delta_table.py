@@ -1,0 +1,115 @@
+"""What a delta between two versions of an image holds, and where: `DeltaTable`.
+
+Owns the description and the checks against itself. Pure. The payload is one run of bytes, cut into *bundles*
+of a few MiB that are pulled as the chunks of an image are (`transport.bulk_frames.Chunk`, xxh3-128 each); a
+bundle holds the payloads of whole image chunks. The root is SHA-256 over the canonical encoding of the rest.
+"""
+
+import hashlib
+from collections.abc import Iterator
+
+import msgspec
+
+from actors.weights.delta_codec import WIDTHS, Codec, DeltaError
+from actors.weights.manifest import MAX_CHUNKS
+from transport.bulk_frames import DIGEST_BYTES, MAX_CHUNK_BYTES, Chunk
+
+ALIGNMENT_BYTES = 8
+"""Every payload begins at a multiple of it, so that values are read as elements where they lie."""
+ROOT_BYTES = 32
+
+_ENCODER = msgspec.msgpack.Encoder(order="deterministic")
+
+
+class BadDelta(DeltaError):
+    """The table contradicts itself, or the bytes are none."""
+
+
+class Row(msgspec.Struct, frozen=True, array_like=True):
+    """One image chunk that changed: how (`Codec`, bytes of an element), and where in the payload (bytes)."""
+
+    chunk: int
+    codec: int
+    width: int
+    offset: int
+    length: int
+
+
+class DeltaTable(msgspec.Struct, frozen=True, kw_only=True):
+    """Of the delta that turns one image into another. `base_root` and `target_root`: of their manifests,
+    which are what they are known by. Image chunks without a row did not change."""
+
+    base_version: int
+    base_root: bytes
+    version: int
+    target_root: bytes
+    rows: tuple[Row, ...]
+    bundles: tuple[Chunk, ...]
+    root: bytes
+
+    @property
+    def nbytes(self) -> int:
+        """Of the payload."""
+        return self.bundles[-1].offset + self.bundles[-1].length if self.bundles else 0
+
+    @staticmethod
+    def decode(encoded: bytes) -> "DeltaTable":
+        """A table from its encoding, checked. Raises `BadDelta`."""
+        try:
+            table = msgspec.msgpack.decode(encoded, type=DeltaTable)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise BadDelta(f"{len(encoded)} bytes are no table of a delta: {error}") from error
+        table.check()
+        return table
+
+    def encode(self) -> bytes:
+        """The canonical encoding: equal tables give equal bytes."""
+        return _ENCODER.encode(self)
+
+    def expected_root(self) -> bytes:
+        """What the root must be."""
+        return hashlib.sha256(_ENCODER.encode(msgspec.structs.replace(self, root=b""))).digest()
+
+    def check(self) -> None:
+        """Raises `BadDelta` unless rows and bundles tile the payload in order, and the root fits."""
+        for fault in self._faults():
+            raise BadDelta(f"delta of version {self.base_version} to {self.version}: {fault}; pull in full")
+
+    def rows_of(self, bundle: int) -> tuple[Row, ...]:
+        """Those whose payloads are in a bundle, by its number."""
+        place = self.bundles[bundle]
+        return tuple(row for row in self.rows if place.offset <= row.offset < place.offset + place.length)
+
+    def _faults(self) -> Iterator[str]:
+        if not 0 <= self.base_version < self.version:
+            yield "versions count upwards"
+        if len(self.base_root) != ROOT_BYTES or len(self.target_root) != ROOT_BYTES:
+            yield f"roots have {ROOT_BYTES} bytes"
+        if len(self.rows) > MAX_CHUNKS or len(self.bundles) > len(self.rows):
+            yield f"{len(self.rows)} rows in {len(self.bundles)} bundles"
+        starts, end, last = set(), 0, -1
+        for row in self.rows:
+            if row.codec not in _CHANGES or row.width not in WIDTHS or row.chunk <= last:
+                yield f"row of chunk {row.chunk} after {last}, codec {row.codec}, width {row.width}"
+            if row.offset != end or not 0 < row.length <= MAX_CHUNK_BYTES:
+                yield f"chunk {row.chunk} has {row.length} bytes at {row.offset}, not at {end}"
+            starts.add(row.offset)
+            last, end = row.chunk, padded(end + row.length)
+        at = 0
+        for bundle in self.bundles:
+            sound = 0 < bundle.length <= MAX_CHUNK_BYTES and len(bundle.digest) == DIGEST_BYTES
+            if bundle.offset != at or bundle.offset not in starts or not sound:
+                yield f"a bundle of {bundle.length} bytes at {bundle.offset} does not begin a chunk at {at}"
+            at = bundle.offset + bundle.length
+        if at != end:
+            yield f"bundles end at {at}, what they hold at {end}"
+        if self.root != self.expected_root():
+            yield "the root is not the digest of what it stands for"
+
+
+_CHANGES = frozenset(codec for codec in Codec if codec is not Codec.SAME)
+
+
+def padded(nbytes: int) -> int:
+    """The next place where a payload may begin."""
+    return -(-nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
