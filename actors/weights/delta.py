@@ -8,12 +8,10 @@ out is held against the digest in the manifest of the last version: whatever wen
 byte is taken for right. After any error `Manifest.missing` says which chunks are to be pulled in full.
 """
 
-import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, wait
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 import xxhash
@@ -26,10 +24,15 @@ from transport.bulk_frames import MAX_CHUNK_BYTES, Chunk
 
 BUNDLE_BYTES = 4 << 20
 """A bundle is closed when it holds so much; it never exceeds what travels as one chunk (16 MiB)."""
-AT_ONCE = 64
-"""Chunks given to the executor together: what is encoded and not yet bundled stays bounded by them."""
-
 _Out = TypeVar("_Out")
+
+
+class Mapper(Protocol):
+    """Calls for each number, results in order, as `map` does it; `delta_threads.lots` has threads for it."""
+
+    def __call__(self, call: Callable[[int], _Out], numbers: Iterable[int], /) -> Iterable[_Out]: ...
+
+
 _Encoded = tuple[int, int, Codec, bytes]  # chunk, width, codec, payload
 
 
@@ -65,13 +68,13 @@ class Delta:
         *,
         compress: bool = False,
         most_bytes: int | None = None,
-        executor: Executor | None = None,
+        each: Mapper = map,
     ) -> "Delta | None":
         """What turns image `old` into image `new`, which their manifests describe.
 
-        Reads both once. `executor`: threads that encode chunks meanwhile; None: the caller's own. None comes
-        back as soon as the payload exceeds `most_bytes`: send the version in full. Raises `OtherLayout`, and
-        `DeltaError` where a manifest is not the one of its image.
+        Reads both once, `each` chunk on the caller's thread or on others. None comes back as soon as the
+        payload exceeds `most_bytes`: send the version in full. Raises `OtherLayout`, and `DeltaError` where a
+        manifest is not the one of its image.
         """
         _require_one_layout(old_manifest, new_manifest)
         widths = chunk_widths(new_manifest)
@@ -90,7 +93,7 @@ class Delta:
             for number, (one, other) in enumerate(zip(old_manifest.chunks, new_manifest.chunks, strict=True))
             if one.digest != other.digest
         )
-        for number, width, codec, payload in _mapped(encode, changed, executor):
+        for number, width, codec, payload in each(encode, changed):
             if (
                 codec is Codec.SAME
             ):  # another digest of the same bytes: one of the manifests is not of its image
@@ -140,7 +143,7 @@ def apply(
     base_manifest: Manifest,
     manifest: Manifest,
     *,
-    executor: Executor | None = None,
+    each: Mapper = map,
 ) -> None:
     """Make in `into` the image that `manifest` describes, from `base` and the deltas that lead from it.
 
@@ -179,7 +182,7 @@ def apply(
                 number,
             )
 
-    for _ in _mapped(one, range(len(manifest.chunks)), executor):
+    for _ in each(one, range(len(manifest.chunks))):
         pass
 
 
@@ -234,18 +237,6 @@ class _Bundles:
             self.done.append(bundle)
             self._begin += len(bundle)
             self._open.clear()
-
-
-def _mapped(call: Callable[[int], _Out], numbers: Iterable[int], executor: Executor | None) -> Iterator[_Out]:
-    """Results in order. Nothing runs on after an error, or when the caller stops: each lot is waited for."""
-    if executor is None:
-        yield from map(call, numbers)
-        return
-    waiting = iter(numbers)
-    while lot := [executor.submit(call, number) for number in itertools.islice(waiting, AT_ONCE)]:
-        wait(lot)
-        for one in lot:
-            yield one.result()
 
 
 def _require_one_layout(old: Manifest, new: Manifest) -> None:

@@ -45,6 +45,7 @@ ADAPTERS = {
     "actors.training.history",
     "actors.training.policy_update",
     "actors.training.trainer_files",
+    "actors.weights.delta_threads",
     "actors.weights.image_store",
 }
 COMPUTE = {"torch", "safetensors", "tokenizers", "transformers"}

@@ -19,6 +19,7 @@ from actors.weights.delta import (
 )
 from actors.weights.delta_codec import Codec, DamagedPayload, DeltaError
 from actors.weights.delta_table import BadDelta, DeltaTable, Row
+from actors.weights.delta_threads import lots
 from actors.weights.manifest import Manifest
 from transport.bulk_frames import MAX_CHUNK_BYTES, Chunk
 
@@ -100,16 +101,16 @@ def test_threads_make_the_same_delta_and_the_same_image() -> None:
     alone = Delta.build(*views, *manifests)
     into = bytearray(len(images[0]))
     with ThreadPoolExecutor(2) as executor:
-        delta = Delta.build(*views, *manifests, executor=executor)
+        delta = Delta.build(*views, *manifests, each=lots(executor))
         assert delta is not None
         assert delta == alone
-        apply([delta], views[0], memoryview(into), *manifests, executor=executor)
+        apply([delta], views[0], memoryview(into), *manifests, each=lots(executor))
         assert bytes(into) == images[1]
         wrong = bytearray(images[0])
         wrong[150 * CHUNK] ^= 1
         changed = versions(2, 0.5, seed=9, size=len(wrong))[1]
         with pytest.raises(WrongResult) as caught:
-            apply([delta], memoryview(changed), memoryview(into), *manifests, executor=executor)
+            apply([delta], memoryview(changed), memoryview(into), *manifests, each=lots(executor))
         assert caught.value.chunk == 0
 
 
