@@ -424,6 +424,9 @@ class Gateway(Section, frozen=True, kw_only=True):
     until they are read."""
     server_info: dict[str, Param] = {}
     """More keys of `/server_info`: slime compares some (`enable_memory_saver`, `dtype`) with its own."""
+    routed_experts: bool = False
+    """Requests may ask which experts their tokens were routed to, for router replay. The engines are SGLang,
+    with `--enable-return-routed-experts` among `engine.args`."""
 
     def __post_init__(self) -> None:
         if self.deadline_s > self.max_deadline_s:

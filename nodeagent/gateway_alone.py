@@ -108,15 +108,18 @@ def engine_config(config: Config, engine: EngineAt) -> Config:
     return msgspec.structs.replace(config, engine=own)
 
 
-def sized(config: Config, context_tokens: int) -> Config:
-    """Settings for engines whose longest prompt with its response has so many tokens: which of the two is how
+def sized(config: Config, facts: EngineFacts) -> Config:
+    """Settings for engines like the first: of its longest prompt with a response, which of the two is how
     long is theirs to refuse."""
-    most = context_tokens or CONTEXT_TOKENS
+    most = facts.context_tokens or CONTEXT_TOKENS
     return msgspec.structs.replace(
         config,
         engine=msgspec.structs.replace(config.engine, max_prompt_tokens=most),
         rollout=msgspec.structs.replace(
             config.rollout, max_new_tokens=most, max_pending=MAX_PENDING, journal_commit_ms=COMMIT_MS
+        ),
+        gateway=msgspec.structs.replace(
+            config.gateway, routed_experts=config.gateway.routed_experts or facts.routed_experts
         ),
     )
 
@@ -155,7 +158,7 @@ async def _first(engines: Sequence[str], stop: Shutdown, site: Site) -> EngineFa
 
 
 async def _serve(options: GatewayOptions, facts: EngineFacts, stop: Shutdown, site: Site) -> int:
-    config = sized(options.config, facts.context_tokens)
+    config = sized(options.config, facts)
     seat = replace(options.seat, job="gateway")
     spec = JobSpec(run_id="gateway", run_dir="", model_dir=options.tokenizer, config=dump(config))
     place = Place(spec, config, seat.node, site.fittings)

@@ -11,6 +11,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
+
 from actors.reward.prompts import BadTokenizer, Prompts
 from actors.rollout.gateway.ask import Requests, Vocabulary
 from actors.rollout.gateway.calls import Desk, Served
@@ -45,6 +47,8 @@ def door_of(config: Config, model: str, tokenizer: Path | None, run: str = "") -
             max_new_tokens=config.rollout.max_new_tokens,
             run=run,
             info=settings.server_info,
+            routed_experts=settings.routed_experts,
+            experts_shape=experts_shape(tokenizer),
         )
         host, port = address_of(settings.listen)
         keys = keys_of(settings, os.environ)
@@ -105,6 +109,23 @@ def _loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+class _Experts(msgspec.Struct):
+    """What a model's `config.json` says of them."""
+
+    num_hidden_layers: int = 0
+    num_experts_per_tok: int = 0
+
+
+def experts_shape(directory: Path | None) -> tuple[int, int]:
+    """Layers, and experts of a token in each; (0, 0) where no `config.json` says so."""
+    try:
+        said = (directory / "config.json").read_bytes() if directory is not None else b"{}"
+        found = msgspec.json.decode(said, type=_Experts)
+    except (OSError, msgspec.DecodeError):
+        return 0, 0
+    return found.num_hidden_layers, found.num_experts_per_tok
 
 
 def _vocabulary(directory: Path | None) -> Vocabulary | None:

@@ -10,6 +10,7 @@ class EngineFacts:
     slots: requests that it decodes together; context_tokens: of the longest prompt with its response;
     vocabulary: tokens that the model knows (some servers die of others), where this host has the model's
     folder; each 0 where it is not known. tokenizer: its folder on this host, "" where there is none.
+    routed_experts: whether it says which experts tokens are routed to.
     """
 
     kind: str
@@ -18,3 +19,4 @@ class EngineFacts:
     model: str
     tokenizer: str = ""
     vocabulary: int = 0
+    routed_experts: bool = False

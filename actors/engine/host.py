@@ -68,6 +68,10 @@ class BuiltinHost:
     def _add(self, engine: BuiltinEngine, version: int, work: list[Work]) -> Refusal | None:
         if version != engine.weights_version:
             return Refusal(_tickets(work), f"it serves version {engine.weights_version}, not {version}")
+        if any(one.experts is not None for one in work):
+            return Refusal(
+                _tickets(work), "the builtin engine has dense models: no token has experts", never=True
+            )
         try:
             engine.add([_assignment(one) for one in work])
         except (CannotServe, EngineFull) as problem:

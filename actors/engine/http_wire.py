@@ -14,7 +14,7 @@ import msgspec
 from actors.engine.server_wire import ServerDied, ServerRefused
 
 CALL_S = 10.0
-MAX_EVENT_BYTES = 64 << 20  # one event of the longest response with everything that may be asked for
+MAX_EVENT_BYTES = 256 << 20  # one event of the longest response with everything that may be asked for
 MAX_SAID = 2000  # characters of a server's words that go into an error
 _AGAIN = {408, 409, 425, 429}  # of the 4xx: at another time perhaps
 
@@ -66,11 +66,16 @@ class HttpWire:
             ) as reply:
                 if reply.status != 200:
                     raise refusal(reply.status, await reply.text())
-                rest = b""
+                rest = bytearray()
                 while data := await reply.content.readany():
-                    *whole, rest = (rest + data).replace(b"\r\n", b"\n").split(b"\n\n")
-                    if len(rest) > MAX_EVENT_BYTES:
-                        raise ServerDied(f"{self.url}{path} sends an event without an end")
+                    looked = max(0, len(rest) - 3)
+                    rest += data
+                    if b"\n\n" not in rest[looked:] and b"\n\r\n" not in rest[looked:]:
+                        if len(rest) > MAX_EVENT_BYTES:
+                            raise ServerDied(f"{self.url}{path} sends an event without an end")
+                        continue  # a long event is not looked through again with each of its parts
+                    *whole, left = bytes(rest).replace(b"\r\n", b"\n").split(b"\n\n")
+                    rest = bytearray(left)
                     found = [event[5:].strip() for event in whole if event.startswith(b"data:")]
                     if found := [event for event in found if event != b"[DONE]"]:
                         yield found

@@ -26,6 +26,7 @@ from actors.weights.messages import Fetched
 TURN_S = 1.0  # without a row or an order
 LOOK_S = 0.25  # between two looks whether tokens come, and whether a full exchange was emptied
 HEALTH_SHARE = 4.0  # looks at the server's health within `stall_s`
+LAST_S = 5.0  # for a server that was told to abort a request to say which experts its tokens had
 ORDER_S = 30.0  # to begin and end streams, which waits for nobody
 PROBE_TOKEN = 1  # any word of any vocabulary
 
@@ -62,6 +63,7 @@ class RemoteHost:
         self._streams: dict[int, Stream] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._aborting: set[asyncio.Task[None]] = set()
+        self._last: set[asyncio.Task[None]] = set()  # of streams that ended here, read for their experts
         self._progress_s = 0.0  # when the last token came, or none had to come
 
     # -- the worker's side --
@@ -80,7 +82,9 @@ class RemoteHost:
         at_once = orders.load is not None or refusals
         taken = self._exchange.take(0.0 if at_once else TURN_S, len(self._streams))
         refusals += taken.refusals
-        return Turn(taken.output, refusals, self._version, self._root, False, taken.work, load_failed)
+        return Turn(
+            taken.output, refusals, self._version, self._root, False, taken.work, load_failed, taken.experts
+        )
 
     def hurry(self) -> None:
         """See `EngineHost`."""
@@ -158,6 +162,8 @@ class RemoteHost:
                     await self._wire.stage(fetched)
                     self._end(list(self._streams))
                     self._version = None
+                    if self._last:
+                        await asyncio.wait(self._last, timeout=LAST_S)
                     self._name = await self._wire.commit()
                 except LoadFailed as problem:
                     if before is None:
@@ -205,16 +211,26 @@ class RemoteHost:
         except Unfit as unfit:
             self._exchange.refuse(work.ticket, f"ticket {work.ticket}: {unfit}", never=True)
             return
-        stream = self._streams[work.ticket] = Stream(work.ticket, ask, len(ask.tokens))
+        stream = Stream(work.ticket, ask, len(ask.tokens), experts=work.experts)
+        self._streams[work.ticket] = stream
         task = self._tasks[work.ticket] = asyncio.get_running_loop().create_task(self._follow(stream))
         task.add_done_callback(self._fell)
 
     def _end(self, tickets: list[int]) -> None:
-        """Follow these no more; each has one more row, which says so, and no other. Unknown ones too."""
-        rids = [self._streams.pop(ticket).ask.rid for ticket in tickets if ticket in self._streams]
+        """Follow these no more; each has one more row, which says so, and no other. Unknown ones too. Where
+        experts are wanted, the stream is read on to its end, which has them."""
+        ended = [self._streams.pop(ticket) for ticket in tickets if ticket in self._streams]
+        rids = [stream.ask.rid for stream in ended]
+        wanted = {stream.ticket for stream in ended if stream.experts is not None and stream.started}
         for ticket in tickets:
-            if (task := self._tasks.pop(ticket, None)) is not None:
+            if (task := self._tasks.pop(ticket, None)) is None:
+                continue
+            if ticket not in wanted:
                 task.cancel()
+                continue
+            self._last.add(task)
+            task.add_done_callback(self._last.discard)
+            asyncio.get_running_loop().call_later(LAST_S, task.cancel)
         self._exchange.ended(tickets)
         if rids:  # beside: a server that does not hear it is found out by its health
             task = asyncio.get_running_loop().create_task(self._abort(rids))
@@ -235,7 +251,8 @@ class RemoteHost:
             async for chunk in self._wire.stream(stream.ask):
                 self._require_sound(chunk)
                 if self._streams.get(stream.ticket) is not stream:
-                    return
+                    self._exchange.read(stream, chunk)
+                    continue
                 self._progress_s = time.monotonic()
                 executing = sum(one.started for one in self._streams.values())
                 self._exchange.put(stream, chunk, executing + (not stream.started))
@@ -243,10 +260,15 @@ class RemoteHost:
                 while self._exchange.full:  # not read on, the connection fills and the server waits
                     await asyncio.sleep(LOOK_S)
                     self._progress_s = time.monotonic()
-        except ServerRefused as refused:
-            self._exchange.refuse(stream.ticket, str(refused), refused.never)
-            finished = True
-        if not finished:
+        except (ServerRefused, ServerDied) as problem:
+            if self._streams.get(stream.ticket) is not stream:
+                log.info("ticket %d ended here, and its stream did not in order: %s", stream.ticket, problem)
+            elif isinstance(problem, ServerRefused):
+                self._exchange.refuse(stream.ticket, str(problem), problem.never)
+                finished = True
+            else:
+                raise
+        if not finished and self._streams.get(stream.ticket) is stream:
             raise ServerDied("the server closed the stream of a request before it was finished")
         self._streams.pop(stream.ticket, None)
         self._tasks.pop(stream.ticket, None)

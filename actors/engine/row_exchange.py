@@ -4,21 +4,28 @@ Owns one buffer that two threads share, and what an engine computed according to
 a stream nor ends one.
 
 Bounds: at most `MAX_HELD` rows and what the chunks at hand hold beyond them; at that `full` says that streams
-are not to be read on. A failure is final: every `take` from then on raises it.
+are not to be read on. Experts beyond `MAX_EXPERTS_BYTES` are let go: who wants them asks again. A failure is
+final: every `take` from then on raises it.
 """
 
+import logging
 import threading
 from dataclasses import dataclass
 
 import numpy as np
 
 from actors.engine.engine import StepOutput
+from actors.engine.expert_piece import ExpertPiece, NoRows, table
 from actors.engine.server_wire import Ask, Chunk
 from actors.engine.turn import Refusal, TurnWork
+from actors.rollout.expert_messages import ExpertsWanted
 from transport.token_frame import MAX_ROWS, Flag
 
 GATHER_S = 0.003  # after the first row: what the server sends of the same decode step comes with it
 MAX_HELD = 16 * MAX_ROWS
+MAX_EXPERTS_BYTES = 256 << 20
+
+log = logging.getLogger("nodeagent.engine")
 
 Row = tuple[int, int, float, int]  # ticket, token, log-prob, flags
 _ENDED = int(Flag.ABORTED | Flag.NO_TOKEN)
@@ -26,12 +33,14 @@ _ENDED = int(Flag.ABORTED | Flag.NO_TOKEN)
 
 @dataclass(eq=False, slots=True)
 class Stream:
-    """What is known of the request of a ticket: tokens in its cache so far, whether any was made here."""
+    """What is known of the request of a ticket: tokens in its cache so far, whether any was made here; who
+    wants the experts of its tokens."""
 
     ticket: int
     ask: Ask
     context: int
     started: bool = False
+    experts: ExpertsWanted | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +50,7 @@ class Taken:
     output: StepOutput | None
     refusals: list[Refusal]
     work: TurnWork
+    experts: list[ExpertPiece]
 
 
 class RowExchange:
@@ -51,6 +61,7 @@ class RowExchange:
         self._rows: list[Row] = []
         self._refusals: list[Refusal] = []
         self._work = TurnWork()
+        self._experts: list[ExpertPiece] = []
         self._failure: Exception | None = None
         self._hurried = False
 
@@ -75,8 +86,25 @@ class RowExchange:
             rows.append((stream.ticket, 0, 0.0, int(Flag.FINISHED | Flag.NO_TOKEN)))
         count = len(chunk.tokens)
         attended = sum(range(stream.context + 1, stream.context + count + 1))
-        stream.context += count
+        self.read(stream, chunk)
         self._add(rows, TurnWork(count / max(1, executing), count, attended, prefilled))
+
+    def read(self, stream: Stream, chunk: Chunk) -> None:
+        """A chunk of a stream whose rows nobody wants any more came too: its experts may still be wanted."""
+        stream.context += len(chunk.tokens)
+        if stream.experts is None or not chunk.experts:
+            return
+        try:
+            piece = ExpertPiece(stream.experts, table(chunk.experts, stream.context - 1))
+        except NoRows as problem:
+            log.warning("ticket %d: %s", stream.ticket, problem)  # whoever wants them asks again
+            return
+        with self._changed:
+            if sum(one.rows.nbytes for one in self._experts) + piece.rows.nbytes > MAX_EXPERTS_BYTES:
+                log.warning("ticket %d: its experts are let go, too many wait", stream.ticket)
+                return
+            self._experts.append(piece)
+            self._changed.notify()
 
     def ended(self, tickets: list[int]) -> None:
         """The last row of each of these: it ended here."""
@@ -107,7 +135,8 @@ class RowExchange:
         """
         with self._changed:
             self._changed.wait_for(
-                lambda: self._hurried or self._rows or self._refusals or self._failure, wait_s
+                lambda: self._hurried or self._rows or self._refusals or self._experts or self._failure,
+                wait_s,
             )
             if self._rows and not self._hurried:
                 self._changed.wait_for(
@@ -119,7 +148,8 @@ class RowExchange:
             rows, self._rows = self._rows[:MAX_ROWS], self._rows[MAX_ROWS:]
             refusals, self._refusals = self._refusals, []
             work, self._work = self._work, TurnWork()
-        return Taken(_columns(rows) if rows else None, refusals, work)
+            experts, self._experts = self._experts, []
+        return Taken(_columns(rows) if rows else None, refusals, work, experts)
 
     def _add(self, rows: list[Row], work: TurnWork) -> None:
         with self._changed:

@@ -40,4 +40,5 @@ def ask_of(work: Work, rid: str, vocabulary: int) -> Ask:
         raise Unfit(f"token {token} is outside of the vocabulary of {vocabulary}")
     left = work.max_new_tokens - len(prefix)
     sampling = work.sampling or PLAIN
-    return Ask(rid, prompt + prefix, left, work.temperature, work.seed, len(prefix), sampling)
+    wanted = work.experts is not None
+    return Ask(rid, prompt + prefix, left, work.temperature, work.seed, len(prefix), sampling, wanted)

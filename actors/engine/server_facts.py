@@ -34,6 +34,7 @@ class _SglangInfo(msgspec.Struct):
     max_running_requests: int | None = None
     max_req_input_len: int | None = None
     max_total_num_tokens: int | None = None
+    enable_return_routed_experts: bool = False
     internal_states: list[_State] = []
 
 
@@ -79,6 +80,7 @@ def _of_sglang(info: _SglangInfo) -> EngineFacts:
         model=info.served_model_name or info.model_path,
         tokenizer=_here(info.tokenizer_path or info.model_path),
         vocabulary=_vocabulary(info.model_path),
+        routed_experts=info.enable_return_routed_experts,
     )
 
 

@@ -37,7 +37,7 @@ class LoadFailed(Exception):
 @dataclass(frozen=True, slots=True)
 class Ask:
     """One request. `tokens`: prompt, and the `made` tokens that the response holds already; `max_new_tokens`:
-    how many more. Temperature 0 is greedy. `rid` is never used twice."""
+    how many more. Temperature 0 is greedy. `rid` is never used twice. `experts`: the last chunk has them."""
 
     rid: str
     tokens: "array[int]"
@@ -46,19 +46,22 @@ class Ask:
     seed: int
     made: int = 0
     sampling: Sampling = PLAIN
+    experts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """What is new of a stream. `logprobs` as in `StepOutput`; `finish`: nothing follows. `cached`: tokens of
     the ask whose cache was there already. `version`: what the server calls the weights that made these
-    tokens, "" where it does not say."""
+    tokens, "" where it does not say. `experts`: of the tokens of ask and stream but the last, in the chunk
+    with `finish`, where they were asked for: int32, raw, a row a token."""
 
     tokens: list[int]
     logprobs: list[float]
     finish: Finish | None = None
     cached: int = 0
     version: str = ""
+    experts: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,8 @@ class ServerWire(Protocol):
 
     def stream(self, ask: Ask) -> AsyncIterator[Chunk]:
         """The tokens of a request as they are made; the last chunk has `finish`. Raises `ServerRefused`.
-        Closed before its end, it leaves nothing to execute in the server, at once or after `abort`."""
+        Closed before its end, it leaves nothing to execute in the server, at once or after `abort`; aborted,
+        it has an end as well, if nobody closes it."""
 
     async def abort(self, rids: list[str]) -> None:
         """End these requests; unknown ones are no error."""

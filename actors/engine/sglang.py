@@ -10,6 +10,7 @@ Owns the translation, and the server's process where it is ours. Adapter.
 - Weights: `sglang_weights`, while nothing executes.
 """
 
+import base64
 import os
 import uuid
 from array import array
@@ -66,6 +67,7 @@ class SglangWire:
         self._begun = False  # it was started on what is staged
         self._cumulative: bool | None = None
         self._told_where = False  # the server wants to know where a response begins
+        self._routed = False  # it tells the experts of tokens
         self._untempered: bool | None = None  # not known yet
 
     @property
@@ -81,6 +83,7 @@ class SglangWire:
             info = await self._http.get("/server_info", ServerInfo)
             self._cumulative = not info.incremental_streaming_output
             self._told_where = info.response_start
+            self._routed = info.enable_return_routed_experts
             self._weights.look(info)
         if self._begun:
             self._flip.began()
@@ -134,8 +137,13 @@ class SglangWire:
                 f"distribution that it samples from at temperature {ask.temperature:g}",
                 never=True,
             )
+        if ask.experts and not self._routed:
+            raise ServerRefused(
+                f"{self._http.url} tells no experts: start it with --enable-return-routed-experts", never=True
+            )
         rid, tokens, params = ask.rid, ask.tokens.tolist(), sampling_params(ask)
-        body = Generate(rid=rid, input_ids=tokens, sampling_params=params)
+        routed = True if ask.experts else msgspec.UNSET
+        body = Generate(rid=rid, input_ids=tokens, sampling_params=params, return_routed_experts=routed)
         if ask.made and self._told_where:
             start = len(tokens) - ask.made
             body = Continue(rid=rid, input_ids=tokens, sampling_params=params, response_start=start)
@@ -257,7 +265,16 @@ def new_of(meta: Meta, seen: int) -> Chunk:
         finish,
         meta.cached_tokens,
         meta.weight_version,
+        _experts(meta),
     )
+
+
+def _experts(meta: Meta) -> bytes:
+    """Raises `ServerDied` for what is no base64."""
+    try:
+        return base64.b64decode(meta.routed_experts or "", validate=True)
+    except ValueError as problem:
+        raise ServerDied(f"the experts of a request are no base64: {problem}") from problem
 
 
 def _meta(event: bytes) -> Meta:

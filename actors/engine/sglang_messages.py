@@ -36,13 +36,14 @@ class SamplingParams(Asked, frozen=True, kw_only=True):
 
 
 class Generate(msgspec.Struct, frozen=True, kw_only=True):
-    """`/generate`, streaming."""
+    """`/generate`, streaming. return_routed_experts: with the last event."""
 
     rid: str
     input_ids: list[int]
     sampling_params: SamplingParams
     return_logprob: bool = True
     stream: bool = True
+    return_routed_experts: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class Continue(Generate, frozen=True, kw_only=True):
@@ -60,13 +61,16 @@ class FinishReason(Said, frozen=True, kw_only=True):
 
 
 class Meta(Said, frozen=True, kw_only=True):
-    """`output_token_logprobs`: (log-prob, token id, text or null); all of the response, or the new ones."""
+    """`output_token_logprobs`: (log-prob, token id, text or null); all of the response, or the new ones.
+    `routed_experts`: base64 of int32, a row (layers x experts of a token) for each token of prompt and
+    response but the last; with the end, an abort's too."""
 
     completion_tokens: int
     output_token_logprobs: list[tuple[float | None, int, str | None]] = []
     finish_reason: FinishReason | None = None
     cached_tokens: int = 0
     weight_version: str = ""
+    routed_experts: str | None = None
 
 
 class StreamError(Said, frozen=True, kw_only=True):
@@ -153,6 +157,7 @@ class ServerInfo(Said, frozen=True, kw_only=True):
     tp_size: int = 1
     pp_size: int = 1
     dp_size: int = 1
+    enable_return_routed_experts: bool = False
     context_length: int | None = None
 
 

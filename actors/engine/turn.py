@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from actors.engine.engine import StepOutput
+from actors.engine.expert_piece import ExpertPiece
 from actors.rollout.instance_messages import Work
 from actors.weights.messages import Fetched
 
@@ -77,8 +78,8 @@ class TurnWork:
 @dataclass(frozen=True, slots=True)
 class Turn:
     """What a turn did: rows to stream, refusals to report, the weights that are served, whether work is
-    left; and how much it computed, where the host tells. load_failed: why it does not serve what it was to
-    load, but what it served before; "": it does."""
+    left; how much it computed, where the host tells. load_failed: why it does not serve what it was to load,
+    but what it served before; "": it does. experts: of requests that ended and want them."""
 
     output: StepOutput | None
     refusals: list[Refusal]
@@ -87,6 +88,7 @@ class Turn:
     idle: bool
     work: TurnWork | None = None
     load_failed: str = ""
+    experts: list[ExpertPiece] = field(default_factory=list)
 
 
 class EngineHost(Protocol):

@@ -155,6 +155,8 @@ class VllmWire:
 
     async def stream(self, ask: Ask) -> AsyncIterator[Chunk]:
         """See `ServerWire`."""
+        if ask.experts:
+            raise ServerRefused("vLLM's streams say no experts: have SGLang serve this model", never=True)
         if self._raw and (cut := _shapes(ask)):
             raise ServerRefused(
                 f"{self._http.url} gives log-probs without {cut}, which this request has: start it with "

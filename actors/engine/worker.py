@@ -8,6 +8,7 @@ manager next. It does not survive its own death; its requests continue elsewhere
 
 import asyncio
 
+from actors.engine.expert_telling import ExpertTelling
 from actors.engine.turn import EngineHost, Orders, Refusal
 from actors.engine.turn_times import TurnTimes
 from actors.rollout.instance_messages import (
@@ -90,6 +91,8 @@ class RolloutWorker(Actor):
         self.ctx.at_end(self._sender.close)
         self.ctx.at_end(self._let_go)
         self._turn_times = TurnTimes(self.ctx, self._config.liveness.beat_s)
+        self._experts = ExpertTelling(self.ctx)
+        self.ctx.background(self._experts.run(), "experts")
         self.ctx.background(self._stay_registered(), "registration")
         self.ctx.background(self._decode(), "decode")
 
@@ -297,6 +300,8 @@ class RolloutWorker(Actor):
             began_s = self.ctx.now()
             turn = await self.ctx.offload(self._host.turn, orders)
             idle = turn.idle
+            if turn.experts:
+                self._experts.add(turn.experts)
             if turn.output is not None and len(turn.output):
                 output = turn.output
                 self._sender.send(output.tickets, output.tokens, output.logprobs, output.flags)

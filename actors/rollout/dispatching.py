@@ -13,11 +13,13 @@ from actors.rollout.balancer_messages import LoadChange, LoadChanged, Place, Pla
 from actors.rollout.books import Books
 from actors.rollout.changes import Changes
 from actors.rollout.events import BatchSubmitted, Dispatched
+from actors.rollout.expert_messages import ExpertsWanted
 from actors.rollout.instance_messages import Dispatch, Work
 from actors.rollout.instances import Instance, Instances
 from actors.rollout.moving import Moving
 from actors.rollout.request_log import RequestLog, RequestState
 from actors.rollout.sessions import Sessions
+from actors.rollout.single_messages import BATCH
 from supervisor import AskFailed, Context, Done, Refused, Unreachable
 
 BALANCER = "rollout/balancer"
@@ -170,6 +172,11 @@ class Dispatching:
         instance.sending.append(self._ctx.background(delivery, f"dispatch to {instance.name}"))
 
     def _work(self, ticket: int, log: RequestLog) -> Work:
+        batch = self._books.state.log.batches[log.batch].submitted
+        experts: ExpertsWanted | None = None
+        if batch.experts:
+            name = batch.batch.removeprefix(BATCH)
+            experts = ExpertsWanted(follower=batch.experts, id=name, attempt=log.attempts + 1)
         return Work(
             ticket=ticket,
             prompt=log.prompt.tobytes(),
@@ -177,7 +184,8 @@ class Dispatching:
             seed=log.seed,
             max_new_tokens=log.max_new_tokens,
             temperature=log.temperature,
-            sampling=self._books.state.log.batches[log.batch].submitted.sampling,
+            sampling=batch.sampling,
+            experts=experts,
         )
 
     async def _deliver(self, instance: Instance, committed: Awaitable[int], dispatch: Dispatch) -> None:

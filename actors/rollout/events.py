@@ -32,7 +32,8 @@ class BatchSubmitted(Message, frozen=True):
     them. drop_uniform: a complete group whose scores are all equal is dropped, and another prompt drawn in
     its place, up to `most` groups in all. over_sampling: so many prompts are under way for each group that is
     still missing; when `wanted` are there, the rest is aborted. again: a sample without a verdict of its own
-    is made again so many times. sampling: None leaves the distribution as it is.
+    is made again so many times. sampling: None leaves the distribution as it is. experts: the actor that is
+    told which experts its tokens were routed to (`expert_messages`); "": nobody is.
     """
 
     batch: str
@@ -48,6 +49,7 @@ class BatchSubmitted(Message, frozen=True):
     min_version: int | None = None
     scored: bool = True
     sampling: Sampling | None = None
+    experts: str = ""
 
     def admits(self, version: int | None) -> bool:
         """Whether tokens made under this version may be in the batch; no token is made under None."""

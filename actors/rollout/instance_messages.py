@@ -4,6 +4,7 @@ from typing import ClassVar
 
 import msgspec
 
+from actors.rollout.expert_messages import ExpertsWanted
 from actors.rollout.messages import Weights
 from actors.rollout.sampling_params import Sampling
 from supervisor import Address, Message
@@ -92,7 +93,7 @@ class Serving(Message, frozen=True):
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
     """One dispatch: continue `prompt` + `prefix` (u32, raw) under this ticket. sampling: None leaves the
-    distribution as it is."""
+    distribution as it is. experts: who is told which experts its tokens were routed to; None: nobody."""
 
     ticket: int
     prompt: bytes
@@ -101,6 +102,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     max_new_tokens: int
     temperature: float
     sampling: Sampling | None = None
+    experts: ExpertsWanted | None = None
 
 
 class Dispatch(Message, frozen=True):

@@ -47,7 +47,10 @@ class Opening:
         if refusal is not None:
             raise Refused(refusal)
         name = message.batch.batch
-        if fault := unfit(message.batch.prompts, self._max_prompt_tokens):
+        longest = self._max_prompt_tokens
+        if message.batch.experts:  # its prompt may hold a response, whose experts are computed again
+            longest += self._max_new_tokens
+        if fault := unfit(message.batch.prompts, longest):
             raise Refused(f"batch {name}: a prompt {fault}")
         if message.batch.max_new_tokens > self._max_new_tokens:
             raise Refused(

@@ -26,6 +26,7 @@ def answer_to(message: Generate, log: RequestLog) -> Generated | Refused:
         version_start=spans[0].version if spans else None,
         version_end=spans[-1].version if spans else None,
         sha256=hashlib.sha256(tokens).digest(),
+        spans=tuple(log.spans) if message.experts else (),
     )
 
 

@@ -5,8 +5,12 @@ Batches of a job are in `messages`, as is what the manager and its instances say
 
 import msgspec
 
+from actors.rollout.events import Span
 from actors.rollout.sampling_params import Sampling
 from supervisor import Message
+
+BATCH = "generate-"
+"""Begins the name of the batch that a single request is."""
 
 
 class Generate(Message, frozen=True):
@@ -19,7 +23,8 @@ class Generate(Message, frozen=True):
     SHA-256 of their bytes): only what follows is sent, and refused where they are others. attempt: of the
     caller, for its log and ours. sampling: None leaves the distribution as it is. follower: the name of an
     actor that is told what is made while it is made (`Progress`); "": nobody is. session: of a conversation;
-    it goes to the instance that served the last request of it, if that has room; "": anywhere.
+    it goes to the instance that served the last request of it, if that has room; "": anywhere. experts: the
+    follower is told too which experts the tokens were routed to (`ExpertRows`), as each attempt ends.
     """
 
     id: str
@@ -37,6 +42,7 @@ class Generate(Message, frozen=True):
     sampling: Sampling | None = None
     follower: str = ""
     session: str = ""
+    experts: bool = False
 
 
 class ProgressItem(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,7 +82,7 @@ class Generated(Message, frozen=True):
 
     status: "stop" (its own end), "length" (max_new_tokens) or "deadline". versions: of all tokens, those
     before `start` too, in order; version_start, version_end: of the first and the last one, None without any.
-    sha256: of the bytes of all tokens.
+    sha256: of the bytes of all tokens. spans: which attempt made which tokens, where experts were asked for.
     """
 
     id: str
@@ -88,6 +94,7 @@ class Generated(Message, frozen=True):
     version_start: int | None
     version_end: int | None
     sha256: bytes
+    spans: tuple[Span, ...] = ()
 
 
 class VersionNotReady(Message, frozen=True):

@@ -22,13 +22,11 @@ from actors.rollout.messages import Weights
 from actors.rollout.request_log import RequestLog, RequestState
 from actors.rollout.sessions import MAX_SESSION, Sessions
 from actors.rollout.single_answers import answer_to
-from actors.rollout.single_messages import Generate, VersionNotReady
+from actors.rollout.single_messages import BATCH, Generate, VersionNotReady
 from actors.rollout.token_log import request_id
 from configs.schema import Config
 from supervisor import AskFailed, Context, Deadline, Deferred, Refused, Suspended
 
-BATCH = "generate-"
-"""Begins the name of the batch that a single request is."""
 KEPT_S = 600.0  # an answer, for who asks again: beyond any pause of a caller that lost it
 MAX_KEPT = 512  # answers; the oldest goes first
 MAX_DEADLINE_S = 3600.0
@@ -178,8 +176,11 @@ class Singles:
         opened = self._books.state.log.batches.get(BATCH + message.id)
         if not message.id or "/" in message.id or len(message.id) > 200:
             raise Refused(f"id {message.id!r}: expected 1 to 200 characters without a slash")
-        if not count or len(message.prompt) % 4 or count > self._most_prompt:
-            raise Refused(f"request {message.id}: expected a prompt of 1 to {self._most_prompt} tokens")
+        most_prompt = self._most_prompt + (self._most_new if message.experts else 0)  # see `Opening`
+        if not count or len(message.prompt) % 4 or count > most_prompt:
+            raise Refused(f"request {message.id}: expected a prompt of 1 to {most_prompt} tokens")
+        if message.experts and not message.follower:
+            raise Refused(f"request {message.id}: experts are told to a follower, and it names none")
         if not 1 <= message.max_new_tokens <= self._most_new:
             raise Refused(f"request {message.id}: expected max_new_tokens from 1 to {self._most_new}")
         if message.min_version is not None and message.exact_version is not None:
@@ -210,6 +211,7 @@ class Singles:
             temperature=message.temperature,
             scored=False,
             sampling=message.sampling,
+            experts=message.follower if message.experts else "",
         )
 
     async def _begin(self, name: str, message: Generate, deferred: Deferred) -> None:

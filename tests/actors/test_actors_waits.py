@@ -53,7 +53,7 @@ ALLOWED = {
         "actors/rollout/gateway/gateway.py",
         "_ask",
     ): "a pause between two asks, within the request's deadline",
-    ("actors/rollout/gateway/gateway.py", "_cancel"): "a pause between two tells of what nobody waits for",
+    ("actors/rollout/gateway/cancelling.py", "run"): "a pause between two tells of what nobody waits for",
     ("actors/rollout/gateway/own_fleet.py", "_renew"): "the period of renewals, while it is paused",
     ("actors/rollout/gateway/server.py", "beat"): "the period of heartbeats, while a client is there",
     ("actors/rollout/gateway/server.py", "events"): "a client's own wait: the request's deadline ends it",

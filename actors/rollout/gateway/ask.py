@@ -10,6 +10,9 @@ from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from actors.rollout.sampling_params import PLAIN, Sampling
 
 Status = Literal["stop", "length", "deadline", "abort"]
@@ -20,6 +23,18 @@ MAX_ID = 200
 
 
 @dataclass(frozen=True, slots=True)
+class Routed:
+    """Which experts tokens were routed to: a row (layers x experts of a token) for each token of prompt and
+    response but the last, when it was read to make the next one. `rows`: of uint8, uint16 or int32."""
+
+    rows: NDArray[np.generic]
+
+    def first(self, count: int) -> "Routed":
+        """Of the first tokens alone."""
+        return Routed(self.rows[: max(0, count)])
+
+
+@dataclass(frozen=True, slots=True)
 class Ask:
     """One request. The same id with the same contents is the same request (docs/versions.md).
 
@@ -27,7 +42,7 @@ class Ask:
     whoever leaves a named request unread does not end it. prompt: tokens, u32. seed: of the sampling; see
     `seed_of`. min_version, exact_version: of the weights, at most one. wait_s: for weights that fit.
     deadline_s: from the first ask on; then it ends with what it has. session: of a client that prefers the
-    engine that served it before; "" for none.
+    engine that served it before; "" for none. experts: `End.experts` is wanted.
     """
 
     id: str
@@ -42,6 +57,7 @@ class Ask:
     deadline_s: float = 600.0
     session: str = ""
     named: bool = False
+    experts: bool = False
 
     @property
     def gated(self) -> bool:
@@ -65,13 +81,15 @@ class End:
     """Comes once, after the last piece.
 
     versions: (version, number of tokens) of all tokens, in order, neighbours of one version as one.
-    version_start, version_end: of the first and the last token, None without any.
+    version_start, version_end: of the first and the last token, None without any. experts: where they were
+    asked for and there is a token.
     """
 
     status: Status
     versions: tuple[tuple[int, int], ...] = ()
     version_start: int | None = None
     version_end: int | None = None
+    experts: Routed | None = None
 
 
 class AskError(Exception):

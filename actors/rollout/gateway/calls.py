@@ -35,13 +35,16 @@ Kind = Literal["open", "data", "control"]
 @dataclass(frozen=True, slots=True)
 class Served:
     """What is served: the model's name, the longest prompt and the longest response in tokens, the run that
-    the versions belong to; `info`: more keys of `/server_info`."""
+    the versions belong to; `info`: more keys of `/server_info`; whether the engines say which experts tokens
+    are routed to, and the layers of such a row and experts in each, (0, 0) where nobody knows."""
 
     model: str
     max_prompt_tokens: int
     max_new_tokens: int
     run: str = ""
     info: Mapping[str, object] = field(default_factory=dict)
+    routed_experts: bool = False
+    experts_shape: tuple[int, int] = (0, 0)
 
     @property
     def max_model_len(self) -> int:
@@ -153,6 +156,7 @@ class Call:
         sampling: Sampling = PLAIN,
         gate: VersionGate | None = None,
         session: str | None = None,
+        experts: bool = False,
         names: tuple[str, str] = ("input_ids", "sampling_params.max_new_tokens"),
     ) -> Ask:
         """The request, checked; max_new_tokens None: as many as are served. names: what the wire calls the
@@ -187,6 +191,7 @@ class Call:
             deadline_s=self.deadline_s(),
             session=self.session(session),
             named=id[1],
+            experts=experts,
         )
 
     @property

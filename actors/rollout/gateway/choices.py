@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from actors.rollout.gateway.ask import Ask, Busy, End, Piece, Requests
+from actors.rollout.gateway.ask import Ask, Busy, End, Piece, Requests, Routed
 from actors.rollout.gateway.text import Reader
 
 Reason = Literal["stop", "length", "abort"]
@@ -39,13 +39,15 @@ class Delta:
 @dataclass(frozen=True, slots=True)
 class Last:
     """The end of a choice. text: what was held back. stop_reason: the stop string, or the stop token that was
-    asked for; "deadline" where time was up. versions: (version, tokens) of the choice's tokens, in order."""
+    asked for; "deadline" where time was up. versions: (version, tokens) of the choice's tokens, in order.
+    experts: where they were asked for, of the prompt and these tokens but the last."""
 
     index: int
     text: str
     reason: Reason
     stop_reason: int | str | None
     versions: tuple[tuple[int, int], ...]
+    experts: Routed | None = None
 
 
 async def follow(
@@ -122,14 +124,15 @@ def _delta(index: int, reader: Reader | None, piece: Piece) -> Delta:
 def _last(index: int, ask: Ask, reader: Reader | None, end: End, taken: int, final: int) -> Last:
     text = "" if reader is None else reader.end()
     versions = cut(end.versions, taken)
+    experts = None if end.experts is None else end.experts.first(len(ask.prompt) + taken - 1)
     if reader is not None and reader.stopped:
-        return Last(index, text, "stop", reader.matched, versions)
+        return Last(index, text, "stop", reader.matched, versions, experts)
     if end.status == "stop":
         asked_for = final if final in ask.sampling.stop_token_ids else None
-        return Last(index, text, "stop", asked_for, versions)
+        return Last(index, text, "stop", asked_for, versions, experts)
     if end.status == "deadline":  # cut by a limit, as clients know it: "abort" is for who asked for it
-        return Last(index, text, "length", "deadline", versions)
-    return Last(index, text, end.status, None, versions)
+        return Last(index, text, "length", "deadline", versions, experts)
+    return Last(index, text, end.status, None, versions, experts)
 
 
 def cut(versions: Sequence[tuple[int, int]], tokens: int) -> tuple[tuple[int, int], ...]:

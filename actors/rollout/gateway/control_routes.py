@@ -176,6 +176,7 @@ async def server_info(call: Call) -> web.StreamResponse:
         served_model_name=served.model,
         weight_version="" if applied is None else str(applied),
         context_length=served.max_model_len,
+        enable_return_routed_experts=served.routed_experts,
         ready=applied is not None,
         applied=None if applied is None else f"{served.run}/weight_v{applied:06d}",
         reason=reason or (None if applied is not None else "no engine serves any weights yet"),

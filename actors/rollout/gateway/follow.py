@@ -10,9 +10,21 @@ import asyncio
 import hashlib
 from array import array
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from typing import Literal
 
-from actors.rollout.gateway.ask import Ask, AskError, BadAsk, Busy, End, NotReady, Piece, Status
+from actors.rollout.events import Span
+from actors.rollout.gateway.ask import (
+    Ask,
+    AskError,
+    BadAsk,
+    Busy,
+    End,
+    NotReady,
+    Piece,
+    Routed,
+    Status,
+)
 from actors.rollout.single_messages import Generated, ProgressItem, VersionNotReady, VersionSpan
 from supervisor import Message
 
@@ -32,6 +44,9 @@ class Follow:
         self.begun = False
         self.aborted = False
         self.aborted_s: float | None = None  # when, if that was while it was followed
+        self.unrouted: End | None = None
+        """How it ended, while the experts of its tokens are still collected."""
+        self.spans: tuple[Span, ...] = ()
         self.behind = False
         """Tokens were left with the manager; they are asked for when there is room."""
         self._limit = limit
@@ -66,7 +81,12 @@ class Follow:
             and (mine.temperature, mine.seed, mine.sampling)
             == (other.temperature, other.seed, other.sampling)
             and (mine.min_version, mine.exact_version) == (other.min_version, other.exact_version)
+            and mine.experts == other.experts
         )
+
+    def tokens_bytes(self) -> bytes:
+        """The tokens so far, u32, raw."""
+        return self._tokens.tobytes()
 
     def sha256(self) -> bytes:
         """Of the tokens so far: how the manager knows them."""
@@ -119,10 +139,22 @@ class Follow:
             status = "abort" if self.aborted else "deadline"
         versions = tuple((span.version, span.count) for span in answer.versions)
         self._correct(answer.versions)
-        self.finish(End(status, versions, answer.version_start, answer.version_end))
+        end = End(status, versions, answer.version_start, answer.version_end)
+        if self.ask.experts and len(self):
+            self.unrouted, self.spans = end, answer.spans
+        else:
+            self.finish(end)
+
+    def complete(self, routed: Routed) -> None:
+        """It ended before, and these are its experts."""
+        assert self.unrouted is not None, "complete before its end"
+        self.finish(replace(self.unrouted, experts=routed))
 
     def give_up(self, status: Status) -> None:
         """It ends here with what came; the manager did not say how."""
+        if self.ask.experts and len(self):
+            self.finish(Busy("the manager did not say how it ended, so nobody knows which experts it had"))
+            return
         spans, before = [], 0
         for until, version in self._versions:
             spans.append((version, until - before))

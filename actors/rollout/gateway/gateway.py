@@ -11,15 +11,18 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import Protocol
 
+from actors.rollout.expert_messages import ExpertRows
 from actors.rollout.gateway.ask import Ask, BadAsk, Busy, End, Piece, Requests
+from actors.rollout.gateway.cancelling import Cancelling
+from actors.rollout.gateway.expert_asking import ExpertAsking
 from actors.rollout.gateway.fleet import Fleet
 from actors.rollout.gateway.follow import Follow
 from actors.rollout.gateway.job_fleet import Holding, JobFleet
 from actors.rollout.gateway.newest import Newest
 from actors.rollout.sessions import MAX_SESSION
-from actors.rollout.single_messages import Cancel, Generate, Progress
+from actors.rollout.single_messages import Generate, Progress
 from configs.schema import Gateway as Settings
-from supervisor import Actor, AskFailed, AskTimeout, Context, Done, Message, Refused, Suspended, handles
+from supervisor import Actor, AskFailed, AskTimeout, Context, Message, Refused, Suspended, handles
 
 MANAGER = "rollout/manager"
 
@@ -30,10 +33,8 @@ RETRY_S = 0.2
 """Before the manager is asked again that had no room, or crashed over it."""
 GRACE_S = 3.0
 """Beyond a request's deadline, or after its abort, for the manager to say how it ended; then it ends here."""
-CANCEL_S = 10.0
-"""For the manager to take the news that nobody waits any more; then it is told again."""
 MAX_REMEMBERED = 4096
-"""Ids: that were aborted, that were left by clients that may come back, that are to be cancelled; each."""
+"""Ids: that were aborted, that were left by clients that may come back; each."""
 
 
 class Door(Protocol):
@@ -70,8 +71,6 @@ class Gateway(Actor):
         self._follows: dict[str, Follow] = {}
         self._left = Newest(MAX_REMEMBERED)
         self._aborted = Newest(MAX_REMEMBERED)
-        self._cancels = Newest(MAX_REMEMBERED)
-        self._cancelling = asyncio.Event()
         self._open = asyncio.Event()
         self._open.set()
         self._url = ""
@@ -82,8 +81,10 @@ class Gateway(Actor):
         self.ctx.at_end(door.close)
         self._url = await door.start()
         self.ctx.log.info("serves HTTP at %s", self._url)
+        self._cancelling = Cancelling(self.ctx)
+        self._experts = ExpertAsking(self.ctx, self._cancelling.add)
         self.ctx.every(SWEEP_S, _LookAround())
-        self.ctx.background(self._cancel(), "cancel")
+        self.ctx.background(self._cancelling.run(), "cancel")
 
     # -- what the routes call --
 
@@ -124,11 +125,10 @@ class Gateway(Actor):
         now = self.ctx.now()
         for id in dict.fromkeys(chosen):
             self._aborted.add(id)
-            self._cancels.add(id)
+            self._cancelling.add(id)
             follow = self._follows.get(id)
             if follow is not None and not follow.aborted:
                 follow.aborted, follow.aborted_s = True, now
-        self._cancelling.set()
         return len(set(chosen) & set(known))
 
     def hold(self) -> None:
@@ -153,16 +153,19 @@ class Gateway(Actor):
             if follow is not None and follow.heard(item) == "gap":
                 self._again(follow)
 
+    @handles(ExpertRows)
+    async def expert_rows(self, message: ExpertRows) -> None:
+        self._experts.heard(message)
+
     @handles(_LookAround)
     async def look_around(self, message: _LookAround) -> None:
         now = self.ctx.now()
         for follow in list(self._follows.values()):
-            if follow.over:
+            if follow.over or follow.unrouted is not None:
                 continue
             if follow.aborted_s is not None and now - follow.aborted_s > GRACE_S:
                 follow.give_up("abort")
-                self._cancels.add(follow.ask.id)  # again: the first word may have come before the request
-                self._cancelling.set()
+                self._cancelling.add(follow.ask.id)  # again: the first word may have come before the request
             elif follow.behind and follow.room:
                 self._again(follow)
 
@@ -193,6 +196,8 @@ class Gateway(Actor):
         follow.aborted = ask.id in self._aborted
         self._left.discard(ask.id)
         self._follows[ask.id] = follow
+        if ask.experts:
+            self._experts.begin(ask.id)
         self._served += 1
         self._start(follow)
         return follow
@@ -204,17 +209,17 @@ class Gateway(Actor):
         del self._follows[follow.ask.id]
         if follow.task is not None:
             follow.task.cancel()
+        self._experts.forget(follow.ask.id)
         if follow.ask.named:
             if not follow.over:
                 self._left.add(follow.ask.id)
         elif follow.problem is None:  # over or not: nobody knows its id, so nobody comes back
-            self._cancels.add(follow.ask.id)
-            self._cancelling.set()
+            self._cancelling.add(follow.ask.id)
 
     def _again(self, follow: Follow) -> None:
         """Ask for what is missing, not too often."""
         now = self.ctx.now()
-        if follow.over or now - follow.asked_s < AGAIN_S:
+        if follow.over or follow.unrouted is not None or now - follow.asked_s < AGAIN_S:
             return
         self._gaps += 1
         self._start(follow)
@@ -260,6 +265,8 @@ class Gateway(Actor):
                 await asyncio.sleep(RETRY_S)
             else:
                 follow.told(answer)
+            if follow.unrouted is not None:
+                await self._experts.complete(follow)
             follow.attempt += 1
 
     def _message(self, follow: Follow, left_s: float) -> Generate:
@@ -280,18 +287,5 @@ class Gateway(Actor):
             sampling=ask.sampling,
             follower=self.ctx.name,
             session=ask.session[:MAX_SESSION],
+            experts=ask.experts,
         )
-
-    async def _cancel(self) -> None:
-        """Tell the manager, for ever, which requests nobody waits for any longer."""
-        while True:
-            await self.ctx.idle(self._cancelling)
-            self._cancelling.clear()
-            ids = self._cancels.take()
-            try:
-                await self.ctx.ask(MANAGER, Cancel(ids=ids), deadline_s=CANCEL_S, expect=Done)
-            except AskFailed as problem:
-                self.ctx.log.warning("%d requests are not cancelled yet: %s", len(ids), problem)
-                self._cancels.add(*ids)
-                self._cancelling.set()
-                await asyncio.sleep(RETRY_S)

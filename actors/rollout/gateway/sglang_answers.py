@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from actors.rollout.gateway.choices import Delta, Last, sound
+from actors.rollout.gateway.expert_answers import as_int32
 
 PACE = 64
 
@@ -24,7 +25,9 @@ class SpanIs(msgspec.Struct):
 
 class MetaIs(msgspec.Struct):
     """`meta_info`. Versions of the last token (SGLang's, a text), of the first and the last one (Stitch's,
-    numbers); null without any. A row of output_token_logprobs: log-prob, token, its text."""
+    numbers); null without any. A row of output_token_logprobs: log-prob, token, its text. routed_experts:
+    base64 of int32, layers x experts of a token for each token of prompt and response but the last, from
+    routed_experts_start_len on; with the end, where they were asked for."""
 
     id: str
     prompt_tokens: int
@@ -40,6 +43,8 @@ class MetaIs(msgspec.Struct):
     input_token_logprobs: list[tuple[float, int, str | None]] = []
     output_token_logprobs: list[tuple[float, int, str | None]] = []
     output_token_logprobs_length: int = 0
+    routed_experts: str | msgspec.UnsetType = msgspec.UNSET
+    routed_experts_start_len: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class GenerateIs(msgspec.Struct):
@@ -61,6 +66,7 @@ class Answer:
         prompt: tokens of it, told again if `echo`.
         logprobs: whether they are told; with `texts`, each with the text of its token.
         index: its place in a batch, told in each chunk of a stream; None where there is one only.
+        experts_from: the first token whose experts are told.
     """
 
     def __init__(
@@ -73,7 +79,9 @@ class Answer:
         echo: bool = False,
         index: int | None = None,
         interval: int = 1,
+        experts_from: int = 0,
     ) -> None:
+        self._experts_from, self._experts = experts_from, b""
         self._index, self._interval = index, interval
         self._logprobs_wanted, self._texts = logprobs, texts
         self._head = b',"meta_info":{"id":%b,"prompt_tokens":%d' % (msgspec.json.encode(id), len(prompt))
@@ -105,6 +113,10 @@ class Answer:
         self._text += msgspec.json.encode(last.text)[1:-1]
         self._reason = self._reason_of(last)
         self._versions = last.versions
+        if last.experts is not None:
+            self._experts = b',"routed_experts":"%b"' % as_int32(last.experts, self._experts_from)
+            if self._experts_from:
+                self._experts += b',"routed_experts_start_len":%d' % self._experts_from
 
     def part(self) -> bytes:
         """All so far, before the end."""
@@ -137,7 +149,7 @@ class Answer:
                 b',"input_token_logprobs":[],"output_token_logprobs":[', self._logprobs,
                 b'],"output_token_logprobs_length":%d' % self.tokens,
             ]  # fmt: skip
-        return b"".join([*parts, b"}", self._tail, b"}"])
+        return b"".join([*parts, self._experts, b"}", self._tail, b"}"])
 
     def _reason_of(self, last: Last) -> bytes:
         if last.reason == "length":

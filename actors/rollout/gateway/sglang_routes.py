@@ -13,6 +13,7 @@ from aiohttp import web
 from actors.rollout.gateway.ask import Ask, BadAsk, Busy, sub_id
 from actors.rollout.gateway.calls import Call, Route
 from actors.rollout.gateway.choices import Delta, Last, follow
+from actors.rollout.gateway.expert_answers import NO_EXPERTS
 from actors.rollout.gateway.server import events
 from actors.rollout.gateway.sglang_answers import Answer, GenerateIs
 from actors.rollout.gateway.sglang_wire import GenerateBody, SamplingBody, check_served
@@ -82,6 +83,8 @@ def _end(answer: Answer, last: Last) -> None:
 async def _order(call: Call, body: GenerateBody) -> _Order:
     """Raises BadAsk."""
     check_served(body)
+    if body.return_routed_experts and not call.desk.served.routed_experts:
+        raise BadAsk(NO_EXPERTS, "return_routed_experts")
     prompts, batch = await _prompts(call, body)
     given = body.sampling_params or SamplingBody()
     settings = given if isinstance(given, list) else [given] * len(prompts)
@@ -116,6 +119,8 @@ def _add(
     words = call.desk.vocabulary
     if body.return_text_in_logprobs and words is None:
         raise BadAsk("this gateway knows no tokenizer", "return_text_in_logprobs")
+    if not 0 <= body.routed_experts_start_len <= len(prompt):
+        raise BadAsk(f"expected 0 to {len(prompt)}, the tokens of the prompt", "routed_experts_start_len")
     order.asks.append(
         call.ask(
             name,
@@ -126,6 +131,7 @@ def _add(
             sampling=one.sampling(),
             gate=body.weight_version,
             session=body.session,
+            experts=body.return_routed_experts,
         )
     )
     order.readers.append(
@@ -147,6 +153,7 @@ def _add(
             echo=body.return_prompt_token_ids,
             index=len(order.answers) if order.batch else None,
             interval=one.stream_interval or 1,
+            experts_from=body.routed_experts_start_len,
         )
     )
 

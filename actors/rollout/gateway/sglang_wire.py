@@ -95,6 +95,8 @@ class GenerateBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     return_logprob: bool | list[bool] | None = None
     return_text_in_logprobs: bool = False
     return_prompt_token_ids: bool = False
+    return_routed_experts: bool = False
+    routed_experts_start_len: int = 0
     weight_version: VersionGate | None = None
     session_id: str | None = None
     routing_key: str | None = None
@@ -136,9 +138,7 @@ class GenerateBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     return_flat_raw_top_logprobs: Unserved = NONE
     return_hidden_states: Unserved = NONE
     return_indexer_topk: Unserved = NONE
-    return_routed_experts: Unserved = NONE
     return_sampling_mask: Unserved = NONE
-    routed_experts_start_len: Unserved = NONE
     sampling_logprobs_mode: Unserved = NONE
     session_params: Unserved = NONE
     token_ids_logprob: Unserved = NONE

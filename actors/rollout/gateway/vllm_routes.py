@@ -3,11 +3,14 @@
 Owns the way from a body to requests and back. Does not own the words (`vllm_wire`). Adapter.
 """
 
+from functools import partial
+
 from aiohttp import web
 
 from actors.rollout.gateway.ask import BadAsk, sub_id
 from actors.rollout.gateway.calls import Call, Route, json
 from actors.rollout.gateway.choices import follow
+from actors.rollout.gateway.expert_answers import NO_EXPERTS, NO_SHAPE, as_npy, as_object
 from actors.rollout.gateway.openai_requests import ChatRequest
 from actors.rollout.gateway.openai_routes import SEEDS
 from actors.rollout.gateway.texts import (
@@ -37,6 +40,9 @@ async def generate(call: Call) -> web.StreamResponse:
     check_model(call.desk, body.model)
     body.check()
     check_length(call.desk, len(body.token_ids), "token_ids")
+    served = call.desk.served
+    if served.routed_experts and not all(served.experts_shape):
+        raise web.HTTPNotImplemented(text=NO_SHAPE)
     wanted, (id, named) = body.sampling_params, call.id(body.request_id)
     count, stops = wanted.n or 1, wanted.stops
     words = vocabulary(call.desk) if stops else None
@@ -50,13 +56,23 @@ async def generate(call: Call) -> web.StreamResponse:
             sampling=wanted.sampling(),
             gate=body.weight_version,
             session=body.session_id,
+            experts=served.routed_experts,
             names=("token_ids", "sampling_params.max_tokens"),
         )
         for index in range(count)
     ]
     readers = [reader(words, stops, (), min_tokens=wanted.min_tokens or 0) for _ in asks]
     answer = Generated(
-        id, body.token_ids, count, wanted.logprobs is not None, echo_ids=bool(body.return_token_ids)
+        id,
+        body.token_ids,
+        count,
+        wanted.logprobs is not None,
+        echo_ids=bool(body.return_token_ids),
+        tell=partial(
+            as_npy if body.routed_experts_format == "npy" else as_object,
+            start=wanted.routed_experts_prompt_start or 0,
+            shape=served.experts_shape,
+        ),
     )
     told = follow(call.desk.requests, asks, readers)
     try:
@@ -69,11 +85,10 @@ async def generate(call: Call) -> web.StreamResponse:
 
 async def with_experts(call: Call) -> web.StreamResponse:
     """Where SkyRL asks for routed experts."""
-    await call.body(GenerateRequest)
-    raise web.HTTPNotImplemented(
-        text="routed experts are not collected here: leave router replay off, and SkyRL asks at "
-        "/inference/v1/generate"
-    )
+    if not call.desk.served.routed_experts:
+        await call.body(GenerateRequest)
+        raise web.HTTPNotImplemented(text=NO_EXPERTS)
+    return await generate(call)
 
 
 async def tokenize(call: Call) -> web.StreamResponse:
@@ -131,8 +146,8 @@ ROUTES = (
         GenerateRequest, answer=GenerateAnswer, kind="data",
     ),
     Route(
-        "POST", "/skyrl/v1/generate", with_experts, "Refused: routed experts are not collected (SkyRL).",
-        GenerateRequest, kind="data",
+        "POST", "/skyrl/v1/generate", with_experts, "The same with the experts of all tokens (SkyRL).",
+        GenerateRequest, answer=GenerateAnswer, kind="data",
     ),
     Route(
         "POST", "/v1/chat/completions/render", render, "A conversation as prompt tokens (vLLM).",

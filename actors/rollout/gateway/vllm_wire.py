@@ -6,13 +6,13 @@ Owns the words of `/inference/v1/generate` as prime-rl's renderers and SkyRL rea
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from actors.rollout.gateway.ask import BadAsk
+from actors.rollout.gateway.ask import BadAsk, Routed
 from actors.rollout.gateway.calls import VersionGate
 from actors.rollout.gateway.choices import Delta, Last, sound
 from actors.rollout.gateway.openai_answers import stamps
@@ -23,7 +23,7 @@ from actors.rollout.sampling_params import Sampling
 
 class SamplingParams(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """vLLM's, as far as they are offered. logprobs: 0 and 1 both give the sampled token's, the only one that
-    is told here. routed_experts_prompt_start: taken, and without meaning: experts are not collected."""
+    is told here. routed_experts_prompt_start: the first token whose experts are told, where they are."""
 
     n: Annotated[int, Meta(ge=1, le=128)] | None = None
     temperature: Annotated[float, Meta(ge=0)] | None = None
@@ -44,7 +44,7 @@ class SamplingParams(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     detokenize: bool | None = None
     skip_special_tokens: bool | None = None
     spaces_between_special_tokens: bool | None = None
-    routed_experts_prompt_start: int | None = None
+    routed_experts_prompt_start: Annotated[int, Meta(ge=0)] | None = None
     prompt_logprobs: None = None
     logit_bias: None = None
     bad_words: Annotated[list[str], Meta(max_length=0)] | None = None
@@ -73,7 +73,8 @@ class SamplingParams(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class GenerateRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Body of `/inference/v1/generate`."""
+    """Body of `/inference/v1/generate`. routed_experts_format: as an object, which prime-rl and SkyRL read,
+    or as base64 of an .npy file, which newer vLLM gives."""
 
     token_ids: list[Token]
     sampling_params: SamplingParams = msgspec.field(default_factory=SamplingParams)
@@ -85,6 +86,7 @@ class GenerateRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     priority: int | None = None
     session_id: str | None = None
     weight_version: VersionGate | None = None
+    routed_experts_format: Literal["object", "npy"] = "object"
     stream_options: None = None
     features: None = None
     content_parts: None = None
@@ -115,6 +117,15 @@ class GenerateLogprobs(msgspec.Struct, kw_only=True):
     content: list[TokenLogprob]
 
 
+class RoutedExperts(msgspec.Struct, kw_only=True):
+    """Which experts tokens were routed to. data: base64; shape: tokens of prompt and response but the last,
+    layers, experts of a token; dtype: of numpy. Clients cut `data` out of the bytes: it comes first."""
+
+    data: str
+    shape: tuple[int, int, int]
+    dtype: str
+
+
 class GenerateChoice(msgspec.Struct, kw_only=True):
     """weight_versions: (version, number of tokens) of its tokens, in order."""
 
@@ -123,7 +134,7 @@ class GenerateChoice(msgspec.Struct, kw_only=True):
     finish_reason: Literal["stop", "length", "abort"]
     stop_reason: int | str | None = None
     logprobs: GenerateLogprobs | None = None
-    routed_experts: None = None
+    routed_experts: RoutedExperts | str | None = None
     weight_versions: Versions
 
 
@@ -139,9 +150,19 @@ class GenerateAnswer(Stamps, kw_only=True):
 
 
 class Generated:
-    """The choices of a call, put together as they come. Raises Busy for a log-prob that is no number."""
+    """The choices of a call, put together as they come. Raises Busy for a log-prob that is no number. tell:
+    how experts look."""
 
-    def __init__(self, id: str, prompt: Sequence[int], choices: int, logprobs: bool, echo_ids: bool) -> None:
+    def __init__(
+        self,
+        id: str,
+        prompt: Sequence[int],
+        choices: int,
+        logprobs: bool,
+        echo_ids: bool,
+        tell: Callable[[Routed], RoutedExperts | str] | None = None,
+    ) -> None:
+        self._tell = tell
         self._id, self._prompt, self._logprobs, self._echo_ids = id, prompt, logprobs, echo_ids
         self._tokens: list[list[int]] = [[] for _ in range(choices)]
         self._content: list[list[TokenLogprob]] = [[] for _ in range(choices)]
@@ -173,6 +194,9 @@ class Generated:
                     finish_reason=last.reason,
                     stop_reason=last.stop_reason,
                     logprobs=GenerateLogprobs(content=self._content[last.index]) if self._logprobs else None,
+                    routed_experts=None
+                    if self._tell is None or last.experts is None
+                    else self._tell(last.experts),
                     weight_versions=list(last.versions),
                 )
                 for last in ended

@@ -1,0 +1,111 @@
+"""The experts of requests whose clients want them: collected while they run, whole before they are answered.
+
+Owns what is held of them, its limit, and the asking for what lacks at the end: prompt and response are read
+once more by whichever engine is there, and one token is thrown away. An engine that was killed, and a worker,
+manager or link that died, cost such a reading at most.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Callable
+
+from actors.rollout.expert_messages import ExpertRows
+from actors.rollout.gateway.ask import Busy
+from actors.rollout.gateway.expert_rows import AFTERWARDS, ExpertRowsOf
+from actors.rollout.gateway.follow import Follow
+from actors.rollout.single_messages import Generate, Generated
+from supervisor import AskFailed, Context, Message
+
+MANAGER = "rollout/manager"
+MAX_HELD_BYTES = 2 << 30
+"""Of rows of all requests; what comes beyond it is passed over, and computed again when its request ends."""
+ROWS_S = 1.0
+"""For rows that were told when a request ended to come."""
+AGAIN_S = 60.0
+"""For prompt and response to be read again."""
+TRIES = 3
+
+
+class ExpertAsking:
+    """See the module. let_go: nobody waits for this request of the manager any more."""
+
+    def __init__(self, ctx: Context, let_go: Callable[[str], None]) -> None:
+        self._ctx, self._let_go = ctx, let_go
+        self._rows: dict[str, ExpertRowsOf] = {}
+        self._readings: dict[str, str] = {}  # requests whose tokens are read again, by the id of that
+        self._came = asyncio.Event()
+        self._asks = 0
+
+    def begin(self, id: str) -> None:
+        """Rows of this request are kept from now on."""
+        self._rows[id] = ExpertRowsOf()
+
+    def forget(self, id: str) -> None:
+        """Nobody wants them any more."""
+        self._rows.pop(id, None)
+
+    def heard(self, message: ExpertRows) -> None:
+        """A part came; of requests that nobody waits for it is passed over."""
+        again = self._readings.get(message.id)
+        held = self._rows.get(message.id if again is None else again)
+        if held is None or self.held_bytes + len(message.rows) > MAX_HELD_BYTES:
+            return
+        held.heard(message, None if again is None else AFTERWARDS)
+        self._came.set()
+
+    @property
+    def held_bytes(self) -> int:
+        """Of all requests."""
+        return sum(held.held_bytes for held in self._rows.values())
+
+    async def complete(self, follow: Follow) -> None:
+        """End a request whose end is known, with its experts; or say that they could not be had."""
+        if await self._joined(follow, ROWS_S):
+            return
+        why = ""
+        for number in range(TRIES):
+            name = f"{hashlib.sha256(f'{follow.ask.id} {number}'.encode()).hexdigest()[:32]}-experts"
+            self._readings[name] = follow.ask.id
+            try:
+                why = await self._read_again(follow, name)
+                if await self._joined(follow, 0.0 if why else ROWS_S):
+                    return
+            finally:
+                del self._readings[name]
+                self._let_go(name)
+        follow.finish(Busy(f"its tokens are there, but not which experts they had: {why or 'no rows came'}"))
+
+    async def _joined(self, follow: Follow, within_s: float) -> bool:
+        """Whether it is complete, and ended, within so long."""
+        until_s = self._ctx.now() + within_s
+        while follow.ask.id in self._rows:
+            routed = self._rows[follow.ask.id].joined(follow.spans, len(follow.ask.prompt), len(follow))
+            if routed is not None:
+                follow.complete(routed)
+                return True
+            left_s = until_s - self._ctx.now()
+            if left_s <= 0:
+                return False
+            self._came.clear()
+            await self._ctx.idle(self._came, left_s)
+        return False
+
+    async def _read_again(self, follow: Follow, name: str) -> str:
+        """Have some engine read all tokens but the last; why that was not done, or ""."""
+        self._asks += 1
+        message = Generate(
+            id=name,
+            prompt=follow.ask.prompt.tobytes() + follow.tokens_bytes()[:-4],
+            max_new_tokens=1,
+            temperature=0.0,
+            wait_s=AGAIN_S,
+            deadline_s=AGAIN_S,
+            follower=self._ctx.name,
+            experts=True,
+        )
+        key = f"{self._ctx.name}/{self._ctx.incarnation}/experts/{self._asks}"
+        try:
+            answer = await self._ctx.ask(MANAGER, message, deadline_s=AGAIN_S, expect=Message, key=key)
+        except AskFailed as problem:
+            return str(problem)
+        return "" if isinstance(answer, Generated) else f"no engine read them: {answer}"
