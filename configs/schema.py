@@ -164,6 +164,10 @@ class Engine(Section, frozen=True, kw_only=True):
     the longest pause of a sound one, which is the prefill of a long prompt or the first use of a kernel."""
     start_s: Positive = 600.0
     """Longest time until a server serves new weights; a large model takes minutes to start."""
+    drain_s: NotNegative = 0.0
+    """Before a preemptible instance loads newer weights, its requests have so long to end under those that it
+    has; it gets no new ones meanwhile. What is left keeps its tokens and goes on under the newer ones. 0: all
+    of it does, at once."""
     slots: Annotated[int, Meta(ge=1, le=1024)] = 32
     """Requests decoded together; a decode step of a tiny model costs nearly the same for 1 as for 32."""
     max_prompt_tokens: Count = 128

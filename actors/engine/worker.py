@@ -72,6 +72,7 @@ class RolloutWorker(Actor):
         self._orders = Orders()
         self._serves: tuple[int | None, bytes] = (None, b"")
         self._load_failed = ""
+        self._draining = asyncio.Lock()
         self._wanted: Weights | None = None
         self._tokens = 0
         self._epoch = ""
@@ -225,6 +226,11 @@ class RolloutWorker(Actor):
                     continue
                 if self._wanted != weights:
                     return
+                await self._drain()
+                if self._wanted != weights:
+                    return
+                if self._serves == (weights.version, weights.root):  # told twice, and loaded meanwhile
+                    continue
                 await self._load(fetched)
                 if self._load_failed:
                     failures += 1
@@ -244,6 +250,20 @@ class RolloutWorker(Actor):
             except AskFailed as problem:
                 self.ctx.log.info("the manager did not hear what is served: %s", problem)
                 await asyncio.sleep(RETRY_S)
+
+    async def _drain(self) -> None:
+        """`engine.drain_s`: what executes may end; of the rest the manager has every token then. Where nobody
+        answers, the load ends what is left."""
+        grace_s = self._config.engine.drain_s
+        if grace_s == 0 or self._kind == "reserved" or self._serves[0] is None:
+            return
+        async with self._draining:  # told twice, both wait for the one end
+            withdraw = Withdraw(instance=self.ctx.name, grace_s=grace_s)
+            deadline_s = grace_s + HAND_OVER_DEADLINE_S
+            try:
+                await self.ctx.ask(MANAGER, withdraw, deadline_s=deadline_s, expect=Withdrawn)
+            except AskFailed as problem:
+                self.ctx.log.info("not drained before newer weights: %s", problem)
 
     async def _not_loaded(self, weights: Weights, failures: int) -> None:
         """What was served before is served on; after a while these are tried again. Each try may end what

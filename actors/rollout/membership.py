@@ -149,7 +149,7 @@ class Membership:
             if stream is not None and stream.held:
                 raise Refused(f"{message.instance} has not registered again yet: try again")
             return Withdrawn(handed_over=0)
-        instance.leaving = message.leaves
+        instance.leaving = instance.leaving or message.leaves  # who drains between weights comes not back
         await self._nothing_new(instance)
         return self._withdrawals.begin(instance, min(message.grace_s, MAX_GRACE_S))
 

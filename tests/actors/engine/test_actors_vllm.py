@@ -19,7 +19,7 @@ from aiohttp.test_utils import TestServer
 from safetensors.torch import load_file
 
 from actors.engine.qwen3_config import Qwen3Config
-from actors.engine.server_wire import Ask, Chunk, Loads, ServerDied, ServerRefused
+from actors.engine.server_wire import Ask, Chunk, LoadFailed, Loads, ServerDied, ServerRefused
 from actors.engine.tensor_spec import TensorSpec
 from actors.engine.vllm import VllmWire
 from actors.engine.vllm_messages import chunk_of, seed_at
@@ -58,6 +58,7 @@ class FakeVllm:
     masked_logprob: float = 0.0
     status: int = 200
     events: list[bytes] = field(default_factory=list)
+    failing: list[str] = field(default_factory=list)  # once each
     calls: list[str] = field(default_factory=list)
     bodies: list[dict[str, object]] = field(default_factory=list)
     reloaded: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -82,6 +83,9 @@ class FakeVllm:
         self.calls.append(path)
         if request.transport not in self.connections:
             self.connections.append(request.transport)
+        if path in self.failing:
+            self.failing.remove(path)
+            return web.json_response({"error": {"message": "because"}}, status=500)
         if path == "/v1/models":
             return web.json_response({"data": [{"id": "the-model", "max_model_len": 64}]})
         if path == "/metrics":
@@ -171,6 +175,22 @@ async def test_an_image_is_mapped_by_the_servers_workers_while_nothing_executes(
         "tensors": [["a.weight", "float32", [3, 5], 0, 60], ["b.weight", "float32", [7], 64, 28]],
     }
     assert {"weight_version": name} in fake.bodies
+
+
+async def test_a_server_that_does_not_take_weights_gets_those_of_before_again(
+    fake: FakeVllm, wire: VllmWire, tmp_path: Path
+) -> None:
+    before, _ = image_in(tmp_path)
+    await serve(wire, before)
+    fake.calls.clear()
+    fake.failing = ["/update_weights"]
+    with pytest.raises(LoadFailed, match="version 5 was not loaded(.|\n)*version 4 was loaded again"):
+        await serve(wire, msgspec.structs.replace(before, version=5))
+    updates = ["/start_weight_update", "/update_weights"]
+    assert fake.calls == ["/pause?mode=abort", *updates, *updates, "/finish_weight_update", "/resume"]
+    fake.failing = ["/update_weights", "/start_weight_update"]
+    with pytest.raises(ServerDied, match="nor was version 4 again"):
+        await serve(wire, msgspec.structs.replace(before, version=5))
 
 
 async def test_a_server_without_our_engine_reloads_a_checkpoint_in_memory_which_is_gone_then(

@@ -1,0 +1,95 @@
+"""`engine.drain_s`: requests that execute when newer weights come end under those that began them, or go on
+under the newer ones with the tokens that they have."""
+
+import asyncio
+from array import array
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from test_actors_load_failed import Transfer
+from test_actors_remote import ToldServer
+
+from actors.engine.remote import RemoteHost
+from actors.engine.server_wire import Ask, Chunk
+from actors.engine.worker import RolloutWorker
+from actors.rollout.load_balancer import LoadBalancer
+from actors.rollout.manager import RolloutManager
+from actors.rollout.messages import PublishVersion, RolloutFigures, RolloutStatus, Weights
+from actors.rollout.single_messages import Generate, Generated
+from configs.load import from_tree
+from supervisor import Done
+from supervisor.testing import TestSystem
+
+TOKENS = 20
+
+
+class Steady(ToldServer):
+    """Makes `allowed` tokens one by one, and says which weights it serves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.chunk_tokens = 1
+        self.allowed = 0
+
+    async def commit(self) -> str:
+        self.version_name = await super().commit()
+        return self.version_name
+
+    async def stream(self, ask: Ask) -> AsyncIterator[Chunk]:
+        async for chunk in super().stream(ask):
+            if "probe" not in ask.rid:
+                while not self.allowed:
+                    await asyncio.sleep(0.005)
+                self.allowed -= 1
+            yield chunk
+
+
+@pytest.mark.parametrize(("drain_s", "versions"), [(30.0, [3]), (0.2, [3, 4]), (0.0, [3, 4])])
+async def test_what_executes_ends_under_its_weights_within_the_drain_and_goes_on_under_newer_ones_after_it(
+    tmp_path: Path, drain_s: float, versions: list[int]
+) -> None:
+    server = Steady()
+    config = from_tree({"engine": {"drain_s": drain_s}, "rollout": {"max_new_tokens": TOKENS}}, "test")
+    host = RemoteHost(server, stall_s=20.0, serve_s=20.0)
+    async with (
+        TestSystem(tmp_path, node="head") as head,
+        TestSystem(tmp_path, node="s", join=head) as spot,
+    ):
+        head.spawn("rollout/balancer", lambda: LoadBalancer(4))
+        head.spawn("rollout/manager", lambda: RolloutManager(config))
+        spot.spawn("s/transfer", Transfer)
+        spot.spawn("s/engine", lambda: RolloutWorker(config, "s", "preemptible", host))
+
+        async def figures() -> RolloutFigures:
+            return await head.ask("rollout/manager", RolloutStatus(), RolloutFigures)
+
+        async def publish(version: int) -> None:
+            weights = Weights(version=version, root=b"r", sources=("s/transfer",))
+            await head.ask("rollout/manager", PublishVersion(weights=weights), Done)
+
+        async with asyncio.timeout(30):
+            await publish(3)
+            while not (await figures()).serving_preemptible:
+                await asyncio.sleep(0.01)
+            prompt = array("I", [7, 8, 9]).tobytes()
+            asked = Generate(id="one", prompt=prompt, max_new_tokens=TOKENS, temperature=0.0, seed=0)
+            answer = asyncio.create_task(head.ask("rollout/manager", asked, Generated, deadline_s=25.0))
+            server.allowed = 5
+            while (await figures()).tokens_collected < 5:
+                await asyncio.sleep(0.01)
+            await publish(4)
+            if versions == [3]:
+                while (await figures()).serving_preemptible:
+                    await asyncio.sleep(0.01)
+            else:
+                while server.version_name != "4":
+                    await asyncio.sleep(0.01)
+            server.allowed = TOKENS
+            made = await answer
+            assert [span.version for span in made.versions] == versions
+            assert array("I", made.tokens).tolist() == list(range(103, 103 + TOKENS)), (
+                "no token twice or lost"
+            )
+            while server.version_name != "4" or not (await figures()).serving_preemptible:
+                await asyncio.sleep(0.01)
