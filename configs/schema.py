@@ -278,6 +278,20 @@ class Weights(Section, frozen=True, kw_only=True):
     """Bytes of one pulled and hashed range; beyond 4 MiB page faults eat what fewer requests save."""
     window: Annotated[int, Meta(ge=1, le=64)] = 4
     """Chunks asked for at a time from one sender."""
+    relay: bool = True
+    """Receivers of a version pass it on to others while it comes, so that the publisher's link carries about
+    one copy; false: all of them pull from the publisher."""
+    link_bytes_s: Positive = 3.125e9
+    """What a host's link carries in each direction, until a pull has measured it; 25 Gbit/s is usual in
+    clouds. What the publisher can give to all within half a second is not relayed."""
+    delta: bool = True
+    """Who has an earlier version pulls what has changed since, bit for bit, where that is less than 60 % of
+    the image."""
+    compress: bool = False
+    """Deltas are compressed with zstd: a fifth smaller or more, for links below some 2 Gbit/s."""
+    kept_delta_bytes: Annotated[int, Meta(ge=0)] = 2 * 2**30
+    """Memory of a host for deltas that it serves; beyond it the oldest go, and who needs one of those pulls
+    the whole image."""
 
 
 class Reward(Section, frozen=True, kw_only=True):

@@ -53,6 +53,7 @@ SPEAKERS = {
     "actors.training.submission": "training/controller",
     "actors.training.fsdp2_files": "training/trainer",
     "actors.training.trainer_files": "training/trainer",
+    "actors.weights.fetching": "<node>/transfer",
     "nodeagent": "<node>/agent",
     "nodeagent.notices": "<node>/notices",
     "rlctl": "rlctl",

@@ -1,10 +1,11 @@
 """Bulk transfer: ranged, authorised, hash-checked pulls of published files (weights) over plain TCP.
 
-Owns nothing but the names: the bytes are in `bulk_frames`, the source in `bulk_server`, the puller in
-`bulk_pull`.
+Owns nothing but the names: the bytes are in `bulk_frames`, the source in `bulk_server`, what it
+passes on while it comes in `bulk_partial`, the puller in `bulk_pull`.
 """
 
 from transport.bulk_frames import DIGEST_BYTES, MAX_CHUNK_BYTES, BulkSource, Chunk
+from transport.bulk_partial import PartialContent
 from transport.bulk_pull import (
     BadHash,
     BadRange,
@@ -12,6 +13,7 @@ from transport.bulk_pull import (
     PullResult,
     PullTimeout,
     SourceGone,
+    SourceLags,
     Unauthorized,
     pull,
 )
@@ -25,10 +27,12 @@ __all__ = [
     "BulkServer",
     "BulkSource",
     "Chunk",
+    "PartialContent",
     "PullError",
     "PullResult",
     "PullTimeout",
     "SourceGone",
+    "SourceLags",
     "Unauthorized",
     "pull",
 ]

@@ -33,6 +33,7 @@ class Status(enum.IntEnum):
     GONE = 1  # that version is not served (any more)
     UNAUTHORIZED = 2  # unknown token, wrong signature, or a token of another version
     BAD_RANGE = 3  # outside the file, empty, or longer than MAX_CHUNK_BYTES
+    NOT_YET = 4  # the source is still pulling it itself: ask again, or elsewhere
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,8 @@ from transport.refusal import NotAnEnvelope
 from transport.zmq_carrier import ZmqCarrier
 
 STALL_S = 2.0  # a source that delivers less in that time than what is gathered is given up
-RETRIES = 2  # of a chunk whose hash was wrong
+LAG_S = 1.5  # a source that says "not yet" and has given no chunk for so long waits for somebody that is gone
+RETRIES = 2  # of a chunk whose hash was wrong; of all, where so many in a row are
 PIECE_BYTES = 1 << 20  # read and hashed at a time, while it is in the cache
 WAKE_BYTES = (4 << 10, 512 << 10)  # gathered before we are woken, at least and at most: fewer turns
 WAKE_S = STALL_S / 8  # no more is gathered than comes in that time: a slow link is none that stalls
@@ -48,6 +49,10 @@ class SourceGone(PullError):
     """The source does not serve that version, or its connection broke."""
 
 
+class SourceLags(PullError):
+    """The source is there but has not got on itself for `LAG_S`: what it waits for may be gone."""
+
+
 class Unauthorized(PullError):
     """The source does not accept the token for that version."""
 
@@ -57,7 +62,7 @@ class BadRange(PullError):
 
 
 class BadHash(PullError):
-    """A chunk arrived wrong every time; `chunk` tells which."""
+    """A chunk arrived wrong every time, or one after the other did; `chunk` tells the last."""
 
     def __init__(self, message: str, done: Sequence[Chunk], chunk: Chunk) -> None:
         super().__init__(message, done)
@@ -152,6 +157,8 @@ class _Pull:
         self._hung_up = False
         self._enough = WAKE_BYTES[0]
         self._loop = asyncio.get_running_loop()
+        self._got_on_s = self._loop.time()
+        self._wrong = 0  # chunks in a row
 
     async def run(self, stall: asyncio.Timeout, late: asyncio.Timeout, deadline_s: float) -> None:
         connection = self._connection = await self._carrier.connect(self._source.endpoint)
@@ -163,6 +170,8 @@ class _Pull:
                 await self._ask(connection)
                 await self._receive(connection, head, stall, None)
                 chunk = self._expect(bytes(head))
+                if chunk is None:
+                    continue
                 digest = xxhash.xxh3_128()
                 place = self._into[chunk.offset : chunk.offset + chunk.length]
                 await self._receive(connection, place, stall, digest.update)
@@ -210,8 +219,8 @@ class _Pull:
             filled += count
             _grant(stall, now_s + STALL_S)
 
-    def _expect(self, head: bytes) -> Chunk:
-        """Match an answer with the oldest request."""
+    def _expect(self, head: bytes) -> Chunk | None:
+        """Match an answer with the oldest request; None where it brings nothing."""
         tag, chunk = self._in_flight.popleft()
         where = f"{self._source.endpoint}, version {self._version}, {chunk.length} bytes at {chunk.offset}"
         try:
@@ -224,6 +233,11 @@ class _Pull:
             raise Unauthorized(f"{where}: the token is not accepted", self.done)
         if status is Status.BAD_RANGE:
             raise BadRange(f"{where}: no such range", self.done)
+        if status is Status.NOT_YET:
+            if self._loop.time() - self._got_on_s > LAG_S:
+                raise SourceLags(f"{where}: it waits for it itself, {LAG_S} s by now", self.done)
+            self._wanted.appendleft(chunk)
+            return None
         if (version, got_tag, length) != (self._version, tag, chunk.length):
             raise SourceGone(f"{where}: answered version {version}, {length} bytes", self.done)
         return chunk
@@ -231,15 +245,19 @@ class _Pull:
     def _landed(self, chunk: Chunk, digest: bytes) -> bool:
         """A chunk is complete: whether it is right, and done; else it is asked for again."""
         if digest == chunk.digest:
+            self._wrong = 0
+            self._got_on_s = self._loop.time()
             self.done.append(chunk)
             if self._on_chunk is not None:
                 self._on_chunk(chunk)
             return True
         self.failures[chunk] += 1
-        if self.failures[chunk] > RETRIES:
+        self._wrong += 1
+        if self.failures[chunk] > RETRIES or self._wrong > RETRIES:
             raise BadHash(
                 f"{self._source.endpoint}: {chunk.length} bytes at {chunk.offset} of version {self._version} "
-                f"have hash {digest.hex()}, expected {chunk.digest.hex()}, {RETRIES + 1} times",
+                f"have hash {digest.hex()}, expected {chunk.digest.hex()}, {self.failures[chunk]} times, "
+                f"{self._wrong} wrong ones in a row",
                 self.done,
                 chunk,
             )

@@ -22,6 +22,7 @@ from transport.bulk_frames import (
     encode_answer,
     is_signed,
 )
+from transport.bulk_partial import PartialContent
 from transport.carrier import BulkListener, Carrier, Connection
 from transport.keys import Bulk, NodeKeys
 from transport.refusal import NotAnEnvelope, Refusals
@@ -51,7 +52,7 @@ class BulkServer:
     ) -> None:
         self._carrier = carrier or ZmqCarrier()
         self._listening: BulkListener = self._carrier.bulk_listener(bind_host, port, keys, bulk)
-        self._files: dict[int, memoryview] = {}
+        self._files: dict[int, memoryview | PartialContent] = {}
         self._tokens: dict[bytes, tuple[bytes, int | None]] = {}
         self._refusals = Refusals("bulk server")
         self._tasks: dict[asyncio.Task[None], None] = {}  # the oldest first
@@ -77,10 +78,12 @@ class BulkServer:
             self._leave_keys = self._keys.allowed.subscribe(self._on_keys)
         self._accepting = self._spawn(self._accept())
 
-    def publish(self, version: int, content: Path | str | memoryview) -> None:
-        """Serve these bytes, or those of a file, as `version` from now on. Raises OSError, or ValueError for
-        an empty file."""
-        self._files[version] = content if isinstance(content, memoryview) else self._carrier.content(content)
+    def publish(self, version: int, content: Path | str | memoryview | PartialContent) -> None:
+        """Serve these bytes, or those of a file, as `version` from now on; of content that still comes, what
+        has landed. Raises OSError, or ValueError for an empty file."""
+        if not isinstance(content, memoryview | PartialContent):
+            content = self._carrier.content(content)
+        self._files[version] = content
 
     def retire(self, version: int) -> None:
         """Stop serving a version; chunks under way are finished."""
@@ -166,9 +169,9 @@ class BulkServer:
                     return False
                 filled += count
         request = decode_request(bytes(frame))
-        status, payload = self._look_up(bytes(frame), request)
+        status, payload = await self._look_up(bytes(frame), request)
         answer = encode_answer(status, request.version, request.tag, len(payload))
-        if status is not Status.OK:
+        if status not in (Status.OK, Status.NOT_YET):
             self._refusals.count(address, status.name.lower().replace("_", "-"), f"version {request.version}")
         now_s = asyncio.get_running_loop().time
         async with asyncio.timeout(STALL_S) as stall:
@@ -181,7 +184,7 @@ class BulkServer:
         await asyncio.sleep(0)  # while the puller takes everything nothing suspends: let others run
         return status is not Status.UNAUTHORIZED
 
-    def _look_up(self, frame: bytes, request: Request) -> tuple[Status, memoryview]:
+    async def _look_up(self, frame: bytes, request: Request) -> tuple[Status, memoryview]:
         nothing = memoryview(b"")
         secret, only = self._tokens.get(request.token_id, (b"", None))
         if not secret or not is_signed(frame, secret) or only not in (None, request.version):
@@ -189,6 +192,16 @@ class BulkServer:
         content = self._files.get(request.version)
         if content is None:
             return Status.GONE, nothing
-        if not 1 <= request.length <= MAX_CHUNK_BYTES or request.offset + request.length > len(content):
+        view = content.view if isinstance(content, PartialContent) else content
+        if not 1 <= request.length <= MAX_CHUNK_BYTES or request.offset + request.length > len(view):
             return Status.BAD_RANGE, nothing
-        return Status.OK, content[request.offset : request.offset + request.length]
+        if isinstance(content, PartialContent):
+            if not await content.comes(request.offset, request.length):
+                return Status.NOT_YET, nothing
+            content = self._files.get(
+                request.version
+            )  # all of it may have come meanwhile, or it was given up
+            if content is None:
+                return Status.GONE, nothing
+            view = content.view if isinstance(content, PartialContent) else content
+        return Status.OK, view[request.offset : request.offset + request.length]

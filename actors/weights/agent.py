@@ -2,31 +2,43 @@
 them.
 
 Owns the host's image store and its bulk server. The trainer writes an image and goes on; the agent
-describes it (manifest), and other agents pull it by verified chunks into their own shared memory, whenever
-they want it (RLBoost 4.3). An image becomes visible whole and verified, or not at all; a pull that broke off
-goes on from its last chunk. What was published survives the agent: manifests lie beside the images.
+describes it (manifest) and makes the delta from the version before; other agents pull either by verified
+chunks into their own shared memory, whenever they want it (RLBoost 4.3), and pass on what has come. An image
+becomes visible whole and verified, or not at all; a pull that broke off goes on from its last chunk
+(`fetching`). The agent that published also tells who pulls from whom (`sources`). What was published survives
+the agent: manifests lie beside the images; deltas do not, who misses one pulls the whole image.
 """
 
 import asyncio
-import itertools
-from dataclasses import dataclass, field
 
 import msgspec
 
-from actors.weights.images import ImageDraft, Images, ImageStoreError, NoSuchImage, OpenImage
+from actors.weights.delta import Delta
+from actors.weights.delta_choice import DELTA_SHARE
+from actors.weights.delta_codec import DeltaError
+from actors.weights.fetching import FETCH_LATE_S, Fetching
+from actors.weights.images import Images, NoSuchImage, OpenImage
+from actors.weights.kept_deltas import DELTA, KeptDelta, KeptDeltas
 from actors.weights.manifest import Manifest, ManifestError
-from actors.weights.messages import Fetch, Fetched, Offer, Offered, Publish, Published
+from actors.weights.messages import (
+    DeltaLink,
+    Fetch,
+    Fetched,
+    FindSource,
+    Holds,
+    Offer,
+    Offered,
+    Publish,
+    Published,
+    SourceFound,
+)
+from actors.weights.sources import Sources
 from configs.schema import Config
-from supervisor import Actor, AskFailed, Deferred, Refused, Waiting, handles
-from transport.bulk import BulkSource, Chunk, PullError, SourceGone
+from supervisor import Actor, Deferred, Refused, Terminated, handles
 
-OFFER_DEADLINE_S = 5.0
-CHUNK_DEADLINE_S = 60.0  # until another chunk is here; 4 MiB in that time are a link of 70 KB/s
-FETCH_LATE_S = 60.0  # a fetch without a new chunk for so long is worth a line, again each time
-ATTEMPTS = 20  # in a row that gave no new chunk; each costs at least the pause. Then whoever wants it is told
-RETRY_S = 0.2
-QUICK_RETRIES = 3  # in a row: a source that restarts is back by then
-MAX_RETRY_S = 3.0  # after them, where the source hangs up: one that serves as many as it can is not stormed
+DELTA_LATE_S = 3.0  # who wants a delta that is still being made pulls the whole image then
+BEGIN_LATE_S = 2.0  # who is told to pull from us before we know the manifest waits so long for it
+MAX_RECEIVERS = 4096  # watched, so that their death is known at once; beyond it their children find out
 
 
 class _Note(msgspec.Struct, frozen=True, array_like=True):
@@ -36,35 +48,39 @@ class _Note(msgspec.Struct, frozen=True, array_like=True):
     model_config: bytes
 
 
-@dataclass(slots=True)
-class _Part:
-    """What has come of a version so far: a pull that broke off goes on from here, at whatever source. `done`:
-    offsets of the chunks that are in the draft."""
-
-    began_s: float
-    draft: ImageDraft | None = None
-    done: set[int] = field(default_factory=set)
-    pulled_bytes: int = 0
-
-
 class TransferAgent(Actor):
     """See the module.
 
     Args:
         images: those of this host, in shared memory.
-        config: chunk size and window.
+        config: `weights`.
+        site: where this host is; links between sites are slow.
     """
 
-    def __init__(self, images: Images, config: Config) -> None:
+    def __init__(self, images: Images, config: Config, site: str = "") -> None:
+        self._config = config
         self._settings = config.weights
+        self._site = site
         self._store = images
         self._have: dict[int, tuple[Manifest, bytes]] = {}
+        self._deltas = KeptDeltas(config.weights.kept_delta_bytes)
+        self._making: dict[int, asyncio.Event] = {}
         self._fetching: dict[tuple[int, bytes], list[Deferred]] = {}
+        self._coming: dict[tuple[int, bytes], Fetching] = {}
+        self._receivers: dict[str, int] = {}
+        self._down_bytes_s = 0.0
         self._pulled_bytes = 0
+        self._applied = 0
         self._resumed = 0
         self._bad_chunks = 0
 
     async def on_start(self) -> None:
+        self._sources = Sources(
+            self.ctx.name,
+            self._settings.link_bytes_s,
+            chunk_bytes=self._settings.chunk_bytes,
+            relay=self._settings.relay,
+        )
         self._server = await self.ctx.network.bulk_server()
         self.ctx.at_end(self._server.close)
         for version in self._store.versions():
@@ -90,6 +106,8 @@ class TransferAgent(Actor):
             return
         self._serve(manifest, note.model_config)
 
+    # -- publishing --
+
     @handles(Publish)
     async def publish(self, message: Publish) -> Published:
         """Describe the image that the trainer sealed in the store, and serve it."""
@@ -103,6 +121,8 @@ class TransferAgent(Actor):
         if known is not None and known[0].root != manifest.root:
             raise Refused(f"version {message.version} was published before with other bytes")
         self._serve(manifest, message.model_config)
+        if known is None:
+            self._begin_delta(manifest)
         return Published(version=message.version, root=manifest.root)
 
     def _describe(self, message: Publish, image: OpenImage) -> Manifest:
@@ -110,18 +130,144 @@ class TransferAgent(Actor):
             message.version, image.view, message.tensors, chunk_bytes=self._settings.chunk_bytes
         )
 
+    def _begin_delta(self, manifest: Manifest) -> None:
+        """Receivers that are a version behind are to need only what changed. Nobody waits for it but they."""
+        before = max((version for version in self._have if version < manifest.version), default=None)
+        if before is None or not self._settings.delta:
+            return
+        self._making[manifest.version] = asyncio.Event()
+        self.ctx.background(self._make_delta(self._have[before][0], manifest), f"delta {manifest.version}")
+
+    async def _make_delta(self, base: Manifest, manifest: Manifest) -> None:
+        try:
+            with self._store.open(base.version) as old, self._store.open(manifest.version) as new:
+                delta = await self.ctx.offload_aside(
+                    Delta.build,
+                    old.view,
+                    new.view,
+                    base,
+                    manifest,
+                    compress=self._settings.compress,
+                    most_bytes=int(DELTA_SHARE * manifest.image_bytes),
+                )
+        except (DeltaError, NoSuchImage) as problem:
+            self.ctx.log.info("no delta to version %d: %s", manifest.version, problem)
+        else:
+            if delta is not None:
+                self._keep(delta, memoryview(b"".join(delta.bundles)))
+        finally:
+            self._making.pop(manifest.version).set()
+
+    def _keep(self, delta: Delta, payload: memoryview) -> None:
+        kept, gone = self._deltas.keep(delta, payload)
+        for key in gone:
+            self._server.retire(key)
+        if kept is None:
+            self._server.retire(DELTA | delta.table.version)
+        else:
+            self._server.publish(kept.key, kept.payload)
+
+    # -- what others ask --
+
+    @handles(FindSource)
+    async def find_source(self, message: FindSource) -> SourceFound | Deferred:
+        self._require(message.version, message.root)
+        making = self._making.get(message.version)
+        if making is None or not message.holds:
+            return self._source_for(message)
+        deferred = Deferred()
+        self.ctx.background(self._find_later(message, making, deferred), f"source of {message.version}")
+        return deferred
+
+    async def _find_later(self, message: FindSource, making: asyncio.Event, deferred: Deferred) -> None:
+        await self.ctx.idle(making, DELTA_LATE_S)
+        try:
+            deferred.answer(self._source_for(message))
+        except Refused as refusal:
+            deferred.answer(refusal)
+
+    def _source_for(self, message: FindSource) -> SourceFound:
+        manifest, _ = self._require(message.version, message.root)
+        base, payload_bytes = message.base, manifest.image_bytes
+        if message.holds:
+            base, chain = self._deltas.way(message.holds, message.root, manifest.image_bytes)
+        else:
+            chain = self._deltas.chain(base, message.root) if base >= 0 else ()
+        if chain:
+            payload_bytes = sum(one.offer.nbytes for one in chain)
+        elif base >= 0:  # they have gone meanwhile: it finds that out when it asks for them
+            return SourceFound(source=self.ctx.name, base=base)
+        self._watch(message)
+        asked = msgspec.structs.replace(message, base=base)
+        source = self._sources.find(asked, payload_bytes, self._site, self.ctx.now())
+        return SourceFound(source=source, base=base)
+
+    def _watch(self, message: FindSource) -> None:
+        """Its death is known at once, so that who pulls from it gets another source."""
+        name, incarnation = message.receiver.name, message.receiver.incarnation
+        if self._receivers.get(name) == incarnation or len(self._receivers) >= MAX_RECEIVERS:
+            return
+        self._receivers[name] = incarnation
+        self.ctx.watch(message.receiver)
+
+    async def on_terminated(self, event: Terminated) -> None:
+        if self._receivers.get(event.name) == event.incarnation:
+            del self._receivers[event.name]
+            self._sources.lose(event.name)
+
     @handles(Offer)
-    async def offer(self, message: Offer) -> Offered:
-        known = self._have.get(message.version)
-        if known is None or known[0].root != message.root:
-            raise Refused(f"{self.ctx.name} does not have version {message.version} with that root")
-        manifest, model_config = known
+    async def offer(self, message: Offer) -> Offered | Deferred:
+        coming = self._coming.get((message.version, message.root))
+        if coming is None or coming.begun.is_set() or message.version in self._have:
+            return self._offer(message)
+        deferred = Deferred()
+        self.ctx.background(self._offer_later(message, coming, deferred), f"offer of {message.version}")
+        return deferred
+
+    async def _offer_later(self, message: Offer, coming: Fetching, deferred: Deferred) -> None:
+        """It was told to pull from us in the moment in which we began to."""
+        await self.ctx.idle(coming.begun, BEGIN_LATE_S)
+        try:
+            deferred.answer(self._offer(message))
+        except Refused as refusal:
+            deferred.answer(refusal)
+
+    def _offer(self, message: Offer) -> Offered:
+        coming = self._coming.get((message.version, message.root))
+        if message.version not in self._have and coming is not None and coming.manifest is not None:
+            passed_on = coming.passes_on(message.base)
+            if passed_on is None:
+                raise Refused(f"{self.ctx.name} pulls version {message.version} in another way: ask again")
+            links = tuple(self._link(table.encode(), key) for table, key in passed_on)
+            return self._offered(coming.manifest, coming.model_config, links, whole=message.base < 0)
+        manifest, model_config = self._require(message.version, message.root)
+        chain: tuple[KeptDelta, ...] = ()
+        if message.base >= 0:
+            chain = self._deltas.chain(message.base, message.root)
+        links = tuple(self._link(one.delta.table.encode(), one.key) for one in chain)
+        return self._offered(manifest, model_config, links, whole=message.base < 0)
+
+    def _link(self, table: bytes, key: int) -> DeltaLink:
+        return DeltaLink(table=table, key=key, token=self._server.issue_token(key))
+
+    def _offered(
+        self, manifest: Manifest, model_config: bytes, links: tuple[DeltaLink, ...], *, whole: bool
+    ) -> Offered:
         return Offered(
             manifest=manifest.encode(),
             model_config=model_config,
             endpoint=self._server.endpoint,
-            token=self._server.issue_token(message.version),
+            token=self._server.issue_token(manifest.version) if whole else b"",
+            deltas=links,
         )
+
+    def _require(self, version: int, root: bytes) -> tuple[Manifest, bytes]:
+        known = self._have.get(version)
+        if known is None or known[0].root != root:
+            raise Refused(f"{self.ctx.name} does not have version {version} with that root")
+        return known
+
+    # -- fetching --
 
     @handles(Fetch)
     async def fetch(self, message: Fetch) -> Deferred:
@@ -134,96 +280,62 @@ class TransferAgent(Actor):
         return deferred
 
     async def _fetch(self, message: Fetch) -> None:
-        on, part = message.sources[0], _Part(self.ctx.now())
+        key = (message.version, message.root)
+        fetching = self._coming[key] = Fetching(
+            self.ctx,
+            message,
+            self._store,
+            self._server,
+            self._config,
+            holds=self._holds,
+            base_manifest=lambda version: self._have[version][0],
+            site=self._site,
+            down_bytes_s=self._down_bytes_s,
+        )
+        on = message.sources[0]
         async with self.ctx.wait("a version of weights", on=on, deadline_s=FETCH_LATE_S, go_on=True) as wait:
             try:
-                outcome = await self._fetch_from(message, part, wait)
+                refusal = await fetching.run(wait, lambda: self._is_here(*key))
+                if fetching.sealed:
+                    self._take(fetching)
             finally:
-                if part.draft is not None:
-                    part.draft.abandon()
-        self._pulled_bytes += part.pulled_bytes
-        for deferred in self._fetching.pop((message.version, message.root), []):
+                del self._coming[key]
+                fetching.drop()
+        outcome = refusal if refusal is not None else self._fetched(message, fetching)
+        for deferred in self._fetching.pop(key, []):
             deferred.answer(outcome)
 
-    async def _fetch_from(self, message: Fetch, part: _Part, wait: Waiting) -> Fetched | Refused:
-        """Ask one source after the other, for as long as chunks come. However large an image is and however
-        slow the way to it, only `ATTEMPTS` without a new chunk are a failure."""
-        sources, fruitless, why = itertools.cycle(message.sources), 0, "no source gave it"
-        for attempt in itertools.count(1):
-            known = self._have.get(message.version)
-            if known is not None and known[0].root == message.root:
-                return self._fetched(*known, part.pulled_bytes, self.ctx.now() - part.began_s)
-            if fruitless == ATTEMPTS:
-                break
-            had = len(part.done)
-            try:
-                await self._attempt(message, next(sources), part, wait)
-            except (AskFailed, PullError, ManifestError, ImageStoreError) as problem:
-                fruitless = 0 if len(part.done) > had else fruitless + 1
-                why = str(problem)
-                here = f"{len(part.done)} chunks are here"
-                self.ctx.log.warning("version %d, attempt %d: %s; %s", message.version, attempt, why, here)
-                await asyncio.sleep(self._pause_s(fruitless, problem))
-        return Refused(f"version {message.version} could not be pulled: {why}")
+    def _take(self, fetching: Fetching) -> None:
+        """The version is whole: serve it, and the deltas that led to it."""
+        assert fetching.manifest is not None
+        self._serve(fetching.manifest, fetching.model_config)
+        for delta, payload in fetching.applied:
+            self._keep(delta, payload)
 
-    def _pause_s(self, fruitless: int, problem: Exception) -> float:
-        """Before the next attempt; drawn, so that those who failed together do not come back together."""
-        if fruitless <= QUICK_RETRIES or not isinstance(problem, SourceGone):
-            return RETRY_S
-        most_s = min(RETRY_S * 2.0 ** (fruitless - QUICK_RETRIES), MAX_RETRY_S)
-        return self.ctx.rng.uniform(most_s / 2, most_s)
-
-    async def _attempt(self, message: Fetch, source: str, part: _Part, wait: Waiting) -> None:
-        """Pull what is missing from this source; with the last chunk the version is whole, and served."""
-        offered = await self.ctx.ask(
-            source,
-            Offer(version=message.version, root=message.root),
-            deadline_s=OFFER_DEADLINE_S,
-            expect=Offered,
+    def _fetched(self, message: Fetch, fetching: Fetching) -> Fetched:
+        self._pulled_bytes += fetching.pulled_bytes
+        self._applied += len(fetching.applied)
+        self._resumed += fetching.resumed
+        self._bad_chunks += fetching.bad_chunks
+        self._down_bytes_s = fetching.down_bytes_s
+        manifest, model_config = self._have[message.version]
+        return Fetched(
+            version=manifest.version,
+            root=manifest.root,
+            path=self._store.place(manifest.version),
+            tensors=manifest.tensors,
+            model_config=model_config,
+            pulled_bytes=fetching.pulled_bytes,
+            seconds=fetching.seconds,
+            deltas=len(fetching.applied),
         )
-        manifest = Manifest.decode(offered.manifest)
-        if manifest.root != message.root:
-            raise Refused(f"the offer's root is not the one of version {message.version}")
-        if part.draft is None:  # what takes time for its size is not done on the loop
-            part.draft = await self.ctx.offload(self._store.create, message.version, manifest.image_bytes)
-        await self._pull(offered, manifest, part, wait)
-        try:
-            await self.ctx.offload(manifest.verify, part.draft.view)
-        except ManifestError:
-            part.done.clear()
-            raise
-        part.draft.seal()
-        part.draft = None
-        self._serve(manifest, offered.model_config)
 
-    async def _pull(self, offered: Offered, manifest: Manifest, part: _Part, fetching: Waiting) -> None:
-        """Pull the chunks that are not there yet. A failure keeps what has come."""
-        left = [
-            Chunk(chunk.offset, chunk.length, chunk.digest)
-            for chunk in manifest.chunks
-            if chunk.offset not in part.done
-        ]
-        assert part.draft is not None
-        self._resumed += bool(part.done and left)
-        on = offered.endpoint
-        async with self.ctx.wait("a bulk pull", on=on, deadline_s=CHUNK_DEADLINE_S, go_on=True) as wait:
+    def _is_here(self, version: int, root: bytes) -> bool:
+        known = self._have.get(version)
+        return known is not None and known[0].root == root
 
-            def come(chunk: Chunk) -> None:
-                part.done.add(chunk.offset)
-                part.pulled_bytes += chunk.length
-                wait.progress()
-                fetching.progress()
-
-            result = await self.ctx.network.pull(
-                BulkSource(offered.endpoint, offered.token),
-                manifest.version,
-                left,
-                part.draft.view,
-                window=self._settings.window,
-                deadline_s=CHUNK_DEADLINE_S,
-                on_chunk=come,
-            )
-        self._bad_chunks += result.retried_chunks
+    def _holds(self) -> tuple[Holds, ...]:
+        return tuple(Holds(version, manifest.root) for version, (manifest, _) in self._have.items())
 
     def _serve(self, manifest: Manifest, model_config: bytes) -> None:
         version = manifest.version
@@ -232,26 +344,18 @@ class TransferAgent(Actor):
         self._server.publish(version, self._store.content(version))
         self._have[version] = (manifest, model_config)
         for old in sorted(self._have.keys() - self._store.versions()):
-            del self._have[old]
+            self._sources.forget(self._have.pop(old)[0].root)
             self._server.retire(old)
-
-    def _fetched(self, manifest: Manifest, model_config: bytes, pulled: int, seconds: float) -> Fetched:
-        return Fetched(
-            version=manifest.version,
-            root=manifest.root,
-            path=self._store.place(manifest.version),
-            tensors=manifest.tensors,
-            model_config=model_config,
-            pulled_bytes=pulled,
-            seconds=seconds,
-        )
 
     def summary(self) -> dict[str, str | int | float]:
         return {
             "versions": ",".join(map(str, sorted(self._have))) or "-",
             "pulled_bytes": self._pulled_bytes,
+            "deltas_applied": self._applied,
+            "deltas_kept": len(self._deltas),
             "pulls_resumed": self._resumed,
             "chunks_pulled_again": self._bad_chunks,
+            "pulling_from_relays": self._sources.relays(),
             "served_bytes": self._server.served_bytes,
             "refused": sum(self._server.refused.values()),
         }

@@ -1,7 +1,9 @@
 """What is said to a TransferAgent."""
 
+import msgspec
+
 from actors.engine.tensor_spec import TensorSpec
-from supervisor import Message
+from supervisor import Address, Message
 
 
 class Publish(Message, frozen=True):
@@ -23,20 +25,79 @@ class Published(Message, frozen=True):
     root: bytes
 
 
-class Offer(Message, frozen=True):
-    """From another agent: I want to pull `version` with this root."""
+class Holds(msgspec.Struct, frozen=True, array_like=True):
+    """A version that a host has whole: what a delta can start from."""
 
     version: int
     root: bytes
 
 
+class FindSource(Message, frozen=True):
+    """From an agent that pulls, to the one that published: whom am I to pull `version` from?
+
+    Asked at the beginning, every half second while it pulls, when something is wrong, and told once more at
+    the end; so whoever keeps track may forget everything and knows all again from the next ones.
+
+    Args:
+        receiver: who asks, this incarnation of it.
+        holds: what a delta could start from; none: it wants the whole image.
+        base: what the delta starts from that it pulls by now; -1 for the whole image.
+        have_bytes: of what it pulls, verified.
+        down_bytes_s: at which it came before, 0 where that is not known.
+        site: where it is; links between sites are slow.
+        current: whom it pulls from.
+        excluded: whom it could not pull from.
+        liar: whose bytes did not hash to their digest.
+    """
+
+    version: int
+    root: bytes
+    receiver: Address
+    holds: tuple[Holds, ...] = ()
+    base: int = -1
+    have_bytes: int = 0
+    down_bytes_s: float = 0.0
+    site: str = ""
+    current: str = ""
+    excluded: tuple[str, ...] = ()
+    liar: str = ""
+
+
+class SourceFound(Message, frozen=True):
+    """`source` is the agent to pull from; "" for nobody now: ask again soon. `base`: the version that is here
+    and that the deltas start from which the source has; -1: pull the whole image."""
+
+    source: str
+    base: int
+
+
+class Offer(Message, frozen=True):
+    """From another agent: I want to pull `version` with this root, as deltas from `base` or (-1) whole. Who
+    is still pulling it offers it too, and passes on what comes."""
+
+    version: int
+    root: bytes
+    base: int = -1
+
+
+class DeltaLink(msgspec.Struct, frozen=True, array_like=True):
+    """One delta of those that lead from the base to the version: its table (encoded), and a capability to
+    read its payload, which is served as `key` at the same endpoint."""
+
+    table: bytes
+    key: int
+    token: bytes
+
+
 class Offered(Message, frozen=True):
-    """The manifest (encoded), the model's config, and a capability to read the image: where, with what."""
+    """The manifest (encoded), the model's config, and a capability to read the image: where, with what. With
+    a base: `deltas`, in the order in which they are applied, and no token for the image."""
 
     manifest: bytes
     model_config: bytes
     endpoint: str
     token: bytes
+    deltas: tuple[DeltaLink, ...] = ()
 
 
 class Fetch(Message, frozen=True):
@@ -48,7 +109,8 @@ class Fetch(Message, frozen=True):
 
 
 class Fetched(Message, frozen=True):
-    """The verified image in shared memory. `pulled_bytes` is 0 when it was here already."""
+    """The verified image in shared memory. `pulled_bytes` is 0 when it was here already. `deltas`: how many
+    were applied to a version that was here; 0 when the whole image was pulled."""
 
     version: int
     root: bytes
@@ -57,3 +119,4 @@ class Fetched(Message, frozen=True):
     model_config: bytes
     pulled_bytes: int
     seconds: float
+    deltas: int = 0

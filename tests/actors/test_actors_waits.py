@@ -31,7 +31,9 @@ ALLOWED = {
     ("actors/rollout/selecting.py", "_decided"): "a commit: listed by the journal",
     ("actors/rollout/scoring.py", "_ask_until_scored"): LISTED_BY_CALLER,
     ("actors/cluster/scheduler.py", "_tell_first"): LISTED_BY_CALLER,
-    ("actors/weights/agent.py", "_fetch_from"): LISTED_BY_CALLER,
+    ("actors/weights/fetching.py", "run"): LISTED_BY_CALLER,
+    ("actors/weights/fetching.py", "_find"): LISTED_BY_CALLER,
+    ("actors/weights/fetching.py", "_pull"): "the end of a pull that was cancelled; `_pull_all` lists the pull",
     (
         "actors/engine/remote.py",
         "_follow",

@@ -368,3 +368,52 @@ async def test_listening_beyond_loopback_needs_keys_and_a_free_port(server) -> N
 
 def test_a_source_does_not_show_its_token() -> None:
     assert "secret" not in repr(BulkSource("tcp://127.0.0.1:1", b"secret" * 8))
+
+
+async def test_a_host_that_still_pulls_passes_on_what_it_has_and_what_comes(server, content) -> None:
+    chunks, view = chunks_of(content), memoryview(bytearray(len(content)))
+    partial = bulk.PartialContent(view)
+    server.publish(3, partial)
+
+    def comes(chunk: Chunk) -> None:
+        view[chunk.offset : chunk.offset + chunk.length] = content[chunk.offset : chunk.offset + chunk.length]
+        partial.landed(chunk.offset, chunk.length)
+
+    comes(chunks[0])
+    into, landed = bytearray(len(content)), []
+
+    def on_chunk(chunk: Chunk) -> None:
+        landed.append(chunk)
+        if len(landed) < len(chunks):
+            comes(chunks[len(landed)])
+
+    await pull(source_of(server), 3, chunks, memoryview(into), deadline_s=10, on_chunk=on_chunk)
+    assert into == content
+    assert landed == chunks, "none before it was there"
+    assert not server.refused
+
+
+async def test_what_does_not_come_at_a_relay_is_a_source_that_lags(server, content, monkeypatch) -> None:
+    monkeypatch.setattr("transport.bulk_partial.ARRIVE_S", 0.02)
+    monkeypatch.setattr(bulk_pull, "LAG_S", 0.1)
+    chunks, view = chunks_of(content), memoryview(bytearray(content))
+    partial = bulk.PartialContent(view)
+    server.publish(3, partial)
+    partial.landed(chunks[0].offset, chunks[0].length)
+    with pytest.raises(bulk.SourceLags) as lag:
+        await pull(source_of(server), 3, chunks, memoryview(bytearray(len(content))), deadline_s=10)
+    assert lag.value.done == (chunks[0],)
+
+
+async def test_a_relay_serves_nothing_that_proved_wrong_or_was_given_up(server, content, monkeypatch) -> None:
+    monkeypatch.setattr("transport.bulk_partial.ARRIVE_S", 0.02)
+    monkeypatch.setattr(bulk_pull, "LAG_S", 0.05)
+    chunks = chunks_of(content)
+    for spoil in (bulk.PartialContent.forget, bulk.PartialContent.end):
+        partial = bulk.PartialContent(memoryview(bytearray(content)))
+        server.publish(3, partial)
+        partial.landed(chunks[0].offset, chunks[0].length)
+        spoil(partial)
+        with pytest.raises(bulk.SourceLags) as lag:
+            await pull(source_of(server), 3, chunks[:1], memoryview(bytearray(len(content))), deadline_s=10)
+        assert lag.value.done == ()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from actors.engine.tensor_spec import TensorSpec
-from actors.weights import agent
+from actors.weights import fetching
 from actors.weights.agent import TransferAgent
 from actors.weights.image_store import ImageStore
 from actors.weights.manifest import Manifest
@@ -157,8 +157,8 @@ async def test_an_agent_answers_while_it_verifies_an_image(
 async def test_a_pull_that_gets_on_is_never_given_up_however_often_it_breaks_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent, "ATTEMPTS", 2)
-    monkeypatch.setattr(agent, "RETRY_S", 0.001)
+    monkeypatch.setattr(fetching, "ATTEMPTS", 2)
+    monkeypatch.setattr(fetching, "RETRY_S", 0.001)
     async with pair(tmp_path) as two:
         network = two.receiver.system.network
         whole, pulls = network.pull, 0
@@ -183,8 +183,8 @@ async def test_a_pull_that_gets_on_is_never_given_up_however_often_it_breaks_off
 async def test_a_pull_that_gets_nowhere_is_given_up_and_leaves_no_draft(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent, "ATTEMPTS", 3)
-    monkeypatch.setattr(agent, "RETRY_S", 0.001)
+    monkeypatch.setattr(fetching, "ATTEMPTS", 3)
+    monkeypatch.setattr(fetching, "RETRY_S", 0.001)
     async with pair(tmp_path) as two:
 
         async def nothing(*_: object, **__: object) -> PullResult:
@@ -202,8 +202,8 @@ async def test_a_source_that_hangs_up_is_asked_ever_more_seldom(
 ) -> None:
     """A source takes so many pullers and closes the connections of the others: a thousand of them at once."""
     pauses: list[float] = []
-    monkeypatch.setattr(agent, "RETRY_S", 0.001)
-    monkeypatch.setattr(agent, "MAX_RETRY_S", 0.02)
+    monkeypatch.setattr(fetching, "RETRY_S", 0.001)
+    monkeypatch.setattr(fetching, "MAX_RETRY_S", 0.02)
     async with pair(tmp_path) as two:
 
         async def full(*_: object, **__: object) -> PullResult:
@@ -215,5 +215,5 @@ async def test_a_source_that_hangs_up_is_asked_ever_more_seldom(
         with pytest.raises(Refused, match="could not be pulled: it hung up"):
             await two.fetch(1, root)
     between = [later - sooner for sooner, later in pairwise(pauses)]
-    assert len(between) == agent.ATTEMPTS - 1
+    assert len(between) == fetching.ATTEMPTS - 1
     assert min(between[-5:]) >= 0.01, "far more than the first pause: the source is not stormed"

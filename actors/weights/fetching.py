@@ -1,0 +1,366 @@
+"""One version on its way to this host: from whom, whole or as deltas, what has come, when all is there.
+
+Owns a pull from its first question to the sealed image. Sources come and go: what has come stays, verified
+chunk by chunk, and goes on from whoever has it; however large a version is and however slow the way to it,
+only `ATTEMPTS` in a row without a new chunk are a failure. While it comes, it is passed on
+(`PartialContent`). Whatever goes wrong with deltas, the whole image is the way that is left. What others may
+ask of this host, and what is kept of it, is the agent's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from actors.weights.delta import Delta, apply
+from actors.weights.delta_codec import DeltaError
+from actors.weights.delta_table import DeltaTable
+from actors.weights.images import ImageDraft, Images, ImageStoreError
+from actors.weights.manifest import Manifest, ManifestError
+from actors.weights.messages import Fetch, FindSource, Holds, Offer, Offered, SourceFound
+from configs.schema import Config
+from supervisor import AskFailed, Context, Refused, Waiting
+from transport.bulk import BadHash, BulkServer, BulkSource, Chunk, PartialContent, PullError, SourceGone
+
+OFFER_DEADLINE_S = 5.0
+FIND_DEADLINE_S = 5.0  # whoever published may be making the delta that is asked for
+CHUNK_DEADLINE_S = 60.0  # until another chunk is here; 4 MiB in that time are a link of 70 KB/s
+ATTEMPTS = 20  # in a row that gave no new chunk; each costs at least the pause. Then whoever wants it is told
+RETRY_S = 0.2
+QUICK_RETRIES = 3  # in a row: a source that restarts is back by then
+MAX_RETRY_S = 3.0  # after them, where the source hangs up: one that serves as many as it can is not stormed
+ASK_AGAIN_S = 0.5  # while it is pulled, or where nobody can serve it now
+FETCH_LATE_S = 60.0  # a fetch without a new chunk for so long is worth a line, again each time
+MEASURED_BYTES = 8 << 20  # a pull of less says nothing of a link
+
+
+@dataclass(slots=True)
+class Payload:
+    """Something that is pulled: an image, or a delta's payload. `done`: offsets of the chunks that are in
+    `into`."""
+
+    key: int
+    chunks: Sequence[Chunk]
+    into: memoryview
+    done: set[int] = field(default_factory=set)
+    partial: PartialContent = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.partial = PartialContent(self.into)
+
+    @property
+    def left(self) -> list[Chunk]:
+        """The chunks that are not there yet."""
+        return [chunk for chunk in self.chunks if chunk.offset not in self.done]
+
+
+class UnusableDelta(Exception):
+    """The deltas did not become the version: it is pulled whole."""
+
+
+class Moved(Exception):
+    """There is a better source by now."""
+
+
+class Fetching:
+    """See the module.
+
+    Args:
+        wanted: the version, and who has it: the first is who published, and keeps track.
+        holds: the versions that are here, newest last.
+        base_manifest: of one of them.
+        site: of this host.
+    """
+
+    def __init__(
+        self,
+        ctx: Context,
+        wanted: Fetch,
+        images: Images,
+        server: BulkServer,
+        config: Config,
+        *,
+        holds: Callable[[], tuple[Holds, ...]],
+        base_manifest: Callable[[int], Manifest],
+        site: str,
+        down_bytes_s: float,
+    ) -> None:
+        self._ctx, self._wanted, self._store, self._server = ctx, wanted, images, server
+        self._settings = config.weights
+        self._holds, self._base_manifest, self._site = holds, base_manifest, site
+        self._began_s = ctx.now()
+        self._deltas_tried = not config.weights.delta
+        self._draft: ImageDraft | None = None
+        self._payloads: list[Payload] = []
+        self._tables: tuple[DeltaTable, ...] = ()
+        self._sources = itertools.cycle(wanted.sources)
+        self._excluded: dict[str, None] = {}
+        self._liar = ""
+        self.base = -1
+        self.sealed = False
+        self.begun = asyncio.Event()  # it has something to pass on, or soon
+        self.manifest: Manifest | None = None
+        self.model_config = b""
+        self.applied: tuple[tuple[Delta, memoryview], ...] = ()
+        self.pulled_bytes = 0
+        self.down_bytes_s = down_bytes_s
+        self.resumed = 0
+        self.bad_chunks = 0
+
+    @property
+    def seconds(self) -> float:
+        """Since it began."""
+        return self._ctx.now() - self._began_s
+
+    @property
+    def have_bytes(self) -> int:
+        """Of what is pulled by now, verified."""
+        return sum(chunk.length for one in self._payloads for chunk in one.chunks if chunk.offset in one.done)
+
+    def passes_on(self, base: int) -> list[tuple[DeltaTable, int]] | None:
+        """What it can pass on by now to who wants the image (-1) or deltas from `base`, those with what they
+        are served as; None: nothing that one could use."""
+        if not self._payloads or self.base != base:
+            return None
+        return [(table, one.key) for table, one in zip(self._tables, self._payloads, strict=False)]
+
+    async def run(self, wait: Waiting, here: Callable[[], bool]) -> Refused | None:
+        """Until the image is sealed, or `here` already; None then."""
+        fruitless, why = 0, "no source gave it"
+        for attempt in itertools.count(1):
+            if here():
+                return None
+            if fruitless == ATTEMPTS:
+                break
+            had, source = self.pulled_bytes, ""
+            try:
+                source = await self._find()
+                await self._attempt(source, wait)
+                self._ctx.background(self._tell_all_is_here(), "tell that it is here")
+                return None
+            except UnusableDelta as problem:
+                self._ctx.log.warning("version %d: %s; it is pulled whole", self._wanted.version, problem)
+                self.drop()
+            except Moved as move:
+                self._ctx.log.info("version %d: %s", self._wanted.version, move)
+            except (AskFailed, PullError, ManifestError, ImageStoreError) as problem:
+                fruitless = 0 if self.pulled_bytes > had else fruitless + 1
+                why = str(problem)
+                self._exclude(source, problem)
+                here_now = f"{self.have_bytes} bytes are here"
+                self._ctx.log.warning(
+                    "version %d, attempt %d: %s; %s", self._wanted.version, attempt, why, here_now
+                )
+                await asyncio.sleep(self._pause_s(fruitless, problem))
+        return Refused(f"version {self._wanted.version} could not be pulled: {why}")
+
+    def drop(self) -> None:
+        """Give up what has come, unless it is whole; a second call does nothing."""
+        if self.sealed:
+            return
+        for one in self._payloads:
+            one.partial.end()
+            self._server.retire(one.key)
+        self._payloads, self._tables, self.base = [], (), -1
+        if self._draft is not None:
+            self._draft.abandon()
+            self._draft = None
+        self.begun.clear()
+
+    # -- whom from --
+
+    async def _find(self) -> str:
+        """The source to pull from: who keeps track tells; where it does not answer, any that is named."""
+        asked = self._question("")
+        while True:
+            try:
+                found = await self._ctx.ask(
+                    self._wanted.sources[0], asked, deadline_s=FIND_DEADLINE_S, expect=SourceFound
+                )
+            except AskFailed as problem:
+                self._ctx.log.info("nobody tells whom to pull from: %s", problem)
+                return next(self._sources)
+            if found.source:
+                self._excluded.clear()
+                self._liar = ""
+                if not self._payloads:
+                    self.base = found.base
+                return found.source
+            await asyncio.sleep(ASK_AGAIN_S)
+
+    def _question(self, current: str) -> FindSource:
+        begun = bool(self._payloads)
+        return FindSource(
+            version=self._wanted.version,
+            root=self._wanted.root,
+            receiver=self._ctx.address,
+            holds=() if begun or self._deltas_tried else self._holds(),
+            base=self.base if begun else -1,
+            have_bytes=self.have_bytes,
+            down_bytes_s=self.down_bytes_s,
+            site=self._site,
+            current=current,
+            excluded=tuple(self._excluded),
+            liar=self._liar,
+        )
+
+    def _exclude(self, source: str, problem: Exception) -> None:
+        """Ask for another one, except where it is the only one: it may be back."""
+        if source and source not in self._wanted.sources:
+            self._excluded[source] = None
+            if isinstance(problem, BadHash):
+                self._liar = source
+
+    async def _tell_all_is_here(self) -> None:
+        await self._ctx.tell(self._wanted.sources[0], self._question(""))
+
+    def _pause_s(self, fruitless: int, problem: Exception) -> float:
+        """Before the next attempt; drawn, so that those who failed together do not come back together."""
+        if fruitless <= QUICK_RETRIES or not isinstance(problem, SourceGone):
+            return RETRY_S
+        most_s = min(RETRY_S * 2.0 ** (fruitless - QUICK_RETRIES), MAX_RETRY_S)
+        return self._ctx.rng.uniform(most_s / 2, most_s)
+
+    # -- pulling --
+
+    async def _attempt(self, source: str, wait: Waiting) -> None:
+        """Pull what is missing from this source; with the last chunk the version is whole, and sealed."""
+        offered = await self._ctx.ask(
+            source,
+            Offer(version=self._wanted.version, root=self._wanted.root, base=self.base),
+            deadline_s=OFFER_DEADLINE_S,
+            expect=Offered,
+        )
+        manifest = Manifest.decode(offered.manifest)
+        if manifest.root != self._wanted.root:
+            raise Refused(f"the offer's root is not the one of version {self._wanted.version}")
+        self.manifest, self.model_config = manifest, offered.model_config
+        if self.base < 0:
+            await self._whole(source, offered, manifest, wait)
+        else:
+            await self._by_deltas(source, offered, manifest, wait)
+
+    async def _whole(self, source: str, offered: Offered, manifest: Manifest, wait: Waiting) -> None:
+        if not self._payloads:
+            view = (await self._image_draft(manifest)).view
+            self._begin([Payload(manifest.version, manifest.chunks, view)])
+        await self._pull(source, offered.endpoint, [offered.token], wait)
+        assert self._draft is not None
+        try:
+            await self._ctx.offload(manifest.verify, self._draft.view)
+        except ManifestError:
+            self._payloads[0].done.clear()
+            self._payloads[0].partial.forget()
+            raise
+        self._seal()
+
+    async def _by_deltas(self, source: str, offered: Offered, manifest: Manifest, wait: Waiting) -> None:
+        self._deltas_tried = True
+        base = self.base
+        if not offered.deltas:
+            raise UnusableDelta(f"{source} has no deltas from version {base}")
+        try:
+            tables = tuple(DeltaTable.decode(link.table) for link in offered.deltas)
+            if not self._payloads:
+                self._begin(
+                    [
+                        Payload(link.key, table.bundles, memoryview(bytearray(table.nbytes)))
+                        for link, table in zip(offered.deltas, tables, strict=True)
+                    ]
+                )
+                self._tables = tables
+            elif tables != self._tables:
+                raise UnusableDelta(f"{source} has other deltas from version {base} than the one before")
+            await self._pull(source, offered.endpoint, [link.token for link in offered.deltas], wait)
+            await self._apply(manifest)
+        except (DeltaError, ManifestError, ImageStoreError) as problem:
+            raise UnusableDelta(str(problem)) from problem
+
+    async def _apply(self, manifest: Manifest) -> None:
+        chain = [
+            Delta(table, [one.into[part.offset : part.offset + part.length] for part in table.bundles])
+            for table, one in zip(self._tables, self._payloads, strict=True)
+        ]
+        base_manifest = self._base_manifest(self.base)
+        with self._store.open(self.base) as base:
+            draft = await self._image_draft(manifest)
+            await self._ctx.offload(apply, chain, base.view, draft.view, base_manifest, manifest)
+        self._seal()
+        self.applied = tuple((delta, one.into) for delta, one in zip(chain, self._payloads, strict=True))
+
+    def _begin(self, payloads: list[Payload]) -> None:
+        """From here on this host passes on what it has."""
+        self._payloads = payloads
+        for one in payloads:
+            self._server.publish(one.key, one.partial)
+        self.begun.set()
+
+    async def _image_draft(self, manifest: Manifest) -> ImageDraft:
+        """What takes time for its size is not done on the loop."""
+        if self._draft is None:
+            self._draft = await self._ctx.offload(self._store.create, manifest.version, manifest.image_bytes)
+        return self._draft
+
+    def _seal(self) -> None:
+        assert self._draft is not None
+        self._draft.seal()
+        self._draft, self.sealed = None, True
+
+    async def _pull(self, source: str, endpoint: str, tokens: Sequence[bytes], wait: Waiting) -> None:
+        """All payloads, one after the other, from this source, unless who keeps track names another one
+        meanwhile. A failure keeps what has come. Raises `Moved`."""
+        pulling = asyncio.ensure_future(self._pull_all(endpoint, tokens, wait))
+        try:
+            while not (await asyncio.wait([pulling], timeout=ASK_AGAIN_S))[0]:
+                if (other := await self._other_than(source)) and not pulling.done():
+                    raise Moved(f"{source} is left for {other}")
+            pulling.result()
+        finally:
+            pulling.cancel()
+            await asyncio.wait([pulling])
+
+    async def _other_than(self, source: str) -> str:
+        """Whom to go to, or "" where nobody says so."""
+        try:
+            found = await self._ctx.ask(
+                self._wanted.sources[0],
+                self._question(source),
+                deadline_s=ASK_AGAIN_S,
+                expect=SourceFound,
+            )
+        except AskFailed:
+            return ""
+        return found.source if found.source != source else ""
+
+    async def _pull_all(self, endpoint: str, tokens: Sequence[bytes], fetching: Waiting) -> None:
+        async with self._ctx.wait(
+            "a bulk pull", on=endpoint, deadline_s=CHUNK_DEADLINE_S, go_on=True
+        ) as wait:
+            for one, token in zip(self._payloads, tokens, strict=True):
+                await self._pull_one(one, BulkSource(endpoint, token), wait, fetching)
+
+    async def _pull_one(self, one: Payload, source: BulkSource, wait: Waiting, fetching: Waiting) -> None:
+        left = one.left
+        self.resumed += bool(one.done and left)
+
+        def come(chunk: Chunk) -> None:
+            one.done.add(chunk.offset)
+            one.partial.landed(chunk.offset, chunk.length)
+            self.pulled_bytes += chunk.length
+            wait.progress()
+            fetching.progress()
+
+        result = await self._ctx.network.pull(
+            source,
+            one.key,
+            left,
+            one.into,
+            window=self._settings.window,
+            deadline_s=CHUNK_DEADLINE_S,
+            on_chunk=come,
+        )
+        self.bad_chunks += result.retried_chunks
+        if result.received_bytes >= MEASURED_BYTES and result.seconds > 0:
+            self.down_bytes_s = result.received_bytes / result.seconds

@@ -1,0 +1,89 @@
+"""The deltas that a host has: made from what it published, or pulled and applied; served to whoever asks.
+
+Owns which are kept, in memory, within a bound of bytes: the oldest goes first, and whoever would have needed
+it pulls the whole image. Pure; the bulk server that serves them is told by whoever holds this.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from actors.weights.delta import Delta
+from actors.weights.delta_choice import Offer, choose
+from actors.weights.messages import Holds
+
+DELTA = 1 << 62
+"""Added to a version, names the payload of the delta that leads to it where images are named by versions."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptDelta:
+    """`payload`: its bundles, one after the other."""
+
+    delta: Delta
+    payload: memoryview
+
+    @property
+    def key(self) -> int:
+        """What its payload is served as."""
+        return DELTA | self.delta.table.version
+
+    @property
+    def offer(self) -> Offer:
+        """As the choice wants it."""
+        table = self.delta.table
+        return Offer(table.base_root, table.target_root, max(1, table.nbytes))
+
+
+class KeptDeltas:
+    """See the module. `most_bytes`: of payloads, together."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._kept: dict[int, KeptDelta] = {}  # by the version that it leads to; the oldest first
+
+    def keep(self, delta: Delta, payload: memoryview) -> tuple[KeptDelta | None, list[int]]:
+        """Keep one, if it fits at all, instead of another one to the same version; the keys of those that
+        went for it."""
+        kept = KeptDelta(delta, payload)
+        replaced = self._kept.pop(delta.table.version, None)
+        gone = [replaced.key] if replaced is not None else []
+        if len(payload) > self._most_bytes:
+            return None, gone
+        self._kept[delta.table.version] = kept
+        while self.nbytes > self._most_bytes:
+            gone.append(self._kept.pop(next(iter(self._kept))).key)
+        return kept, gone
+
+    @property
+    def nbytes(self) -> int:
+        """Of all payloads."""
+        return sum(len(one.payload) for one in self._kept.values())
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def way(self, holds: Sequence[Holds], root: bytes, image_bytes: int) -> tuple[int, tuple[KeptDelta, ...]]:
+        """The cheapest way from any of `holds` to the version with `root`: the base's version and the deltas,
+        or -1 and none where the whole image is the better way."""
+        offers = [one.offer for one in self._kept.values()]
+        ways = [
+            (choice.nbytes, base.version, choice.chain)
+            for base in holds
+            if (choice := choose(image_bytes, base.root, root, offers)).way in ("delta", "chain")
+        ]
+        if not ways:
+            return -1, ()
+        _, base_version, chain = min(ways, key=lambda way: way[:2])
+        links = {one.delta.table.target_root: one for one in self._kept.values()}
+        return base_version, tuple(links[offer.target_root] for offer in chain)
+
+    def chain(self, base: int, root: bytes) -> tuple[KeptDelta, ...]:
+        """The deltas from a version to the one with `root`, in their order; none where one lacks."""
+        links = {one.delta.table.target_root: one for one in self._kept.values()}
+        found: list[KeptDelta] = []
+        while (one := links.get(root)) is not None and len(found) < len(links):
+            found.insert(0, one)
+            if one.delta.table.base_version == base:
+                return tuple(found)
+            root = one.delta.table.base_root
+        return ()

@@ -1,0 +1,88 @@
+"""Whom the receivers of a version pull from, as the publisher's agent keeps track of it: one wave for the
+whole image, and one for each base from which deltas lead to it.
+
+Owns the waves and what they are told; who is to be whose source is `relay`. It is soft: receivers tell all
+that is known here with every question, so it may be lost at any time.
+"""
+
+from actors.weights.messages import FindSource
+from actors.weights.relay import NotInWave, TooManyPeers, Wave
+
+MAX_WAVES = 16  # the oldest goes first: who still pulls in it begins it anew
+
+
+class Sources:
+    """See the module.
+
+    Args:
+        own: the name of this agent, which has every version that it is asked for.
+        link_bytes_s: what a host's link is said to carry, until it is measured.
+        chunk_bytes: progress comes in such steps.
+        relay: whether receivers serve receivers; else all pull from here.
+    """
+
+    def __init__(self, own: str, link_bytes_s: float, *, chunk_bytes: int, relay: bool) -> None:
+        self._own, self._link_bytes_s, self._relay = own, link_bytes_s, relay
+        self._chunk_bytes = chunk_bytes
+        self._waves: dict[tuple[bytes, int], Wave] = {}  # by root and base; the oldest first
+
+    def find(self, asked: FindSource, payload_bytes: int, site: str, now_s: float) -> str:
+        """Whom the receiver is to pull `payload_bytes` from; "" for nobody now. `site`: of this host."""
+        if not self._relay:
+            return self._own
+        wave = self._wave((asked.root, asked.base), payload_bytes, site)
+        name = asked.receiver.name
+        have_bytes = min(asked.have_bytes, payload_bytes)
+        try:
+            self._tell(wave, asked, have_bytes, now_s)
+            return wave.ask(name, now_s, exclude=asked.excluded, current=asked.current) or ""
+        except TooManyPeers:
+            return self._own
+
+    def _tell(self, wave: Wave, asked: FindSource, have_bytes: int, now_s: float) -> None:
+        name = asked.receiver.name
+        try:
+            wave.progress(name, have_bytes, now_s)
+        except NotInWave:
+            wave.join(
+                name,
+                up_bytes_s=self._link_bytes_s,
+                down_bytes_s=asked.down_bytes_s or self._link_bytes_s,
+                site=asked.site,
+                have_bytes=have_bytes,
+            )
+        if asked.liar:
+            wave.lied(asked.liar, name)
+
+    def lose(self, name: str) -> None:
+        """This agent ended: who pulls from it gets another source with the next question."""
+        for wave in self._waves.values():
+            wave.lose(name)
+
+    def forget(self, root: bytes) -> None:
+        """The version is not here any more."""
+        for key in [key for key in self._waves if key[0] == root]:
+            del self._waves[key]
+
+    def relays(self) -> int:
+        """Receivers that pull from receivers now."""
+        return sum(
+            peer.parent is not None and not peer.parent.origin
+            for wave in self._waves.values()
+            for peer in wave.peers()
+        )
+
+    def _wave(self, key: tuple[bytes, int], payload_bytes: int, site: str) -> Wave:
+        wave = self._waves.get(key)
+        if wave is None or wave.payload_bytes != payload_bytes:
+            wave = self._waves[key] = Wave(payload_bytes, chunk_bytes=self._chunk_bytes)
+            wave.join(
+                self._own,
+                up_bytes_s=self._link_bytes_s,
+                down_bytes_s=self._link_bytes_s,
+                site=site,
+                origin=True,
+            )
+            while len(self._waves) > MAX_WAVES:
+                del self._waves[next(iter(self._waves))]
+        return wave

@@ -1,0 +1,219 @@
+"""Versions that spread over hosts: as deltas to who is a version behind, from receiver to receiver, whole
+where anything else fails; what is served is bit for bit what was published, whatever dies or lies."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from actors.engine.tensor_spec import TensorSpec
+from actors.weights.agent import TransferAgent
+from actors.weights.image_store import ImageStore
+from actors.weights.messages import Fetch, Fetched, Publish, Published
+from configs.load import from_tree
+from supervisor.testing import TestSystem
+from transport.bulk_server import BulkServer
+
+CHUNK = 64 * 1024
+CHUNKS = 24
+SIZE = CHUNKS * CHUNK
+TENSORS = (TensorSpec("w", "bfloat16", (SIZE // 2,), 0, SIZE),)
+SLOW = {"link_bytes_s": 1e5}  # so that the image is worth a chain: a host serves one other
+
+
+@dataclass
+class Hosts:
+    """The publisher "a", and receivers."""
+
+    systems: dict[str, TestSystem]
+    directory: Path
+    settings: dict[str, object]
+    agents: dict[str, TransferAgent] = field(default_factory=dict)
+
+    def start(self, name: str) -> None:
+        config = from_tree({"weights": {"chunk_bytes": CHUNK, **self.settings}}, "test")
+        store = self.directory / name
+
+        def made() -> TransferAgent:
+            self.agents[name] = TransferAgent(ImageStore(store), config)
+            return self.agents[name]
+
+        self.systems[name].spawn(f"{name}/transfer", made)
+
+    async def publish(self, version: int, data: bytes) -> bytes:
+        with ImageStore(self.directory / "a").create(version, len(data)) as draft:
+            draft.view[:] = data
+            draft.seal()
+        message = Publish(version=version, tensors=TENSORS, model_config=b"{}")
+        return (await self.systems["a"].ask("a/transfer", message, Published)).root
+
+    async def fetch(self, name: str, version: int, root: bytes) -> Fetched:
+        message = Fetch(version=version, root=root, sources=("a/transfer",))
+        return await self.systems[name].ask(f"{name}/transfer", message, Fetched, deadline_s=60)
+
+    def image(self, name: str, version: int) -> bytes:
+        return ImageStore(self.directory / name).path(version).read_bytes()
+
+    def served(self, name: str) -> int:
+        """Bytes that its agent, of this life, has given to others."""
+        return int(self.agents[name].summary()["served_bytes"])
+
+
+@asynccontextmanager
+async def hosts(directory: Path, names: str, **settings: object) -> AsyncIterator[Hosts]:
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(TestSystem(directory, node="a"))
+        systems = {"a": first}
+        for name in names[1:]:
+            systems[name] = await stack.enter_async_context(TestSystem(directory, node=name, join=first))
+        found = Hosts(systems, directory, settings)
+        for name in names:
+            found.start(name)
+        yield found
+
+
+def changed(data: bytes, *, every: int) -> bytes:
+    """One element of so many is another one."""
+    new = bytearray(data)
+    for at in range(0, len(new), 2 * every):
+        new[at] ^= 1
+    return bytes(new)
+
+
+async def test_who_is_a_version_behind_pulls_what_changed_and_no_more(tmp_path: Path) -> None:
+    async with hosts(tmp_path, "ab") as all:
+        old = os.urandom(SIZE)
+        new = changed(old, every=100)
+        assert (await all.fetch("b", 1, await all.publish(1, old))).deltas == 0
+        fetched = await all.fetch("b", 2, await all.publish(2, new))
+        assert all.image("b", 2) == new
+        assert fetched.deltas == 1
+        assert fetched.pulled_bytes < SIZE / 20, "one element of a hundred changed"
+
+
+async def test_who_missed_versions_gets_a_chain_of_deltas(tmp_path: Path) -> None:
+    async with hosts(tmp_path, "ab") as all:
+        data = os.urandom(SIZE)
+        await all.fetch("b", 1, await all.publish(1, data))
+        for version in (2, 3):
+            data = changed(data, every=100 + version)
+            root = await all.publish(version, data)
+        fetched = await all.fetch("b", 3, root)
+        assert (all.image("b", 3), fetched.deltas) == (data, 2)
+
+
+async def test_where_most_has_changed_or_deltas_are_off_the_whole_image_comes(tmp_path: Path) -> None:
+    for number, settings in enumerate(({}, {"delta": False}, {"kept_delta_bytes": 0})):
+        async with hosts(tmp_path / str(number), "ab", **settings) as all:
+            old = os.urandom(SIZE)
+            new = changed(old, every=100) if settings else os.urandom(SIZE)
+            await all.fetch("b", 1, await all.publish(1, old))
+            fetched = await all.fetch("b", 2, await all.publish(2, new))
+            assert (all.image("b", 2), fetched.deltas, fetched.pulled_bytes) == (new, 0, SIZE)
+
+
+async def test_a_delta_onto_a_base_that_has_rotted_gives_way_to_the_whole_image(tmp_path: Path) -> None:
+    async with hosts(tmp_path, "ab") as all:
+        old = os.urandom(SIZE)
+        new = changed(old, every=100)
+        await all.fetch("b", 1, await all.publish(1, old))
+        with ImageStore(tmp_path / "b").path(1).open("r+b") as image:
+            image.seek(5 * CHUNK + 11)
+            image.write(b"rotten")
+        fetched = await all.fetch("b", 2, await all.publish(2, new))
+        assert (all.image("b", 2), fetched.deltas) == (new, 0)
+
+
+async def test_an_agent_that_lost_its_deltas_gives_the_whole_image(tmp_path: Path) -> None:
+    async with hosts(tmp_path, "ab") as all:
+        old = os.urandom(SIZE)
+        new = changed(old, every=100)
+        await all.fetch("b", 1, await all.publish(1, old))
+        root = await all.publish(2, new)
+        all.systems["a"].kill("a/transfer")
+        all.start("a")
+        fetched = await all.fetch("b", 2, root)
+        assert (all.image("b", 2), fetched.deltas) == (new, 0)
+
+
+async def test_receivers_serve_receivers_while_they_pull_and_the_publisher_gives_about_one_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow_links(monkeypatch)
+    async with hosts(tmp_path, "abcd", **SLOW) as all:
+        data = os.urandom(SIZE)
+        root = await all.publish(1, data)
+        await asyncio.gather(*(all.fetch(name, 1, root) for name in "bcd"))
+        assert [all.image(name, 1) for name in "bcd"] == [data] * 3
+        assert all.served("a") < 2 * SIZE, "a star would have given three"
+        assert sum(all.served(name) for name in "bcd") > SIZE
+
+
+async def test_deltas_are_relayed_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow_links(monkeypatch)
+    async with hosts(tmp_path, "abc", **SLOW) as all:
+        old = os.urandom(SIZE)
+        new = changed(old, every=10)
+        root = await all.publish(1, old)
+        for name in "bc":
+            await all.fetch(name, 1, root)
+        before = all.served("b") + all.served("c")
+        root = await all.publish(2, new)
+        fetched = await asyncio.gather(*(all.fetch(name, 2, root) for name in "bc"))
+        assert [one.deltas for one in fetched] == [1, 1]
+        assert [all.image(name, 2) for name in "bc"] == [new] * 2
+        assert all.served("b") + all.served("c") > before, "one of them got it from the other"
+
+
+async def test_a_relay_that_dies_in_the_middle_costs_what_was_in_flight(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow_links(monkeypatch)
+    async with hosts(tmp_path, "abc", **SLOW) as all:
+        data = os.urandom(SIZE)
+        root = await all.publish(1, data)
+        pulls = [asyncio.create_task(all.fetch("b", 1, root))]
+        await asyncio.sleep(0.1)
+        pulls.append(asyncio.create_task(all.fetch("c", 1, root)))
+        async with asyncio.timeout(20):
+            while all.served("b") < 3 * CHUNK:
+                await asyncio.sleep(0.01)
+        all.systems["b"].kill("b/transfer")
+        pulls[0].cancel()
+        fetched = await pulls[1]
+        assert all.image("c", 1) == data
+        assert fetched.pulled_bytes == SIZE, "nothing that had come was pulled again"
+
+
+async def test_who_lies_is_left_and_not_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow_links(monkeypatch)
+    async with hosts(tmp_path, "abcd", **SLOW) as all:
+        data = os.urandom(SIZE)
+        root = await all.publish(1, data)
+        await all.fetch("b", 1, root)
+        with ImageStore(tmp_path / "b").path(1).open("r+b") as image:  # what it serves from here on is wrong
+            for at in range(0, SIZE, CHUNK):
+                image.seek(at)
+                image.write(b"a lie")
+        other = asyncio.create_task(all.fetch("d", 1, root))  # the publisher has one slot
+        await asyncio.sleep(0.1)
+        fetched = await all.fetch("c", 1, root)
+        await other
+        assert all.image("c", 1) == data
+        assert fetched.pulled_bytes == SIZE
+        assert all.served("b") <= 3 * 4 * CHUNK, "a chunk's three tries, and the window with them"
+
+
+def slow_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every chunk takes a while, so that pulls overlap."""
+    look_up = BulkServer._look_up
+
+    async def slowly(server: BulkServer, *args: object) -> object:
+        await asyncio.sleep(0.02)
+        return await look_up(server, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(BulkServer, "_look_up", slowly)

@@ -1,0 +1,53 @@
+"""Content that is served while it still comes: a host that pulls a version passes on what it has of it.
+
+Owns which chunks are there, and waiting for one that is not. The puller of the content says what has landed,
+verified; a `BulkServer` asks. Nothing is read from memory here.
+"""
+
+import asyncio
+
+ARRIVE_S = 0.5  # who asks for a chunk that is not there yet is told so then: less than a puller endures
+
+
+class PartialContent:
+    """`view`: all of the content's memory, of which only what `landed` is ever served."""
+
+    def __init__(self, view: memoryview) -> None:
+        self.view = view
+        self._landed: dict[int, int] = {}  # offset: length
+        self._ended = False
+        self._news: asyncio.Future[None] | None = None
+
+    def landed(self, offset: int, length: int) -> None:
+        """This chunk is there, and right."""
+        self._landed[offset] = length
+        self._tell()
+
+    def forget(self) -> None:
+        """What had landed was wrong after all: serve nothing of it."""
+        self._landed.clear()
+
+    def end(self) -> None:
+        """Nothing more comes: whoever waits is told at once."""
+        self._ended = True
+        self._tell()
+
+    async def comes(self, offset: int, length: int) -> bool:
+        """Whether this range lies in one landed chunk, now or within `ARRIVE_S`."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + ARRIVE_S
+        while not self._there(offset, length):
+            left_s = until_s - loop.time()
+            if self._ended or left_s <= 0:
+                return False
+            if self._news is None or self._news.done():
+                self._news = loop.create_future()
+            await asyncio.wait([self._news], timeout=left_s)
+        return not self._ended
+
+    def _there(self, offset: int, length: int) -> bool:
+        return self._landed.get(offset, 0) >= length
+
+    def _tell(self) -> None:
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
