@@ -17,7 +17,14 @@ import msgspec
 import xxhash
 
 from actors.engine.tensor_spec import TensorSpec
-from actors.weights.delta_codec import Codec, DamagedPayload, DeltaError, apply_chunk, encode_chunk
+from actors.weights.delta_codec import (
+    Codec,
+    DamagedPayload,
+    DeltaError,
+    apply_chunk,
+    encode_chunk,
+    kernels_for,
+)
 from actors.weights.delta_table import DeltaTable, Row, padded
 from actors.weights.manifest import Manifest
 from transport.bulk_frames import MAX_CHUNK_BYTES, Chunk
@@ -78,12 +85,15 @@ class Delta:
         """
         _require_one_layout(old_manifest, new_manifest)
         widths = chunk_widths(new_manifest)
+        loops = kernels_for(new_manifest.image_bytes)
         was, now = old.cast("B"), new.cast("B")
 
         def encode(number: int) -> _Encoded:
             chunk = new_manifest.chunks[number]
             part = slice(chunk.offset, chunk.offset + chunk.length)
-            codec, payload = encode_chunk(was[part], now[part], widths[number], compress=compress)
+            codec, payload = encode_chunk(
+                was[part], now[part], widths[number], compress=compress, loops=loops
+            )
             return number, widths[number], codec, payload
 
         rows: list[Row] = []
@@ -94,9 +104,7 @@ class Delta:
             if one.digest != other.digest
         )
         for number, width, codec, payload in each(encode, changed):
-            if (
-                codec is Codec.SAME
-            ):  # another digest of the same bytes: one of the manifests is not of its image
+            if codec is Codec.SAME:  # another digest of the same bytes: a manifest is not of its image
                 raise DeltaError(
                     f"chunk {number} did not change and has another digest: hash both images again"
                 )
@@ -148,7 +156,8 @@ def apply(
     """Make in `into` the image that `manifest` describes, from `base` and the deltas that lead from it.
 
     `base` is the image of `base_manifest`, already verified; `into` may be the same memory, and is as long.
-    Every chunk that changes is held against its digest in `manifest`; the others are copied from `base`.
+    Every chunk is held against its digest in `manifest`, while it is in the cache; also those that are only
+    copied, for the base may have rotted since it was verified.
     Applying again changes nothing, also after half of it: into the same memory the base is then gone, and the
     chunks that changed already are taken as they are.
 
@@ -163,6 +172,7 @@ def apply(
     if len(base) != manifest.image_bytes or len(into) != manifest.image_bytes:
         raise WrongBase(f"images of {len(base)} and {len(into)} bytes for one of {manifest.image_bytes}")
     links = [delta.payloads() for delta in chain]
+    loops = kernels_for(manifest.image_bytes)
     source, target = base.cast("B"), into.cast("B")
 
     def one(number: int) -> None:
@@ -170,12 +180,11 @@ def apply(
         part = slice(chunk.offset, chunk.offset + chunk.length)
         result = target[part]
         if base is not into:
-            apply_chunk(Codec.FULL, source[part], result, 1)
+            apply_chunk(Codec.FULL, source[part], result, 1, loops=loops)
         steps = [link[number] for link in links if number in link]
         for row, payload in steps:
-            apply_chunk(row.codec, payload, result, row.width)
-        unchanged = not steps and base_manifest.chunks[number].digest == chunk.digest
-        if not unchanged and xxhash.xxh3_128_digest(result) != chunk.digest:
+            apply_chunk(row.codec, payload, result, row.width, loops=loops)
+        if xxhash.xxh3_128_digest(result) != chunk.digest:
             raise WrongResult(
                 f"chunk {number} does not become what version {manifest.version} says it is, after "
                 f"{len(steps)} of {len(chain)} deltas from version {base_manifest.version}: pull it in full",

@@ -38,6 +38,8 @@ MAX_BYTES: Final = 16 << 20
 """The largest chunk: `transport.bulk_frames.MAX_CHUNK_BYTES`. A gap in it fits 4 bytes of LEB128."""
 FULL_SHARE: Final = 0.6
 """Beyond this part of the chunk the whole chunk is sent: it is applied at the speed of a copy."""
+COMPILED_BYTES: Final = 256 << 20
+"""An image that numpy, at a GB/s, is through sooner than numba has loaded and compiled."""
 SPARSE: Final = 250
 """Where fewer than one element in so many changed, gaps as LEB128 are shorter than bytes with escapes."""
 
@@ -82,6 +84,15 @@ class Kernels(Protocol):
 
     def place_sparse(self, gaps: Bytes, values: Elements, into: Elements) -> bool:
         """As `place`, for LEB128."""
+
+
+def kernels_for(image_bytes: int) -> Kernels:
+    """Those that are through an image first: compiled ones cost a process seconds at their first use."""
+    if image_bytes >= COMPILED_BYTES:
+        return kernels()
+    from actors.weights import delta_numpy
+
+    return delta_numpy
 
 
 @functools.cache

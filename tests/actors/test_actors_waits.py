@@ -33,7 +33,10 @@ ALLOWED = {
     ("actors/cluster/scheduler.py", "_tell_first"): LISTED_BY_CALLER,
     ("actors/weights/fetching.py", "run"): LISTED_BY_CALLER,
     ("actors/weights/fetching.py", "_find"): LISTED_BY_CALLER,
-    ("actors/weights/fetching.py", "_pull"): "the end of a pull that was cancelled; `_pull_all` lists the pull",
+    (
+        "actors/weights/fetching.py",
+        "_pull",
+    ): "the end of a pull that was cancelled; `_pull_all` lists the pull",
     (
         "actors/engine/remote.py",
         "_follow",

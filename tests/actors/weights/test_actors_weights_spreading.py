@@ -116,13 +116,16 @@ async def test_where_most_has_changed_or_deltas_are_off_the_whole_image_comes(tm
             assert (all.image("b", 2), fetched.deltas, fetched.pulled_bytes) == (new, 0, SIZE)
 
 
-async def test_a_delta_onto_a_base_that_has_rotted_gives_way_to_the_whole_image(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rotten", [5, 15], ids=["where it changes", "where it does not"])
+async def test_a_delta_onto_a_base_that_has_rotted_gives_way_to_the_whole_image(
+    tmp_path: Path, rotten: int
+) -> None:
     async with hosts(tmp_path, "ab") as all:
         old = os.urandom(SIZE)
-        new = changed(old, every=100)
+        new = changed(old[: 9 * CHUNK], every=100) + old[9 * CHUNK :]
         await all.fetch("b", 1, await all.publish(1, old))
         with ImageStore(tmp_path / "b").path(1).open("r+b") as image:
-            image.seek(5 * CHUNK + 11)
+            image.seek(rotten * CHUNK + 11)
             image.write(b"rotten")
         fetched = await all.fetch("b", 2, await all.publish(2, new))
         assert (all.image("b", 2), fetched.deltas) == (new, 0)
