@@ -9,6 +9,7 @@ manager next. It does not survive its own death; its requests continue elsewhere
 import asyncio
 
 from actors.engine.expert_telling import ExpertTelling
+from actors.engine.served_weights import ServedWeights
 from actors.engine.turn import EngineHost, Orders, Refusal
 from actors.engine.turn_times import TurnTimes
 from actors.rollout.instance_messages import (
@@ -18,19 +19,17 @@ from actors.rollout.instance_messages import (
     Registered,
     RegisterInstance,
     ServeWeights,
-    Serving,
     StillRegistered,
     Withdraw,
     Withdrawn,
 )
 from actors.rollout.messages import Weights
 from actors.training.messages import CloseSeeding, OpenSeeding
-from actors.weights.messages import Fetch, Fetched
+from actors.weights.messages import Fetched
 from configs.schema import Config
 from supervisor import (
     Actor,
     AskFailed,
-    AskTimeout,
     Deferred,
     Done,
     Fenced,
@@ -44,14 +43,11 @@ from transport.wire import Peer
 
 MANAGER = "rollout/manager"
 REGISTER_DEADLINE_S = 5.0
-FETCH_DEADLINE_S = 60.0
 HAND_OVER_DEADLINE_S = 30.0
 MANAGER_LATE_S = 30.0  # what takes longer than these is worth a line, again each time; nothing is given up
-WEIGHTS_LATE_S = 60.0
 LOAD_LATE_S = 60.0
 CREDIT_LATE_S = 10.0
 RETRY_S = 0.2
-LOAD_TRIES, LOAD_AGAIN_S = 3, 5.0
 
 
 class RolloutWorker(Actor):
@@ -70,10 +66,7 @@ class RolloutWorker(Actor):
         self._kind = kind
         self._host = host
         self._orders = Orders()
-        self._serves: tuple[int | None, bytes] = (None, b"")
         self._load_failed = ""
-        self._draining = asyncio.Lock()
-        self._wanted: Weights | None = None
         self._tokens = 0
         self._epoch = ""
         self._received = 0
@@ -91,6 +84,9 @@ class RolloutWorker(Actor):
         )
         self.ctx.at_end(self._sender.close)
         self.ctx.at_end(self._let_go)
+        self._weights = ServedWeights(
+            self.ctx, self._config, self._node, self._kind == "preemptible", self._load
+        )
         self._turn_times = TurnTimes(self.ctx, self._config.liveness.beat_s)
         self._experts = ExpertTelling(self.ctx)
         self.ctx.background(self._experts.run(), "experts")
@@ -112,9 +108,9 @@ class RolloutWorker(Actor):
             self.ctx.watch(reply.manager)
             self._sender.connect(Peer(reply.stream_endpoint, reply.stream_key))
             if reply.weights is not None:
-                self._want(reply.weights)
-            elif self._kind == "reserved" and self._wanted is not None and not self._closing:
-                self._want(self._wanted)
+                self._weights.want(reply.weights)
+            elif self._kind == "reserved" and self._weights.wanted is not None and not self._closing:
+                self._weights.want(self._weights.wanted)
             while await self._still_registered():
                 continue
 
@@ -161,19 +157,20 @@ class RolloutWorker(Actor):
 
     @handles(ServeWeights)
     async def serve_weights(self, message: ServeWeights) -> None:
-        self._want(message.weights)
+        self._weights.want(message.weights)
 
     @handles(OpenSeeding)
     async def open_seeding(self, message: OpenSeeding) -> Done:
         """The trainer on this host lends its device: serve the version that it published here."""
         self._closing = False
-        self._want(Weights(version=message.version, root=message.root, sources=(f"{self._node}/transfer",)))
+        source = f"{self._node}/transfer"
+        self._weights.want(Weights(version=message.version, root=message.root, sources=(source,)))
         return Done()
 
     @handles(CloseSeeding)
     async def close_seeding(self, message: CloseSeeding) -> Deferred:
         self._closing = True
-        self._wanted = None
+        self._weights.want_nothing()
         deferred = Deferred()
         self.ctx.background(self._hand_over(deferred), "hand over")
         return deferred
@@ -196,87 +193,8 @@ class RolloutWorker(Actor):
             return
         deferred.answer(Done())
 
-    def _want(self, weights: Weights) -> None:
-        """Serve these from now on; a pull for earlier ones is overtaken."""
-        self._wanted = weights
-        self.ctx.background(self._serve(weights), f"weights {weights.version}")
-
-    async def _serve(self, weights: Weights) -> None:
-        source = f"{self._node}/transfer"
-        async with self.ctx.wait("weights to serve", on=source, deadline_s=WEIGHTS_LATE_S, go_on=True):
-            await self._fetch_and_serve(weights)
-
-    async def _fetch_and_serve(self, weights: Weights) -> None:
-        failures = 0
-        while self._wanted == weights:
-            if self._serves != (weights.version, weights.root):
-                try:
-                    fetched = await self.ctx.ask(
-                        f"{self._node}/transfer",
-                        Fetch(version=weights.version, root=weights.root, sources=weights.sources),
-                        deadline_s=FETCH_DEADLINE_S,
-                        expect=Fetched,
-                    )
-                except AskTimeout:  # it is still pulled: the agent says so when that fails
-                    self.ctx.log.info("weights %d are waited for", weights.version)
-                    continue
-                except AskFailed as problem:
-                    self.ctx.log.warning("weights %d did not come: %s", weights.version, problem)
-                    await asyncio.sleep(RETRY_S)
-                    continue
-                if self._wanted != weights:
-                    return
-                await self._drain()
-                if self._wanted != weights:
-                    return
-                if self._serves == (weights.version, weights.root):  # told twice, and loaded meanwhile
-                    continue
-                await self._load(fetched)
-                if self._load_failed:
-                    failures += 1
-                    await self._not_loaded(weights, failures)
-                    continue
-            if self._wanted != weights:
-                return
-            serving = Serving(
-                instance=self.ctx.name,
-                incarnation=self.ctx.incarnation,
-                version=weights.version,
-                root=weights.root,
-            )
-            try:
-                await self.ctx.ask(MANAGER, serving, deadline_s=REGISTER_DEADLINE_S, expect=Done)
-                return
-            except AskFailed as problem:
-                self.ctx.log.info("the manager did not hear what is served: %s", problem)
-                await asyncio.sleep(RETRY_S)
-
-    async def _drain(self) -> None:
-        """`engine.drain_s`: what executes may end; of the rest the manager has every token then. Where nobody
-        answers, the load ends what is left."""
-        grace_s = self._config.engine.drain_s
-        if grace_s == 0 or self._kind == "reserved" or self._serves[0] is None:
-            return
-        async with self._draining:  # told twice, both wait for the one end
-            withdraw = Withdraw(instance=self.ctx.name, grace_s=grace_s)
-            deadline_s = grace_s + HAND_OVER_DEADLINE_S
-            try:
-                await self.ctx.ask(MANAGER, withdraw, deadline_s=deadline_s, expect=Withdrawn)
-            except AskFailed as problem:
-                self.ctx.log.info("not drained before newer weights: %s", problem)
-
-    async def _not_loaded(self, weights: Weights, failures: int) -> None:
-        """What was served before is served on; after a while these are tried again. Each try may end what
-        executes, so the last one is the end of this instance."""
-        self.ctx.log.warning(
-            "try %d of %d of weights %d: %s", failures, LOAD_TRIES, weights.version, self._load_failed
-        )
-        if failures == LOAD_TRIES:
-            raise RuntimeError(f"its engine does not load weights {weights.version}: {self._load_failed}")
-        await asyncio.sleep(LOAD_AGAIN_S)
-
-    async def _load(self, fetched: Fetched) -> None:
-        """Before the engine's next turn."""
+    async def _load(self, fetched: Fetched) -> str:
+        """Before the engine's next turn. Why it has those of before, or ""."""
         self._orders.load = fetched
         self._loaded.clear()
         self._hurry()
@@ -284,6 +202,7 @@ class RolloutWorker(Actor):
             "its engine to load", on=self.ctx.name, deadline_s=LOAD_LATE_S, go_on=True
         ) as wait:
             await wait.look(self._loaded)
+        return self._load_failed
 
     # -- requests --
 
@@ -331,7 +250,7 @@ class RolloutWorker(Actor):
             for refusal in turn.refusals:
                 await self._report(refusal, turn.version)
             if orders.load is not None:
-                self._serves, self._load_failed = (turn.version, turn.root), turn.load_failed
+                self._weights.served, self._load_failed = (turn.version, turn.root), turn.load_failed
                 self._loaded.set()
 
     async def _room(self) -> None:
@@ -354,7 +273,7 @@ class RolloutWorker(Actor):
         await self.ctx.tell(MANAGER, message)
 
     def summary(self) -> dict[str, str | int | float]:
-        version = self._serves[0]
+        version = self._weights.served[0]
         return {
             "version": -1 if version is None else version,
             "rows": self._tokens,

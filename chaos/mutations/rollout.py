@@ -118,7 +118,7 @@ ROLLOUT: tuple[Mutation, ...] = (
             Edit(
                 "actors.engine.worker",
                 "self._orders.adds.append((message.version, message.work))",
-                "self._orders.adds.append((self._serves[0] or 0, message.work))",
+                "self._orders.adds.append((self._weights.served[0] or 0, message.work))",
             ),
         ),
         ("I1", "I3"),

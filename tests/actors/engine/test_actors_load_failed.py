@@ -8,7 +8,7 @@ import pytest
 from test_actors_remote import fetched as without_tensors
 from test_actors_sglang import published
 
-from actors.engine import worker
+from actors.engine import served_weights
 from actors.engine.host import BuiltinHost
 from actors.engine.turn import Orders, Turn
 from actors.engine.weight_image import BadImage
@@ -67,11 +67,11 @@ class Transfer(Actor):
         return msgspec.structs.replace(without_tensors(message.version), root=message.root)
 
 
-@pytest.mark.parametrize("tries", [2, worker.LOAD_TRIES + 1])
+@pytest.mark.parametrize("tries", [2, served_weights.LOAD_TRIES + 1])
 async def test_a_load_that_fails_is_tried_again_and_an_instance_whose_tries_all_fail_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tries: int
 ) -> None:
-    monkeypatch.setattr(worker, "LOAD_AGAIN_S", 0.01)
+    monkeypatch.setattr(served_weights, "LOAD_AGAIN_S", 0.01)
     host = Stubborn(tries)
     async with (
         TestSystem(tmp_path, node="head") as head,
@@ -98,7 +98,7 @@ async def test_a_load_that_fails_is_tried_again_and_an_instance_whose_tries_all_
         await publish(1)
         await until(serving=1)
         await publish(2)
-        if tries <= worker.LOAD_TRIES:
+        if tries <= served_weights.LOAD_TRIES:
             async with asyncio.timeout(10):
                 while host.tried < tries:
                     await asyncio.sleep(0.01)
@@ -107,4 +107,4 @@ async def test_a_load_that_fails_is_tried_again_and_an_instance_whose_tries_all_
         async with asyncio.timeout(10):
             while spot.system.cell("s/engine") is not None:
                 await asyncio.sleep(0.01)
-        assert host.tried == worker.LOAD_TRIES
+        assert host.tried == served_weights.LOAD_TRIES

@@ -1,0 +1,123 @@
+"""Which weights an instance serves, and how it comes to others: fetched, drained for, loaded, told of.
+
+Owns what is wanted and what is served. Drives no engine: its worker's `load` does, between two turns.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from actors.rollout.instance_messages import Serving, Withdraw, Withdrawn
+from actors.rollout.messages import Weights
+from actors.weights.messages import Fetch, Fetched
+from configs.schema import Config
+from supervisor import AskFailed, AskTimeout, Context, Done
+
+MANAGER = "rollout/manager"
+TELL_DEADLINE_S = 5.0
+FETCH_DEADLINE_S = 60.0
+DRAIN_BEYOND_S = 30.0  # the grace: until the manager has every token of what was left
+WEIGHTS_LATE_S = 60.0  # what takes longer is worth a line, again each time; nothing is given up
+RETRY_S = 0.2
+LOAD_TRIES, LOAD_AGAIN_S = 3, 5.0
+
+Load = Callable[[Fetched], Awaitable[str]]
+"""Has the engine load these; why it did not, and has those of before, or ""."""
+
+
+class ServedWeights:
+    """See the module.
+
+    Args:
+        ctx: of the worker, whose name the manager knows.
+        config: resolved settings.
+        node: this host; its TransferAgent is `<node>/transfer`.
+        drains: whether requests may end before newer weights are loaded (`engine.drain_s`).
+        load: into the engine.
+    """
+
+    def __init__(self, ctx: Context, config: Config, node: str, drains: bool, load: Load) -> None:
+        self._ctx, self._source, self._load = ctx, f"{node}/transfer", load
+        self._grace_s = config.engine.drain_s if drains else 0.0
+        self._draining = asyncio.Lock()
+        self.wanted: Weights | None = None
+        self.served: tuple[int | None, bytes] = (None, b"")
+        """Version and root."""
+
+    def want(self, weights: Weights) -> None:
+        """Serve these from now on; a pull for earlier ones is overtaken."""
+        self.wanted = weights
+        self._ctx.background(self._serve(weights), f"weights {weights.version}")
+
+    def want_nothing(self) -> None:
+        """What is served is served on, and nothing is told of it."""
+        self.wanted = None
+
+    async def _serve(self, weights: Weights) -> None:
+        late_s = WEIGHTS_LATE_S
+        async with self._ctx.wait("weights to serve", on=self._source, deadline_s=late_s, go_on=True):
+            failures, loaded = 0, False
+            while self.wanted == weights:
+                if loaded or self._has(weights):
+                    if await self._told(weights.version, weights.root):
+                        return
+                elif (fetched := await self._fetched(weights)) is not None:
+                    await self._drain()
+                    if self.wanted != weights or self._has(weights):  # told twice, and loaded meanwhile
+                        continue
+                    if why := await self._load(fetched):
+                        failures += 1
+                        await self._not_loaded(weights, failures, why)
+                    loaded = not why
+
+    def _has(self, weights: Weights) -> bool:
+        return self.served == (weights.version, weights.root)
+
+    async def _fetched(self, weights: Weights) -> Fetched | None:
+        """None: not yet, or not wanted any more."""
+        fetch = Fetch(version=weights.version, root=weights.root, sources=weights.sources)
+        try:
+            fetched = await self._ctx.ask(self._source, fetch, deadline_s=FETCH_DEADLINE_S, expect=Fetched)
+        except AskTimeout:  # it is still pulled: the agent says so when that fails
+            self._ctx.log.info("weights %d are waited for", weights.version)
+        except AskFailed as problem:
+            self._ctx.log.warning("weights %d did not come: %s", weights.version, problem)
+            await asyncio.sleep(RETRY_S)
+        else:
+            return fetched if self.wanted == weights else None
+        return None
+
+    async def _told(self, version: int, root: bytes) -> bool:
+        """The manager knows what is served."""
+        name, incarnation = self._ctx.name, self._ctx.incarnation
+        serving = Serving(instance=name, incarnation=incarnation, version=version, root=root)
+        try:
+            await self._ctx.ask(MANAGER, serving, deadline_s=TELL_DEADLINE_S, expect=Done)
+        except AskFailed as problem:
+            self._ctx.log.info("the manager did not hear what is served: %s", problem)
+            await asyncio.sleep(RETRY_S)
+            return False
+        return True
+
+    async def _drain(self) -> None:
+        """What executes may end; of the rest the manager has every token then. Where nobody answers, the load
+        ends what is left."""
+        if self._grace_s == 0 or self.served[0] is None:
+            return
+        async with self._draining:  # told twice, both wait for the one end
+            withdraw = Withdraw(instance=self._ctx.name, grace_s=self._grace_s)
+            deadline_s = self._grace_s + DRAIN_BEYOND_S
+            try:
+                await self._ctx.ask(MANAGER, withdraw, deadline_s=deadline_s, expect=Withdrawn)
+            except AskFailed as problem:
+                self._ctx.log.info("not drained before newer weights: %s", problem)
+
+    async def _not_loaded(self, weights: Weights, failures: int, why: str) -> None:
+        """What was served before is served on; after a while these are tried again. Each try may end what
+        executes, so the last one is the end of this instance."""
+        self._ctx.log.warning("try %d of %d of weights %d: %s", failures, LOAD_TRIES, weights.version, why)
+        if failures == LOAD_TRIES:
+            raise RuntimeError(f"its engine does not load weights {weights.version}: {why}")
+        version, root = self.served
+        if self._grace_s and version is not None:
+            await self._told(version, root)  # drained, it gets nothing until it says so
+        await asyncio.sleep(LOAD_AGAIN_S)
