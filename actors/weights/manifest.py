@@ -8,13 +8,14 @@ of everything else, the chunk digests among it, so equal roots mean equal descri
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 import xxhash
 
 from actors.engine.tensor_spec import TensorSpec
 from actors.engine.tensor_spec import image_bytes as bytes_of
+from actors.weights.runs import Run, TilingError, check_tiling, chunks_needed, cut, joined
 from transport.bulk_frames import DIGEST_BYTES, MAX_CHUNK_BYTES, Chunk
 
 MIN_CHUNK_BYTES = 4096
@@ -39,8 +40,17 @@ class ImageMismatch(ManifestError):
         self.chunk = chunk
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """One version of the weights. `base_version`: what a delta would be against; None for none."""
+class Owner(msgspec.Struct, frozen=True, array_like=True):
+    """Of a version that several sources publish, each its own part: the runs of the image that `source`
+    has."""
+
+    source: str
+    runs: tuple[Run, ...]
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One version of the weights. `base_version`: what a delta would be against; None for none. `owners`: who
+    has which part when it is published; none: the publisher has all of it."""
 
     version: int
     base_version: int | None
@@ -48,6 +58,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     tensors: tuple[TensorSpec, ...]
     chunks: tuple[Chunk, ...]
     root: bytes
+    owners: tuple[Owner, ...] = ()  # not encoded where there are none: such manifests keep their roots
 
     @staticmethod
     def build(
@@ -65,23 +76,56 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         """
         if not MIN_CHUNK_BYTES <= chunk_bytes <= MAX_CHUNK_BYTES:
             raise BadManifest(f"chunk_bytes is {chunk_bytes}, not in {MIN_CHUNK_BYTES} to {MAX_CHUNK_BYTES}")
-        data = image.cast("B")
-        chunks = tuple(
-            Chunk(offset, len(part), xxhash.xxh3_128_digest(part))
-            for offset in range(0, len(data), chunk_bytes)
-            for part in (data[offset : offset + chunk_bytes],)
+        nbytes = len(image.cast("B"))
+        whole = cut([Run(0, nbytes)] if nbytes else [], chunk_bytes)
+        return _sealed(
+            Manifest(
+                version=version,
+                base_version=base_version,
+                image_bytes=nbytes,
+                tensors=tuple(tensors),
+                chunks=hashed(image, whole),
+                root=b"",
+            )
         )
-        bare = Manifest(
-            version=version,
-            base_version=base_version,
-            image_bytes=len(data),
-            tensors=tuple(tensors),
-            chunks=chunks,
-            root=b"",
+
+    @staticmethod
+    def join(
+        version: int,
+        tensors: Sequence[TensorSpec],
+        shares: Mapping[str, Sequence[Chunk]],
+        *,
+        base_version: int | None = None,
+    ) -> "Manifest":
+        """Describe an image that nobody has whole. `shares`: by source, the chunks that it has and has
+        `hashed`; those of all sources make the image.
+
+        Raises:
+            BadManifest: they do not, or the layout does not fit.
+        """
+        owners = tuple(
+            Owner(source, joined(Run(chunk.offset, chunk.length) for chunk in chunks))
+            for source, chunks in sorted(shares.items())
         )
-        manifest = msgspec.structs.replace(bare, root=bare.expected_root())
-        manifest.check()
-        return manifest
+        chunks = sorted((chunk for share in shares.values() for chunk in share), key=lambda one: one.offset)
+        return _sealed(
+            Manifest(
+                version=version,
+                base_version=base_version,
+                image_bytes=sum(chunk.length for chunk in chunks),
+                tensors=tuple(tensors),
+                chunks=tuple(chunks),
+                root=b"",
+                owners=owners,
+            )
+        )
+
+    def shares(self) -> dict[str, tuple[Chunk, ...]]:
+        """By source, the chunks that it has when the version is published; nothing where one has all."""
+        return {
+            owner.source: tuple(self.chunks[number] for number in chunks_needed(owner.runs, self.chunks))
+            for owner in self.owners
+        }
 
     @staticmethod
     def decode(encoded: bytes) -> "Manifest":
@@ -156,5 +200,34 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
             if tensor.offset < end or tensor.nbytes < 0:
                 yield f"tensor {tensor.name} at {tensor.offset} lies upon another one"
             end = tensor.offset + tensor.nbytes
+        if self.owners:
+            yield from self._faults_of_owners()
         if self.root != self.expected_root():
             yield "the root is not the digest of what it stands for"
+
+    def _faults_of_owners(self) -> Iterator[str]:
+        held = {owner.source: owner.runs for owner in self.owners}
+        if len(held) != len(self.owners) or "" in held:
+            yield "an owner is named twice, or not at all"
+        try:
+            check_tiling(held, self.image_bytes)
+        except TilingError as error:
+            yield str(error)
+        else:
+            if sum(map(len, self.shares().values())) != len(self.chunks):
+                yield "a chunk has two owners: none of them can hash it"
+
+
+def hashed(image: memoryview, ranges: Iterable[Run]) -> tuple[Chunk, ...]:
+    """Chunks at these ranges of an image, with their digests. Reads them once."""
+    data = image.cast("B")
+    return tuple(
+        Chunk(run.offset, run.length, xxhash.xxh3_128_digest(data[run.offset : run.end])) for run in ranges
+    )
+
+
+def _sealed(bare: Manifest) -> Manifest:
+    """With its root, and checked."""
+    manifest = msgspec.structs.replace(bare, root=bare.expected_root())
+    manifest.check()
+    return manifest

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.engine.tensor_spec import TensorSpec
-from actors.weights.manifest import BadManifest, ImageMismatch, Manifest, ManifestError
+from actors.weights.manifest import BadManifest, ImageMismatch, Manifest, ManifestError, Owner, hashed
+from actors.weights.runs import Run, cut
 from transport.bulk import Chunk
 
 CHUNK = 4096
@@ -69,6 +70,36 @@ def test_a_manifest_survives_its_encoding() -> None:
     assert built().encode() == Manifest.decode(built().encode()).encode()
 
 
+def test_the_root_of_what_one_publisher_has_is_what_it_was_before_there_were_owners() -> None:
+    assert built().root.hex() == "e8484621993bab59d021643f0e095e24b26aa9c400d459bea8bb4645438db0b1"
+    assert b"owners" not in built().encode()
+
+
+def shared(*runs: tuple[str, int, int]) -> Manifest:
+    """An image that several sources publish: who, from where, how many bytes."""
+    shares = {
+        source: hashed(memoryview(IMAGE), cut([Run(offset, length)], CHUNK))
+        for source, offset, length in runs
+    }
+    return Manifest.join(3, SPECS, shares, base_version=2)
+
+
+def test_sources_that_have_hashed_their_parts_describe_the_image_together() -> None:
+    manifest = shared(("a/transfer", 0, 5000), ("b/transfer", 5000, 5240))
+    assert Manifest.decode(manifest.encode()) == manifest
+    manifest.verify(memoryview(IMAGE))
+    assert [chunk.length for chunk in manifest.chunks] == [4096, 904, 4096, 1144]
+    assert manifest.shares() == {"a/transfer": manifest.chunks[:2], "b/transfer": manifest.chunks[2:]}
+    assert built().shares() == {}
+
+
+def test_parts_that_do_not_make_the_image_are_refused() -> None:
+    with pytest.raises(BadManifest, match="chunk 1 at 4200"):
+        shared(("a", 0, 4096), ("b", 4200, 6040))
+    with pytest.raises(BadManifest, match="chunk 1 at 4000"):
+        shared(("a", 0, 4096), ("b", 4000, 6240))
+
+
 @pytest.mark.parametrize(
     ("manifest", "words"),
     [
@@ -84,6 +115,16 @@ def test_a_manifest_survives_its_encoding() -> None:
             "tensor on at 4000 lies upon",
         ),
         (sealed(built(), version=-1), "cannot be"),
+        (sealed(built(), owners=(Owner("a", (Run(0, 10000),)),)), "ends at byte 10000, the image at 10240"),
+        (
+            sealed(built(), owners=(Owner("a", (Run(0, 4096),)), Owner("b", (Run(4000, 6240),)))),
+            "bytes 4000 to 4096 are held by a and by b",
+        ),
+        (
+            sealed(built(), owners=(Owner("a", (Run(0, 5000),)), Owner("b", (Run(5000, 5240),)))),
+            "a chunk has two owners",
+        ),
+        (sealed(built(), owners=(Owner("", (Run(0, 10240),)),)), "an owner is named twice, or not at all"),
     ],
 )
 def test_a_manifest_that_contradicts_itself_is_refused_by_name(manifest: Manifest, words: str) -> None:
