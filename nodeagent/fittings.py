@@ -12,7 +12,7 @@ from actors.cluster.checkpoint_store import CheckpointStore
 from actors.cluster.host_copy import HostCopies
 from actors.cluster.messages import Inventory
 from actors.cluster.saved_state import Checkpoints, Copies
-from actors.engine.turn import EngineHost
+from actors.engine.turn import AnyHost
 from actors.reward.scoring import ScoringWorker, WorkerSpec
 from actors.reward.worker_process import WorkerProcess
 from actors.rollout.gateway.gateway import MakeDoor
@@ -39,7 +39,7 @@ class Fittings(Protocol):
     def trace(self, name: str) -> Trace:
         """The trace of availability of this name or file. Raises TraceError."""
 
-    def engine_host(self, config: Config, kind: str) -> EngineHost:
+    def engine_host(self, config: Config, kind: str) -> AnyHost:
         """An engine without weights, for a RolloutWorker of this kind (reserved or preemptible)."""
 
     def trainer_work(
@@ -102,7 +102,7 @@ class RealFittings:
         """See `Fittings`."""
         return trace.read(name)
 
-    def engine_host(self, config: Config, kind: str) -> EngineHost:
+    def engine_host(self, config: Config, kind: str) -> AnyHost:
         """See `Fittings`. The engine beside the trainer, on its device, is always the builtin one."""
         if kind == "preemptible" and config.engine.kind != "builtin":
             from actors.engine.servers import server_host

@@ -70,14 +70,13 @@ class HttpWire:
                 while data := await reply.content.readany():
                     looked = max(0, len(rest) - 3)
                     rest += data
-                    if b"\n\n" not in rest[looked:] and b"\n\r\n" not in rest[looked:]:
+                    if rest.find(b"\n\n", looked) < 0 and rest.find(b"\n\r\n", looked) < 0:
                         if len(rest) > MAX_EVENT_BYTES:
                             raise ServerDied(f"{self.url}{path} sends an event without an end")
                         continue  # a long event is not looked through again with each of its parts
-                    *whole, left = bytes(rest).replace(b"\r\n", b"\n").split(b"\n\n")
+                    found, left = events_of(bytes(rest))
                     rest = bytearray(left)
-                    found = [event[5:].strip() for event in whole if event.startswith(b"data:")]
-                    if found := [event for event in found if event != b"[DONE]"]:
+                    if found:
                         yield found
         except (aiohttp.ClientError, OSError) as problem:
             raise ServerDied(f"{self.url}{path}: {problem!r}") from problem
@@ -125,6 +124,15 @@ class HttpWire:
 
 
 _JSON = {"Content-Type": "application/json"}
+
+
+def events_of(data: bytes) -> tuple[list[bytes], bytes]:
+    """The data of the events that are whole, and what came of the next one."""
+    if b"\r" in data:
+        data = data.replace(b"\r\n", b"\n")
+    *whole, rest = data.split(b"\n\n")
+    found = [event[5:].strip() for event in whole if event.startswith(b"data:")]
+    return [event for event in found if event != b"[DONE]"], rest
 
 
 def refusal(status: int, said: str) -> ServerRefused:

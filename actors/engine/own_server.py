@@ -77,7 +77,7 @@ class OwnServer:
         return died
 
     def close(self) -> None:
-        """End it at once if it is ours; from any thread, any number of times."""
+        """End it at once if it is ours; any number of times."""
         self._closed = True
         if self._process is not None:
             self._process.kill()
@@ -87,5 +87,5 @@ class OwnServer:
         await self._http.close()
         if self._process is not None:
             self._process.kill()
-            self._process.reap()
-        self.folder.remove()
+            await asyncio.to_thread(self._process.reap)
+        await asyncio.to_thread(self.folder.remove)

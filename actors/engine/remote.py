@@ -1,24 +1,23 @@
 """An engine behind HTTP, as its worker drives it: orders in, columns of tokens out.
 
-Owns a thread with its own event loop, on which every ticket has a stream of its own, and the verdict that a
-server stands still. What is said to the server is its wire's (`server_wire`), how rows reach a turn is
-`row_exchange`'s. Adapter: a thread and the clock; knows no actor.
+Owns the streams of its tickets, and the verdict that a server stands still. What is said to the server is its
+wire's (`server_wire`), how rows reach a turn is `row_exchange`'s. Everything is on the worker's loop: nothing
+is computed here, and a thread between would only pass on what the loop heard. Adapter: the clock; knows no
+actor.
 """
 
 import asyncio
-import concurrent.futures
 import logging
 import math
-import threading
 import time
 import uuid
 from array import array
 from collections.abc import Coroutine
-from typing import TypeVar
 
 from actors.engine.row_exchange import RowExchange, Stream
 from actors.engine.server_asks import Unfit, ask_of, vocabulary_of
 from actors.engine.server_wire import Ask, Chunk, LoadFailed, ServerDied, ServerRefused, ServerWire
+from actors.engine.stream_pace import StreamPace
 from actors.engine.turn import Orders, Refusal, Turn
 from actors.rollout.instance_messages import Work
 from actors.weights.messages import Fetched
@@ -27,16 +26,13 @@ TURN_S = 1.0  # without a row or an order
 LOOK_S = 0.25  # between two looks whether tokens come, and whether a full exchange was emptied
 HEALTH_SHARE = 4.0  # looks at the server's health within `stall_s`
 LAST_S = 5.0  # for a server that was told to abort a request to say which experts its tokens had
-ORDER_S = 30.0  # to begin and end streams, which waits for nobody
 PROBE_TOKEN = 1  # any word of any vocabulary
-
-Result = TypeVar("Result")
 
 log = logging.getLogger("nodeagent.engine")
 
 
 class RemoteHost:
-    """An `EngineHost` for a server behind `wire`.
+    """An `AwaitedHost` for a server behind `wire`.
 
     Args:
         wire: to one server; closed with this host.
@@ -51,60 +47,59 @@ class RemoteHost:
     def __init__(self, wire: ServerWire, *, stall_s: float, serve_s: float) -> None:
         self._wire, self._stall_s, self._serve_s = wire, stall_s, serve_s
         self._exchange = RowExchange()
+        self._pace = StreamPace()
         self._id = uuid.uuid4().hex[:12]  # before a ticket in a request's id: servers may have other clients
         self._version: int | None = None
         self._name = ""  # of the version, in the server's words
         self._root = b""
         self._vocabulary = 0
-        self._closed = False
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-        # The loop's own:
         self._streams: dict[int, Stream] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._aborting: set[asyncio.Task[None]] = set()
         self._last: set[asyncio.Task[None]] = set()  # of streams that ended here, read for their experts
+        self._watching: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
+        self._executing: set[int] = set()  # tickets of streams that have brought something
         self._progress_s = 0.0  # when the last token came, or none had to come
 
     # -- the worker's side --
 
-    def turn(self, orders: Orders) -> Turn:
-        """See `EngineHost`. Returns with the first rows and those that come right behind them. Raises
+    async def awaited_turn(self, orders: Orders) -> Turn:
+        """See `AwaitedHost`. Returns with the first rows and those that come right behind them. Raises
         `ServerDied` when the server is to be replaced."""
-        loop = self._running()
+        if self._ending is not None:
+            raise ServerDied("its host was closed")
+        if self._watching is None:
+            self._watching = self._beside(self._watch())
         load_failed = ""
         if orders.load is not None:
-            load_failed = self._call(loop, self._serve(orders.load), self._serve_s + ORDER_S)
+            load_failed = await self._serve(orders.load)
         refusals: list[Refusal] = []
         adds = [one for version, work in orders.adds if self._takes(version, work, refusals) for one in work]
-        if orders.aborts or adds:
-            self._call(loop, self._carry_out(orders.aborts, adds), ORDER_S)
+        self._carry_out(orders.aborts, adds)
         at_once = orders.load is not None or refusals
-        taken = self._exchange.take(0.0 if at_once else TURN_S, len(self._streams))
+        taken = await self._exchange.take(0.0 if at_once else TURN_S, len(self._streams))
         refusals += taken.refusals
         return Turn(
             taken.output, refusals, self._version, self._root, False, taken.work, load_failed, taken.experts
         )
 
     def hurry(self) -> None:
-        """See `EngineHost`."""
+        """See `AwaitedHost`."""
         self._exchange.hurry()
 
     def close(self) -> None:
-        """See `EngineHost`."""
-        if self._closed:
+        """See `AwaitedHost`."""
+        if self._ending is not None:
             return
-        self._closed = True
         self._wire.close()
         self._exchange.fail(ServerDied("its host was closed"))
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._loop.stop)
+        self._ending = asyncio.get_running_loop().create_task(self._disconnect())
 
-    def joined(self, within_s: float) -> bool:
-        """Whether its thread has ended, after `close`."""
-        if self._thread is not None:
-            self._thread.join(within_s)
-        return self._thread is None or not self._thread.is_alive()
+    async def closed(self) -> None:
+        """See `AwaitedHost`."""
+        if self._ending is not None:
+            await self._ending
 
     def _takes(self, version: int, work: list[Work], refusals: list[Refusal]) -> bool:
         if version == self._version:
@@ -113,43 +108,17 @@ class RemoteHost:
         refusals.append(Refusal([one.ticket for one in work], f"{serves}, not {version}"))
         return False
 
-    def _running(self) -> asyncio.AbstractEventLoop:
-        if self._closed:
-            raise ServerDied("its host was closed")
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(target=self._run, args=(self._loop,), name="engine", daemon=True)
-            self._thread.start()
-        return self._loop
+    async def _disconnect(self) -> None:
+        tasks = [*self._tasks.values(), *self._last, *self._aborting]
+        if self._watching is not None:
+            tasks.append(self._watching)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._wire.disconnect()
+        self._wire.close()
 
-    def _call(
-        self, loop: asyncio.AbstractEventLoop, work: Coroutine[object, object, Result], deadline_s: float
-    ) -> Result:
-        """Run it on the loop; its errors are raised here."""
-        waited = asyncio.run_coroutine_threadsafe(work, loop)
-        try:
-            return waited.result(deadline_s)
-        except concurrent.futures.CancelledError as closed:
-            raise ServerDied("its host was closed") from closed
-        except TimeoutError as late:
-            waited.cancel()
-            raise ServerDied(f"the server did not do what it was told within {deadline_s:g} s") from late
-
-    # -- the loop's side --
-
-    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
-        asyncio.set_event_loop(loop)
-        loop.create_task(self._watch()).add_done_callback(self._fell)
-        try:
-            loop.run_forever()
-        finally:
-            tasks = asyncio.all_tasks(loop)
-            for task in tasks:
-                task.cancel()
-            loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-            loop.run_until_complete(self._wire.disconnect())
-            self._wire.close()
-            loop.close()
+    # -- the server's side --
 
     async def _serve(self, fetched: Fetched) -> str:
         """Why these are not served, but what was before; "": they are. Requests go on while they are staged;
@@ -196,8 +165,9 @@ class RemoteHost:
         if made != 1:
             raise ServerDied(f"a probe of one token brought {made}")
 
-    async def _carry_out(self, aborts: list[int], adds: list[Work]) -> None:
-        self._end(aborts)
+    def _carry_out(self, aborts: list[int], adds: list[Work]) -> None:
+        if aborts:
+            self._end(aborts)
         if not self._streams:
             self._progress_s = time.monotonic()
         for work in adds:
@@ -207,14 +177,13 @@ class RemoteHost:
         try:
             if work.ticket in self._streams:
                 raise Unfit("it is served already")
-            ask = ask_of(work, f"{self._id}-{work.ticket}", self._vocabulary)
+            ask = ask_of(work, f"{self._id}-{work.ticket}", self._vocabulary, self._pace.interval)
         except Unfit as unfit:
             self._exchange.refuse(work.ticket, f"ticket {work.ticket}: {unfit}", never=True)
             return
         stream = Stream(work.ticket, ask, len(ask.tokens), experts=work.experts)
         self._streams[work.ticket] = stream
-        task = self._tasks[work.ticket] = asyncio.get_running_loop().create_task(self._follow(stream))
-        task.add_done_callback(self._fell)
+        self._tasks[work.ticket] = self._beside(self._follow(stream))
 
     def _end(self, tickets: list[int]) -> None:
         """Follow these no more; each has one more row, which says so, and no other. Unknown ones too. Where
@@ -222,6 +191,7 @@ class RemoteHost:
         ended = [self._streams.pop(ticket) for ticket in tickets if ticket in self._streams]
         rids = [stream.ask.rid for stream in ended]
         wanted = {stream.ticket for stream in ended if stream.experts is not None and stream.started}
+        self._executing.difference_update(tickets)
         for ticket in tickets:
             if (task := self._tasks.pop(ticket, None)) is None:
                 continue
@@ -233,7 +203,7 @@ class RemoteHost:
             asyncio.get_running_loop().call_later(LAST_S, task.cancel)
         self._exchange.ended(tickets)
         if rids:  # beside: a server that does not hear it is found out by its health
-            task = asyncio.get_running_loop().create_task(self._abort(rids))
+            task = self._beside(self._abort(rids))
             self._aborting.add(task)
             task.add_done_callback(self._aborting.discard)
 
@@ -253,9 +223,9 @@ class RemoteHost:
                 if self._streams.get(stream.ticket) is not stream:
                     self._exchange.read(stream, chunk)
                     continue
-                self._progress_s = time.monotonic()
-                executing = sum(one.started for one in self._streams.values())
-                self._exchange.put(stream, chunk, executing + (not stream.started))
+                self._measure(stream, len(chunk.tokens))
+                self._executing.add(stream.ticket)
+                self._exchange.put(stream, chunk, len(self._executing))
                 finished = chunk.finish is not None
                 while self._exchange.full:  # not read on, the connection fills and the server waits
                     await asyncio.sleep(LOOK_S)
@@ -272,6 +242,19 @@ class RemoteHost:
             raise ServerDied("the server closed the stream of a request before it was finished")
         self._streams.pop(stream.ticket, None)
         self._tasks.pop(stream.ticket, None)
+        self._executing.discard(stream.ticket)
+
+    def _measure(self, stream: Stream, tokens: int) -> None:
+        """So many came of it now."""
+        now = self._progress_s = time.monotonic()
+        if stream.started and tokens:
+            self._pace.told(tokens, now - stream.told_s)
+        stream.told_s = now
+
+    def _beside(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(self._fell)
+        return task
 
     def _fell(self, task: asyncio.Task[None]) -> None:
         problem = None if task.cancelled() else task.exception()
@@ -280,7 +263,7 @@ class RemoteHost:
 
     def _require_sound(self, chunk: Chunk) -> None:
         """Raises `ServerDied` for tokens that nobody may be given."""
-        if not all(map(math.isfinite, chunk.logprobs)):
+        if not math.isfinite(sum(chunk.logprobs)):
             raise ServerDied("the server made a log-prob that is no number: its weights are broken")
         if chunk.version and chunk.version != self._name:
             raise ServerDied(

@@ -1,15 +1,18 @@
 """The hand-over between the streams of a remote engine and its worker's turns: rows, refusals, a failure.
 
-Owns one buffer that two threads share, and what an engine computed according to the streams. It neither reads
-a stream nor ends one.
+Owns one buffer, when it is worth a turn, and what an engine computed according to the streams. It neither
+reads a stream nor ends one. A turn costs the worker, the manager and the journal the same for one row and for
+a hundred, so what streams bring is gathered: a first or a last token for `SOON_S`, all else for `GATHER_S`,
+or until every stream has brought something.
 
 Bounds: at most `MAX_HELD` rows and what the chunks at hand hold beyond them; at that `full` says that streams
 are not to be read on. Experts beyond `MAX_EXPERTS_BYTES` are let go: who wants them asks again. A failure is
 final: every `take` from then on raises it.
 """
 
+import asyncio
+import contextlib
 import logging
-import threading
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +24,8 @@ from actors.engine.turn import Refusal, TurnWork
 from actors.rollout.expert_messages import ExpertsWanted
 from transport.token_frame import MAX_ROWS, Flag
 
-GATHER_S = 0.003  # after the first row: what the server sends of the same decode step comes with it
+SOON_S = 0.003  # what the server sends of the same decode step comes meanwhile
+GATHER_S = 0.06  # 16 pieces of text a second are as smooth to a reader as 50
 MAX_HELD = 16 * MAX_ROWS
 MAX_EXPERTS_BYTES = 256 << 20
 
@@ -33,13 +37,14 @@ _ENDED = int(Flag.ABORTED | Flag.NO_TOKEN)
 
 @dataclass(eq=False, slots=True)
 class Stream:
-    """What is known of the request of a ticket: tokens in its cache so far, whether any was made here; who
-    wants the experts of its tokens."""
+    """What is known of the request of a ticket: tokens in its cache so far, whether any was made here, when
+    it was heard last; who wants the experts of its tokens."""
 
     ticket: int
     ask: Ask
     context: int
     started: bool = False
+    told_s: float = 0.0
     experts: ExpertsWanted | None = None
 
 
@@ -54,16 +59,19 @@ class Taken:
 
 
 class RowExchange:
-    """See the module. Every call is safe from any thread."""
+    """See the module. Every call is for one loop."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        self._changed = asyncio.Event()
         self._rows: list[Row] = []
+        self._chunks = 0  # that brought them
+        self._soon = False  # some are not to be gathered for long
         self._refusals: list[Refusal] = []
         self._work = TurnWork()
         self._experts: list[ExpertPiece] = []
         self._failure: Exception | None = None
         self._hurried = False
+        self._enough = 1  # so many chunks end a wait
 
     @property
     def full(self) -> bool:
@@ -74,7 +82,7 @@ class RowExchange:
         """A chunk came. A server decodes all `executing` requests together: a token is so much of a step."""
         rows = [(stream.ticket, *made, 0) for made in zip(chunk.tokens, chunk.logprobs, strict=True)]
         prefilled = 0
-        if rows and not stream.started:
+        if first := bool(rows) and not stream.started:
             stream.started = True
             rows[0] = (*rows[0][:3], int(Flag.FIRST))
             prefilled = max(0, stream.context - chunk.cached)
@@ -85,9 +93,10 @@ class RowExchange:
         elif chunk.finish is not None:
             rows.append((stream.ticket, 0, 0.0, int(Flag.FINISHED | Flag.NO_TOKEN)))
         count = len(chunk.tokens)
-        attended = sum(range(stream.context + 1, stream.context + count + 1))
+        attended = count * stream.context + count * (count + 1) // 2
         self.read(stream, chunk)
-        self._add(rows, TurnWork(count / max(1, executing), count, attended, prefilled))
+        work = TurnWork(count / max(1, executing), count, attended, prefilled)
+        self._add(rows, work, soon=first or chunk.finish is not None)
 
     def read(self, stream: Stream, chunk: Chunk) -> None:
         """A chunk of a stream whose rows nobody wants any more came too: its experts may still be wanted."""
@@ -99,63 +108,81 @@ class RowExchange:
         except NoRows as problem:
             log.warning("ticket %d: %s", stream.ticket, problem)  # whoever wants them asks again
             return
-        with self._changed:
-            if sum(one.rows.nbytes for one in self._experts) + piece.rows.nbytes > MAX_EXPERTS_BYTES:
-                log.warning("ticket %d: its experts are let go, too many wait", stream.ticket)
-                return
-            self._experts.append(piece)
-            self._changed.notify()
+        if sum(one.rows.nbytes for one in self._experts) + piece.rows.nbytes > MAX_EXPERTS_BYTES:
+            log.warning("ticket %d: its experts are let go, too many wait", stream.ticket)
+            return
+        self._experts.append(piece)
+        self._changed.set()
 
     def ended(self, tickets: list[int]) -> None:
         """The last row of each of these: it ended here."""
-        self._add([(ticket, 0, 0.0, _ENDED) for ticket in tickets], TurnWork())
+        self._add([(ticket, 0, 0.0, _ENDED) for ticket in tickets], TurnWork(), soon=True)
 
     def refuse(self, ticket: int, why: str, never: bool) -> None:
         """The server does not take it."""
-        with self._changed:
-            self._refusals.append(Refusal([ticket], why, never=never))
-            self._changed.notify()
+        self._refusals.append(Refusal([ticket], why, never=never))
+        self._changed.set()
 
     def fail(self, problem: Exception) -> None:
         """The server is to be replaced; the first reason counts."""
-        with self._changed:
-            self._failure = self._failure or problem
-            self._changed.notify()
+        self._failure = self._failure or problem
+        self._changed.set()
 
     def hurry(self) -> None:
         """Whoever takes next, or waits for it, waits no longer."""
-        with self._changed:
-            self._hurried = True
-            self._changed.notify()
+        self._hurried = True
+        self._changed.set()
 
-    def take(self, wait_s: float, expected: int) -> Taken:
-        """What came; waits for it, at most so long. `expected`: so many rows come together.
+    async def take(self, wait_s: float, expected: int) -> Taken:
+        """What came; waits for it, at most so long. `expected`: so many streams may bring something.
 
         Raises what `fail` was given.
         """
-        with self._changed:
-            self._changed.wait_for(
-                lambda: self._hurried or self._rows or self._refusals or self._experts or self._failure,
-                wait_s,
-            )
-            if self._rows and not self._hurried:
-                self._changed.wait_for(
-                    lambda: self._hurried or self._failure or len(self._rows) >= expected, GATHER_S
-                )
-            self._hurried = False
-            if self._failure is not None:
-                raise self._failure
-            rows, self._rows = self._rows[:MAX_ROWS], self._rows[MAX_ROWS:]
-            refusals, self._refusals = self._refusals, []
-            work, self._work = self._work, TurnWork()
-            experts, self._experts = self._experts, []
+        if not (self._urgent or self._rows or self._experts):
+            self._enough = 1
+            await self._news(wait_s)
+        if self._rows:
+            self._enough = max(1, expected)
+            await self._gather()
+        self._hurried = False
+        if self._failure is not None:
+            raise self._failure
+        rows, self._rows = self._rows[:MAX_ROWS], self._rows[MAX_ROWS:]
+        refusals, self._refusals = self._refusals, []
+        work, self._work = self._work, TurnWork()
+        experts, self._experts = self._experts, []
+        self._chunks, self._soon = 0, False
         return Taken(_columns(rows) if rows else None, refusals, work, experts)
 
-    def _add(self, rows: list[Row], work: TurnWork) -> None:
-        with self._changed:
-            self._rows += rows
-            self._work = self._work.plus(work)
-            self._changed.notify()
+    @property
+    def _urgent(self) -> bool:
+        return self._hurried or bool(self._refusals) or self._failure is not None
+
+    async def _gather(self) -> None:
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + GATHER_S
+        while not self._urgent and self._chunks < self._enough:
+            if self._soon:
+                until_s = min(until_s, loop.time() + SOON_S)
+            if not await self._news(until_s - loop.time()):
+                return
+
+    async def _news(self, within_s: float) -> bool:
+        """Whether something came that ends the wait, or shortens it."""
+        self._changed.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._changed.wait()
+        return self._changed.is_set()
+
+    def _add(self, rows: list[Row], work: TurnWork, soon: bool) -> None:
+        news = soon and not self._soon
+        self._rows += rows
+        self._work = self._work.plus(work)
+        self._chunks += 1
+        self._soon = self._soon or soon
+        if news or self._chunks >= self._enough:
+            self._changed.set()
 
 
 def _columns(rows: list[Row]) -> StepOutput:

@@ -27,8 +27,8 @@ def vocabulary_of(model_config: bytes) -> int:
     return msgspec.json.decode(model_config, type=_Sized).vocab_size if model_config else MOST_WORDS
 
 
-def ask_of(work: Work, rid: str, vocabulary: int) -> Ask:
-    """The rest of a response, asked for under `rid`. Raises `Unfit`."""
+def ask_of(work: Work, rid: str, vocabulary: int, interval: int) -> Ask:
+    """The rest of a response, asked for under `rid`, to be told by so many tokens. Raises `Unfit`."""
     prompt, prefix = array("I", work.prompt), array("I", work.prefix)
     if not prompt:
         raise Unfit("the prompt is empty: there is nothing to continue")
@@ -40,5 +40,5 @@ def ask_of(work: Work, rid: str, vocabulary: int) -> Ask:
         raise Unfit(f"token {token} is outside of the vocabulary of {vocabulary}")
     left = work.max_new_tokens - len(prefix)
     sampling = work.sampling or PLAIN
-    wanted = work.experts is not None
-    return Ask(rid, prompt + prefix, left, work.temperature, work.seed, len(prefix), sampling, wanted)
+    wanted, made = work.experts is not None, len(prefix)
+    return Ask(rid, prompt + prefix, left, work.temperature, work.seed, made, sampling, wanted, interval)

@@ -1,7 +1,7 @@
 """What an inference server is to `remote`: the port that the wires of SGLang and vLLM fill.
 
-Owns the words (asks, chunks, errors) and no behaviour. Everything but `close` runs on the loop of `remote`'s
-thread.
+Owns the words (asks, chunks, errors) and no behaviour. Everything runs on the loop of the worker, which
+serves others too: what blocks is for a thread.
 """
 
 from array import array
@@ -37,7 +37,8 @@ class LoadFailed(Exception):
 @dataclass(frozen=True, slots=True)
 class Ask:
     """One request. `tokens`: prompt, and the `made` tokens that the response holds already; `max_new_tokens`:
-    how many more. Temperature 0 is greedy. `rid` is never used twice. `experts`: the last chunk has them."""
+    how many more. Temperature 0 is greedy. `rid` is never used twice. `experts`: the last chunk has them.
+    `interval`: so many tokens may be told together, after the first."""
 
     rid: str
     tokens: "array[int]"
@@ -47,6 +48,7 @@ class Ask:
     made: int = 0
     sampling: Sampling = PLAIN
     experts: bool = False
+    interval: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,7 @@ class ServerWire(Protocol):
         """Take it again."""
 
     def close(self) -> None:
-        """End a server that is ours, at once; from any thread, any number of times."""
+        """End a server that is ours, at once; any number of times."""
 
     async def disconnect(self) -> None:
         """Close what the loop holds."""

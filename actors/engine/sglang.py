@@ -10,7 +10,6 @@ Owns the translation, and the server's process where it is ours. Adapter.
 - Weights: `sglang_weights`, while nothing executes.
 """
 
-import base64
 import os
 import uuid
 from array import array
@@ -19,17 +18,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import msgspec
 
 from actors.engine.flip import Flip
-from actors.engine.http_wire import HttpWire, refusal
+from actors.engine.http_wire import HttpWire
 from actors.engine.own_server import OwnServer, Start
 from actors.engine.served_folder import version_name
-from actors.engine.server_wire import Ask, Chunk, Finish, Loads, PauseMode, ServerDied, ServerRefused
+from actors.engine.server_wire import Ask, Chunk, Loads, PauseMode, ServerDied, ServerRefused
+from actors.engine.sglang_events import meta_of, new_of
 from actors.engine.sglang_messages import (
     AbortRequest,
     Continue,
-    Event,
     Generate,
     LoadsAre,
-    Meta,
     ModelInfo,
     Nothing,
     Pause,
@@ -46,8 +44,6 @@ HEALTH_S = 30.0  # of `/health`, which gives up after 20 s itself
 PROBE_TOKEN, PROBE_TOKENS = 1, 4
 COLD = 1e-4  # a temperature at which the likeliest token is certain; SGLang takes less than 1e-6 for greedy
 CERTAIN = -0.05
-
-_events = msgspec.json.Decoder(Event)
 
 
 class SglangWire:
@@ -152,7 +148,7 @@ class SglangWire:
             async for events in self._http.events("/generate", body):
                 # Each event of a cumulative stream holds those before it: the newest is all there is to read.
                 for event in events[-1:] if self._cumulative else events:
-                    meta = _meta(event)
+                    meta = meta_of(event)
                     chunk = new_of(meta, seen)
                     seen += len(chunk.tokens)
                     if chunk.tokens or chunk.finish:
@@ -240,57 +236,8 @@ def sampling_params(ask: Ask) -> SamplingParams:
         min_new_tokens=max(0, asked.min_new_tokens - ask.made),
         ignore_eos=asked.ignore_eos,
         stop_token_ids=asked.stop_token_ids or None,
+        stream_interval=ask.interval if ask.interval > 1 else None,
     )
-
-
-def new_of(meta: Meta, seen: int) -> Chunk:
-    """What an event has beyond the first `seen` tokens, whether it tells all of them or the new ones.
-
-    Raises `ServerDied` where some are missing between.
-    """
-    told = meta.output_token_logprobs
-    first = meta.completion_tokens - len(told)
-    if first > seen:
-        raise ServerDied(f"a stream goes on at token {first}, {seen} came")
-    fresh = told[seen - first :]
-    if any(logprob is None for logprob, *_ in fresh):
-        raise ServerDied("a token came without its log-prob")
-    finish: Finish | None = None
-    if meta.finish_reason is not None:
-        kind = meta.finish_reason.type
-        finish = "stop" if kind == "stop" else "length" if kind == "length" else "abort"
-    return Chunk(
-        [token for _, token, _ in fresh],
-        [logprob for logprob, *_ in fresh if logprob is not None],
-        finish,
-        meta.cached_tokens,
-        meta.weight_version,
-        _experts(meta),
-    )
-
-
-def _experts(meta: Meta) -> bytes:
-    """Raises `ServerDied` for what is no base64."""
-    try:
-        return base64.b64decode(meta.routed_experts or "", validate=True)
-    except ValueError as problem:
-        raise ServerDied(f"the experts of a request are no base64: {problem}") from problem
-
-
-def _meta(event: bytes) -> Meta:
-    try:
-        said = _events.decode(event)
-    except msgspec.MsgspecError as problem:
-        raise ServerDied(
-            f"an event of a stream is not what it should be: {problem}: {event[:300]!r}"
-        ) from problem
-    if said.error is not None:
-        code = said.error.code if isinstance(said.error.code, int) else 500
-        refused = refusal(code, said.error.message)
-        raise ServerRefused(str(refused), refused.never and not said.error.retryable)
-    if said.meta_info is None:
-        raise ServerDied(f"an event of a stream has no meta_info: {event[:300]!r}")
-    return said.meta_info
 
 
 def environment() -> dict[str, str]:

@@ -33,6 +33,7 @@ class SamplingParams(Asked, frozen=True, kw_only=True):
     min_new_tokens: int = 0
     ignore_eos: bool = False
     stop_token_ids: tuple[int, ...] | None = None
+    stream_interval: int | None = None
 
 
 class Generate(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,13 +61,17 @@ class FinishReason(Said, frozen=True, kw_only=True):
     message: str | None = None
 
 
+Row = tuple[float | None, int, str | None]
+"""Of a token: log-prob, id, text or null."""
+
+
 class Meta(Said, frozen=True, kw_only=True):
-    """`output_token_logprobs`: (log-prob, token id, text or null); all of the response, or the new ones.
-    `routed_experts`: base64 of int32, a row (layers x experts of a token) for each token of prompt and
-    response but the last; with the end, an abort's too."""
+    """`output_token_logprobs`: of `Row`s, all of the response, or the new ones; as it is, since what was told
+    before need not be read again. `routed_experts`: base64 of int32, a row (layers x experts of a token) for
+    each token of prompt and response but the last; with the end, an abort's too."""
 
     completion_tokens: int
-    output_token_logprobs: list[tuple[float | None, int, str | None]] = []
+    output_token_logprobs: msgspec.Raw = msgspec.Raw(b"[]")
     finish_reason: FinishReason | None = None
     cached_tokens: int = 0
     weight_version: str = ""

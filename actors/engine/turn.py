@@ -6,7 +6,7 @@ any engine.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from actors.engine.engine import StepOutput
 from actors.engine.expert_piece import ExpertPiece
@@ -116,3 +116,32 @@ class EngineHost(Protocol):
     def close(self) -> None:
         """Let go of what it holds, such as a server; from another thread than that of `turn`, which may be in
         one and ends then. Does not block. No turn follows."""
+
+
+@runtime_checkable
+class AwaitedHost(Protocol):
+    """The host of an engine elsewhere, such as behind HTTP: as `EngineHost`, but nothing is computed here, so
+    its turns are awaited on the worker's loop. All calls come on it."""
+
+    @property
+    def engines(self) -> int:
+        """See `EngineHost`."""
+
+    @property
+    def cache_tokens(self) -> int:
+        """See `EngineHost`."""
+
+    async def awaited_turn(self, orders: Orders) -> Turn:
+        """See `EngineHost.turn`."""
+
+    def hurry(self) -> None:
+        """See `EngineHost`."""
+
+    def close(self) -> None:
+        """See `EngineHost`."""
+
+    async def closed(self) -> None:
+        """After `close`: until nothing is held any longer."""
+
+
+AnyHost = EngineHost | AwaitedHost

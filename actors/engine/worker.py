@@ -10,7 +10,7 @@ import asyncio
 
 from actors.engine.expert_telling import ExpertTelling
 from actors.engine.served_weights import ServedWeights
-from actors.engine.turn import EngineHost, Orders, Refusal
+from actors.engine.turn import AnyHost, AwaitedHost, Orders, Refusal, Turn
 from actors.engine.turn_times import TurnTimes
 from actors.rollout.instance_messages import (
     Abort,
@@ -46,6 +46,7 @@ REGISTER_DEADLINE_S = 5.0
 HAND_OVER_DEADLINE_S = 30.0
 MANAGER_LATE_S = 30.0  # what takes longer than these is worth a line, again each time; nothing is given up
 LOAD_LATE_S = 60.0
+TURN_LATE_S = 120.0  # a server that starts takes minutes
 CREDIT_LATE_S = 10.0
 RETRY_S = 0.2
 
@@ -60,7 +61,7 @@ class RolloutWorker(Actor):
         host: the engine; this worker's own.
     """
 
-    def __init__(self, config: Config, node: str, kind: str, host: EngineHost) -> None:
+    def __init__(self, config: Config, node: str, kind: str, host: AnyHost) -> None:
         self._config = config
         self._node = node
         self._kind = kind
@@ -95,6 +96,8 @@ class RolloutWorker(Actor):
 
     async def _let_go(self) -> None:
         self._host.close()
+        if isinstance(self._host, AwaitedHost):
+            await self._host.closed()
 
     # -- the manager --
 
@@ -237,7 +240,7 @@ class RolloutWorker(Actor):
                 raise Fenced(str(refused)) from refused
             orders, self._orders = self._orders, Orders()
             began_s = self.ctx.now()
-            turn = await self.ctx.offload(self._host.turn, orders)
+            turn = await self._turn(orders)
             idle = turn.idle
             if turn.experts:
                 self._experts.add(turn.experts)
@@ -252,6 +255,12 @@ class RolloutWorker(Actor):
             if orders.load is not None:
                 self._weights.served, self._load_failed = (turn.version, turn.root), turn.load_failed
                 self._loaded.set()
+
+    async def _turn(self, orders: Orders) -> Turn:
+        if isinstance(self._host, AwaitedHost):
+            async with self.ctx.wait("its engine", on=self.ctx.name, deadline_s=TURN_LATE_S, go_on=True):
+                return await self._host.awaited_turn(orders)
+        return await self.ctx.offload(self._host.turn, orders)
 
     async def _room(self) -> None:
         """Until the stream takes a frame; the manager grants it by acknowledging."""

@@ -125,17 +125,20 @@ class Books:
             await self.shelves.put(event.batch, groups)
         await self.record(event)
 
-    async def release(self, batch: Batch) -> Changes:
-        """Write the audit trail of a batch and forget it. Behind the batch of a step or an evaluation the
-        journal begins anew; single requests are too many and too small for that."""
-        await self._ledger.append(ledger_of(batch))
-        changes = await self.record(BatchReleased(batch=batch.name))
-        self.weights.pop(batch.name, None)
-        shelf = self.shelves.numbers.pop(batch.name, None)
-        if batch.submitted.scored:
+    async def release(self, *batches: Batch) -> list[Changes]:
+        """Write the audit trail of batches and forget them, in one commit. Behind the batch of a step or an
+        evaluation the journal begins anew; single requests are too many and too small for that."""
+        trail = self._ledger.append_soon(*map(ledger_of, batches))
+        changes, released = self.enter(*(BatchReleased(batch=one.name) for one in batches))
+        await asyncio.gather(trail, released)  # a full disk fails both
+        shelves = [self.shelves.numbers.pop(one.name, None) for one in batches]
+        for one in batches:
+            self.weights.pop(one.name, None)
+        if any(one.submitted.scored for one in batches):
             await self._snapshot()
-        if shelf is not None:
-            await self.shelves.empty(shelf)
+        for shelf in shelves:
+            if shelf is not None:
+                await self.shelves.empty(shelf)
         return changes
 
     def _snapshot(self) -> Awaitable[int]:

@@ -7,6 +7,7 @@ dispatch is journaled before it is sent; one at a time goes to each instance, in
 a slow instance holds up nobody else."""
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
 
 from actors.rollout.balancer_messages import LoadChange, LoadChanged, Place, Placed
@@ -20,6 +21,7 @@ from actors.rollout.moving import Moving
 from actors.rollout.request_log import RequestLog, RequestState
 from actors.rollout.sessions import Sessions
 from actors.rollout.single_messages import BATCH
+from actors.rollout.token_log import Batch
 from supervisor import AskFailed, Context, Done, Refused, Unreachable
 
 BALANCER = "rollout/balancer"
@@ -96,28 +98,46 @@ class Dispatching:
             if not self._books.state.log.waiting or self._ctx.now() < self._held_until_s:
                 continue
             full: list[set[int]] = []  # no instance of these versions takes any more
-            for batch in self._waiting():
-                roots = self._books.roots(batch)
+            waiting = self._waiting()
+            while waiting:
+                batches, roots = self._next(waiting)
                 if not roots or any(roots.keys() <= versions for versions in full):
                     continue
-                if not await self._place(batch.batch, roots):
+                if not await self._place(batches, roots):
                     full.append(set(roots))
 
-    def _waiting(self) -> list[BatchSubmitted]:
+    def _waiting(self) -> deque[BatchSubmitted]:
         """The batches that have requests waiting, in the order in which they are served."""
         log = self._books.state.log
-        batches = [batch.submitted for name, batch in log.batches.items() if log.waits.count(name)]
-        batches.sort(key=_urgency)  # stable
-        return batches
+        batches = sorted((log.batches[name] for name in log.waits.batches()), key=_urgency)
+        return deque(batch.submitted for batch in batches)
 
-    async def _place(self, batch: str, roots: dict[int, bytes]) -> bool:
-        """Send what waits of it where there is room; False where there was not enough."""
+    def _next(self, waiting: deque[BatchSubmitted]) -> tuple[list[str], dict[int, bytes]]:
+        """The first of them, with the versions that may make its requests. Single requests behind it come
+        with it where all may go anywhere: a placement takes turns of two actors, however many it is of."""
+        first = waiting.popleft()
+        batches, roots = [first.batch], self._books.roots(first)
+        if self._anywhere(first):
+            while waiting and self._anywhere(waiting[0]) and self._books.roots(waiting[0]) == roots:
+                batches.append(waiting.popleft().batch)
+        return batches, roots
+
+    def _anywhere(self, batch: BatchSubmitted) -> bool:
+        """It is a single request of no session, and no instance is meant for it."""
+        if batch.scored or self._moving.arriving(batch.batch):
+            return False
+        return not any(self._sessions.of(one.id) for one in self._books.state.log.first(batch.batch, 1))
+
+    async def _place(self, batches: list[str], roots: dict[int, bytes]) -> bool:
+        """Send what waits of them where there is room; False where there was not enough."""
         log = self._books.state.log
-        count, moved = log.waits.count(batch), self._moving.arriving(batch)
+        count = sum(map(log.waits.count, batches))
         if not count:
             return True
+        moved = [one for batch in batches for one in self._moving.arriving(batch)]
         targets = tuple(self._moving.moved_to(one) for one in moved)
-        preferred = self._sessions.preferred(log.first(batch, 1)[0].id) if count == 1 else ""
+        waiting = (one for batch in batches for one in log.first(batch, 1))
+        preferred = self._sessions.preferred(next(waiting).id) if count == 1 else ""
         place = Place(roots=roots, count=count, moved=targets, preferred=preferred)
         try:
             placed = await self._ctx.ask(BALANCER, place, deadline_s=PLACE_DEADLINE_S, expect=Placed)
@@ -129,7 +149,8 @@ class Dispatching:
             return False
         chosen: dict[str, list[RequestLog]] = {}
         among = {one.id for one in moved}
-        others = [one for one in log.first(batch, len(placed.instances)) if one.id not in among]
+        first = (one for batch in batches for one in log.first(batch, len(placed.instances)))
+        others = [one for one in first if one.id not in among]
         for one, name in zip([*moved, *others], placed.instances, strict=False):
             if one.state is RequestState.QUEUED:
                 chosen.setdefault(name, []).append(one)
@@ -208,5 +229,6 @@ class Dispatching:
             await self._ctx.tell(BALANCER, LoadChanged(changes=changes))
 
 
-def _urgency(batch: BatchSubmitted) -> tuple[bool, bool, int]:
-    return batch.scored, batch.min_version is not None, batch.version
+def _urgency(batch: Batch) -> tuple[bool, bool, int, int]:
+    submitted = batch.submitted
+    return submitted.scored, submitted.min_version is not None, submitted.version, batch.number

@@ -26,7 +26,7 @@ class _Followed:
     new: bool = True  # nothing was told yet
 
 
-TELL_S = 0.04
+TELL_S = 0.02
 """Between two tells of what is made; a reader of text sees no difference, and each costs every process behind
 it."""
 

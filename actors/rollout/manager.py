@@ -179,7 +179,7 @@ class RolloutManager(Actor):
 
     @handles(ReleaseBatch)
     async def release(self, message: ReleaseBatch) -> Done:
-        await self._parts.opening.close(message.batch)
+        await self._parts.opening.close([message.batch])
         return Done()
 
     @handles(RolloutStatus)

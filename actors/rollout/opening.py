@@ -4,7 +4,7 @@ Owns what is refused before a batch is open, and what a new version of the weigh
 under which weights, is the books' to know.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from actors.rollout.admission import unfit
 from actors.rollout.books import Books
@@ -81,13 +81,16 @@ class Opening:
             self._measuring.opened(batch.batch)
             self._act(await self._books.submit(batch, weights))
 
-    async def close(self, name: str) -> None:
-        """Forget a batch."""
-        batch = self._state.log.batches.get(name)
-        if batch is not None:
-            changes = await self._books.release(batch)
-            self._measuring.released(name)
-            self._act(changes)
+    async def close(self, names: Sequence[str]) -> None:
+        """Forget these batches, those of them that are open."""
+        open = self._state.log.batches
+        batches = [open[name] for name in names if name in open]
+        if not batches:
+            return
+        changes = await self._books.release(*batches)
+        for batch, changed in zip(batches, changes, strict=True):
+            self._measuring.released(batch.name)
+            self._act(changed)
 
     async def _note(self, weights: Weights) -> None:
         """Note the newest weights. A version that comes again with another root is another one: nobody will

@@ -34,6 +34,10 @@ class Sessions:
         """It is over, or forgotten."""
         self._sessions.pop(request, None)
 
+    def of(self, request: str) -> str:
+        """Its session, "" for none."""
+        return self._sessions.get(request, "")
+
     def preferred(self, request: str) -> str:
         """The instance that has its conversation, "" where none is known."""
         return self._instances.get(self._sessions.get(request, ""), "")

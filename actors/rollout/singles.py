@@ -9,7 +9,7 @@ request, the same id with the same contents is the same request, each token is a
 import asyncio
 import math
 from array import array
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from actors.rollout.admission import MAX_OPEN_SINGLES
 from actors.rollout.books import Books
@@ -34,8 +34,8 @@ LOOK_S = 1.0  # between two looks whether the gate is met, at least: instances t
 
 Open = Callable[[BatchSubmitted, Weights], Awaitable[None]]
 """Opens a batch. Raises Refused or Suspended."""
-Close = Callable[[str], Awaitable[None]]
-"""Releases a batch."""
+Close = Callable[[Sequence[str]], Awaitable[None]]
+"""Releases batches, by their names: those that are open."""
 
 
 class Singles:
@@ -94,15 +94,16 @@ class Singles:
 
     async def cancel(self, ids: list[str]) -> None:
         """Nobody waits for these any more: those under way are too old now, the others are forgotten."""
+        over: list[str] = []
         for id in ids:
             name = BATCH + id
             if name in self._ended:
-                self._kept.pop(name, None)
-                await self._forget(name)
+                over.append(name)
             elif name in self._books.state.log.batches:
                 self._deadlines.until(self._log(name).id, 0.0)
             elif name in self._waiting:
                 self._waiting.pop(name)[1].answer(Refused(f"request {id} was cancelled"))
+        await self._forget(over)
 
     def finished(self, log: RequestLog) -> None:
         """A request of nobody's batch is over, and its end is committed."""
@@ -129,7 +130,7 @@ class Singles:
             self._kept.pop(log.batch, None)
             self._following.forget(log.id)
             self._sessions.ended(log.id)
-            await self._close(log.batch)
+            await self._close([log.batch])
 
     async def look(self) -> None:
         """Forget answers that were kept long enough."""
@@ -139,25 +140,23 @@ class Singles:
             for name in self._kept
             if name not in batches or self._log(name).state is RequestState.FINISHED
         ]
-        for number, name in enumerate(over):
-            if self._kept[name].passed(now) or number < len(over) - MAX_KEPT:
-                del self._kept[name]
-                await self._forget(name)
+        most = len(over) - MAX_KEPT
+        await self._forget(
+            [name for number, name in enumerate(over) if number < most or self._kept[name].passed(now)]
+        )
 
-    async def _forget(self, name: str) -> None:
-        """An answer that was kept."""
-        self._ended.discard(name)
-        if name in self._books.state.log.batches:
-            await self._close(name)
+    async def _forget(self, names: list[str]) -> None:
+        """Answers that were kept: all in one commit, since requests wait behind it."""
+        for name in names:
+            self._kept.pop(name, None)
+            self._ended.discard(name)
+        await self._close(names)
 
     async def _make_room(self) -> None:
         """Answers are kept as long as there is room: the oldest goes before a new request is refused."""
-        most = MAX_OPEN_SINGLES - len(self._waiting)
-        for name in [name for name in self._kept if name in self._ended]:
-            if len(self._kept) < most:
-                return
-            del self._kept[name]
-            await self._forget(name)
+        beyond = len(self._kept) + len(self._waiting) + 1 - MAX_OPEN_SINGLES
+        if beyond > 0:
+            await self._forget([name for name in self._kept if name in self._ended][:beyond])
 
     def _begun(self, name: str, message: Generate) -> None:
         """Its batch is open: its time runs, and its follower is told from what it has on."""

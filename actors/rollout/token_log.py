@@ -28,6 +28,8 @@ class Batch:
 
     submitted: BatchSubmitted
     groups: list[list[RequestLog]]
+    number: int = 0
+    """In the order in which batches were opened."""
     taker: int = 0
     taken: set[int] = field(default_factory=set)
     verdicts: int = 0
@@ -117,11 +119,13 @@ class TokenLog:
         self.batches: dict[str, Batch] = {}
         self.requests: dict[str, RequestLog] = {}
         self.waits = Waiting()
+        self._opened = 0  # batches, ever
         self._let_go = 0  # tokens of open requests that are held no longer
 
     def open(self, event: BatchSubmitted) -> Batch:
         light = msgspec.structs.replace(event, prompts=tuple(map(_light, event.prompts)))
-        batch = self.batches[event.batch] = Batch(light, [])
+        self._opened += 1
+        batch = self.batches[event.batch] = Batch(light, [], self._opened)
         self._make(batch, event.prompts)
         return batch
 

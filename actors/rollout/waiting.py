@@ -39,6 +39,10 @@ class Waiting:
             if not order:
                 del self._orders[batch]
 
+    def batches(self) -> list[str]:
+        """Those of which any wait."""
+        return list(self._orders)
+
     def count(self, batch: str) -> int:
         """How many wait of this batch."""
         return len(self._orders.get(batch, ()))

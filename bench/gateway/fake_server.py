@@ -1,7 +1,9 @@
 """A server of SGLang's form that decodes nothing: its events were made before, so it is not the bottleneck.
 
 `python -m bench.gateway.fake_server PORT STEP_MS MOST`. All its requests step together, every STEP_MS: each
-gets one event a step, cumulative as SGLang's are, up to its `max_new_tokens` (at most MOST).
+makes a token a step, up to its `max_new_tokens` (at most MOST). Events are cumulative as SGLang's are, and
+come as SGLang's do: one a token, or, where the request has a `stream_interval`, one for its first token and
+one whenever so many more have come.
 """
 
 import asyncio
@@ -13,6 +15,7 @@ import uvloop
 from aiohttp import web
 
 _LIMIT = re.compile(rb'"max_new_tokens": ?(\d+)')
+_INTERVAL = re.compile(rb'"stream_interval": ?(\d+)')
 VERSION = "default"
 
 
@@ -36,6 +39,11 @@ def _event(count: int, finish: str | None) -> bytes:
     return f"data: {text}\n\n".encode()
 
 
+def is_told(made: int, most: int, interval: int) -> bool:
+    """Whether SGLang sends an event when so many of a request's tokens are made."""
+    return made == most or (made - 1) % interval == 0
+
+
 class Server:
     """Answers what a front asks a server."""
 
@@ -57,16 +65,19 @@ class Server:
             stepped.set()
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
-        """Cumulative events, one a step."""
-        limit = _LIMIT.search(await request.read())
+        """Cumulative events, a token a step."""
+        body = await request.read()
+        limit, given = _LIMIT.search(body), _INTERVAL.search(body)
         count = min(self._most, int(limit[1]) if limit else 16)
+        interval = int(given[1]) if given else 1
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         self._running += 1
         try:
             for at in range(count):
                 await self._stepped.wait()
-                await response.write(self._events[at] if at < count - 1 else self._ends[at])
+                if is_told(at + 1, count, interval):
+                    await response.write(self._events[at] if at < count - 1 else self._ends[at])
             await response.write(b"data: [DONE]\n\n")
         finally:
             self._running -= 1

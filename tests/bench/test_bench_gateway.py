@@ -5,9 +5,10 @@ import json
 import msgspec
 import pytest
 
+from actors.engine.sglang_events import newest_rows
 from actors.engine.sglang_messages import Event
 from bench.gateway.client import Seen
-from bench.gateway.fake_server import events
+from bench.gateway.fake_server import events, is_told
 from bench.gateway.figures import figures
 from bench.gateway.page import cells
 
@@ -35,4 +36,15 @@ def test_each_event_of_the_fake_server_holds_those_before_it() -> None:
     assert [meta.completion_tokens for meta in metas if meta is not None] == [1, 2, 3]
     assert metas[2] is not None
     assert metas[1] is not None
-    assert metas[2].output_token_logprobs[:2] == metas[1].output_token_logprobs
+    assert newest_rows(metas[2].output_token_logprobs, 3)[:2] == newest_rows(
+        metas[1].output_token_logprobs, 2
+    )
+
+
+@pytest.mark.parametrize(
+    ("interval", "count", "told"), [(1, 4, [1, 2, 3, 4]), (3, 8, [1, 4, 7, 8]), (9, 2, [1, 2])]
+)
+def test_the_fake_server_tells_the_first_token_at_once_and_then_as_many_as_it_may_gather(
+    interval: int, count: int, told: list[int]
+) -> None:
+    assert [at for at in range(1, count + 1) if is_told(at, count, interval)] == told

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from driven_host import DrivenHost
 from engine_kinds import NEW_TOKENS
 from engines_world import Plane, Servers, logprobs_of, plane, publish_image, request
 
@@ -135,7 +136,7 @@ async def test_a_server_tells_its_load_pauses_and_ends_what_it_is_told_to_end(
 
 
 def test_a_token_that_would_end_a_server_never_reaches_it(servers: Servers, tmp_path: Path) -> None:
-    host = RemoteHost(servers.kind.wire(servers.both[0].url), stall_s=30.0, serve_s=60.0)
+    host = DrivenHost(RemoteHost(servers.kind.wire(servers.both[0].url), stall_s=30.0, serve_s=60.0))
     bad = Work(
         ticket=1,
         prompt=array("I", [300]).tobytes(),

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from driven_host import DrivenHost
 from engine_kinds import VLLM
 from engines_world import logprobs_of, publish_image
 
-from actors.engine.remote import RemoteHost
 from actors.engine.turn import Orders
 from actors.engine.vllm import VllmWire
 from actors.rollout.instance_messages import Work
@@ -25,16 +25,16 @@ END_S = 30.0
 
 
 @pytest.fixture
-def host() -> Iterator[RemoteHost]:
+def host() -> Iterator[DrivenHost]:
     if reason := VLLM.why_not():
         pytest.skip(reason)
-    host = VLLM.host(VLLM.settings())
+    host = DrivenHost(VLLM.host(VLLM.settings()))
     yield host
     host.close()
     assert host.joined(END_S)
 
 
-def made_by(host: RemoteHost, version: int, ticket: int, **told: object) -> tuple[list[int], list[float]]:
+def made_by(host: DrivenHost, version: int, ticket: int, **told: object) -> tuple[list[int], list[float]]:
     """The whole response of one request, and its log-probs."""
     given = {"temperature": 0.0, "seed": 1, **told}
     work = Work(ticket=ticket, prompt=PROMPT, prefix=b"", max_new_tokens=TOKENS, **given)  # type: ignore[arg-type]
@@ -52,8 +52,8 @@ def made_by(host: RemoteHost, version: int, ticket: int, **told: object) -> tupl
     raise AssertionError(f"{len(tokens)} tokens within a minute")
 
 
-def test_it_is_started_without_weights_fed_each_version_and_ended(host: RemoteHost, tmp_path: Path) -> None:
-    wire = host._wire
+def test_it_is_started_without_weights_fed_each_version_and_ended(host: DrivenHost, tmp_path: Path) -> None:
+    wire = host.host._wire
     assert isinstance(wire, VllmWire)
     for version in (3, 4):
         turn = host.turn(Orders(load=publish_image(tmp_path / "store", version)))

@@ -29,6 +29,15 @@ class Cancelling:
         self._ids.add(id)
         self._wake.set()
 
+    def later(self, id: str) -> None:
+        """The same of one that is over: it may be told with the next, or at the next `look`."""
+        self._ids.add(id)
+
+    def look(self) -> None:
+        """Tell what may be told later: many are forgotten at the price of one."""
+        if len(self._ids):
+            self._wake.set()
+
     async def run(self) -> None:
         """Tell, for ever."""
         while True:

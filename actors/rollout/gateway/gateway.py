@@ -160,6 +160,7 @@ class Gateway(Actor):
     @handles(_LookAround)
     async def look_around(self, message: _LookAround) -> None:
         now = self.ctx.now()
+        self._cancelling.look()
         for follow in list(self._follows.values()):
             if follow.over or follow.unrouted is not None:
                 continue
@@ -213,8 +214,9 @@ class Gateway(Actor):
         if follow.ask.named:
             if not follow.over:
                 self._left.add(follow.ask.id)
-        elif follow.problem is None:  # over or not: nobody knows its id, so nobody comes back
-            self._cancelling.add(follow.ask.id)
+        elif follow.problem is None:  # nobody knows its id, so nobody comes back
+            tell = self._cancelling.later if follow.over else self._cancelling.add
+            tell(follow.ask.id)
 
     def _again(self, follow: Follow) -> None:
         """Ask for what is missing, not too often."""

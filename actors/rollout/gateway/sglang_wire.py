@@ -157,11 +157,11 @@ class GenerateBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 def check_served(body: msgspec.Struct, prefix: str = "") -> None:
     """Raises BadAsk for the first field that is set and not served."""
-    for field in msgspec.structs.fields(body):
-        value = getattr(body, field.name)
-        taken = field.name in _TAKEN and isinstance(body, GenerateBody)
+    for name in body.__struct_fields__:
+        value = getattr(body, name)
+        taken = name in _TAKEN and isinstance(body, GenerateBody)
         if isinstance(value, msgspec.Raw) and not taken and b"".join(bytes(value).split()) not in EMPTY:
-            raise BadAsk("is not served here; leave it out", prefix + field.name)
+            raise BadAsk("is not served here; leave it out", prefix + name)
 
 
 _TAKEN = {

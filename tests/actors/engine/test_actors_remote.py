@@ -7,11 +7,12 @@ from array import array
 from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
+from driven_host import DrivenHost
 
 from actors.engine import row_exchange
 from actors.engine.remote import RemoteHost
 from actors.engine.server_wire import Ask, Chunk, LoadFailed, Loads, PauseMode, ServerDied, ServerRefused
-from actors.engine.turn import EngineHost, Orders, Turn
+from actors.engine.turn import AwaitedHost, Orders, Turn
 from actors.rollout.instance_messages import Work
 from actors.weights.messages import Fetched
 from transport.token_frame import Flag
@@ -102,12 +103,13 @@ def server() -> ToldServer:
 
 
 @pytest.fixture
-def host(server: ToldServer) -> Iterator[RemoteHost]:
-    host = RemoteHost(server, stall_s=0.5, serve_s=5.0)
-    fills_the_port: EngineHost = host
+def host(server: ToldServer) -> Iterator[DrivenHost]:
+    fills_the_port: AwaitedHost = (remote := RemoteHost(server, stall_s=0.5, serve_s=5.0))
+    assert isinstance(fills_the_port, AwaitedHost)
+    host = DrivenHost(remote)
     yield host
-    fills_the_port.close()
-    assert host.joined(5.0), "its thread outlives it"
+    host.close()
+    assert host.joined(5.0), "a task of it outlives it"
 
 
 def work(ticket: int, new: int = 6, prefix: tuple[int, ...] = ()) -> Work:
@@ -136,7 +138,7 @@ def rows_of(turn: Turn) -> Rows:
 
 
 def drive(
-    host: RemoteHost, orders: Orders, until: Callable[[Rows], bool], within_s: float = 5.0
+    host: DrivenHost, orders: Orders, until: Callable[[Rows], bool], within_s: float = 5.0
 ) -> tuple[Rows, list[Turn]]:
     rows, turns, end_s = [], [], time.monotonic() + within_s
     while not until(rows):
@@ -152,7 +154,7 @@ def finished(count: int) -> Callable[[Rows], bool]:
 
 
 def test_a_ticket_gets_its_tokens_in_order_the_first_and_the_last_flagged(
-    host: RemoteHost, server: ToldServer
+    host: DrivenHost, server: ToldServer
 ) -> None:
     host.turn(Orders(load=FETCHED))
     rows, turns = drive(host, add(work(11), work(12)), finished(2))
@@ -163,7 +165,7 @@ def test_a_ticket_gets_its_tokens_in_order_the_first_and_the_last_flagged(
     assert turns[-1].root == b"r"
 
 
-def test_a_prefix_is_continued_by_what_is_left_of_the_limit(host: RemoteHost, server: ToldServer) -> None:
+def test_a_prefix_is_continued_by_what_is_left_of_the_limit(host: DrivenHost, server: ToldServer) -> None:
     host.turn(Orders(load=FETCHED))
     rows, _ = drive(host, add(work(11, new=6, prefix=(103, 104))), finished(1))
     assert server.asks[-1].tokens.tolist() == [7, 8, 9, 103, 104]
@@ -172,7 +174,7 @@ def test_a_prefix_is_continued_by_what_is_left_of_the_limit(host: RemoteHost, se
 
 
 def test_what_a_server_computed_is_told_as_decode_steps_of_all_that_execute_together(
-    host: RemoteHost, server: ToldServer
+    host: DrivenHost, server: ToldServer
 ) -> None:
     host.turn(Orders(load=FETCHED))
     _, turns = drive(host, add(work(11), work(12)), finished(2))
@@ -187,7 +189,7 @@ def test_what_a_server_computed_is_told_as_decode_steps_of_all_that_execute_toge
 
 
 def test_an_abort_is_told_by_one_last_row_and_the_server_hears_of_it(
-    host: RemoteHost, server: ToldServer
+    host: DrivenHost, server: ToldServer
 ) -> None:
     server.silent_after = 2
     host.turn(Orders(load=FETCHED))
@@ -197,7 +199,7 @@ def test_an_abort_is_told_by_one_last_row_and_the_server_hears_of_it(
     assert [rid.rpartition("-")[2] for rid in server.aborted] == ["11"]
 
 
-def test_new_weights_end_what_is_left_of_the_ones_before(host: RemoteHost, server: ToldServer) -> None:
+def test_new_weights_end_what_is_left_of_the_ones_before(host: DrivenHost, server: ToldServer) -> None:
     server.silent_after = 2
     host.turn(Orders(load=FETCHED))
     drive(host, add(work(11)), lambda rows: len(rows) == 2)
@@ -207,7 +209,7 @@ def test_new_weights_end_what_is_left_of_the_ones_before(host: RemoteHost, serve
     assert turns[0].version == 4
 
 
-def test_weights_that_cannot_be_staged_disturb_nothing(host: RemoteHost, server: ToldServer) -> None:
+def test_weights_that_cannot_be_staged_disturb_nothing(host: DrivenHost, server: ToldServer) -> None:
     server.silent_after = 2
     host.turn(Orders(load=FETCHED))
     drive(host, add(work(11)), lambda rows: len(rows) == 2)
@@ -220,7 +222,7 @@ def test_weights_that_cannot_be_staged_disturb_nothing(host: RemoteHost, server:
 
 
 def test_weights_that_a_server_does_not_take_leave_it_with_those_of_before(
-    host: RemoteHost, server: ToldServer
+    host: DrivenHost, server: ToldServer
 ) -> None:
     server.silent_after = 2
     host.turn(Orders(load=FETCHED))
@@ -234,13 +236,13 @@ def test_weights_that_a_server_does_not_take_leave_it_with_those_of_before(
     drive(host, add(work(12)), finished(1))
 
 
-def test_a_server_that_takes_no_weights_at_first_is_none(host: RemoteHost, server: ToldServer) -> None:
+def test_a_server_that_takes_no_weights_at_first_is_none(host: DrivenHost, server: ToldServer) -> None:
     server.fails = "commit"
     with pytest.raises(ServerDied, match="not taken"):
         host.turn(Orders(load=FETCHED))
 
 
-def test_work_of_another_version_than_the_one_that_is_served_is_refused(host: RemoteHost) -> None:
+def test_work_of_another_version_than_the_one_that_is_served_is_refused(host: DrivenHost) -> None:
     assert host.turn(add(work(1))).refusals[0].why.startswith("it has no weights yet")
     host.turn(Orders(load=FETCHED))
     refusal = host.turn(add(work(2), version=2)).refusals[0]
@@ -249,7 +251,7 @@ def test_work_of_another_version_than_the_one_that_is_served_is_refused(host: Re
     assert not refusal.never
 
 
-def test_what_the_server_refuses_is_refused_in_its_words(host: RemoteHost, server: ToldServer) -> None:
+def test_what_the_server_refuses_is_refused_in_its_words(host: DrivenHost, server: ToldServer) -> None:
     server.refuses = "too long for the context"
     host.turn(Orders(load=FETCHED))
     turn = host.turn(add(work(11)))
@@ -258,7 +260,7 @@ def test_what_the_server_refuses_is_refused_in_its_words(host: RemoteHost, serve
 
 
 @pytest.mark.parametrize("given", [work(4, new=2, prefix=(1, 2)), work(4, new=0), work(4, prefix=(200,))])
-def test_what_no_server_can_serve_is_never_sent(host: RemoteHost, server: ToldServer, given: Work) -> None:
+def test_what_no_server_can_serve_is_never_sent(host: DrivenHost, server: ToldServer, given: Work) -> None:
     host.turn(Orders(load=FETCHED))
     asked = len(server.asks)
     assert host.turn(add(given)).refusals[0].never
@@ -266,7 +268,7 @@ def test_what_no_server_can_serve_is_never_sent(host: RemoteHost, server: ToldSe
 
 
 def test_a_server_that_answers_health_but_makes_no_token_is_given_up(
-    host: RemoteHost, server: ToldServer
+    host: DrivenHost, server: ToldServer
 ) -> None:
     server.silent_after = 2
     host.turn(Orders(load=FETCHED))
@@ -275,7 +277,7 @@ def test_a_server_that_answers_health_but_makes_no_token_is_given_up(
 
 
 def test_a_server_that_does_not_answer_is_given_up_when_it_has_nothing_to_do(
-    host: RemoteHost, server: ToldServer
+    host: DrivenHost, server: ToldServer
 ) -> None:
     host.turn(Orders(load=FETCHED))
     server.hangs = True
@@ -291,7 +293,7 @@ def test_a_server_that_does_not_answer_is_given_up_when_it_has_nothing_to_do(
     ],
 )
 def test_tokens_that_nobody_may_be_given_are_not_passed_on(
-    host: RemoteHost, server: ToldServer, made: Callable[[Chunk], Chunk], why: str
+    host: DrivenHost, server: ToldServer, made: Callable[[Chunk], Chunk], why: str
 ) -> None:
     server.made = made
     host.turn(Orders(load=FETCHED))
@@ -300,7 +302,7 @@ def test_tokens_that_nobody_may_be_given_are_not_passed_on(
 
 
 def test_streams_are_not_read_on_while_nobody_takes_their_rows(
-    host: RemoteHost, server: ToldServer, monkeypatch: pytest.MonkeyPatch
+    host: DrivenHost, server: ToldServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(row_exchange, "MAX_HELD", 10)
     sent: list[int] = []
@@ -313,7 +315,7 @@ def test_streams_are_not_read_on_while_nobody_takes_their_rows(
     assert rows[-1][1] == 162
 
 
-def test_an_order_ends_a_turn_that_waits(host: RemoteHost) -> None:
+def test_an_order_ends_a_turn_that_waits(host: DrivenHost) -> None:
     host.turn(Orders(load=FETCHED))
     host.hurry()
     began_s = time.monotonic()
@@ -321,7 +323,7 @@ def test_an_order_ends_a_turn_that_waits(host: RemoteHost) -> None:
     assert time.monotonic() - began_s < 0.9
 
 
-def test_closing_ends_a_turn_and_its_server(host: RemoteHost, server: ToldServer) -> None:
+def test_closing_ends_a_turn_and_its_server(host: DrivenHost, server: ToldServer) -> None:
     host.turn(Orders(load=FETCHED))
     host.close()
     with pytest.raises(ServerDied, match="closed"):

@@ -2,6 +2,7 @@
 and a process that is no server."""
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -15,17 +16,20 @@ import msgspec
 import pytest
 import torch
 from aiohttp import web
+from driven_host import DrivenHost
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from actors.engine.checkpoint import load_checkpoint
 from actors.engine.qwen3 import Qwen3
 from actors.engine.qwen3_config import Qwen3Config
-from actors.engine.remote import RemoteHost
 from actors.engine.served_folder import ServedFolder
 from actors.engine.server_process import MAX_LOG_BYTES, ServerProcess, free_port
 from actors.engine.server_wire import Ask, Chunk, ServerDied, ServerRefused
 from actors.engine.servers import sglang_command, sglang_host
-from actors.engine.sglang import new_of, sampling_params
+from actors.engine.sglang import sampling_params
+from actors.engine.sglang_events import new_of, newest_rows
 from actors.engine.sglang_messages import FinishReason, Meta
 from actors.engine.turn import Orders
 from actors.engine.weight_image import image_bytes, weight_layout, write_weights
@@ -98,13 +102,30 @@ def test_folders_of_dead_processes_are_removed_and_those_of_living_ones_stay(tmp
 
 
 def meta(told: int, total: int, finish: str | None = None) -> Meta:
-    pairs: list[tuple[float | None, int, str | None]] = [
-        (-0.5 * place, 100 + place, None) for place in range(total - told, total)
-    ]
+    pairs = [(-0.5 * place, 100 + place, None) for place in range(total - told, total)]
     reason = None if finish is None else FinishReason(type=finish)
+    rows = msgspec.Raw(msgspec.json.encode(pairs))
     return Meta(
-        completion_tokens=total, output_token_logprobs=pairs, finish_reason=reason, weight_version="v3"
+        completion_tokens=total, output_token_logprobs=rows, finish_reason=reason, weight_version="v3"
     )
+
+
+TEXTS = st.none() | st.text('[]",\\a1', max_size=6)
+ROWS = st.lists(st.tuples(st.floats(-50, 0), st.integers(0, 1 << 20), TEXTS), max_size=8)
+
+
+@given(ROWS, st.integers(0, 9), st.booleans())
+def test_the_newest_rows_are_those_at_the_end_whatever_stands_in_a_text(
+    rows: list[tuple[float, int, str | None]], count: int, blanks: bool
+) -> None:
+    told = json.dumps(rows, separators=(", ", ": ") if blanks else (",", ":")).encode()
+    assert newest_rows(told, count) == (rows[-count:] if count else [])
+
+
+@pytest.mark.parametrize("told", [b"[[-0.5,3", b"[[-0.5]]", b"[]]", b"{}"])
+def test_rows_that_are_none_are_a_broken_server(told: bytes) -> None:
+    with pytest.raises(ServerDied, match="not what it should be"):
+        newest_rows(told, 1)
 
 
 @pytest.mark.parametrize("told", [2, 5], ids=["incremental", "cumulative"])
@@ -226,7 +247,7 @@ def test_a_server_that_cannot_start_is_told_of_with_its_words(tmp_path: Path) ->
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "python").write_text("#!/bin/sh\necho no module named $2 >&2\nexit 1\n")
     (tmp_path / "bin" / "python").chmod(0o755)
-    host = sglang_host(config)
+    host = DrivenHost(sglang_host(config))
     try:
         with pytest.raises(ServerDied, match=r"exit 1(.|\n)*no module named sglang.launch_server"):
             host.turn(Orders(load=fetched))
@@ -307,9 +328,9 @@ def server() -> Iterator[SilentServer]:
     running.close()
 
 
-def attached(server: SilentServer) -> RemoteHost:
+def attached(server: SilentServer) -> DrivenHost:
     engine = {"kind": "sglang", "url": f"http://127.0.0.1:{server.port}", "stall_s": 1.0}
-    return sglang_host(from_tree({"engine": engine}, "test"))
+    return DrivenHost(sglang_host(from_tree({"engine": engine}, "test")))
 
 
 def given_at(temperature: float, ticket: int, new: int = 9) -> Work:

@@ -4,16 +4,20 @@ import asyncio
 from pathlib import Path
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from test_actors_rollout_plane import Plane, plane
 from test_actors_rollout_versions import HELLO, generate
 
 from actors.rollout.balancer import Balancer, InstanceKind
+from actors.rollout.dispatching import Dispatching
 from actors.rollout.instance_messages import InstancesAre, ListInstances
+from actors.rollout.messages import HoldBack, RolloutFigures, RolloutStatus
 from actors.rollout.sampling_params import Sampling
 from actors.rollout.sessions import Sessions
 from actors.rollout.single_messages import Generate
+from supervisor import Done
 
 ROOTS = {3: b"root"}
 
@@ -84,5 +88,39 @@ async def test_the_next_turn_of_a_conversation_goes_where_the_last_one_went(tmp_
             for turn in range(4)
         ]
         assert len(set(turns)) == 1
+        for host in hosts:
+            await host.system.close()
+
+
+async def test_single_requests_that_came_together_are_placed_together_but_those_of_a_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    placed: list[list[str]] = []
+    place = Dispatching._place
+
+    async def counted(self: Dispatching, batches: list[str], roots: dict[int, bytes]) -> bool:
+        placed.append(batches)
+        return await place(self, batches, roots)
+
+    monkeypatch.setattr(Dispatching, "_place", counted)
+    async with plane(tmp_path) as running:
+        hosts = [await running.host("s1"), await running.host("s2")]
+        await running.submit()
+        await running.responses()
+        await running.head.ask("rollout/manager", HoldBack(for_s=30.0), Done)
+        asked = [
+            msgspec.structs.replace(HELLO, id=f"r{number}", session="talk" if number == 3 else "")
+            for number in range(6)
+        ]
+        answers = asyncio.gather(*(generate(running, request) for request in asked))
+        async with asyncio.timeout(10):
+            while (await running.head.ask("rollout/manager", RolloutStatus(), RolloutFigures)).queued < 6:
+                await asyncio.sleep(0.01)
+        placed.clear()
+        await running.head.ask("rollout/manager", HoldBack(for_s=0.0), Done)
+        tokens = {answer.tokens for answer in await answers}
+        names = [[name.removeprefix("generate-") for name in batches] for batches in placed[:3]]
+        assert names == [["r0", "r1", "r2"], ["r3"], ["r4", "r5"]]
+        assert len(tokens) == 1, "the same prompt under the same seed"
         for host in hosts:
             await host.system.close()

@@ -26,6 +26,7 @@ def test_the_longest_prefix_goes_first_then_the_order_of_the_batch(
     waiting.remove("nobody")
     assert len(waiting) == len(model)
     assert waiting.names() == set(model)
+    assert sorted(waiting.batches()) == sorted({batch for batch, _ in model.values()})
     for batch in ("step-1", "step-2"):
         order = sorted((key, name) for name, (of, key) in model.items() if of == batch)
         count = data.draw(st.integers(0, 10))
