@@ -307,8 +307,18 @@ class TransferAgent(Actor):
 
     def _take(self, fetching: Fetching) -> None:
         """The version is whole: serve it, and the deltas that led to it."""
-        assert fetching.manifest is not None
-        self._serve(fetching.manifest, fetching.model_config)
+        manifest = fetching.manifest
+        assert manifest is not None
+        self._serve(manifest, fetching.model_config)
+        way = f"{len(fetching.applied)} deltas" if fetching.applied else "whole"
+        self.ctx.log.info(
+            "version %d is here: %s, %d of its %d bytes pulled in %.3f s",
+            manifest.version,
+            way,
+            fetching.pulled_bytes,
+            manifest.image_bytes,
+            fetching.seconds,
+        )
         for delta, payload in fetching.applied:
             self._keep(delta, payload)
 

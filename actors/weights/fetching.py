@@ -244,8 +244,11 @@ class Fetching:
 
     async def _whole(self, source: str, offered: Offered, manifest: Manifest, wait: Waiting) -> None:
         if not self._payloads:
-            view = (await self._image_draft(manifest)).view
-            self._begin([Payload(manifest.version, manifest.chunks, view)])
+            draft = await self._image_draft(manifest)
+            payload = Payload(manifest.version, manifest.chunks, draft.view)
+            if draft.left:
+                self._find_again(payload, await self._ctx.offload(manifest.missing, draft.view))
+            self._begin([payload])
         await self._pull(source, offered.endpoint, [offered.token], wait)
         assert self._draft is not None
         try:
@@ -255,6 +258,14 @@ class Fetching:
             self._payloads[0].partial.forget()
             raise
         self._seal()
+
+    def _find_again(self, payload: Payload, missing: Sequence[Chunk]) -> None:
+        """What an earlier life of this agent had pulled of the same image is not pulled again."""
+        lacking = {chunk.offset for chunk in missing}
+        for chunk in payload.chunks:
+            if chunk.offset not in lacking:
+                payload.done.add(chunk.offset)
+                payload.partial.landed(chunk.offset, chunk.length)
 
     async def _by_deltas(self, source: str, offered: Offered, manifest: Manifest, wait: Waiting) -> None:
         self._deltas_tried = True

@@ -53,8 +53,10 @@ class Image:
 class Draft:
     """An image being written. Leaving the `with` block without `seal` drops it."""
 
-    def __init__(self, store: "ImageStore", version: int, path: Path, fd: int, nbytes: int) -> None:
-        self.version = version
+    def __init__(
+        self, store: "ImageStore", version: int, path: Path, fd: int, nbytes: int, *, left: bool = False
+    ) -> None:
+        self.version, self.left = version, left
         self._store, self._path, self._fd = store, path, fd
         self._map = mmap.mmap(fd, nbytes)
         self.view = memoryview(self._map)
@@ -121,7 +123,8 @@ class ImageStore:
         return sorted(int(match[1]) for match in found if match)
 
     def create(self, version: int, nbytes: int) -> Draft:
-        """Room for an image of `nbytes` bytes, to be written and sealed. Older unused versions make way.
+        """Room for an image of `nbytes` bytes, to be written and sealed. Older unused versions make way. What
+        a dead writer left of the same version and size is taken over, with what is in it (`left`).
 
         Raises:
             ImageStoreFull: nothing is left on the file system, or `keep` versions are open in this process.
@@ -129,6 +132,8 @@ class ImageStore:
         if nbytes < 1 or version < 0:
             raise ValueError(f"version {version} of {nbytes} bytes cannot be stored")
         self._make_way(version)
+        if (found := self._taken_over(version, nbytes)) is not None:
+            return found
         path = self.directory / f"v{version:09d}.{os.getpid()}.{os.urandom(4).hex()}.draft"
         self._require(nbytes)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -142,6 +147,18 @@ class ImageStore:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise self._full(nbytes) from error
             raise
+
+    def _taken_over(self, version: int, nbytes: int) -> Draft | None:
+        """The draft of a dead writer, if one fits; those that do not go."""
+        for path in sorted(self.directory.glob("*.draft")):
+            fd = _locked(path)
+            if fd is None:
+                continue
+            if path.name.startswith(f"v{version:09d}.") and os.fstat(fd).st_size == nbytes:
+                return Draft(self, version, path, fd, nbytes, left=True)
+            path.unlink(missing_ok=True)
+            os.close(fd)
+        return None
 
     def open(self, version: int) -> Image:
         """Map a sealed version read-only. Raises `NoSuchImage`."""
@@ -211,23 +228,37 @@ class ImageStore:
         return NoSuchImage(f"{self.directory} holds versions {self.versions()}, not {version}")
 
     def _clean(self) -> list[str]:
-        """Remove drafts whose writer is dead, and notes without an image."""
+        """Remove notes without an image, and drafts whose writer is dead, but for the newest: whoever was
+        writing it may go on (`create`)."""
         removed = []
-        for path in sorted(self.directory.iterdir()):
-            lone = path.suffix == ".note" and not path.with_suffix(".image").exists()
-            if lone or (path.suffix == ".draft" and _unlocked(path)):
-                path.unlink(missing_ok=True)
-                removed.append(path.name)
+        dead = [path for path in sorted(self.directory.glob("*.draft")) if _is_dead(path)]
+        lone = [path for path in self.directory.glob("*.note") if not path.with_suffix(".image").exists()]
+        for path in sorted([*dead[:-1], *lone]):
+            path.unlink(missing_ok=True)
+            removed.append(path.name)
         return removed
 
 
-def _unlocked(path: Path) -> bool:
+def _is_dead(draft: Path) -> bool:
+    """Whether nobody writes it any more."""
+    fd = _locked(draft)
+    if fd is not None:
+        os.close(fd)
+    return fd is not None
+
+
+def _locked(draft: Path) -> int | None:
+    """A descriptor of it, which holds its lock; None where its writer lives, or it is gone."""
     try:
-        with path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # its writer lives and holds the lock, or it went away between listing and opening
-        return False
-    return True
+        fd = os.open(draft, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        return None
+    return fd
 
 
 def _unmap(view: memoryview, mapped: mmap.mmap) -> None:

@@ -45,6 +45,10 @@ class ImageDraft(Protocol):
     def view(self) -> memoryview:
         """Its bytes, to be written."""
 
+    @property
+    def left(self) -> bool:
+        """Whether a dead writer of the same version left it: some of it may be right already."""
+
     def seal(self) -> object:
         """Make it visible. Raises VersionConflict where other bytes were sealed under its version."""
 
@@ -68,7 +72,8 @@ class Images(Protocol):
         """The bytes of a sealed image; they stay valid after its eviction. Raises NoSuchImage."""
 
     def create(self, version: int, nbytes: int) -> ImageDraft:
-        """Room for an image; older unused versions make way. Raises ImageStoreFull."""
+        """Room for an image; older unused versions make way. It may be what a dead writer left of the same
+        version. Raises ImageStoreFull."""
 
     def note(self, version: int, note: bytes) -> None:
         """Keep something small beside a sealed version, such as its manifest; replaces what was noted."""

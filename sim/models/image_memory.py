@@ -66,6 +66,8 @@ class SimImage:
 class SimDraft:
     """An image that is being written. Leaving the `with` block without `seal` drops it."""
 
+    left = False
+
     def __init__(self, store: "SimImages", version: int, nbytes: int) -> None:
         self.version = version
         self._store, self._bytes, self._open = store, bytearray(nbytes), True

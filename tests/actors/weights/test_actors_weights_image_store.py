@@ -145,7 +145,7 @@ time.sleep(60)
 """
 
 
-def test_a_killed_writers_draft_is_cleaned_and_a_living_ones_is_not(directory: Path) -> None:
+def test_a_killed_writers_draft_is_gone_on_with_and_a_living_ones_is_left_alone(directory: Path) -> None:
     writer = subprocess.Popen([sys.executable, "-c", WRITER, str(directory)], stdout=subprocess.PIPE)
     try:
         assert writer.stdout is not None
@@ -154,13 +154,30 @@ def test_a_killed_writers_draft_is_cleaned_and_a_living_ones_is_not(directory: P
         assert len(list(directory.iterdir())) == 1
         writer.send_signal(signal.SIGKILL)
         writer.wait(10)
-        [litter] = ImageStore(directory).cleaned
-        assert litter.endswith(".draft")
+        store = ImageStore(directory)
+        assert store.cleaned == []
+        with store.create(5, 4096) as draft:
+            assert draft.left
+            assert bytes(draft.view[:4]) == b"half"
         assert list(directory.iterdir()) == []
     finally:
         writer.kill()
         writer.wait(10)
         writer.stdout.close() if writer.stdout else None
+
+
+def test_of_what_dead_writers_left_one_is_kept_until_something_else_is_written(
+    directory: Path,
+) -> None:
+    store = ImageStore(directory)
+    for version in (1, 2, 3):
+        (directory / f"v{version:09d}.7.beef.draft").write_bytes(bytes(4096))
+    assert ImageStore(directory).cleaned == ["v000000001.7.beef.draft", "v000000002.7.beef.draft"]
+    for version, nbytes in ((4, 4096), (3, 17)):
+        (directory / "v000000003.7.beef.draft").write_bytes(bytes(4096))
+        with store.create(version, nbytes) as draft:
+            assert not draft.left
+            assert len(list(directory.iterdir())) == 1
 
 
 def test_limits_are_checked(directory: Path) -> None:

@@ -143,6 +143,18 @@ async def test_an_agent_that_lost_its_deltas_gives_the_whole_image(tmp_path: Pat
         assert (all.image("b", 2), fetched.deltas) == (new, 0)
 
 
+async def test_a_receiver_that_was_killed_goes_on_from_what_it_had(tmp_path: Path) -> None:
+    async with hosts(tmp_path, "ab") as all:
+        data = os.urandom(SIZE)
+        root = await all.publish(1, data)
+        had = bytearray(data[: 10 * CHUNK] + bytes(SIZE - 10 * CHUNK))
+        had[3 * CHUNK] ^= 1  # it was in the midst of it
+        (tmp_path / "b" / "v000000001.7.beef.draft").write_bytes(had)
+        fetched = await all.fetch("b", 1, root)
+        assert all.image("b", 1) == data
+        assert fetched.pulled_bytes == SIZE - 9 * CHUNK
+
+
 async def test_receivers_serve_receivers_while_they_pull_and_the_publisher_gives_about_one_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
