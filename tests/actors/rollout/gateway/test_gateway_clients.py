@@ -8,6 +8,7 @@ import asyncio
 
 import openai
 import pytest
+from renderers.client import OverlongPromptError
 
 from actors.rollout.gateway.ask import End, NotReady, Piece
 from actors.rollout.gateway.routes import ROUTES
@@ -72,19 +73,13 @@ async def test_a_stream_that_the_openai_package_closes_leaves_its_request() -> N
         assert world.requests.left == [world.requests.asked[0].id]
 
 
-async def test_prime_rl_learns_the_longest_prompt_and_its_checks_can_fail() -> None:
+async def test_prime_rl_learns_the_longest_prompt_and_sends_none_that_is_longer() -> None:
     async with serving(ROUTES, requests=Story()) as world:
-        assert await prime_rl.longest(world.url, "tiny") == 192
-        answer = prime_rl.parse(b'{"choices":[{"routed_experts":{"data":"AAAA"},"token_ids":[]}]}')
-    assert answer["choices"][0]["routed_experts"] == {"data": ""}
-    for content in (
-        None,
-        [],
-        [{"token": "b", "logprob": -1.0}],
-        [{"token": "token_id:98", "logprob": -9999.0}],
-    ):
-        with pytest.raises(prime_rl.MalformedGenerateResponseError):
-            prime_rl.evidence({"token_ids": [98], "logprobs": {"content": content}})
+        assert (await prime_rl.rollout(world.url, "tiny", PROMPT, 5, longest=None)).tokens == ALPHABET[:5]
+        with pytest.raises(OverlongPromptError) as refused:
+            await prime_rl.rollout(world.url, "tiny", [97] * 193, 5, longest=None)
+        assert len(world.requests.asked) == 1
+    assert refused.value.max_prompt_len == 192
 
 
 async def test_skyrl_tokenizes_renders_and_finishes_its_session() -> None:
