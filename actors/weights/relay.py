@@ -80,18 +80,18 @@ class Wave:
         """Whom `name` is to pull from; asking again gives the same. None: it is complete or will leave, or
         nobody can serve it now and `settle` will tell.
 
-        Args:
-            name: who asks. Raises NotInWave.
-            now_s: of any clock that does not run backward.
-            exclude: whom it could not pull from. They are not given to it again; origins only now not.
-            current: whom it pulls from since before this wave was kept: it stays there, if there is a slot.
+        Args: name: who asks. Raises NotInWave. now_s: of any clock that does not run backward. exclude: whom
+        it could not pull from. They are not given to it again; origins only now not. The one that it pulled
+        from gets no child, and its place is free, until it is heard again. current: whom it pulls from since
+        before this wave was kept: it stays there, if there is a slot.
         """
-        peer = self._peer(name)
+        peer = self._heard(name)
         for other in exclude:
             known = self._peers.get(other)
             if known is not None and not known.origin:
                 peer.avoid(other, "failed")
         if peer.parent is not None and peer.parent.name in exclude:
+            peer.parent.suspected = not peer.parent.origin
             self._detach(peer)
         if peer.wants and (peer.parent is None or peer.moving):
             self._place(peer, now_s, exclude, current)
@@ -117,7 +117,7 @@ class Wave:
 
     def progress(self, name: str, have_bytes: int, now_s: float) -> None:
         """`name` holds so much, verified. Raises NotInWave; ValueError where it is more than there is."""
-        peer = self._peer(name)
+        peer = self._heard(name)
         if peer.origin:
             return
         peer.have_bytes = self._held(name, have_bytes)
@@ -246,6 +246,11 @@ class Wave:
         if not 0 <= have_bytes <= self.payload_bytes:
             raise ValueError(f"{name} cannot hold {have_bytes} of {self.payload_bytes} bytes")
         return have_bytes
+
+    def _heard(self, name: str) -> Peer:
+        peer = self._peer(name)
+        peer.suspected = False
+        return peer
 
     def _peer(self, name: str) -> Peer:
         peer = self._peers.get(name)

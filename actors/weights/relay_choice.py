@@ -108,7 +108,7 @@ class Choice:
 
     def _offered(self, parent: Peer, peer: Peer) -> float:
         """Bytes/s that it would get as one more child."""
-        slow = (child for child in parent.children.values() if child.in_slow_slot and not child.draining)
+        slow = (child for child in parent.staying() if child.in_slow_slot)
         spent = sum(self.edge_bytes_s(parent, child, 1) for child in slow)
         share = (parent.up_bytes_s - spent) / (parent.kids(slow=False) + 1)
         return min(self.edge_bytes_s(parent, peer, 1), share)

@@ -37,6 +37,7 @@ class Peer:
     moving: Moving = ""
     avoided: dict[str, Avoided] = field(default_factory=dict)
     draining: bool = False
+    suspected: bool = False  # who pulled from it gave it up, and it has not been heard since
     banned: bool = False
     believed: str = ""  # whom its word has banned: one accuser bans one peer
     mark_s: float = 0.0  # where the window begins over which its rate is judged
@@ -46,7 +47,7 @@ class Peer:
     @property
     def serves(self) -> bool:
         """Whether it may be given children."""
-        return not (self.banned or self.draining)
+        return not (self.banned or self.draining or self.suspected)
 
     @property
     def wants(self) -> bool:
@@ -54,8 +55,12 @@ class Peer:
         return not self.complete and (not self.draining or bool(self.children))
 
     def kids(self, slow: bool) -> int:
-        """Children in its slots of one kind; who is leaving holds none."""
-        return sum(child.in_slow_slot == slow and not child.draining for child in self.children.values())
+        """Children in its slots of one kind; who is leaving, or seems to be dead, holds none."""
+        return sum(child.in_slow_slot == slow for child in self.staying())
+
+    def staying(self) -> list[Peer]:
+        """Children that will go on pulling from it."""
+        return [child for child in self.children.values() if not (child.draining or child.suspected)]
 
     def avoid(self, name: str, why: Avoided) -> None:
         """Do not pull from that one."""

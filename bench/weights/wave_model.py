@@ -11,6 +11,7 @@ import heapq
 import itertools
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from actors.weights.relay import Wave
 from bench.weights.max_min import max_min
@@ -82,7 +83,7 @@ class _Model:
         rate = world.origin_bytes_s
         self._wave.join(ORIGIN, up_bytes_s=rate, down_bytes_s=rate, origin=True)
         for event in events:
-            self._at(event.at_s, lambda event=event: self._happen(event))  # type: ignore[misc]
+            self._at(event.at_s, partial(self._happen, event))
         self._at(world.report_s, self._report)
 
     def run(self) -> Outcome:
@@ -136,7 +137,7 @@ class _Model:
             self._die(name, world.broken_s if event.kind == "kill" else world.silent_s)
 
     def _die(self, name: str, noticed_s: float) -> None:
-        """It stops now; whoever pulled from it, and the tracker, notice a little later."""
+        """It stops now. Who pulled from it notices a little later and asks for another; the tracker later."""
         host = self._hosts.pop(name)
         host.alive = False
         self._wanted.discard(name)
@@ -145,21 +146,27 @@ class _Model:
             if child.parent is host:
                 self._drop(child)
 
-        def notice() -> None:
+        def notice(child: _Host) -> None:
+            if child.parent is host and child.alive:
+                self._ask(child.name, [name])
+
+        def lose() -> None:
             self._wave.lose(name)
             self._settle()
 
-        self._after(noticed_s, notice)
+        for child in [child for child in self._hosts.values() if child.parent is host]:
+            self._after(noticed_s, partial(notice, child))
+        self._after(self._world.dead_s, lose)
 
-    def _ask(self, name: str) -> None:
-        parent = self._wave.ask(name, self._now_s)
+    def _ask(self, name: str, exclude: Collection[str] = ()) -> None:
+        parent = self._wave.ask(name, self._now_s, exclude=exclude)
         if parent is not None:
             self._attach(name, parent)
         self._settle()
 
     def _settle(self) -> None:
         for name, parent in self._wave.settle(self._now_s).items():
-            self._after(self._world.ask_s, lambda name=name, parent=parent: self._attach(name, parent))  # type: ignore[misc]
+            self._after(self._world.ask_s, partial(self._attach, name, parent))
 
     def _attach(self, name: str, parent: str | None) -> None:
         host, other = self._hosts.get(name), self._hosts.get(parent or "")

@@ -30,7 +30,8 @@ class Event:
 class World:
     """Sizes in bytes, rates in bytes/s. `known_crossing_bytes_s`: what the policy believes of links between
     sites. `hop_s`: from a chunk's arrival until it can be served. `broken_s`, `silent_s`: until a connection
-    that broke, or fell silent, is given up by tracker and children. `star`: all pull from the origin."""
+    that broke, or fell silent, is given up by who pulled over it; `dead_s`: until the tracker knows of a
+    death by itself. `star`: all pull from the origin."""
 
     payload_bytes: int = 16_000_000_000
     chunk_bytes: int = 16_000_000
@@ -42,6 +43,7 @@ class World:
     report_s: float = 0.1
     broken_s: float = 0.02
     silent_s: float = SILENT_S
+    dead_s: float = 4.0
     drain_s: float = 2.0
     star: bool = False
 

@@ -93,8 +93,20 @@ def test_whom_a_receiver_could_not_reach_is_not_given_to_it_again() -> None:
     other = made.ask("r4", 1.0, exclude=[dead])
     assert other not in (dead, None)
     assert other != dead
-    made.lose(str(other))
-    assert dead not in made.settle(1.0).values()
+    made.progress(dead, PAYLOAD // 2, 1.0)  # it lives, and has most
+    assert made.ask("r4", 1.0, exclude=[str(other)]) not in (dead, other, None)
+
+
+def test_the_slot_of_one_that_its_child_gave_up_is_free_and_nobody_is_sent_to_it_until_it_is_heard() -> None:
+    made = wave(8)
+    given = parents(made, 8)
+    child = f"r{given.index('r0')}"
+    assert made.ask(child, 1.0, exclude=["r0"]) == "origin"
+    late = [made.ask(joined(made, f"late{number}"), 1.0) for number in range(8)]
+    assert "r0" not in late
+    made.progress("r0", CHUNK, 1.5)
+    late = [made.ask(joined(made, f"later{number}"), 1.5) for number in range(8)]
+    assert "r0" in late
 
 
 def test_an_origin_that_could_not_be_reached_is_left_out_only_once() -> None:
@@ -115,6 +127,17 @@ def test_a_liar_is_asked_by_nobody_again_even_after_it_came_back() -> None:
     joined(made, liar, have=PAYLOAD)
     for number in range(20):
         assert made.ask(joined(made, f"late{number}"), 1.0) != liar
+
+
+def test_the_other_child_of_a_liar_leaves_it_too() -> None:
+    made = wave(4)
+    parents(made, 4)
+    joined(made, "whole", have=PAYLOAD)
+    for late in ("one", "other"):
+        assert made.ask(joined(made, late), 0.0, current="whole") == "whole"
+    made.lied("whole", "one")
+    assert made.parent_of("other") is None
+    assert set(made.settle(0.0)) == {"one", "other"}
 
 
 def test_an_accuser_is_believed_once_and_an_origin_is_never_banned() -> None:
@@ -253,7 +276,7 @@ class Play:
         self.rates = rates
         self.now_s = 0.0
         self.crossed: Counter[str] = Counter()
-        self.kids: Counter[tuple[str, bool]] = Counter()
+        self.edges: set[tuple[str, str]] = set()
 
     def names(self) -> list[str]:
         return [peer.name for peer in self.wave.peers() if not peer.origin]
@@ -289,22 +312,21 @@ class Play:
         self.now_s += 0.3
         before = {peer.name: peer.have_bytes for peer in self.wave.peers()}
         for peer in self.wave.peers():
-            if peer.parent is None:
-                continue
-            got = min(STEP, before[peer.parent.name] - peer.have_bytes)
-            if got > 0:
+            got = 0
+            if peer.parent is not None:
+                got = max(0, min(STEP, before[peer.parent.name] - peer.have_bytes))
                 if peer.parent.site != peer.site:
                     self.crossed[peer.site] += got
-                self.wave.progress(peer.name, peer.have_bytes + got, self.now_s)
+            self.wave.progress(peer.name, peer.have_bytes + got, self.now_s)
 
     def check(self) -> None:
         peers = self.wave.peers()
-        kids = Counter(
-            (peer.name, slow) for peer in peers for slow in (False, True) for _ in range(peer.kids(slow))
-        )
-        for (name, slow), count in kids.items():
-            assert count <= max(self.kids[name, slow], self.wave.slots(name)), f"{name} has {count} children"
-        self.kids = kids
+        edges = {(peer.name, peer.parent.name) for peer in peers if peer.parent is not None}
+        for peer in peers:
+            if peer.parent is not None and (peer.name, peer.parent.name) not in self.edges:
+                count = peer.parent.kids(peer.in_slow_slot)
+                assert count <= self.wave.slots(peer.parent.name), f"{peer.parent.name} has {count} children"
+        self.edges = edges
         for peer in peers:
             seen, at = set(), peer
             while at is not None:
