@@ -14,7 +14,7 @@ from engine_kinds import NEW_TOKENS
 from engines_world import Plane, Servers, logprobs_of, plane, publish_image, request
 
 from actors.engine.remote import RemoteHost
-from actors.engine.server_wire import Ask, Chunk, Loads, ServerRefused
+from actors.engine.server_wire import Ask, Chunk, Loads, ServerRefused, ServerWire
 from actors.engine.turn import Orders
 from actors.rollout.instance_messages import Work
 from actors.rollout.single_messages import Generated
@@ -28,6 +28,9 @@ pytestmark = [
 
 REQUESTS = 8
 STALL_S = 2.0
+LONGEST = 160  # tokens
+ATTEMPTS = 10
+PATIENCE_S = 20.0
 
 
 async def all_of(running: Plane, name: str) -> list[Generated]:
@@ -89,44 +92,68 @@ async def test_weights_change_in_the_middle_of_a_response_and_its_spans_say_wher
         assert torch.allclose(said, old, atol=1e-4), "the first span is of version 3"
 
 
+class Followed:
+    """A request as long as there may be, its chunks as they come."""
+
+    def __init__(self, wire: ServerWire, id: str) -> None:
+        self.id, self._wire, self.chunks = id, wire, list[Chunk]()
+        self.task = asyncio.create_task(self._follow())
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(chunk.tokens) for chunk in self.chunks)
+
+    async def _follow(self) -> None:
+        async for chunk in self._wire.stream(Ask(self.id, array("I", [5, 9]), LONGEST, 0.0, 0)):
+            self.chunks.append(chunk)
+
+
+async def paused_within(wire: ServerWire, name: str) -> Followed:
+    """A request that stands in the middle of its response, as its server was paused there. One whose response
+    was quicker is followed by another."""
+    for attempt in range(ATTEMPTS):
+        followed, seen = Followed(wire, f"{name}-{attempt}"), 0
+        async with asyncio.timeout(PATIENCE_S):
+            while not followed.chunks:
+                await asyncio.sleep(0.001)
+        await wire.pause("in_place")
+        while seen != followed.tokens:  # what was on its way
+            seen = followed.tokens
+            await asyncio.sleep(0.3)
+        if not followed.task.done():
+            return followed
+        followed.task.result()
+        await wire.go_on()
+    raise AssertionError(f"{ATTEMPTS} responses ended although their server was paused")
+
+
 async def test_a_server_tells_its_load_pauses_and_ends_what_it_is_told_to_end(
     servers: Servers, tmp_path: Path
 ) -> None:
     wire = servers.kind.wire(servers.both[0].url)
-    chunks: list[Chunk] = []
 
-    async def follow() -> None:
-        async for chunk in wire.stream(Ask("of-the-test", array("I", [5, 9]), 90, 0.0, 0)):
-            chunks.append(chunk)
-
-    async def until_chunks(least: int) -> None:
-        async with asyncio.timeout(20):
-            while len(chunks) < least:
-                await asyncio.sleep(0.02)
-
-    async def until_loads(wanted: Loads) -> None:
-        async with asyncio.timeout(20):
-            while await wire.loads() != wanted:
+    async def until_loads(running: int) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while await wire.loads() != Loads(running, waiting=0):
                 await asyncio.sleep(0.02)
 
     try:
         await wire.stage(publish_image(tmp_path / "store", 5))
         await wire.commit()
-        following = asyncio.create_task(follow())
-        await until_chunks(3)
-        await wire.pause("in_place")
-        await asyncio.sleep(0.2)
-        held = len(chunks)
-        await asyncio.sleep(0.3)
-        assert len(chunks) == held, "it decodes on although it was paused"
+        paused = await paused_within(wire, "of-the-test")
+        await until_loads(1)
+        assert 0 < paused.tokens < LONGEST
         await wire.go_on()
-        await until_chunks(held + 1)
-        await until_loads(Loads(running=1, waiting=0))
-        await wire.abort(["of-the-test", "unknown"])
-        await asyncio.wait_for(following, 10)
-        assert chunks[-1].finish == "abort"
-        assert 3 <= sum(len(chunk.tokens) for chunk in chunks) < 90
-        await until_loads(Loads(running=0, waiting=0))
+        await asyncio.wait_for(paused.task, PATIENCE_S)
+        assert paused.tokens == LONGEST
+
+        paused = await paused_within(wire, "to-be-ended")
+        await wire.abort([paused.id, "unknown"])
+        await wire.go_on()
+        await asyncio.wait_for(paused.task, PATIENCE_S)
+        assert paused.chunks[-1].finish == "abort"
+        assert 0 < paused.tokens < LONGEST
+        await until_loads(0)
         with pytest.raises(ServerRefused, match="context length|max_model_len") as refused:
             async for _ in wire.stream(Ask("too-long", array("I", [5]), 100_000, 0.0, 0)):
                 pass
