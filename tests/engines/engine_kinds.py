@@ -45,7 +45,7 @@ class Kind:
 
     def settings(self, url: str = "", stall_s: float = 30.0) -> Config:
         engine = {"kind": self.name, "url": url, "stall_s": stall_s, "slots": 16, "args": self.args}
-        engine |= {"environment": str(self.environment), "max_prompt_tokens": 64}
+        engine |= {"environment": str(self.environment), "max_prompt_tokens": NEW_TOKENS + 4}
         return from_tree({"engine": engine, "rollout": {"max_new_tokens": NEW_TOKENS}}, "test")
 
 
