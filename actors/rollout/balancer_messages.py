@@ -5,6 +5,8 @@ import msgspec
 from actors.rollout.profile import Work
 from supervisor import Message
 
+BALANCER = "rollout/balancer"
+
 
 class InstanceUp(Message, frozen=True):
     """An incarnation of an instance may get requests once it serves; with the load that it has already."""

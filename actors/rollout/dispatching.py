@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 
-from actors.rollout.balancer_messages import LoadChange, LoadChanged, Place, Placed
+from actors.rollout.balancer_messages import BALANCER, LoadChange, LoadChanged, Place, Placed
 from actors.rollout.books import Books
 from actors.rollout.changes import Changes
 from actors.rollout.events import BatchSubmitted, Dispatched
@@ -18,13 +18,13 @@ from actors.rollout.expert_messages import ExpertsWanted
 from actors.rollout.instance_messages import Dispatch, Work
 from actors.rollout.instances import Instance, Instances
 from actors.rollout.moving import Moving
+from actors.rollout.quarantine import Quarantine
 from actors.rollout.request_log import RequestLog, RequestState
 from actors.rollout.sessions import Sessions
 from actors.rollout.single_messages import BATCH
 from actors.rollout.token_log import Batch
 from supervisor import AskFailed, Context, Done, Refused, Unreachable
 
-BALANCER = "rollout/balancer"
 PLACE_DEADLINE_S = 5.0
 DISPATCH_DEADLINE_S = 10.0  # an instance that takes no dispatch for so long is given up
 RETRY_S = 0.1
@@ -48,10 +48,11 @@ class Dispatching:
         give_up: GiveUp,
         moving: Moving,
         sessions: Sessions,
+        quarantine: Quarantine,
     ) -> None:
         self._ctx, self._books, self._instances = ctx, books, instances
         self._on_sent, self._give_up, self._moving = on_sent, give_up, moving
-        self._sessions = sessions
+        self._sessions, self._quarantine = sessions, quarantine
         self._load: list[LoadChange] = []
         self._changed = asyncio.Event()
         self._held_until_s = 0.0
@@ -95,6 +96,7 @@ class Dispatching:
             await self._ctx.idle(self._changed)
             self._changed.clear()
             await self._report_load()
+            await self._quarantine.look()
             if not self._books.state.log.waiting or self._ctx.now() < self._held_until_s:
                 continue
             full: list[set[int]] = []  # no instance of these versions takes any more
@@ -103,7 +105,10 @@ class Dispatching:
                 batches, roots = self._next(waiting)
                 if not roots or any(roots.keys() <= versions for versions in full):
                     continue
-                if not await self._place(batches, roots):
+                alone = self._quarantine.suspect(batches[0])
+                if alone is not None:
+                    await self._place_alone(alone, roots)
+                elif not await self._place(batches, roots):
                     full.append(set(roots))
 
     def _waiting(self) -> deque[BatchSubmitted]:
@@ -123,8 +128,8 @@ class Dispatching:
         return batches, roots
 
     def _anywhere(self, batch: BatchSubmitted) -> bool:
-        """It is a single request of no session, and no instance is meant for it."""
-        if batch.scored or self._moving.arriving(batch.batch):
+        """It is a single request of no session, no instance is meant for it, and it may be in company."""
+        if batch.scored or self._moving.arriving(batch.batch) or self._quarantine.suspect(batch.batch):
             return False
         return not any(self._sessions.of(one.id) for one in self._books.state.log.first(batch.batch, 1))
 
@@ -162,6 +167,12 @@ class Dispatching:
                 self._send(instance, version, logs)
         await self._report_load()
         return sum(map(bool, placed.instances)) >= count
+
+    async def _place_alone(self, log: RequestLog, roots: dict[int, bytes]) -> None:
+        instance = await self._quarantine.room(log, roots)
+        if instance is not None and instance.version is not None:
+            self._send(instance, instance.version, [log])
+            await self._report_load()
 
     def _send(self, instance: Instance, version: int, logs: list[RequestLog]) -> None:
         streams = self._books.state.streams

@@ -7,9 +7,8 @@ event happened after its commit: a frame is acknowledged, a dispatch sent and a 
 is in the journal, so a killed manager comes back knowing all that anybody was told. Instances decode on into
 their rings meanwhile."""
 
-from actors.rollout.balancer_messages import ForgetAll
+from actors.rollout.balancer_messages import BALANCER, ForgetAll
 from actors.rollout.books import Books
-from actors.rollout.dispatching import BALANCER
 from actors.rollout.figures import fates_of, figures_of, instances_of
 from actors.rollout.handing_out import MAX_WAIT_S
 from actors.rollout.instance_messages import (

@@ -7,12 +7,13 @@ then go elsewhere from their last token.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from actors.rollout.balancer import InstanceKind
+from actors.rollout.balancer_messages import BALANCER
 from actors.rollout.books import Books
 from actors.rollout.changes import Changes
-from actors.rollout.dispatching import BALANCER, Dispatching
+from actors.rollout.dispatching import Dispatching
 from actors.rollout.events import InstanceGone, InstanceJoined, TicketsRevoked
 from actors.rollout.instance_messages import (
     Abort,
@@ -29,6 +30,8 @@ from actors.rollout.instance_messages import (
 from actors.rollout.instances import Instance, Instances
 from actors.rollout.measuring import Measuring
 from actors.rollout.owed import Owed
+from actors.rollout.quarantine import Quarantine
+from actors.rollout.tickets import Stream
 from actors.rollout.withdrawing import Withdrawals
 from configs.schema import Config
 from supervisor import Context, Deadline, Deferred, Refused, Suspected, Terminated
@@ -46,6 +49,7 @@ class Membership:
     Args:
         act: what follows from a committed event.
         on_serving: an instance serves other weights than before.
+        on_deadly: these requests kill the engines that take them.
     """
 
     def __init__(
@@ -59,12 +63,16 @@ class Membership:
         measuring: Measuring,
         withdrawals: Withdrawals,
         owed: Owed,
+        quarantine: Quarantine,
         act: Callable[[Changes], None],
         on_serving: Callable[[], None],
+        on_deadly: Callable[[list[str]], Awaitable[None]],
     ) -> None:
         self._ctx, self._books, self._instances, self._config = ctx, books, instances, config
         self._dispatching, self._measuring, self._withdrawals = dispatching, measuring, withdrawals
         self._owed, self._act, self._on_serving = owed, act, on_serving
+        self._quarantine, self._on_deadly = quarantine, on_deadly
+        self._asked: set[tuple[str, int]] = set()  # to give nothing more: no wonder if they die
         self._state = books.state
         self._registrations = 0
         self._registered_by = Deadline.after(REREGISTER_S, ctx.now())
@@ -85,8 +93,11 @@ class Membership:
         known = self._instances.get(name)
         # One that is back with a manager that knows it from its journal changes nothing there: when thousands
         # of requests wait for a new manager, its instances do not queue for a commit each.
-        joined = Changes()
+        joined, deadly = Changes(), list[str]()
         if self._state.streams.alive(name, incarnation) is None:
+            before = self._state.streams.get(name)
+            if before is not None and not before.gone and before.incarnation < incarnation:
+                deadly = self._died(name, before)  # it is back before its end was told
             joined = await self._books.record(InstanceJoined(instance=name, incarnation=incarnation))
             if joined.refused:
                 raise Refused(
@@ -107,6 +118,7 @@ class Membership:
         await self._ctx.tell(BALANCER, instance.down())
         await self._ctx.tell(BALANCER, instance.up(*stream.load()))
         self._act(joined)
+        await self._on_deadly(deadly)
         self._measuring.there()
         self._dispatching.wake()
         pulls = message.kind == "preemptible" and not self._config.ablation.synchronous_weights
@@ -166,6 +178,7 @@ class Membership:
             return
         self._ctx.log.info("%s serves again: its host stays", instance.name)
         instance.leaving = instance.spared = False
+        self._asked.discard((instance.name, instance.incarnation))
         self._withdrawals.call_off(instance.name)
         said, instance.said = instance.said, None
         if said is not None:
@@ -182,6 +195,7 @@ class Membership:
         if instance.idle and instance.version is not None:
             instance.said = instance.version, instance.root
         instance.version = None
+        self._asked.add((instance.name, instance.incarnation))
         await self._ctx.tell(BALANCER, instance.serves(None))
         self._measuring.there()
         self._dispatching.wake()  # what was meant for it goes elsewhere
@@ -227,8 +241,10 @@ class Membership:
         instance = self._instances.remove(name, incarnation)
         if instance is not None:
             await self._ctx.tell(BALANCER, instance.down())
-        if self._state.streams.alive(name, incarnation) is not None:
+        deadly: list[str] = []
+        if (stream := self._state.streams.alive(name, incarnation)) is not None:
             self._ctx.log.info("instance %s#%d is gone: %s", name, incarnation, cause)
+            deadly = self._died(name, stream)
             anew = self._config.ablation.recompute
             gone = InstanceGone(instance=name, incarnation=incarnation, cause=cause, anew=anew)
             self._act(await self._books.record(gone))
@@ -236,6 +252,13 @@ class Membership:
         self._measuring.there()
         self._dispatching.wake()
         self._withdrawals.look()
+        await self._on_deadly(deadly)
+
+    def _died(self, name: str, stream: Stream) -> list[str]:
+        """Requests that it surely died of; none where it was to die."""
+        asked = (name, stream.incarnation) in self._asked
+        self._asked.discard((name, stream.incarnation))
+        return [] if asked else self._quarantine.died(name, stream)
 
     async def cannot_take(self, message: CannotTake) -> None:
         """What it did not take goes elsewhere."""

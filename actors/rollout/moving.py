@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from actors.rollout.balancer_messages import Holding, MoveOrder, Moves, Rebalance
+from actors.rollout.balancer_messages import BALANCER, Holding, MoveOrder, Moves, Rebalance
 from actors.rollout.books import Books
 from actors.rollout.changes import Changes
 from actors.rollout.instance_messages import Abort
@@ -22,7 +22,6 @@ from actors.rollout.lengths_left import LengthsLeft
 from actors.rollout.request_log import RequestLog, RequestState
 from supervisor import AskFailed, Context
 
-BALANCER = "rollout/balancer"
 DECISION_DEADLINE_S = 5.0
 AGAIN_S = 0.5
 """Between a round that moved something and the next one: pending requests go one by one."""

@@ -11,6 +11,7 @@ from actors.rollout.dispatching import Dispatching
 from actors.rollout.events import SampleAgain, Scored
 from actors.rollout.flipping import Flipping
 from actors.rollout.following import Following
+from actors.rollout.gates import Gates
 from actors.rollout.handing_out import Takers
 from actors.rollout.instances import Instance, Instances
 from actors.rollout.intake import Intake
@@ -19,6 +20,7 @@ from actors.rollout.membership import Membership
 from actors.rollout.moving import Moving
 from actors.rollout.opening import Opening
 from actors.rollout.owed import Owed
+from actors.rollout.quarantine import Quarantine
 from actors.rollout.request_log import RequestLog
 from actors.rollout.sampling import made_again
 from actors.rollout.scoring import Scoring
@@ -39,6 +41,7 @@ class Parts:
         self.measuring = Measuring(ctx, books.state, instances)
         self.moving = Moving(ctx, books, instances)
         sessions = Sessions()
+        self.quarantine = Quarantine(ctx, books, instances)
         self.dispatching = Dispatching(
             ctx,
             books,
@@ -47,6 +50,7 @@ class Parts:
             give_up=self._give_up,
             moving=self.moving,
             sessions=sessions,
+            quarantine=self.quarantine,
         )
         self.opening = Opening(
             ctx,
@@ -62,10 +66,11 @@ class Parts:
         self.selecting = Selecting(ctx, books, instances, config.engine.max_prompt_tokens, self.act)
         self.deadlines = Deadlines(ctx, books, instances, config.rollout.request_deadline_s)
         self.following = Following(ctx, books)
+        self.gates = Gates(ctx, books, instances)
         self.singles = Singles(
             ctx,
             books,
-            instances,
+            self.gates,
             self.deadlines,
             config,
             self.following,
@@ -84,7 +89,9 @@ class Parts:
             measuring=self.measuring,
             withdrawals=self.withdrawals,
             owed=self.owed,
+            quarantine=self.quarantine,
             act=self.act,
+            on_deadly=self._on_deadly,
             on_serving=self._on_serving,
         )
         self.intake = Intake(books, self.act, self._heard, ctx.idle, self.following)
@@ -118,6 +125,7 @@ class Parts:
                 self.scoring.add(request)
             else:
                 self.singles.finished(log)
+                self.quarantine.forget(log.id)
         if changes.completed:
             for name in dict.fromkeys(batch for batch, _ in changes.completed):
                 batch = self._state.log.batches.get(name)
@@ -134,12 +142,18 @@ class Parts:
         self.measuring.sent(instance, logs)
         self.moving.sent(logs)
         self.deadlines.sent(logs)
+        self.quarantine.sent(logs)
 
     async def _give_up(self, name: str, incarnation: int, cause: str) -> None:
         await self.members.lose(name, incarnation, cause)
 
+    async def _on_deadly(self, requests: list[str]) -> None:
+        for request in requests:
+            await self.singles.deadly(request)
+            self.quarantine.forget(request)
+
     def _on_serving(self) -> None:
-        self.singles.changed()
+        self.gates.changed()
         self.moving.wake()
 
     def _heard(self, name: str) -> None:

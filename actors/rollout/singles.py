@@ -1,12 +1,12 @@
 """Single requests: a prompt of somebody's own is continued by whatever instance serves a version that fits.
 
-Owns who waits for an answer, the gate, and how long answers are kept. A single request is a batch of one that
-nobody scores: it has the token log, the tickets and the journal of all others, so it survives the death of an
-instance and of the manager as they do. The contract with the caller is docs/versions.md: the id names the
-request, the same id with the same contents is the same request, each token is appended once.
+Owns who waits for an answer, and how long answers are kept; the gate is `gates`'. A single request is a batch
+of one that nobody scores: it has the token log, the tickets and the journal of all others, so it survives the
+death of an instance and of the manager as they do. The contract with the caller is docs/versions.md: the id
+names the request, the same id with the same contents is the same request, each token is appended once.
 """
 
-import asyncio
+import hashlib
 import math
 from array import array
 from collections.abc import Awaitable, Callable, Sequence
@@ -16,8 +16,8 @@ from actors.rollout.books import Books
 from actors.rollout.deadlines import Deadlines
 from actors.rollout.events import BatchSubmitted, Prompt
 from actors.rollout.following import Following
+from actors.rollout.gates import Gates
 from actors.rollout.instance_messages import CannotTake
-from actors.rollout.instances import Instances
 from actors.rollout.messages import Weights
 from actors.rollout.request_log import RequestLog, RequestState
 from actors.rollout.sessions import MAX_SESSION, Sessions
@@ -30,7 +30,8 @@ from supervisor import AskFailed, Context, Deadline, Deferred, Refused, Suspende
 KEPT_S = 600.0  # an answer, for who asks again: beyond any pause of a caller that lost it
 MAX_KEPT = 512  # answers; the oldest goes first
 MAX_DEADLINE_S = 3600.0
-LOOK_S = 1.0  # between two looks whether the gate is met, at least: instances tell when they serve others
+
+DEADLY = "every engine that took it died at once, as it ran there alone: it is not tried again"
 
 Open = Callable[[BatchSubmitted, Weights], Awaitable[None]]
 """Opens a batch. Raises Refused or Suspended."""
@@ -45,7 +46,7 @@ class Singles:
         self,
         ctx: Context,
         books: Books,
-        instances: Instances,
+        gates: Gates,
         deadlines: Deadlines,
         config: Config,
         following: Following,
@@ -54,11 +55,11 @@ class Singles:
         close: Close,
     ) -> None:
         self._most_prompt, self._most_new = config.engine.max_prompt_tokens, config.rollout.max_new_tokens
-        self._ctx, self._books, self._instances, self._deadlines = ctx, books, instances, deadlines
+        self._ctx, self._books, self._gates, self._deadlines = ctx, books, gates, deadlines
         self._following, self._sessions = following, sessions
         self._open, self._close = open, close
         self._waiting: dict[str, tuple[Generate, Deferred]] = {}
-        self._served = asyncio.Event()
+        self._deadly: dict[bytes, None] = {}  # prompts, by digest, the newest last
         now = ctx.now()
         self._kept = {
             name: Deadline.after(KEPT_S, now)
@@ -87,10 +88,6 @@ class Singles:
         else:
             self._ctx.background(self._begin(name, message, deferred), f"begin of {name}")
         return deferred
-
-    def changed(self) -> None:
-        """Instances serve others than before."""
-        self._served.set()
 
     async def cancel(self, ids: list[str]) -> None:
         """Nobody waits for these any more: those under way are too old now, the others are forgotten."""
@@ -124,13 +121,27 @@ class Singles:
             log = self._books.state.log.requests.get(request)
             if log is None or self._books.state.log.batches[log.batch].submitted.scored:
                 continue  # a training prompt is worded with the model's own tokenizer: that was looked at
-            waiting = self._waiting.pop(log.batch, None)
-            if waiting is not None:
-                waiting[1].answer(Refused(f"request {waiting[0].id}: no instance serves it: {message.why}"))
-            self._kept.pop(log.batch, None)
-            self._following.forget(log.id)
-            self._sessions.ended(log.id)
-            await self._close([log.batch])
+            await self._refuse(log, f"no instance serves it: {message.why}")
+
+    async def deadly(self, request: str) -> None:
+        """Engines die of this one: it is refused, and so is its prompt from now on."""
+        log = self._books.state.log.requests.get(request)
+        if log is not None:
+            self._deadly[hashlib.sha256(log.prompt.tobytes()).digest()] = None
+            if len(self._deadly) > MAX_KEPT:
+                del self._deadly[next(iter(self._deadly))]
+            self._ctx.log.error("%s is ended: every engine that took it died at once", log.id)
+            await self._refuse(log, DEADLY)
+
+    async def _refuse(self, log: RequestLog, why: str) -> None:
+        """And forget it."""
+        waiting = self._waiting.pop(log.batch, None)
+        if waiting is not None:
+            waiting[1].answer(Refused(f"request {waiting[0].id}: {why}"))
+        self._kept.pop(log.batch, None)
+        self._following.forget(log.id)
+        self._sessions.ended(log.id)
+        await self._close([log.batch])
 
     async def look(self) -> None:
         """Forget answers that were kept long enough."""
@@ -187,6 +198,8 @@ class Singles:
         if not 0 < message.deadline_s <= MAX_DEADLINE_S or not 0 <= message.temperature < math.inf:
             most = f"{MAX_DEADLINE_S:g} s"
             raise Refused(f"request {message.id}: expected a temperature from 0, a deadline up to {most}")
+        if self._deadly and hashlib.sha256(message.prompt).digest() in self._deadly:
+            raise Refused(f"request {message.id}: {DEADLY}")
         for fault in message.sampling.faults() if message.sampling is not None else ():
             raise Refused(f"request {message.id}: {fault}")
         if not message.wait_s >= 0 or message.accepted < 0:
@@ -215,7 +228,7 @@ class Singles:
 
     async def _begin(self, name: str, message: Generate, deferred: Deferred) -> None:
         """Wait for the gate, then open the batch. An earlier ask of the same may have opened it meanwhile."""
-        met = await self._gate(name, message)
+        met = await self._gates.met(message, lambda: name in self._books.state.log.batches)
         if name not in self._waiting:
             return  # it was cancelled
         outcome: VersionNotReady | AskFailed | None = None
@@ -231,54 +244,13 @@ class Singles:
                     self._sessions.ended(request_id(name, 0, 0))
                     outcome = refusal
             else:
-                outcome = self._not_ready(message)
+                outcome = self._gates.not_ready(message)
         if outcome is None:
             self._begun(name, message)
             return
         if self._waiting.get(name) == (message, deferred):
             del self._waiting[name]
         deferred.answer(outcome)
-
-    async def _gate(self, name: str, message: Generate) -> bool:
-        """Whether an instance serves what is asked for, or it is begun, at the latest after `wait_s`."""
-        until = Deadline.after(min(message.wait_s, message.deadline_s), self._ctx.now())
-        async with self._ctx.wait(
-            "weights of a version", on="the instances", deadline_s=message.deadline_s + LOOK_S, go_on=True
-        ) as wait:
-            while not (self._met(message) or name in self._books.state.log.batches):
-                left_s = until.left_s(self._ctx.now())
-                if left_s <= 0:
-                    return False
-                self._served.clear()
-                await wait.look(self._served, min(left_s, LOOK_S))
-        return True
-
-    def _met(self, message: Generate) -> bool:
-        served = self._served_versions()
-        if message.exact_version is not None:
-            return message.exact_version in served
-        if message.min_version is None:
-            return self._books.newest_weights() is not None
-        return any(version >= message.min_version for version in served)
-
-    def _served_versions(self) -> set[int]:
-        """Known ones that some instance serves."""
-        known = self._books.state.versions.known
-        return {
-            instance.version
-            for instance in self._instances.values()
-            if instance.version in known and known[instance.version].root == instance.root
-        }
-
-    def _not_ready(self, message: Generate) -> VersionNotReady:
-        exact, newest = message.exact_version, self._books.newest_weights()
-        target = exact if exact is not None else message.min_version or 0
-        return VersionNotReady(
-            target=target,
-            exact=exact is not None,
-            applied=max(self._served_versions(), default=None),
-            retryable=exact is None or newest is None or exact >= newest.version,
-        )
 
     def _weights(self, version: int) -> Weights | None:
         known = self._books.state.versions.known.get(version)

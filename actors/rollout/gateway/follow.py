@@ -121,6 +121,8 @@ class Follow:
         """The manager does not take it. What was begun and is another request there cannot go on."""
         if self.aborted_s is not None or why.endswith("was cancelled"):
             self.give_up("abort")
+        elif why.endswith("it is not tried again"):
+            self.finish(BadAsk(why))
         elif len(self) or why.endswith("was asked again"):
             self.finish(Busy(f"the request cannot be continued: {why}"))
         elif why.endswith("release one first"):

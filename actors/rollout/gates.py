@@ -1,0 +1,68 @@
+"""The gate of a single request: whether some instance serves a version that it may be made under, or will.
+
+Owns the waiting for it. What a gate is: docs/versions.md.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from actors.rollout.books import Books
+from actors.rollout.instances import Instances
+from actors.rollout.single_messages import Generate, VersionNotReady
+from supervisor import Context, Deadline
+
+LOOK_S = 1.0  # between two looks whether it is met, at least: instances tell when they serve others
+
+
+class Gates:
+    """See the module; `changed` when instances serve others than before."""
+
+    def __init__(self, ctx: Context, books: Books, instances: Instances) -> None:
+        self._ctx, self._books, self._instances = ctx, books, instances
+        self._served = asyncio.Event()
+
+    def changed(self) -> None:
+        """Instances serve others than before."""
+        self._served.set()
+
+    async def met(self, message: Generate, begun: Callable[[], bool]) -> bool:
+        """Whether an instance serves what is asked for, or it is begun, at the latest after `wait_s`."""
+        until = Deadline.after(min(message.wait_s, message.deadline_s), self._ctx.now())
+        async with self._ctx.wait(
+            "weights of a version", on="the instances", deadline_s=message.deadline_s + LOOK_S, go_on=True
+        ) as wait:
+            while not (self._open(message) or begun()):
+                left_s = until.left_s(self._ctx.now())
+                if left_s <= 0:
+                    return False
+                self._served.clear()
+                await wait.look(self._served, min(left_s, LOOK_S))
+        return True
+
+    def not_ready(self, message: Generate) -> VersionNotReady:
+        """What is answered where it is not met."""
+        exact, newest = message.exact_version, self._books.newest_weights()
+        target = exact if exact is not None else message.min_version or 0
+        return VersionNotReady(
+            target=target,
+            exact=exact is not None,
+            applied=max(self._served_versions(), default=None),
+            retryable=exact is None or newest is None or exact >= newest.version,
+        )
+
+    def _open(self, message: Generate) -> bool:
+        served = self._served_versions()
+        if message.exact_version is not None:
+            return message.exact_version in served
+        if message.min_version is None:
+            return self._books.newest_weights() is not None
+        return any(version >= message.min_version for version in served)
+
+    def _served_versions(self) -> set[int]:
+        """Known ones that some instance serves."""
+        known = self._books.state.versions.known
+        return {
+            instance.version
+            for instance in self._instances.values()
+            if instance.version in known and known[instance.version].root == instance.root
+        }

@@ -1,0 +1,116 @@
+"""Quarantine: a request that may be what kills engines runs alone, on an instance that has nothing else.
+
+Owns the one instance that is kept free for it: for the balancer that one serves nothing meanwhile. One
+suspect runs at a time, so what is wrong with one costs one engine at a time. Who is a suspect is `suspects`'
+to say. In memory alone: a manager that is restarted begins to count anew.
+"""
+
+from actors.rollout.balancer_messages import BALANCER
+from actors.rollout.books import Books
+from actors.rollout.instances import Instance, Instances
+from actors.rollout.request_log import RequestLog, RequestState
+from actors.rollout.suspects import MAX_KNOWN, Held, Suspects
+from actors.rollout.tickets import Stream
+from supervisor import Context
+
+
+class Quarantine:
+    """See the module."""
+
+    def __init__(self, ctx: Context, books: Books, instances: Instances) -> None:
+        self._ctx, self._books, self._instances = ctx, books, instances
+        self._suspects = Suspects()
+        self._kept: tuple[str, int] | None = None
+        self._request = ""  # for which
+        self._sent_s: dict[str, float] = {}  # single requests
+        self._ended: set[str] = set()  # that are about to be closed, and go nowhere until then
+
+    def sent(self, logs: list[RequestLog]) -> None:
+        """These were sent to an instance."""
+        for log in logs:
+            if self._single(log):
+                self._sent_s.pop(log.id, None)
+                self._sent_s[log.id] = self._ctx.now()
+        while len(self._sent_s) > MAX_KNOWN:
+            del self._sent_s[next(iter(self._sent_s))]
+
+    def forget(self, request: str) -> None:
+        """It is over."""
+        self._suspects.forget(request)
+        self._ended.discard(request)
+        self._sent_s.pop(request, None)
+
+    def died(self, instance: str, stream: Stream) -> list[str]:
+        """An instance died unasked, with what its stream holds. Returns requests that are to be ended: they
+        are what kills engines."""
+        requests, now_s = self._books.state.log.requests, self._ctx.now()
+        held: dict[str, Held] = {}
+        for ticket in stream.live().values():
+            log = requests.get(ticket.request)
+            if log is not None:
+                sent_s = self._sent_s.get(log.id, float("-inf"))
+                held[log.id] = Held(len(log), _got_tokens(log), sent_s)
+        singles = {request for request in held if self._single(requests[request])}
+        ended = self._suspects.died(instance, now_s, held, singles)
+        self._ended.update(ended)
+        return ended
+
+    def suspect(self, batch: str) -> RequestLog | None:
+        """The request of this batch, if it waits to run alone."""
+        known = self._books.state.log.batches[batch]
+        if known.submitted.scored:
+            return None
+        log = known.groups[0][0]
+        waits = log.state is RequestState.QUEUED and self._suspects.suspect(log.id, len(log))
+        return log if waits else None
+
+    async def room(self, log: RequestLog, roots: dict[int, bytes]) -> Instance | None:
+        """An instance that has nothing, for this request; None: not yet. One is kept free from now on."""
+        if log.id in self._ended:
+            return None
+        if self._kept is None:
+            able = [one for one in self._instances.values() if self._serves(one, roots)]
+            if not able:
+                return None
+            chosen = min(able, key=lambda one: self._books.state.streams[one.name].held)
+            self._kept, self._request = (chosen.name, chosen.incarnation), log.id
+            self._ctx.log.warning(
+                "%s was on several engines as they died: it runs alone on %s", log.id, chosen.name
+            )
+            await self._ctx.tell(BALANCER, chosen.serves(None))
+        instance = self._instance()
+        if self._request != log.id or instance is None or not self._serves(instance, roots):
+            return None
+        return instance if not self._books.state.streams[instance.name].held else None
+
+    async def look(self) -> None:
+        """Give the instance back when what it is kept for has a token, is over, or is elsewhere."""
+        if self._kept is None:
+            return
+        instance, log = self._instance(), self._books.state.log.requests.get(self._request)
+        if instance is not None and log is not None:
+            waits = log.state is RequestState.QUEUED and self._suspects.suspect(log.id, len(log))
+            runs = log.state is RequestState.DISPATCHED and not _got_tokens(log)
+            if instance.version is not None and (waits or runs):
+                return
+        self._kept, self._request = None, ""
+        if instance is not None and instance.version is not None:
+            await self._ctx.tell(BALANCER, instance.serves(instance.version, instance.root))
+
+    def _instance(self) -> Instance | None:
+        name, incarnation = self._kept or ("", 0)
+        known = self._instances.get(name)
+        return known if known is not None and known.incarnation == incarnation else None
+
+    def _serves(self, instance: Instance, roots: dict[int, bytes]) -> bool:
+        version = instance.version
+        alive = self._books.state.streams.alive(instance.name, instance.incarnation) is not None
+        return alive and version is not None and roots.get(version) == instance.root
+
+    def _single(self, log: RequestLog) -> bool:
+        return not self._books.state.log.batches[log.batch].submitted.scored
+
+
+def _got_tokens(log: RequestLog) -> bool:
+    """Whether its present attempt made some."""
+    return bool(log.spans) and log.spans[-1].attempt == log.attempts
