@@ -47,11 +47,7 @@ class BuiltinHost:
             refusals = [Refusal(_tickets(work), "it has no weights yet") for _, work in orders.adds]
             return Turn(None, refusals, None, b"", idle=True)
         engine.abort(orders.aborts)
-        refusals = [
-            refusal
-            for version, work in orders.adds
-            if (refusal := self._add(engine, version, work)) is not None
-        ]
+        refusals = [refusal for version, work in orders.adds for refusal in self._add(engine, version, work)]
         if engine.idle:
             return Turn(None, refusals, engine.weights_version, self._root, True, load_failed=failed)
         before = engine.stats()
@@ -65,18 +61,24 @@ class BuiltinHost:
     def close(self) -> None:
         """See `EngineHost`: nothing outlives it."""
 
-    def _add(self, engine: BuiltinEngine, version: int, work: list[Work]) -> Refusal | None:
+    def _add(self, engine: BuiltinEngine, version: int, work: list[Work]) -> list[Refusal]:
+        """What it does not take; work that no engine like it can serve is refused alone."""
         if version != engine.weights_version:
-            return Refusal(_tickets(work), f"it serves version {engine.weights_version}, not {version}")
-        if any(one.experts is not None for one in work):
-            return Refusal(
-                _tickets(work), "the builtin engine has dense models: no token has experts", never=True
-            )
-        try:
-            engine.add([_assignment(one) for one in work])
-        except (CannotServe, EngineFull) as problem:
-            return Refusal(_tickets(work), str(problem), never=isinstance(problem, CannotServe))
-        return None
+            return [Refusal(_tickets(work), f"it serves version {engine.weights_version}, not {version}")]
+        dense = "the builtin engine's models are dense: no token has experts"
+        refusals = [Refusal([one.ticket], dense, never=True) for one in work if one.experts is not None]
+        left = [one for one in work if one.experts is None]
+        while left:
+            try:
+                engine.add([_assignment(one) for one in left])
+                break
+            except CannotServe as problem:
+                refusals.append(Refusal([problem.ticket], str(problem), never=True))
+                left = [one for one in left if one.ticket != problem.ticket]
+            except EngineFull as problem:
+                refusals.append(Refusal(_tickets(left), str(problem)))
+                break
+        return refusals
 
     def _load(self, fetched: Fetched) -> str:
         """The verified image becomes the engine's weights; or why it does not, and they are as before."""
