@@ -20,7 +20,8 @@ from actors.weights.relay_peer import Peer
 WEAK = 0.5  # a parent that gives less than that share of what it could ...
 WEAK_S = 1.0  # ... over that time is weak,
 WEAK_CHUNKS = 4  # which is not to be seen where less than so many could have come
-SILENT_S = 0.4  # for receivers: a parent that gives neither bytes nor a sign of life for so long is left
+SILENT_S = 0.4  # one that gives nothing for so long, though it has more, is left at once;
+UNHEARD_S = 0.75  # one that has not told what it has for so long meanwhile may have more, or be dead
 
 
 class TooManyPeers(RuntimeError):
@@ -85,7 +86,7 @@ class Wave:
         from gets no child, and its place is free, until it is heard again. current: whom it pulls from since
         before this wave was kept: it stays there, if there is a slot.
         """
-        peer = self._heard(name)
+        peer = self._heard(name, now_s)
         for other in exclude:
             known = self._peers.get(other)
             if known is not None and not known.origin:
@@ -93,7 +94,9 @@ class Wave:
         if peer.parent is not None and peer.parent.name in exclude:
             peer.parent.suspected = not peer.parent.origin
             self._detach(peer)
-        if peer.wants and (peer.parent is None or peer.moving):
+        if not peer.wants:
+            self._detach(peer)
+        elif peer.parent is None or peer.moving:
             self._place(peer, now_s, exclude, current)
         return None if peer.parent is None else peer.parent.name
 
@@ -117,18 +120,22 @@ class Wave:
 
     def progress(self, name: str, have_bytes: int, now_s: float) -> None:
         """`name` holds so much, verified. Raises NotInWave; ValueError where it is more than there is."""
-        peer = self._heard(name)
+        peer = self._heard(name, now_s)
         if peer.origin:
             return
-        peer.have_bytes = self._held(name, have_bytes)
+        if self._held(name, have_bytes) > peer.have_bytes:
+            peer.gained_s = now_s
+        peer.have_bytes = have_bytes
         peer.complete = peer.have_bytes == self.payload_bytes
         if peer.complete:
             self._waiting.pop(name, None)
             self._detach(peer)
         elif peer.parent is None:
             self._waiting[name] = None
-        elif now_s - peer.mark_s >= WEAK_S:
-            self._judge(peer, peer.parent, now_s)
+        else:
+            self._judge_silence(peer, peer.parent, now_s)
+            if now_s - peer.mark_s >= WEAK_S:
+                self._judge(peer, peer.parent, now_s)
 
     def lose(self, name: str) -> None:
         """`name` died or left. Who pulled from it waits for another parent; their chunks stay with them."""
@@ -191,7 +198,8 @@ class Wave:
         self._detach(peer)
         peer.parent = found
         peer.in_slow_slot = self._choice.is_slow_edge(found, peer)
-        peer.mark_s, peer.mark_bytes = now_s, peer.have_bytes
+        peer.gained_s = peer.mark_s = now_s
+        peer.mark_bytes = peer.have_bytes
         found.children[peer.name] = peer
         return found
 
@@ -214,19 +222,36 @@ class Wave:
         if rate_bytes < WEAK_CHUNKS * self._chunk_bytes:
             return  # the window grows
         peer.mark_s, peer.mark_bytes = now_s, peer.have_bytes
-        if got >= WEAK * could:
-            if could >= WEAK * rate_bytes:  # it was put to the test
-                peer.weak_bytes_s = 0.0
-                if peer.moving == "weak":
-                    peer.moving = ""
-                    self._waiting.pop(peer.name, None)
-        elif peer.weak_bytes_s and got > 0 and not peer.moving:
-            self._learn(peer, parent, max(got / took_s, peer.weak_bytes_s))
-        else:
-            peer.weak_bytes_s, peer.moving = max(got / took_s, 1.0), peer.moving or "weak"
-            if not parent.origin:
-                peer.avoid(parent.name, "weak")
-            self._waiting[peer.name] = None
+        if got < WEAK * could:
+            self._is_weak(peer, parent, max(got, self._chunk_bytes) / took_s)
+        elif could >= WEAK * rate_bytes:  # it was put to the test
+            peer.weak_bytes_s = 0.0
+            if peer.moving == "weak":
+                peer.moving = ""
+                self._waiting.pop(peer.name, None)
+
+    def _judge_silence(self, peer: Peer, parent: Peer, now_s: float) -> None:
+        """A receiver that gets nothing is moved before its window ends, where its parent has more for it. One
+        that is not heard either seems to be dead: its place is free, until it is heard."""
+        took_s = now_s - peer.gained_s
+        rate_bytes = self._choice.edge_bytes_s(parent, peer, len(parent.children)) * took_s
+        if took_s < SILENT_S or rate_bytes < WEAK_CHUNKS * self._chunk_bytes:
+            return
+        unheard = not parent.complete and now_s - parent.heard_s >= UNHEARD_S
+        if unheard or parent.have_bytes > peer.have_bytes:
+            parent.suspected = parent.suspected or unheard
+            self._is_weak(peer, parent, self._chunk_bytes / took_s)
+
+    def _is_weak(self, peer: Peer, parent: Peer, bytes_s: float) -> None:
+        if peer.weak_bytes_s and not peer.moving and not parent.suspected:
+            self._learn(peer, parent, max(bytes_s, peer.weak_bytes_s))
+            return
+        if not parent.suspected:
+            peer.weak_bytes_s = bytes_s
+        peer.moving = peer.moving or "weak"
+        if not parent.origin:
+            peer.avoid(parent.name, "weak")
+        self._waiting[peer.name] = None
 
     def _learn(self, peer: Peer, parent: Peer, bytes_s: float) -> None:
         peer.weak_bytes_s = 0.0
@@ -247,9 +272,9 @@ class Wave:
             raise ValueError(f"{name} cannot hold {have_bytes} of {self.payload_bytes} bytes")
         return have_bytes
 
-    def _heard(self, name: str) -> Peer:
+    def _heard(self, name: str, now_s: float) -> Peer:
         peer = self._peer(name)
-        peer.suspected = False
+        peer.suspected, peer.heard_s = False, now_s
         return peer
 
     def _peer(self, name: str) -> Peer:

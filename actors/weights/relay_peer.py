@@ -40,6 +40,8 @@ class Peer:
     suspected: bool = False  # who pulled from it gave it up, and it has not been heard since
     banned: bool = False
     believed: str = ""  # whom its word has banned: one accuser bans one peer
+    heard_s: float = 0.0
+    gained_s: float = 0.0  # when it was heard to have more than before, or got its parent
     mark_s: float = 0.0  # where the window begins over which its rate is judged
     mark_bytes: int = 0
     weak_bytes_s: float = 0.0  # what it got from a parent that was weak; 0: none was, lately

@@ -29,12 +29,13 @@ INTRODUCTION = """\
 # Weights to many receivers
 
 Written by `python -m bench.weights.fan_out --write-docs`. Modelled, not measured: the policy of production
-(`actors/weights/relay.py`) over chunks, cards and links of a discrete-event model
+(`actors/weights/relay.py`), asked when production's receivers ask it (every {world.ask_again_s:g} s, and
+{world.retry_s:g} s after a failure), over chunks, cards and links of a discrete-event model
 (`bench/weights/wave_model.py`). 16 GB in chunks of 16 MB, from an origin with 200 Gbps to receivers with 50
-Gbps each way; deaths half a second after one another; a silent host is given up after {silent_s:g} s, a
-broken connection after {broken_s:g} s; one millisecond until a chunk that came can be served, and one for a
-question to the tracker. *Longest*: of all receivers, from joining on. *Star*: when the last one has
-everything where all pull from the origin. [weights.md](weights.md) explains.
+Gbps each way; deaths half a second after one another, from 0.7 s on; a broken connection is noticed after
+{world.broken_s:g} s, a silent one given up after {world.silent_s:g} s where the policy does not say so
+before; one millisecond until a chunk that came can be served. *Longest*: of all receivers, from joining on.
+*Star*: when the last one has everything where all pull from the origin. [weights.md](weights.md) explains.
 """
 
 
@@ -59,7 +60,7 @@ def page(some: Sequence[Told]) -> str:
     """The section of docs/benchmarks.md."""
     world = some[0].case.world
     lines = [
-        INTRODUCTION.format(silent_s=world.silent_s, broken_s=world.broken_s),
+        INTRODUCTION.format(world=world),
         f"| {' | '.join(HEADS)} |",
         "|---" + "|---:" * (len(HEADS) - 1) + "|",
         *(f"| {' | '.join(row(told))} |" for told in some),

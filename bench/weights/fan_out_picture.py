@@ -27,7 +27,7 @@ LABEL = (
 def scene() -> Outcome:
     """What is drawn."""
     events = (*joining(RECEIVERS), Event(DIES_S, "vanish", DEAD), Event(JOINS_S, "join", LATE))
-    return spread(replace(PLAIN, report_s=0.02), events)
+    return spread(replace(PLAIN, sample_s=0.02), events)
 
 
 def picture() -> str:

@@ -2,9 +2,9 @@
 
 Owns the time. Each receiver has one connection, to its parent, that carries one chunk after the other; cards
 are full duplex, and whoever shares a card or a link between sites gets its max-min share. Who pulls from whom
-says `actors.weights.relay.Wave`, the code that a tracker runs. A chunk can be served `hop_s` after it came:
-by then it is hashed, and the request for it waits already. Left out: slow start, incast, processors.
-Deterministic.
+says `actors.weights.relay.Wave`, the code that the publisher's agent runs; receivers ask it when those of
+production do (`actors/weights/fetching.py`). A chunk can be served `hop_s` after it came: by then it is
+hashed, and the request for it waits already. Left out: slow start, incast, processors. Deterministic.
 """
 
 import heapq
@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from actors.weights.relay import Wave
+from actors.weights.relay import NotInWave, Wave
 from bench.weights.max_min import max_min
 from bench.weights.wave_world import ORIGIN, Event, Outcome, World
 
@@ -32,10 +32,6 @@ class Star(Wave):
     def ask(self, name: str, now_s: float, *, exclude: Collection[str] = (), current: str = "") -> str | None:
         """The origin."""
         return ORIGIN
-
-    def settle(self, now_s: float) -> dict[str, str | None]:
-        """Nobody waits."""
-        return {}
 
 
 @dataclass(slots=True, eq=False)
@@ -75,6 +71,8 @@ class _Model:
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
         self._hosts: dict[str, _Host] = {}
+        self._silent: set[str] = set()
+        self._leaving: set[str] = set()
         self._flowing: frozenset[tuple[str, str]] = frozenset()
         self._wanted = {event.name for event in events if event.kind == "join"}
         origin = self._add(ORIGIN, world.origin_bytes_s, "")
@@ -84,7 +82,7 @@ class _Model:
         self._wave.join(ORIGIN, up_bytes_s=rate, down_bytes_s=rate, origin=True)
         for event in events:
             self._at(event.at_s, partial(self._happen, event))
-        self._at(world.report_s, self._report)
+        self._at(world.sample_s, self._sample)
 
     def run(self) -> Outcome:
         """See `spread`."""
@@ -124,58 +122,75 @@ class _Model:
         if event.kind == "join":
             self._add(name, event.rate_bytes_s, event.site)
             self._outcome.curves[name] = [(self._now_s, 0.0)]
-            rate = event.rate_bytes_s
-            self._wave.join(name, up_bytes_s=rate, down_bytes_s=rate, site=event.site)
-            self._after(world.ask_s, lambda: self._ask(name))
+            self._after(world.ask_s, partial(self._ask, name))
         elif event.kind == "lie":
             self._hosts[name].lies = True
         elif event.kind == "drain":
             self._wave.drain(name)
-            self._settle()
-            self._after(world.drain_s, lambda: self._die(name, world.broken_s))
+            self._leaving.add(name)
+            self._after(world.drain_s, partial(self._die, name, world.broken_s, world.known_s))
+        elif event.kind == "kill":
+            self._die(name, world.broken_s, world.known_s)
         else:
-            self._die(name, world.broken_s if event.kind == "kill" else world.silent_s)
+            self._silent.add(name)
+            self._die(name, world.silent_s, world.dead_s)
 
-    def _die(self, name: str, noticed_s: float) -> None:
-        """It stops now. Who pulled from it notices a little later and asks for another; the tracker later."""
+    def _die(self, name: str, noticed_s: float, known_s: float) -> None:
+        """It stops now. Who pulls from it notices a little later, the tracker at its own time."""
         host = self._hosts.pop(name)
         host.alive = False
         self._wanted.discard(name)
         host.chunk = -1
-        for child in self._hosts.values():
-            if child.parent is host:
-                self._drop(child)
 
         def notice(child: _Host) -> None:
-            if child.parent is host and child.alive:
-                self._ask(child.name, [name])
-
-        def lose() -> None:
-            self._wave.lose(name)
-            self._settle()
+            if child.parent is host:
+                self._failed(child)
 
         for child in [child for child in self._hosts.values() if child.parent is host]:
+            self._drop(child)
             self._after(noticed_s, partial(notice, child))
-        self._after(self._world.dead_s, lose)
+        self._after(known_s, partial(self._wave.lose, name))
 
-    def _ask(self, name: str, exclude: Collection[str] = ()) -> None:
-        parent = self._wave.ask(name, self._now_s, exclude=exclude)
-        if parent is not None:
-            self._attach(name, parent)
-        self._settle()
-
-    def _settle(self) -> None:
-        for name, parent in self._wave.settle(self._now_s).items():
-            self._after(self._world.ask_s, partial(self._attach, name, parent))
-
-    def _attach(self, name: str, parent: str | None) -> None:
-        host, other = self._hosts.get(name), self._hosts.get(parent or "")
-        if host is None or other is host.parent:
-            return
+    def _failed(self, host: _Host) -> None:
+        """It leaves its parent, and asks for another one after a pause."""
+        assert host.parent is not None
+        failed, host.parent = host.parent.name, None
         self._drop(host)
-        host.parent, host.seen = other, 0
-        if other is not None:
-            self._outcome.edges.append((self._now_s, name, other.name))
+        self._after(self._world.retry_s, partial(self._find, host.name, (failed,)))
+
+    def _ask(self, name: str) -> None:
+        """Now and at every turn, until it has everything."""
+        if name in self._hosts and name not in self._outcome.done_s:
+            self._find(name)
+            self._after(self._world.ask_again_s, partial(self._ask, name))
+
+    def _find(self, name: str, exclude: Collection[str] = ()) -> None:
+        """Tell the tracker what it has, and do what that says. Where that says nobody it stays."""
+        host = self._hosts.get(name)
+        if host is None:
+            return
+        try:
+            self._wave.progress(name, host.held_bytes, self._now_s)
+        except NotInWave:
+            rate = host.rate_bytes_s
+            self._wave.join(name, up_bytes_s=rate, down_bytes_s=rate, site=host.site)
+        current = host.parent.name if host.parent else ""
+        parent = self._wave.ask(name, self._now_s, exclude=exclude, current=current)
+        if parent is not None:
+            self._attach(host, parent)
+        elif name in self._leaving and self._wave.parent_of(name) is None:  # nobody needs what it pulls
+            self._drop(host)
+            host.parent = None
+
+    def _attach(self, host: _Host, parent: str) -> None:
+        other = self._hosts.get(parent)
+        if other is None:  # dead, and the tracker does not know it yet
+            wait_s = self._world.offer_s if parent in self._silent else self._world.retry_s
+            self._after(wait_s, partial(self._find, host.name, (parent,)))
+        elif other is not host.parent:
+            self._drop(host)
+            host.parent, host.seen = other, 0
+            self._outcome.edges.append((self._now_s, host.name, other.name))
 
     def _drop(self, host: _Host) -> None:
         """What is under way to it is lost: less than a chunk, as a connection carries one after the other."""
@@ -224,9 +239,8 @@ class _Model:
             self._outcome.crossed_bytes[host.site] += nbytes
         if parent.lies:
             self._outcome.wasted_bytes += nbytes
-            host.parent = None
             self._wave.lied(parent.name, host.name)
-            self._settle()
+            self._failed(host)
             return
         host.has[chunk] = 1
         host.held_bytes += nbytes
@@ -238,17 +252,13 @@ class _Model:
             self._outcome.curves[host.name].append((self._now_s, 1.0))
             host.parent = None
             self._wave.progress(host.name, host.held_bytes, self._now_s)
-            self._settle()
 
     def _can_serve(self, host: _Host) -> None:
         host.ready += 1
 
-    def _report(self) -> None:
-        """Receivers tell the tracker what they have."""
-        for host in self._hosts.values():
-            if host.name in self._outcome.done_s or host.name == ORIGIN:
-                continue
-            self._outcome.curves[host.name].append((self._now_s, host.held_bytes / self._world.payload_bytes))
-            self._wave.progress(host.name, host.held_bytes, self._now_s)
-        self._settle()
-        self._after(self._world.report_s, self._report)
+    def _sample(self) -> None:
+        for name, host in self._hosts.items():
+            if name not in self._outcome.done_s and name != ORIGIN:
+                share = host.held_bytes / self._world.payload_bytes
+                self._outcome.curves[name].append((self._now_s, share))
+        self._after(self._world.sample_s, self._sample)

@@ -5,7 +5,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
-from actors.weights.relay import SILENT_S
+from actors.weights.fetching import ASK_AGAIN_S, OFFER_DEADLINE_S, RETRY_S
+from transport.bulk_pull import STALL_S
 
 ORIGIN = "origin"
 RECEIVER_BYTES_S = 6.25e9  # 50 Gbps
@@ -30,8 +31,9 @@ class Event:
 class World:
     """Sizes in bytes, rates in bytes/s. `known_crossing_bytes_s`: what the policy believes of links between
     sites. `hop_s`: from a chunk's arrival until it can be served. `broken_s`, `silent_s`: until a connection
-    that broke, or fell silent, is given up by who pulled over it; `dead_s`: until the tracker knows of a
-    death by itself. `star`: all pull from the origin."""
+    that broke, or fell silent, is given up by who pulled over it, and `retry_s` until that asks for another;
+    `known_s`, `dead_s`: until the tracker knows of a killed process, a silent host; `offer_s`: until a
+    silent host that it names is given up. `star`: all pull from the origin."""
 
     payload_bytes: int = 16_000_000_000
     chunk_bytes: int = 16_000_000
@@ -40,10 +42,14 @@ class World:
     known_crossing_bytes_s: float = math.inf
     hop_s: float = 0.001
     ask_s: float = 0.001
-    report_s: float = 0.1
+    ask_again_s: float = ASK_AGAIN_S
+    retry_s: float = RETRY_S
     broken_s: float = 0.02
-    silent_s: float = SILENT_S
+    silent_s: float = STALL_S
+    known_s: float = 0.1
     dead_s: float = 4.0
+    offer_s: float = OFFER_DEADLINE_S
+    sample_s: float = 0.1
     drain_s: float = 2.0
     star: bool = False
 

@@ -21,7 +21,7 @@ def test_flows_share_what_is_scarce_evenly_and_take_what_others_leave() -> None:
 
 
 SMALL = [case for case in cases() if not case.name.startswith("64")]
-WORST = [case for case in cases() if case.name == "64, three hosts silent, down one chain"]
+WORST = [case for case in cases() if case.name == "64, three hosts silent, of three chains"]
 
 
 @pytest.mark.parametrize("case", SMALL + WORST, ids=lambda case: case.name)

@@ -199,6 +199,34 @@ def test_a_parent_that_has_nothing_new_is_kept() -> None:
     assert made.parent_of(child) == "r0"
 
 
+def test_a_receiver_of_a_silent_host_has_that_hosts_place_within_a_second() -> None:
+    made = wave(8)
+    given = parents(made, 8)
+    child = f"r{given.index('r0')}"
+    for now_s, held_s in ((0.5, 0.5), (1.0, 0.7)):
+        if now_s == 0.5:
+            made.progress("r0", int(RECEIVER * held_s), now_s)  # it dies at 0.7 s, and nobody says so
+        made.progress(child, int(RECEIVER * held_s), now_s)
+        assert made.ask(child, now_s) == "r0"
+    made.progress(child, int(RECEIVER * 0.7), 1.5)
+    assert made.ask(child, 1.5) == "origin"
+    assert made.ask(joined(made, "late"), 1.5) != "r0"
+
+
+def test_receivers_that_starve_behind_a_death_further_up_keep_their_parents() -> None:
+    made = wave(12)
+    given = parents(made, 12)
+    child = f"r{given.index('r0')}"
+    grandchild = f"r{given.index(child)}"
+    for half in range(1, 6):
+        now_s = half / 2
+        held_s = min(now_s, 0.7) + max(0.0, now_s - 1.5)  # between 0.7 and 1.5 s nothing comes
+        for name in (child, grandchild):
+            made.progress(name, int(RECEIVER * held_s), now_s)
+        assert made.ask(child, now_s) == ("r0" if now_s < 1.5 else "origin")
+        assert made.ask(grandchild, now_s) == child
+
+
 def test_who_is_weak_behind_two_parents_is_slow_itself_and_serves_nobody() -> None:
     made = wave(9)
     given = parents(made, 9)
