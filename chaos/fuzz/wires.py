@@ -5,6 +5,7 @@ import struct
 import msgspec
 import numpy as np
 
+from actors.engine.expert_piece import NoRows, table
 from actors.engine.tensor_spec import TensorSpec
 from actors.reward import pipe
 from actors.weights.manifest import Manifest, ManifestError, hashed
@@ -34,6 +35,7 @@ def targets() -> list[Target]:
         Target("bulk_answer", _bulk_answer, (FrameError,), _bulk_answers),
         Target("manifest", _manifest, (ManifestError,), _manifests),
         Target("pipe", _pipe, (pipe.BadFrame,), _pipes),
+        Target("experts", _experts, (NoRows,), _expert_tables),
     ]
 
 
@@ -201,3 +203,14 @@ def _pipes() -> list[bytes]:
         pipe.Failed("why"),
     ]
     return [b"i" + pipe.pack(it) for it in items] + [b"a" + pipe.pack(it) for it in answers]
+
+
+def _experts(data: bytes) -> None:
+    """Two bytes that tell how many rows, then what an engine said of them."""
+    count, raw = int.from_bytes(data[:2], "little"), data[2:]
+    same(raw, table(raw, count).astype("<i4").tobytes())
+
+
+def _expert_tables() -> list[bytes]:
+    tables = [np.arange(24, dtype="<i4") * scale for scale in (1, 100, 10_000)]
+    return [b"\x04\0" + rows.tobytes() for rows in tables]

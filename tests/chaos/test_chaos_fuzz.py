@@ -37,7 +37,7 @@ NAMES = [
         "bulk_answer",
     ),
     *("manifest", "pipe", "keys", "journal", "trace", "config", "history", "seal", "job"),
-    *("delta_payload", "delta_table"),
+    *("delta_payload", "delta_table", "experts"),
 ]
 
 
