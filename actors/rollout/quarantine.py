@@ -68,6 +68,9 @@ class Quarantine:
         """An instance that has nothing, for this request; None: not yet. One is kept free from now on."""
         if log.id in self._ended:
             return None
+        instance = self._instance()
+        if self._request == log.id and (instance is None or not self._serves(instance, roots)):
+            await self._give_back()  # it serves others by now
         if self._kept is None:
             able = [one for one in self._instances.values() if self._serves(one, roots)]
             if not able:
@@ -79,7 +82,7 @@ class Quarantine:
             )
             await self._ctx.tell(BALANCER, chosen.serves(None))
         instance = self._instance()
-        if self._request != log.id or instance is None or not self._serves(instance, roots):
+        if self._request != log.id or instance is None:
             return None
         return instance if not self._books.state.streams[instance.name].held else None
 
@@ -93,6 +96,11 @@ class Quarantine:
             runs = log.state is RequestState.DISPATCHED and not _got_tokens(log)
             if instance.version is not None and (waits or runs):
                 return
+        await self._give_back()
+
+    async def _give_back(self) -> None:
+        """It serves everybody again."""
+        instance = self._instance()
         self._kept, self._request = None, ""
         if instance is not None and instance.version is not None:
             await self._ctx.tell(BALANCER, instance.serves(instance.version, instance.root))

@@ -76,18 +76,22 @@ class ExpertAsking:
         follow.finish(Busy(f"its tokens are there, but not which experts they had: {why or 'no rows came'}"))
 
     async def _joined(self, follow: Follow, within_s: float) -> bool:
-        """Whether it is complete, and ended, within so long."""
+        """Whether it is complete, and ended, within so long of the last part that came."""
         until_s = self._ctx.now() + within_s
         while follow.ask.id in self._rows:
-            routed = self._rows[follow.ask.id].joined(follow.spans, len(follow.ask.prompt), len(follow))
+            held = self._rows[follow.ask.id]
+            routed = held.joined(follow.spans, len(follow.ask.prompt), len(follow))
             if routed is not None:
                 follow.complete(routed)
                 return True
             left_s = until_s - self._ctx.now()
             if left_s <= 0:
                 return False
+            bytes_before = held.held_bytes
             self._came.clear()
             await self._ctx.idle(self._came, left_s)
+            if within_s and held.held_bytes > bytes_before:
+                until_s = self._ctx.now() + within_s
         return False
 
     async def _read_again(self, follow: Follow, name: str) -> str:
