@@ -48,7 +48,7 @@ class Wave:
         self._chunk_bytes = chunk_bytes
         self._peers: dict[str, Peer] = {}
         self._crossing: dict[str, float] = {}
-        self._choice = Choice(self._peers, payload_bytes, crossing_bytes_s, self._crossing)
+        self._choice = Choice(self._peers, payload_bytes, crossing_bytes_s, self._crossing, {})
         self._waiting: dict[str, None] = {}  # who is to get a parent, or another one; the longest first
         self._liars: set[str] = set()
 
@@ -76,6 +76,7 @@ class Wave:
             for other in self._peers.values():
                 other.avoided.pop(name, None)
         self._peers[name] = peer
+        self._choice.typical.clear()
 
     def ask(self, name: str, now_s: float, *, exclude: Collection[str] = (), current: str = "") -> str | None:
         """Whom `name` is to pull from; asking again gives the same. None: it is complete or will leave, or
@@ -143,6 +144,7 @@ class Wave:
         peer = self._peers.pop(name, None)
         if peer is None:
             return
+        self._choice.typical.clear()
         self._detach(peer)
         for child in list(peer.children.values()):
             self._orphan(child)
@@ -259,6 +261,7 @@ class Wave:
             self._crossing[peer.site] = bytes_s
             return
         peer.down_bytes_s = bytes_s
+        self._choice.typical.clear()
         if self._choice.is_slow(peer):  # it is to be a leaf
             self._move_children(peer)
 

@@ -24,12 +24,14 @@ MAX_PEERS = 4096  # of a wave; further receivers are refused, and pull from the 
 @dataclass(frozen=True, slots=True)
 class Choice:
     """The rule over `peers`, by name. `crossing`: bytes/s that the link of a site has shown to carry;
-    `crossing_bytes_s`: the same of other sites' links, as far as it is known."""
+    `crossing_bytes_s`: the same of other sites' links, as far as it is known. `typical`: what was computed of
+    the peers' rates; to be cleared when one comes, goes or changes."""
 
     peers: Mapping[str, Peer]
     payload_bytes: int
     crossing_bytes_s: float
     crossing: Mapping[str, float]
+    typical: dict[str, float]
 
     def parent_for(self, peer: Peer, barred: Collection[str] = (), current: str = "") -> Peer | None:
         """Whom it is to pull from, another one than now; `current` where that is allowed. None: nobody."""
@@ -78,9 +80,13 @@ class Choice:
 
     def typical_down(self, site: str) -> float:
         """Bytes/s of the median receiver, of the site or else of all; 0: there is none."""
-        receivers = [peer for peer in self.peers.values() if not peer.origin]
-        local = [peer.down_bytes_s for peer in receivers if peer.site == site]
-        return median(local or [peer.down_bytes_s for peer in receivers] or [0.0])
+        found = self.typical.get(site)
+        if found is None:
+            receivers = [peer for peer in self.peers.values() if not peer.origin]
+            local = [peer.down_bytes_s for peer in receivers if peer.site == site]
+            found = median(local or [peer.down_bytes_s for peer in receivers] or [0.0])
+            self.typical[site] = found
+        return found
 
     def is_slow(self, peer: Peer) -> bool:
         """Whether it is below `SLOW` among the receivers of its site."""
