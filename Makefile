@@ -134,6 +134,7 @@ reference: .bench/trl/.ready .bench/trl_ppo/.ready
 
 setup: .venv/.ready
 
+# The last ones are real clients for tests, without the trainers that they ask for.
 .venv/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt torch
