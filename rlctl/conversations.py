@@ -54,6 +54,7 @@ SPEAKERS = {
     "actors.training.fsdp2_files": "training/trainer",
     "actors.training.trainer_files": "training/trainer",
     "actors.weights.fetching": "<node>/transfer",
+    "actors.weights.finding": "<node>/transfer",
     "nodeagent": "<node>/agent",
     "nodeagent.notices": "<node>/notices",
     "rlctl": "rlctl",

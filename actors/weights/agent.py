@@ -13,12 +13,8 @@ import asyncio
 
 import msgspec
 
-from actors.weights.delta import Delta
-from actors.weights.delta_choice import DELTA_SHARE
-from actors.weights.delta_codec import DeltaError
 from actors.weights.fetching import FETCH_LATE_S, Fetching
 from actors.weights.images import Images, NoSuchImage, OpenImage
-from actors.weights.kept_deltas import DELTA, KeptDelta, KeptDeltas
 from actors.weights.manifest import Manifest, ManifestError
 from actors.weights.messages import (
     DeltaLink,
@@ -32,6 +28,7 @@ from actors.weights.messages import (
     Published,
     SourceFound,
 )
+from actors.weights.served_deltas import ServedDeltas
 from actors.weights.sources import Sources
 from configs.schema import Config
 from supervisor import Actor, Deferred, Refused, Terminated, handles
@@ -63,8 +60,6 @@ class TransferAgent(Actor):
         self._site = site
         self._store = images
         self._have: dict[int, tuple[Manifest, bytes]] = {}
-        self._deltas = KeptDeltas(config.weights.kept_delta_bytes)
-        self._making: dict[int, asyncio.Event] = {}
         self._fetching: dict[tuple[int, bytes], list[Deferred]] = {}
         self._coming: dict[tuple[int, bytes], Fetching] = {}
         self._receivers: dict[str, int] = {}
@@ -83,6 +78,7 @@ class TransferAgent(Actor):
         )
         self._server = await self.ctx.network.bulk_server()
         self.ctx.at_end(self._server.close)
+        self._deltas = ServedDeltas(self.ctx, self._store, self._server, self._settings)
         for version in self._store.versions():
             try:
                 await self._find_again(version)
@@ -121,8 +117,9 @@ class TransferAgent(Actor):
         if known is not None and known[0].root != manifest.root:
             raise Refused(f"version {message.version} was published before with other bytes")
         self._serve(manifest, message.model_config)
-        if known is None:
-            self._begin_delta(manifest)
+        before = max((version for version in self._have if version < message.version), default=None)
+        if known is None and before is not None:  # receivers that are behind are to need only what changed
+            self._deltas.begin(self._have[before][0], manifest)
         return Published(version=message.version, root=manifest.root)
 
     def _describe(self, message: Publish, image: OpenImage) -> Manifest:
@@ -130,49 +127,12 @@ class TransferAgent(Actor):
             message.version, image.view, message.tensors, chunk_bytes=self._settings.chunk_bytes
         )
 
-    def _begin_delta(self, manifest: Manifest) -> None:
-        """Receivers that are a version behind are to need only what changed. Nobody waits for it but they."""
-        before = max((version for version in self._have if version < manifest.version), default=None)
-        if before is None or not self._settings.delta:
-            return
-        self._making[manifest.version] = asyncio.Event()
-        self.ctx.background(self._make_delta(self._have[before][0], manifest), f"delta {manifest.version}")
-
-    async def _make_delta(self, base: Manifest, manifest: Manifest) -> None:
-        try:
-            with self._store.open(base.version) as old, self._store.open(manifest.version) as new:
-                delta = await self.ctx.offload_aside(
-                    Delta.build,
-                    old.view,
-                    new.view,
-                    base,
-                    manifest,
-                    compress=self._settings.compress,
-                    most_bytes=int(DELTA_SHARE * manifest.image_bytes),
-                )
-        except (DeltaError, NoSuchImage) as problem:
-            self.ctx.log.info("no delta to version %d: %s", manifest.version, problem)
-        else:
-            if delta is not None:
-                self._keep(delta, memoryview(b"".join(delta.bundles)))
-        finally:
-            self._making.pop(manifest.version).set()
-
-    def _keep(self, delta: Delta, payload: memoryview) -> None:
-        kept, gone = self._deltas.keep(delta, payload)
-        for key in gone:
-            self._server.retire(key)
-        if kept is None:
-            self._server.retire(DELTA | delta.table.version)
-        else:
-            self._server.publish(kept.key, kept.payload)
-
     # -- what others ask --
 
     @handles(FindSource)
     async def find_source(self, message: FindSource) -> SourceFound | Deferred:
         self._require(message.version, message.root)
-        making = self._making.get(message.version)
+        making = self._deltas.being_made(message.version)
         if making is None or not message.holds:
             return self._source_for(message)
         deferred = Deferred()
@@ -192,7 +152,7 @@ class TransferAgent(Actor):
         if message.holds:
             base, chain = self._deltas.way(message.holds, message.root, manifest.image_bytes)
         else:
-            chain = self._deltas.chain(base, message.root) if base >= 0 else ()
+            chain = self._deltas.chain(base, message.root)
         if chain:
             payload_bytes = sum(one.offer.nbytes for one in chain)
         elif base >= 0:  # they have gone meanwhile: it finds that out when it asks for them
@@ -241,9 +201,7 @@ class TransferAgent(Actor):
             links = tuple(self._link(table.encode(), key) for table, key in passed_on)
             return self._offered(coming.manifest, coming.model_config, links, whole=message.base < 0)
         manifest, model_config = self._require(message.version, message.root)
-        chain: tuple[KeptDelta, ...] = ()
-        if message.base >= 0:
-            chain = self._deltas.chain(message.base, message.root)
+        chain = self._deltas.chain(message.base, message.root)
         links = tuple(self._link(one.delta.table.encode(), one.key) for one in chain)
         return self._offered(manifest, model_config, links, whole=message.base < 0)
 
@@ -320,7 +278,7 @@ class TransferAgent(Actor):
             fetching.seconds,
         )
         for delta, payload in fetching.applied:
-            self._keep(delta, payload)
+            self._deltas.keep(delta, payload)
 
     def _fetched(self, message: Fetch, fetching: Fetching) -> Fetched:
         self._pulled_bytes += fetching.pulled_bytes

@@ -12,48 +12,24 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 from actors.weights.delta import Delta, apply
 from actors.weights.delta_codec import DeltaError
 from actors.weights.delta_table import DeltaTable
+from actors.weights.finding import ASK_AGAIN_S, Finding
 from actors.weights.images import ImageDraft, Images, ImageStoreError
 from actors.weights.manifest import Manifest, ManifestError
-from actors.weights.messages import Fetch, FindSource, Holds, Offer, Offered, SourceFound
+from actors.weights.messages import Fetch, FindSource, Holds, Offer, Offered
+from actors.weights.payload import Payload
 from configs.schema import Config
 from supervisor import AskFailed, Context, Refused, Waiting
-from transport.bulk import BadHash, BulkServer, BulkSource, Chunk, PartialContent, PullError, SourceGone
+from transport.bulk import BulkServer, BulkSource, Chunk, PullError
 
 OFFER_DEADLINE_S = 5.0
-FIND_DEADLINE_S = 5.0  # whoever published may be making the delta that is asked for
 CHUNK_DEADLINE_S = 60.0  # until another chunk is here; 4 MiB in that time are a link of 70 KB/s
 ATTEMPTS = 20  # in a row that gave no new chunk; each costs at least the pause. Then whoever wants it is told
-RETRY_S = 0.2
-QUICK_RETRIES = 3  # in a row: a source that restarts is back by then
-MAX_RETRY_S = 3.0  # after them, where the source hangs up: one that serves as many as it can is not stormed
-ASK_AGAIN_S = 0.5  # while it is pulled, or where nobody can serve it now
 FETCH_LATE_S = 60.0  # a fetch without a new chunk for so long is worth a line, again each time
 MEASURED_BYTES = 8 << 20  # a pull of less says nothing of a link
-
-
-@dataclass(slots=True)
-class Payload:
-    """Something that is pulled: an image, or a delta's payload. `done`: offsets of the chunks that are in
-    `into`."""
-
-    key: int
-    chunks: Sequence[Chunk]
-    into: memoryview
-    done: set[int] = field(default_factory=set)
-    partial: PartialContent = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.partial = PartialContent(self.into)
-
-    @property
-    def left(self) -> list[Chunk]:
-        """The chunks that are not there yet."""
-        return [chunk for chunk in self.chunks if chunk.offset not in self.done]
 
 
 class UnusableDelta(Exception):
@@ -89,15 +65,13 @@ class Fetching:
     ) -> None:
         self._ctx, self._wanted, self._store, self._server = ctx, wanted, images, server
         self._settings = config.weights
-        self._holds, self._base_manifest, self._site = holds, base_manifest, site
+        self._holds, self._base_manifest = holds, base_manifest
         self._began_s = ctx.now()
         self._deltas_tried = not config.weights.delta
         self._draft: ImageDraft | None = None
         self._payloads: list[Payload] = []
         self._tables: tuple[DeltaTable, ...] = ()
-        self._sources = itertools.cycle(wanted.sources)
-        self._excluded: dict[str, None] = {}
-        self._liar = ""
+        self._finding = Finding(ctx, wanted, site)
         self.base = -1
         self.sealed = False
         self.begun = asyncio.Event()  # it has something to pass on, or soon
@@ -117,7 +91,7 @@ class Fetching:
     @property
     def have_bytes(self) -> int:
         """Of what is pulled by now, verified."""
-        return sum(chunk.length for one in self._payloads for chunk in one.chunks if chunk.offset in one.done)
+        return sum(one.have_bytes for one in self._payloads)
 
     def passes_on(self, base: int) -> list[tuple[DeltaTable, int]] | None:
         """What it can pass on by now to who wants the image (-1) or deltas from `base`, those with what they
@@ -138,7 +112,7 @@ class Fetching:
             try:
                 source = await self._find()
                 await self._attempt(source, wait)
-                self._ctx.background(self._tell_all_is_here(), "tell that it is here")
+                self._ctx.background(self._finding.tell(self._question()), "tell that it is here")
                 return None
             except UnusableDelta as problem:
                 self._ctx.log.warning("version %d: %s; it is pulled whole", self._wanted.version, problem)
@@ -148,12 +122,12 @@ class Fetching:
             except (AskFailed, PullError, ManifestError, ImageStoreError) as problem:
                 fruitless = 0 if self.pulled_bytes > had else fruitless + 1
                 why = str(problem)
-                self._exclude(source, problem)
+                self._finding.failed(source, problem)
                 here_now = f"{self.have_bytes} bytes are here"
                 self._ctx.log.warning(
                     "version %d, attempt %d: %s; %s", self._wanted.version, attempt, why, here_now
                 )
-                await asyncio.sleep(self._pause_s(fruitless, problem))
+                await asyncio.sleep(self._finding.pause_s(fruitless, problem))
         return Refused(f"version {self._wanted.version} could not be pulled: {why}")
 
     def drop(self) -> None:
@@ -169,59 +143,26 @@ class Fetching:
             self._draft = None
         self.begun.clear()
 
-    # -- whom from --
-
     async def _find(self) -> str:
-        """The source to pull from: who keeps track tells; where it does not answer, any that is named."""
-        asked = self._question("")
+        """The source to pull from; it says whether by deltas, unless that has begun."""
         while True:
-            try:
-                found = await self._ctx.ask(
-                    self._wanted.sources[0], asked, deadline_s=FIND_DEADLINE_S, expect=SourceFound
-                )
-            except AskFailed as problem:
-                self._ctx.log.info("nobody tells whom to pull from: %s", problem)
-                return next(self._sources)
-            if found.source:
-                self._excluded.clear()
-                self._liar = ""
-                if not self._payloads:
-                    self.base = found.base
-                return found.source
+            found = await self._finding.find(self._question())
+            if found is not None:
+                break
             await asyncio.sleep(ASK_AGAIN_S)
+        if not self._payloads:
+            self.base = found.base
+        return found.source
 
-    def _question(self, current: str) -> FindSource:
+    def _question(self, current: str = "") -> FindSource:
         begun = bool(self._payloads)
-        return FindSource(
-            version=self._wanted.version,
-            root=self._wanted.root,
-            receiver=self._ctx.address,
+        return self._finding.question(
             holds=() if begun or self._deltas_tried else self._holds(),
             base=self.base if begun else -1,
             have_bytes=self.have_bytes,
             down_bytes_s=self.down_bytes_s,
-            site=self._site,
             current=current,
-            excluded=tuple(self._excluded),
-            liar=self._liar,
         )
-
-    def _exclude(self, source: str, problem: Exception) -> None:
-        """Ask for another one, except where it is the only one: it may be back."""
-        if source and source not in self._wanted.sources:
-            self._excluded[source] = None
-            if isinstance(problem, BadHash):
-                self._liar = source
-
-    async def _tell_all_is_here(self) -> None:
-        await self._ctx.tell(self._wanted.sources[0], self._question(""))
-
-    def _pause_s(self, fruitless: int, problem: Exception) -> float:
-        """Before the next attempt; drawn, so that those who failed together do not come back together."""
-        if fruitless <= QUICK_RETRIES or not isinstance(problem, SourceGone):
-            return RETRY_S
-        most_s = min(RETRY_S * 2.0 ** (fruitless - QUICK_RETRIES), MAX_RETRY_S)
-        return self._ctx.rng.uniform(most_s / 2, most_s)
 
     # -- pulling --
 
@@ -247,25 +188,16 @@ class Fetching:
             draft = await self._image_draft(manifest)
             payload = Payload(manifest.version, manifest.chunks, draft.view)
             if draft.left:
-                self._find_again(payload, await self._ctx.offload(manifest.missing, draft.view))
+                payload.has_all_but(await self._ctx.offload(manifest.missing, draft.view))
             self._begin([payload])
         await self._pull(source, offered.endpoint, [offered.token], wait)
         assert self._draft is not None
         try:
             await self._ctx.offload(manifest.verify, self._draft.view)
         except ManifestError:
-            self._payloads[0].done.clear()
-            self._payloads[0].partial.forget()
+            self._payloads[0].forget()
             raise
         self._seal()
-
-    def _find_again(self, payload: Payload, missing: Sequence[Chunk]) -> None:
-        """What an earlier life of this agent had pulled of the same image is not pulled again."""
-        lacking = {chunk.offset for chunk in missing}
-        for chunk in payload.chunks:
-            if chunk.offset not in lacking:
-                payload.done.add(chunk.offset)
-                payload.partial.landed(chunk.offset, chunk.length)
 
     async def _by_deltas(self, source: str, offered: Offered, manifest: Manifest, wait: Waiting) -> None:
         self._deltas_tried = True
@@ -274,6 +206,8 @@ class Fetching:
             raise UnusableDelta(f"{source} has no deltas from version {base}")
         try:
             tables = tuple(DeltaTable.decode(link.table) for link in offered.deltas)
+            if sum(table.nbytes for table in tables) > manifest.image_bytes:
+                raise UnusableDelta(f"{source} has deltas larger than the image")
             if not self._payloads:
                 self._begin(
                     [
@@ -325,25 +259,12 @@ class Fetching:
         pulling = asyncio.ensure_future(self._pull_all(endpoint, tokens, wait))
         try:
             while not (await asyncio.wait([pulling], timeout=ASK_AGAIN_S))[0]:
-                if (other := await self._other_than(source)) and not pulling.done():
+                if (other := await self._finding.other_than(self._question(source))) and not pulling.done():
                     raise Moved(f"{source} is left for {other}")
             pulling.result()
         finally:
             pulling.cancel()
             await asyncio.wait([pulling])
-
-    async def _other_than(self, source: str) -> str:
-        """Whom to go to, or "" where nobody says so."""
-        try:
-            found = await self._ctx.ask(
-                self._wanted.sources[0],
-                self._question(source),
-                deadline_s=ASK_AGAIN_S,
-                expect=SourceFound,
-            )
-        except AskFailed:
-            return ""
-        return found.source if found.source != source else ""
 
     async def _pull_all(self, endpoint: str, tokens: Sequence[bytes], fetching: Waiting) -> None:
         async with self._ctx.wait(
@@ -357,8 +278,7 @@ class Fetching:
         self.resumed += bool(one.done and left)
 
         def come(chunk: Chunk) -> None:
-            one.done.add(chunk.offset)
-            one.partial.landed(chunk.offset, chunk.length)
+            one.landed(chunk)
             self.pulled_bytes += chunk.length
             wait.progress()
             fetching.progress()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from actors.engine.tensor_spec import TensorSpec
-from actors.weights import fetching
+from actors.weights import fetching, finding
 from actors.weights.agent import TransferAgent
 from actors.weights.image_store import ImageStore
 from actors.weights.manifest import Manifest
@@ -158,7 +158,7 @@ async def test_a_pull_that_gets_on_is_never_given_up_however_often_it_breaks_off
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetching, "ATTEMPTS", 2)
-    monkeypatch.setattr(fetching, "RETRY_S", 0.001)
+    monkeypatch.setattr(finding, "RETRY_S", 0.001)
     async with pair(tmp_path) as two:
         network = two.receiver.system.network
         whole, pulls = network.pull, 0
@@ -184,7 +184,7 @@ async def test_a_pull_that_gets_nowhere_is_given_up_and_leaves_no_draft(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetching, "ATTEMPTS", 3)
-    monkeypatch.setattr(fetching, "RETRY_S", 0.001)
+    monkeypatch.setattr(finding, "RETRY_S", 0.001)
     async with pair(tmp_path) as two:
 
         async def nothing(*_: object, **__: object) -> PullResult:
@@ -202,8 +202,8 @@ async def test_a_source_that_hangs_up_is_asked_ever_more_seldom(
 ) -> None:
     """A source takes so many pullers and closes the connections of the others: a thousand of them at once."""
     pauses: list[float] = []
-    monkeypatch.setattr(fetching, "RETRY_S", 0.001)
-    monkeypatch.setattr(fetching, "MAX_RETRY_S", 0.02)
+    monkeypatch.setattr(finding, "RETRY_S", 0.001)
+    monkeypatch.setattr(finding, "MAX_RETRY_S", 0.02)
     async with pair(tmp_path) as two:
 
         async def full(*_: object, **__: object) -> PullResult:
