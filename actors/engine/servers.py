@@ -17,6 +17,8 @@ from actors.engine.vllm_messages import BACKEND
 from actors.weights.messages import Fetched
 from configs.schema import Config
 
+VLLM_PLUGIN = Path(__file__).with_name("vllm_plugin")
+"""Before the one that is installed, whose entry point vLLM needs: ours speaks as this program does."""
 CONTEXT_SLACK = 8  # tokens: servers count the one that they are about to make, and refuse what just fits
 
 
@@ -53,7 +55,7 @@ def vllm_host(config: Config, api_key: str = "") -> RemoteHost:
 
         def start(folder: Path, fetched: Fetched, log: Path) -> ServerProcess:
             command = vllm_command(config, url, folder, fetched.tensors[0].dtype)
-            return ServerProcess(command, vllm_environment(engine.threads), log)
+            return ServerProcess(command, vllm_environment(engine.threads), log, VLLM_PLUGIN)
 
         wire = VllmWire(url, start)
     return RemoteHost(wire, stall_s=engine.stall_s, serve_s=engine.start_s)

@@ -7,7 +7,14 @@ from pathlib import Path
 from actors.engine.remote import RemoteHost
 from actors.engine.server_process import ServerProcess
 from actors.engine.server_wire import ServerWire
-from actors.engine.servers import sglang_command, sglang_host, vllm_command, vllm_environment, vllm_host
+from actors.engine.servers import (
+    VLLM_PLUGIN,
+    sglang_command,
+    sglang_host,
+    vllm_command,
+    vllm_environment,
+    vllm_host,
+)
 from actors.engine.sglang import SglangWire, environment
 from actors.engine.sglang_weights import PLUGIN
 from actors.engine.vllm import VllmWire
@@ -57,7 +64,7 @@ def _start_sglang(config: Config, url: str, folder: Path, log: Path) -> ServerPr
 
 def _start_vllm(config: Config, url: str, folder: Path, log: Path) -> ServerProcess:
     command = vllm_command(config, url, folder, "float32")
-    return ServerProcess(command, vllm_environment(threads=1), log)
+    return ServerProcess(command, vllm_environment(threads=1), log, VLLM_PLUGIN)
 
 
 SGLANG = Kind(

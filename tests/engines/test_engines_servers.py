@@ -186,8 +186,6 @@ def test_a_token_that_would_end_a_server_never_reaches_it(servers: Servers, tmp_
 def test_weights_that_fail_in_the_middle_of_loading_leave_a_server_with_those_of_before(
     servers: Servers, tmp_path: Path
 ) -> None:
-    if servers.kind.name != "sglang":
-        pytest.skip("tried with SGLang's own loader; the way back is the same code")
     host = DrivenHost(RemoteHost(servers.kind.wire(servers.both[0].url), stall_s=30.0, serve_s=60.0))
     whole = publish_image(tmp_path / "store", 9)
     last = msgspec.structs.replace(whole.tensors[-1], shape=(8,), nbytes=32)

@@ -23,7 +23,7 @@ Row = tuple[str, str, tuple[int, ...], int, int]
 
 
 class BadImage(ValueError):
-    """The image or its layout does not fit. What the model holds now is uncertain: replace the server."""
+    """The image or its layout does not fit. What the model holds now is uncertain: load another one."""
 
 
 @dataclass
@@ -56,8 +56,14 @@ class ImageTransferEngine(WeightTransferEngine[ImageInit, ImageUpdate]):  # type
         initialize_layerwise_reload(self.model)
 
     def update_weights(self, update_info: dict[str, object]) -> None:
-        """One call a version. Raises BadImage and what the model's loader raises."""
-        self.receive_weights(self.parse_update_info(update_info))
+        """One call a version. Raises BadImage and what the model's loader raises; the model holds a mixture
+        then, and another image may be loaded over it, from `start_weight_update` on."""
+        try:
+            self.receive_weights(self.parse_update_info(update_info))
+        except Exception:
+            # vLLM ends the session and leaves layers half in the form of a checkpoint: the next would fail.
+            finalize_layerwise_reload(self.model, self.model_config)
+            raise
         if self.device.type != "cpu":
             torch.accelerator.synchronize()  # the next step computes with the new weights
 
