@@ -63,8 +63,8 @@ TRAINING: tuple[Mutation, ...] = (
         (
             Edit("transport.bulk_pull", "        if digest == chunk.digest:\n", "        if True:\n"),
             Edit(
-                "actors.weights.agent",
-                "            await self.ctx.offload(manifest.verify, part.draft.view)\n",
+                "actors.weights.fetching",
+                "            await self._ctx.offload(manifest.verify, self._draft.view)\n",
                 "            pass\n",
             ),
         ),
