@@ -109,6 +109,7 @@ bench: setup
 	$(BIN)/python -m bench.token_plane
 	$(BIN)/python -m bench.recovery
 	$(BIN)/python -m bench.weight_pull
+	$(BIN)/python -m bench.weights.delta_codec
 	$(BIN)/python -m bench.exact_decoding
 	$(BIN)/python -m bench.runtime
 

@@ -38,6 +38,8 @@ REPEATS = 32  # of that block in the image: 256 MiB, more than any cache
 STEPS = 40
 RATES = (1e-7, 1e-6, 1e-5)
 ROUNDS = 5
+GAP_BYTES = 1 << 20
+"""Behind each image: what else is mapped between two of them. See `delta_kernels.ALIAS_BYTES`."""
 
 COPY = "copy of the image"
 BUILD, IN_PLACE, APART = "build: encode, bundle, hash", "apply in place, verify", "copy, apply, verify"
@@ -103,7 +105,7 @@ def measure(repeats: int, rounds: int) -> list[Measured]:
     """Every way at every rate of change."""
     found = []
     for rate in RATES:
-        old, new = image(repeats), image(repeats)
+        old, new = image(repeats * BLOCK), image(repeats * BLOCK)
         before: Image = np.zeros(0, np.uint16)
         after = before
         for version in versions(rate, BLOCK, STEPS, seed=1):
@@ -122,7 +124,7 @@ def at_rate(rate: float, old: Image, new: Image, rounds: int) -> list[Measured]:
         name: Measured(name, rate, changed / old.size)
         for name in (COPY, *(way.name for way in WAYS), BUILD, IN_PLACE, APART)
     }
-    into = image(old.size // BLOCK)
+    into = image(old.size)
     parts = [slice(at, at + CHUNK_BYTES // 2) for at in range(0, old.size, CHUNK_BYTES // 2)]
     manifests = [_manifest(version, one) for version, one in enumerate((old, new))]
     for turn in range(rounds + 1):
@@ -159,9 +161,9 @@ def _timed(spent: dict[tuple[str, str], float], name: str, what: str) -> Iterato
     spent[name, what] = time.thread_time() - began_s
 
 
-def image(repeats: int) -> Image:
-    """Memory for so many blocks, shared as a store's images are, and touched."""
-    memory = np.frombuffer(mmap.mmap(-1, repeats * BLOCK * 2), np.uint16)
+def image(elements: int) -> Image:
+    """Memory for so many, shared as a store's images are, and touched; no two a multiple of 256 MiB apart."""
+    memory = np.frombuffer(mmap.mmap(-1, elements * 2 + GAP_BYTES), np.uint16)[:elements]
     memory[:] = 0
     return memory
 

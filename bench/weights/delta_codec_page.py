@@ -66,14 +66,16 @@ def lines(results: Mapping[str, Any]) -> list[str]:
         changed = f"{figure(100 * some[0].changed)} % of the elements changed"
         found += [f"| {changed} | bytes each | encode, GB/s | apply, GB/s |", "|---|---:|---:|---:|"]
         for row in some:
-            cells = (
-                row.bytes_each or None,
-                *(median(rates) if rates else None for rates in (row.encode, row.apply)),
-            )
-            found.append(f"| {row.name} | {' | '.join(map(figure, cells))} |")
+            cells = (figure(row.bytes_each or None), speed(row.encode), speed(row.apply))
+            found.append(f"| {row.name} | {' | '.join(cells)} |")
         found.append("")
     found += ["| goal, at 1 % | measured | goal | verdict |", "|---|---:|---:|---|"]
     return [*found, *(f"| {' | '.join(cells)} |" for cells in goals(rows))]
+
+
+def speed(rates: Sequence[float]) -> str:
+    """The median of the rounds, and the best."""
+    return f"{figure(median(rates))} ({figure(max(rates))})" if rates else "-"
 
 
 def goals(rows: Sequence[Measured]) -> list[tuple[str, str, str, str]]:

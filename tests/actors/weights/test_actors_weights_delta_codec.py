@@ -100,6 +100,16 @@ def test_compiled_and_plain_loops_write_the_same_bytes_and_read_each_others(it: 
         assert applied(*one, it.old, it.width, loops) == it.new
 
 
+@settings(deadline=None, max_examples=30)
+@given(PAIRS)
+def test_images_that_lie_in_step_give_the_same_bytes(it: Pair) -> None:
+    old, new = memoryview(it.old), memoryview(it.new)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(delta_kernels, "_in_step", lambda old, new: True)
+        found = encode_chunk(old, new, it.width, loops=delta_kernels)
+    assert found == encode_chunk(old, new, it.width, loops=delta_numpy)
+
+
 @settings(deadline=None, max_examples=60)
 @given(st.binary(max_size=64), st.binary(max_size=64), st.sampled_from([1, 2, 4]), st.integers(0, 3))
 def test_any_bytes_at_any_address_become_any_others(old: bytes, new: bytes, width: int, shift: int) -> None:

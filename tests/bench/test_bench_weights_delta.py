@@ -1,0 +1,56 @@
+"""The bench of weight deltas measures what it says, and its page says what was measured."""
+
+import numpy as np
+import pytest
+import torch
+
+from bench.weights import change_rates, delta_codec, delta_codec_page
+from bench.weights.simulated_adam import bfloat16, versions
+
+
+def test_simulated_weights_are_rounded_as_torch_rounds_and_change_more_at_higher_rates() -> None:
+    numbers = np.random.default_rng(1).standard_normal(10_000, np.float32)
+    there = torch.from_numpy(numbers).to(torch.bfloat16).view(torch.int16).numpy().view(np.uint16)
+    assert np.array_equal(bfloat16(numbers), there)
+    shares = []
+    for rate in (1e-7, 1e-6, 1e-5):
+        *_, old, new = versions(rate, 1 << 16, 10, seed=1)
+        shares.append(float((old != new).mean()))
+    assert 0 < shares[0] < shares[1] < shares[2] < 0.5
+
+
+def test_every_way_gives_the_new_image_and_the_page_tells_bytes_and_speeds_of_each() -> None:
+    *_, before, after = versions(delta_codec_page.AT, 1 << 18, 6, seed=1)
+    old, new = delta_codec.image(before.size), delta_codec.image(before.size)
+    old[:], new[:] = before, after
+    rows = delta_codec.at_rate(delta_codec_page.AT, old, new, rounds=1)
+    by_name = {row.name: row for row in rows}
+    measured = [by_name[way.name] for way in delta_codec.WAYS]
+    assert all(len(row.encode) == len(row.apply) == 1 for row in measured)
+    bytewise, _, _, elementwise, *_, coordinates, _ = measured
+    assert bytewise.bytes_each < elementwise.bytes_each < coordinates.bytes_each == 6.0
+    results = {"rows": [delta_codec.asdict(row) for row in rows]}
+    text = "\n".join(delta_codec_page.lines(results))
+    assert all(f"| {way.name} |" in text for way in delta_codec.WAYS)
+    assert "| bytes for a changed element |" in text
+
+
+def test_a_way_that_loses_a_change_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    lossy = delta_codec.Way("lossy", lambda old, new: b"", lambda payload, into: None, len)
+    monkeypatch.setattr(delta_codec, "WAYS", (lossy,))
+    old, new = delta_codec.image(1 << 12), delta_codec.image(1 << 12)
+    new[7] = 1
+    with pytest.raises(AssertionError, match="lossy: another image"):
+        delta_codec.at_rate(1e-6, old, new, rounds=1)
+
+
+def test_a_change_is_counted_between_versions_that_far_apart() -> None:
+    first = np.zeros(1000, np.uint16)
+    images = [first + np.uint16(step) * (np.arange(1000) < 10 * step).astype(np.uint16) for step in range(4)]
+    near = change_rates.compared("made", 1.0, "bfloat16", images, 1, False)
+    far = change_rates.compared("made", 1.0, "bfloat16", images, 3, False)
+    begun = change_rates.compared("made", 1.0, "bfloat16", images, 1, True)
+    assert (begun.elements, near.elements, far.elements) == (0.01, 0.02, 0.03)
+    assert begun.next_number == 1.0
+    assert far.next_number == 0.0
+    assert begun.delta < far.delta < 0.1
