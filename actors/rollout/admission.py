@@ -42,11 +42,12 @@ def refusal_of(log: TokenLog, event: BatchSubmitted) -> str | None:
             f"most {event.most} groups do not go together"
         )
     most = MAX_OPEN_BATCHES if event.scored else MAX_OPEN_SINGLES
-    if sum(batch.submitted.scored == event.scored for batch in log.batches.values()) >= most:
+    alike = (batch.submitted.scored == event.scored for batch in log.batches.values())
+    if len(log.batches) >= most and sum(alike) >= most:
         return f"batch {event.batch}: {most} are open, release one first"
     if len(log.requests) + count > MAX_OPEN_REQUESTS:
         return f"batch {event.batch}: {count} requests more than the {MAX_OPEN_REQUESTS} that may be open"
-    most = sum(batch.most_tokens for batch in log.batches.values()) + count * event.max_new_tokens
+    most = log.most_tokens + count * event.max_new_tokens
     if most > MAX_OPEN_TOKENS:
         return f"batch {event.batch}: open requests may have {most} tokens, {MAX_OPEN_TOKENS} can be held"
     return None

@@ -119,6 +119,8 @@ class TokenLog:
         self.batches: dict[str, Batch] = {}
         self.requests: dict[str, RequestLog] = {}
         self.waits = Waiting()
+        self.most_tokens = 0
+        """That all open requests may have, if they reach their limits."""
         self._opened = 0  # batches, ever
         self._let_go = 0  # tokens of open requests that are held no longer
 
@@ -158,6 +160,7 @@ class TokenLog:
             made += logs
         for log in made:
             self._enter(log)
+        self.most_tokens += len(made) * batch.submitted.max_new_tokens
         return made
 
     def _request(
@@ -196,6 +199,7 @@ class TokenLog:
 
     def close(self, name: str) -> Batch:
         batch = self.batches.pop(name)
+        self.most_tokens -= batch.most_tokens
         for log in batch.requests():
             del self.requests[log.id]
             self.waits.remove(log.id)
@@ -270,6 +274,8 @@ class TokenLog:
             ]
             faults += [f"{batch.name}: {text}" for text in batch.fates.faults(batch.wanted, batch.taken)]
         faults += self.columns.faults()
+        if self.most_tokens != (most := sum(batch.most_tokens for batch in self.batches.values())):
+            faults.append(f"open requests may have {most} tokens, {self.most_tokens} are counted")
         waiting = {log.id for log in self.requests.values() if log.state is RequestState.QUEUED}
         if waiting != self.waits.names():
             faults.append(f"the queue differs from the states by {sorted(waiting ^ self.waits.names())[:3]}")

@@ -60,25 +60,24 @@ def all_of(router: Path, real: Path | None, model: Path | None, scratch: Path) -
         (
             "2 fake servers",
             FAKE_TOKENS,
-            lambda: fronts.fake_servers(2, FAKE_STEP_MS, FAKE_TOKENS, scratch / "fake.log"),
+            lambda: fronts.fake_servers(3, FAKE_STEP_MS, FAKE_TOKENS, scratch / "fake.log"),
         )
     ]
     if real is not None and model is not None:
-        start = partial(fronts.real_servers, real, model, 2, scratch / "real.log")
+        start = partial(fronts.real_servers, real.absolute(), model.absolute(), 3, scratch / "real.log")
         kinds.append(("2 SGLang servers", REAL_TOKENS, start))
     for servers, tokens, running in kinds:
-        for name in (fronts.OURS, fronts.ROUTER):
-            with (
-                running() as behind,
-                fronts.front(name, router, [url for url, _ in behind], scratch) as front,
-            ):
-                for together in TOGETHER:
-                    say(f"{servers}, {name}, {together} streams")
-                    found.append(load(servers, front, together, tokens))
-                took_s = PER_STREAM * TOGETHER[-1] * tokens / found[-1].tokens_per_s
-                say(f"{servers}, {name}, {TOGETHER[-1]} streams, a server is killed")
-                after_s = KILL_AFTER * took_s
-                found.append(load_with_a_death(servers, front, behind[0][1], TOGETHER[-1], tokens, after_s))
+        with running() as started:
+            for number, name in enumerate((fronts.OURS, fronts.ROUTER)):
+                behind = started[number : number + 2]  # the first of them does not live to see the next front
+                with fronts.front(name, router, [url for url, _ in behind], scratch) as front:
+                    for together in TOGETHER:
+                        say(f"{servers}, {name}, {together} streams")
+                        found.append(load(servers, front, together, tokens))
+                    took_s = PER_STREAM * TOGETHER[-1] * tokens / found[-1].tokens_per_s
+                    say(f"{servers}, {name}, {TOGETHER[-1]} streams, a server is killed")
+                    victim, after_s = behind[0][1], KILL_AFTER * took_s
+                    found.append(load_with_a_death(servers, front, victim, TOGETHER[-1], tokens, after_s))
     return found
 
 

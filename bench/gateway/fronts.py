@@ -18,7 +18,7 @@ import psutil
 from bench.gateway.client import Seen
 from bench.runtime.harness import ROOT
 
-READY_S = 120.0
+READY_S = 300.0
 OURS, ROUTER = "rlctl gateway", "sglang-router"
 
 Servers = list[tuple[str, psutil.Process]]

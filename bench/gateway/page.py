@@ -1,15 +1,17 @@
 """The figures as a table on the terminal, and as a section of docs/benchmarks.md."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rich.table import Table
 
 from bench.gateway.figures import Figures
+from bench.gateway.goals import GOALS, goals
 from bench.page_sections import put
 
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
 HOW = Path(__file__).with_name("how.md").read_text()
+WHY = Path(__file__).with_name("why.md").read_text()
 
 
 COLUMNS = ("servers", "front", "streams", "tokens/s", "first token p50", "p99", "CPU s / M tokens", "lost")
@@ -39,6 +41,10 @@ def table(found: Sequence[Figures]) -> Table:
 
 def write(found: Sequence[Figures], day: str) -> None:
     """Renew the section of the page."""
-    rows = [COLUMNS, ("---",) * len(COLUMNS), *map(cells, found)]
-    lines = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-    put(PAGE, "gateway", f"{HOW}\n\nMeasured {day}.\n\n{lines}")
+    figures, verdicts = _lines(COLUMNS, map(cells, found)), _lines(GOALS, goals(found))
+    put(PAGE, "gateway", f"{HOW}\nMeasured {day}.\n\n{figures}\n\n{verdicts}\n\n{WHY}")
+
+
+def _lines(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    marks = ("---",) * len(columns)
+    return "\n".join(f"| {' | '.join(row)} |" for row in (columns, marks, *rows))

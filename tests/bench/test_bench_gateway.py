@@ -9,7 +9,9 @@ from actors.engine.sglang_events import newest_rows
 from actors.engine.sglang_messages import Event
 from bench.gateway.client import Seen
 from bench.gateway.fake_server import events, is_told
-from bench.gateway.figures import figures
+from bench.gateway.figures import Figures, figures
+from bench.gateway.fronts import OURS, ROUTER
+from bench.gateway.goals import goals
 from bench.gateway.page import cells
 
 
@@ -48,3 +50,24 @@ def test_the_fake_server_tells_the_first_token_at_once_and_then_as_many_as_it_ma
     interval: int, count: int, told: list[int]
 ) -> None:
     assert [at for at in range(1, count + 1) if is_told(at, count, interval)] == told
+
+
+def test_goals_compare_the_fronts_at_the_most_streams() -> None:
+    def of(
+        front: str, together: int, speed: float, ttft_s: float, cpu: float, killed: bool = False
+    ) -> Figures:
+        return Figures("servers", front, together, speed, ttft_s, 1.0, cpu, 3 if killed else 0, killed)
+
+    found = [
+        of(OURS, 1, 1.0, 9.0, 900.0),
+        of(OURS, 64, 90.0, 0.2, 50.0),
+        of(OURS, 64, 90.0, 0.2, 50.0, killed=True),
+        of(ROUTER, 64, 100.0, 0.04, 25.0),
+        of(ROUTER, 64, 100.0, 0.04, 25.0, killed=True),
+    ]
+    assert [(measured, verdict) for _, measured, verdict in goals(found)] == [
+        ("2.00x", "met"),
+        ("0.90x", "NOT met"),
+        ("5.00x", "NOT met"),
+        ("3 lost (router: 3)", "NOT met"),
+    ]

@@ -22,7 +22,7 @@ from actors.rollout.gateway.newest import Newest
 from actors.rollout.sessions import MAX_SESSION
 from actors.rollout.single_messages import Generate, Progress
 from configs.schema import Gateway as Settings
-from supervisor import Actor, AskFailed, AskTimeout, Context, Message, Refused, Suspended, handles
+from supervisor import Actor, AskFailed, Context, Message, Refused, Suspended, handles
 
 MANAGER = "rollout/manager"
 
@@ -261,9 +261,7 @@ class Gateway(Actor):
                     follow.finish(Busy(str(full), GRACE_S))
                 else:
                     await asyncio.sleep(RETRY_S)
-            except AskTimeout:
-                continue
-            except AskFailed:
+            except AskFailed:  # a timeout too: one that comes at once must not keep the loop from all else
                 await asyncio.sleep(RETRY_S)
             else:
                 follow.told(answer)

@@ -25,7 +25,7 @@ from actors.rollout.single_messages import (
     VersionSpan,
 )
 from configs.schema import Gateway as Settings
-from supervisor import Actor, Deferred, Done, Message, Refused, handles
+from supervisor import Actor, AskTimeout, Context, Deferred, Done, Message, Refused, handles
 from supervisor.testing import TestSystem
 
 TOKENS = array("I", range(100, 140))
@@ -217,6 +217,25 @@ async def test_the_death_of_the_manager_is_not_seen_by_who_reads(tmp_path: Path)
         assert end == End("stop", ((3, 20),), 3, 3)
 
 
+async def test_a_manager_that_nobody_can_find_leaves_the_loop_to_all_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Message] = []
+
+    async def refused_at_once(ctx: Context, to: str, message: Message, **_: object) -> Message:
+        asked.append(message)
+        assert len(asked) < 50, "it asks without a pause"
+        raise AskTimeout("nobody holds the name, and there is no registry")
+
+    async with world(tmp_path) as running:
+        monkeypatch.setattr(Context, "ask", refused_at_once)
+        reading = asyncio.create_task(read(running, ask()))
+        await asyncio.sleep(0.5)
+        reading.cancel()
+        assert asked
+        assert running.system.system.cell("rollout/gateway") is not None, "it crashed over it"
+
+
 async def test_a_slow_reader_leaves_tokens_with_the_manager_and_gets_them_all(tmp_path: Path) -> None:
     async with world(tmp_path, buffer_tokens=8) as running:
         source = running.gateway.stream(ask())
@@ -267,6 +286,20 @@ async def test_a_reader_that_leaves_cancels_its_request_unless_it_named_it(tmp_p
         running.talk.answer = lambda message: generated("mine", message.accepted, 7)
         tokens, _, _ = await read(running, ask("mine", named=True))
         assert tokens == TOKENS[:7].tolist(), "who comes back gets it from its first token on"
+
+
+async def test_an_answer_that_was_read_whole_and_has_no_name_is_forgotten_by_the_manager(
+    tmp_path: Path,
+) -> None:
+    async with world(tmp_path) as running:
+        running.talk.answer = lambda message: generated(message.id, 0, 5)
+        for id in ("one", "two"):
+            await read(running, ask(id))
+        await read(running, ask("named", named=True))
+        async with asyncio.timeout(5):
+            while len(running.talk.cancelled) < 2:
+                await asyncio.sleep(0.01)
+        assert running.talk.cancelled == ["one", "two"]
 
 
 async def test_an_abort_ends_requests_with_what_they_have(tmp_path: Path) -> None:
