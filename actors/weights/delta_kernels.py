@@ -1,7 +1,7 @@
 """The loops of `delta_codec`, compiled by numba for this processor: `delta_codec.Kernels`.
 
-Each width is compiled when it is first needed (a second each), and kept where the compiled form of this
-file is kept: in the `__pycache__` beside it or, where that cannot be written, in the user's own cache.
+Each width is compiled when it is first needed (seconds, once a machine), and kept where the compiled form of
+this file is kept: in the `__pycache__` beside it or, where that cannot be written, in the user's own cache.
 Neither is written by anybody who could not write this file. They run without the interpreter's lock.
 
 Lane 0 of a word is its first element: little-endian machines, as x86 and ARM are.
