@@ -1,4 +1,4 @@
-"""The deltas of a host: made from what it published, beside all else, or pulled; kept, and served to who asks.
+"""The deltas of a host: made from what it published, beside all else, or pulled; kept, and served to askers.
 
 Owns making them on a thread of their own, and having the bulk server serve exactly those that are kept.
 """
