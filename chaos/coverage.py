@@ -76,6 +76,8 @@ PATHS: tuple[Path, ...] = (
     Path("co-located", "a step went on without any preemptible instance", ("steps.colocated",)),
     Path("partial re-pull", "a pull of weights went on from its last chunk", ("weights.resumed_pulls",)),
     Path("bad chunk", "a damaged chunk was found by its hash and pulled again", ("weights.bad_chunks",)),
+    Path("delta", "a host made a version of what had changed since another one", ("weights.deltas",)),
+    Path("relay", "a host pulled weights from one that was not their publisher", ("weights.relayed",)),
     Path("scorer replaced", "a reward worker hung or died, and another one took over", ("rewards.deaths",)),
     Path(
         "registered again",

@@ -37,6 +37,8 @@ FIGURES: Mapping[str, str] = {
     "frames_sent_again": "streams.resent",
     "pulls_resumed": "weights.resumed_pulls",
     "chunks_pulled_again": "weights.bad_chunks",
+    "deltas_applied": "weights.deltas",
+    "pulls_from_relays": "weights.relayed",
     "workers_lost": "rewards.deaths",
 }
 """What actors tell in their summaries."""

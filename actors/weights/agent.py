@@ -67,6 +67,7 @@ class TransferAgent(Actor):
         self._pulled_bytes = 0
         self._applied = 0
         self._resumed = 0
+        self._relayed = 0
         self._bad_chunks = 0
 
     async def on_start(self) -> None:
@@ -284,6 +285,7 @@ class TransferAgent(Actor):
         self._pulled_bytes += fetching.pulled_bytes
         self._applied += len(fetching.applied)
         self._resumed += fetching.resumed
+        self._relayed += fetching.relayed
         self._bad_chunks += fetching.bad_chunks
         self._down_bytes_s = fetching.down_bytes_s
         manifest, model_config = self._have[message.version]
@@ -323,7 +325,7 @@ class TransferAgent(Actor):
             "deltas_kept": len(self._deltas),
             "pulls_resumed": self._resumed,
             "chunks_pulled_again": self._bad_chunks,
-            "pulling_from_relays": self._sources.relays(),
+            "pulls_from_relays": self._relayed,
             "served_bytes": self._server.served_bytes,
             "refused": sum(self._server.refused.values()),
         }

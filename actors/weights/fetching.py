@@ -81,6 +81,7 @@ class Fetching:
         self.pulled_bytes = 0
         self.down_bytes_s = down_bytes_s
         self.resumed = 0
+        self.relayed = 0
         self.bad_chunks = 0
 
     @property
@@ -178,6 +179,7 @@ class Fetching:
         if manifest.root != self._wanted.root:
             raise Refused(f"the offer's root is not the one of version {self._wanted.version}")
         self.manifest, self.model_config = manifest, offered.model_config
+        self.relayed += source not in self._wanted.sources
         if self.base < 0:
             await self._whole(source, offered, manifest, wait)
         else:

@@ -64,14 +64,6 @@ class Sources:
         for key in [key for key in self._waves if key[0] == root]:
             del self._waves[key]
 
-    def relays(self) -> int:
-        """Receivers that pull from receivers now."""
-        return sum(
-            peer.parent is not None and not peer.parent.origin
-            for wave in self._waves.values()
-            for peer in wave.peers()
-        )
-
     def _wave(self, key: tuple[bytes, int], payload_bytes: int, site: str) -> Wave:
         wave = self._waves.get(key)
         if wave is None or wave.payload_bytes != payload_bytes:

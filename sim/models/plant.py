@@ -94,8 +94,10 @@ class Plant:
         return msgspec.json.encode(self.shape)
 
     def settings(self, config: Config) -> Config:
-        """The job's settings with the smallest chunks of weights that there may be: an image holds few."""
-        weights = msgspec.structs.replace(config.weights, chunk_bytes=CHUNK_BYTES)
+        """The job's settings with the smallest chunks of weights that there may be: an image holds few. Whole
+        images from the trainer, as in the papers: what share of a large model a step changes is not modelled,
+        nor is a byte of the image one on the wire."""
+        weights = msgspec.structs.replace(config.weights, chunk_bytes=CHUNK_BYTES, delta=False, relay=False)
         return msgspec.structs.replace(config, weights=weights)
 
     def engine(self, config: Config, rig: Rig) -> Engine:

@@ -12,6 +12,7 @@ from actors.engine.tensor_spec import TensorSpec
 DIGEST_BYTES = 32
 LEAST_BYTES = 4096
 _TENSORS = 4  # an image is described as so many equal parts
+_EVERY = 16  # of so many bytes one is other under other weights, so that there are deltas worth sending
 
 
 class BrokenImage(ValueError):
@@ -23,7 +24,17 @@ def image_of(digest: bytes, size: int) -> bytes:
     """The image of the weights with this digest (32 bytes), `size` bytes long."""
     if len(digest) != DIGEST_BYTES or size < LEAST_BYTES:
         raise ValueError(f"a digest of {len(digest)} bytes and an image of {size} cannot be")
-    return digest + hashlib.shake_256(digest).digest(size - DIGEST_BYTES)
+    image = bytearray(_body(size))
+    image[:DIGEST_BYTES] = digest
+    places = range(DIGEST_BYTES, size, _EVERY)
+    image[DIGEST_BYTES::_EVERY] = hashlib.shake_256(digest).digest(len(places))
+    return bytes(image)
+
+
+@lru_cache(maxsize=4)
+def _body(size: int) -> bytes:
+    """What all images of that size have in common."""
+    return hashlib.shake_256(size.to_bytes(8, "little")).digest(size)
 
 
 def weights_of(image: bytes | memoryview) -> bytes:
