@@ -24,7 +24,7 @@ from actors.engine.turn import Refusal, TurnWork
 from actors.rollout.expert_messages import ExpertsWanted
 from transport.token_frame import MAX_ROWS, Flag
 
-SOON_S = 0.003  # what the server sends of the same decode step comes meanwhile
+SOON_S = 0.005  # what the server sends of the same decode step comes meanwhile
 GATHER_S = 0.1  # ten pieces of text a second are smooth to a reader
 MAX_HELD = 16 * MAX_ROWS
 MAX_EXPERTS_BYTES = 256 << 20

@@ -47,7 +47,7 @@ STRANGE = {"input_ids": [5], "sampling_params": {"max_new_tokens": 1}, "no_such_
 
 
 def generate(sampling: Sampling) -> Generate:
-    ask = Ask("r-1", array("I", [5, 6, 7]), 9, 0.7, 2**63, sampling=sampling)
+    ask = Ask("r-1", array("I", [5, 6, 7]), 9, 0.7, 2**63, sampling=sampling, interval=4)
     return Generate(rid=ask.rid, input_ids=ask.tokens.tolist(), sampling_params=sampling_params(ask))
 
 
