@@ -1,5 +1,5 @@
 # make run    the quickstart: GRPO on machines that vanish, about five minutes
-# make test   lint, types, every test, and the ci campaign: 300 simulated jobs under faults, with its report
+# make test   lint, types, the tests, and the ci campaign: 300 simulated jobs under faults, with its report
 # make fuzz   every decoder under atheris for SECONDS (60); finds go to tests/corpus
 # make chaos  ten minutes of faults on real processes in network namespaces (root), shown as they happen
 # make run-sglang   the same job on real SGLang servers, on this CPU; make engines makes what they run in
@@ -12,7 +12,7 @@ BIN      := .venv/bin
 # A run is a dozen processes: each would compile our sources again where this is set, a third of its start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run run-sglang engines engine-sglang engine-vllm test-sglang-older test-vllm verl test-verl test test-together test-alone campaign setup lint bench bench-peers reference fuzz chaos clean
+.PHONY: run run-sglang engines engine-sglang engine-vllm test-sglang-older test-vllm verl test-verl test test-together test-alone test-long campaign setup lint bench bench-peers reference fuzz chaos clean
 
 run: setup
 	$(BIN)/rlctl run configs/quickstart.toml
@@ -81,22 +81,24 @@ test-verl: setup verl
 	$(BIN)/python -m pytest -m verl
 
 # Three at a time, as most of them wait, while SGLang's environment is made; then, one after the other, those that need
-# the machine for themselves. They leave half of it idle: 300 simulated jobs take that, and nothing that anybody else
-# wants; their report says what was broken, how the system recovered, and which promise did not hold.
+# the machine for themselves. All leave a part of it idle: 300 simulated jobs take that; their report says what was
+# broken, how the system recovered, and which promise did not hold.
 test: setup
-	$(MAKE) -j 2 test-together engine-sglang
-	$(MAKE) -j 2 test-alone campaign
-
+	$(MAKE) -j 3 test-alone campaign
 
 test-together: lint
 	$(BIN)/python -m pytest -m "not alone and not engines and not vllm and not verl" -n 3 --dist worksteal
 
-test-alone: setup engine-sglang
-	$(BIN)/python -m pytest -m "alone and not vllm"
+test-alone: test-together engine-sglang
+	$(BIN)/python -m pytest -m "alone and not vllm and not long"
 	$(BIN)/python -m pytest -m "engines and not vllm and not older and not moe"
 
-campaign: setup
-	nice -n 19 $(BIN)/rlctl sim run
+# on real processes too, minutes of what the campaign tries in simulated ones; every night
+test-long: setup
+	$(BIN)/python -m pytest -m long
+
+campaign: lint
+	nice -n 10 $(BIN)/rlctl sim run
 
 lint: setup
 	$(BIN)/ruff check .

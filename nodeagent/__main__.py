@@ -101,6 +101,7 @@ def start_options(args: argparse.Namespace) -> Options:
         bulk=args.bulk,
         others=heads[1:],
         database=args.journal,
+        datacenter=_datacenter(args.datacenter),
     )
     metrics = metrics_address(args.metrics) if args.metrics else None
     if args.gateway and role != "head":
@@ -120,6 +121,12 @@ def start_options(args: argparse.Namespace) -> Options:
         grace_s=args.grace,
         find_cloud=_notices(args, role, seat),
     )
+
+
+def _datacenter(name: str) -> str:
+    if name and not INSTANCE.fullmatch(name):
+        raise CannotRun(USAGE, f"--datacenter {name!r}: use 1 to 64 letters, digits, '_', '.' or '-'")
+    return name
 
 
 def _notices(args: argparse.Namespace, role: str, seat: Seat) -> FindCloud | None:

@@ -20,6 +20,7 @@ from actors.cluster.messages import (
     SayHello,
     StopNode,
 )
+from actors.weights.messages import HostLeaves
 from configs.load import ConfigError
 from nodeagent.children import Children
 from nodeagent.departure import SCHEDULER, Departure
@@ -160,9 +161,15 @@ class NodeAgent(Actor):
 
     def _become(self, state: str) -> None:
         if not self._going:
+            if self._children.job is not None and state != self._state:
+                leaves = HostLeaves(leaves=state == "draining")
+                self.ctx.background(self._tell_transfer(leaves), "tell the transfer agent")
             self._state = state
             if state == "up":
                 self._news.set()  # there may be a job to run since
+
+    async def _tell_transfer(self, message: HostLeaves) -> None:
+        await self.ctx.tell(f"{self.ctx.node}/transfer", message)
 
     @handles(StopNode, lane=Lane.SYSTEM)
     async def stop(self, message: StopNode) -> None:

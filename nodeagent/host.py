@@ -50,6 +50,7 @@ class Seat:
     a host that runs one job after the other keeps their journals apart. `bulk`: where weights may travel
     unencrypted. `others`: where the head may be instead, once it failed over. `database`: of a head's
     journals, "" where they are files; `term`: that of the lease under which it may write there.
+    `datacenter`: where the host is; links between two of them are slow.
     """
 
     node: str
@@ -63,6 +64,7 @@ class Seat:
     others: tuple[Peer, ...] = ()
     database: str = ""
     term: int = 0
+    datacenter: str = ""
 
     @property
     def heads(self) -> tuple[Peer, ...]:

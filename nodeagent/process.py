@@ -51,7 +51,7 @@ async def serve(order: Order, stop: Shutdown, site: Site) -> int:
     site.fittings.prepare(kind, config)
     make_tree = tree_of(kind)
     assert make_tree is not None, "its command line was parsed"
-    spec = make_tree(Place(job, config, seat.node, site.fittings))
+    spec = make_tree(Place(job, config, seat.node, site.fittings, seat.datacenter))
     failures: list[Exception] = []
 
     def gave_up(problem: Exception) -> None:

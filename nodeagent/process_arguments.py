@@ -38,6 +38,7 @@ def arguments(kind: str, seat: Seat, job_file: Path) -> list[str]:
     argv += [word for head in seat.heads for word in ("--head", format_peer(head))]
     argv += ["--listen", f"{seat.interface}:0"]
     argv += ["--bulk", seat.bulk, *(["--term", str(seat.term)] if seat.database else [])]
+    argv += ["--datacenter", seat.datacenter] if seat.datacenter else []
     return argv if seat.keys is None else [*argv, "--keys", str(seat.keys)]
 
 
@@ -83,6 +84,7 @@ def parse(argv: Sequence[str] | None, env: Mapping[str, str]) -> Order:
     parser.add_argument(
         "--bulk", choices=get_args(Bulk), default="loopback", help="where weights may travel unencrypted"
     )
+    parser.add_argument("--datacenter", default="", help="where the host is")
     parser.add_argument("--term", type=int, help="of the head's lease; journals are in its database")
     args = parser.parse_args(argv)
     head, *others = args.head
@@ -97,5 +99,6 @@ def parse(argv: Sequence[str] | None, env: Mapping[str, str]) -> Order:
         others=tuple(others),
         database=env.get(DATABASE_VARIABLE, "") if args.term is not None else "",
         term=args.term or 0,
+        datacenter=args.datacenter,
     )
     return Order(args.kind, seat, args.job)

@@ -24,12 +24,14 @@ RANK = re.compile(r"rank-([1-9]\d{0,3})")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a tree needs to know: the job, its settings, the host, and what its actors are fitted with."""
+    """What a tree needs to know: the job, its settings, the host, what its actors are fitted with, and the
+    datacenter that the host is in, "" for no particular one."""
 
     job: JobSpec
     config: Config
     node: str
     fittings: Fittings
+    datacenter: str = ""
 
     @property
     def intensity(self) -> Intensity:
@@ -84,7 +86,10 @@ def transfer(place: Place) -> TreeSpec:
 
     fittings, store_dir = place.fittings, places.store_dir(place.job, place.node)
     return one_for_one(
-        child(f"{place.node}/transfer", lambda: TransferAgent(fittings.image_store(store_dir), place.config)),
+        child(
+            f"{place.node}/transfer",
+            lambda: TransferAgent(fittings.image_store(store_dir), place.config, place.datacenter),
+        ),
         name="transfer",
         intensity=place.intensity,
     )

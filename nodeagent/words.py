@@ -64,6 +64,12 @@ def parser() -> argparse.ArgumentParser:
         "--listen too, for whoever listens there to read",
     )
     start.add_argument(
+        "--datacenter",
+        metavar="NAME",
+        default="",
+        help="where this host is: weights cross between two datacenters once, and are passed on within",
+    )
+    start.add_argument(
         "--head-key",
         metavar="KEY",
         action="append",

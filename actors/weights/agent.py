@@ -5,8 +5,8 @@ Owns the host's image store and its bulk server. The trainer writes an image and
 describes it (manifest) and makes the delta from the version before; other agents pull either by verified
 chunks into their own shared memory, whenever they want it (RLBoost 4.3), and pass on what has come. An image
 becomes visible whole and verified, or not at all; a pull that broke off goes on from its last chunk
-(`fetching`). The agent that published also tells who pulls from whom (`sources`). What was published survives
-the agent: manifests lie beside the images; deltas do not, who misses one pulls the whole image.
+(`fetching`). The agent that published also tells who pulls from whom (`tracking`). What was published
+survives the agent: manifests lie beside the images; deltas do not, who misses one pulls the whole image.
 """
 
 import asyncio
@@ -22,20 +22,22 @@ from actors.weights.messages import (
     Fetched,
     FindSource,
     Holds,
+    HostLeaves,
     Offer,
     Offered,
     Publish,
     Published,
+    ReceiverLeaves,
     SourceFound,
 )
 from actors.weights.served_deltas import ServedDeltas
-from actors.weights.sources import Sources
+from actors.weights.tracking import Tracking
 from configs.schema import Config
 from supervisor import Actor, Deferred, Refused, Terminated, handles
 
 DELTA_LATE_S = 3.0  # who wants a delta that is still being made pulls the whole image then
 BEGIN_LATE_S = 2.0  # who is told to pull from us before we know the manifest waits so long for it
-MAX_RECEIVERS = 4096  # watched, so that their death is known at once; beyond it their children find out
+MAX_PUBLISHERS = 8  # that are told when this host has notice
 
 
 class _Note(msgspec.Struct, frozen=True, array_like=True):
@@ -62,7 +64,7 @@ class TransferAgent(Actor):
         self._have: dict[int, tuple[Manifest, bytes]] = {}
         self._fetching: dict[tuple[int, bytes], list[Deferred]] = {}
         self._coming: dict[tuple[int, bytes], Fetching] = {}
-        self._receivers: dict[str, int] = {}
+        self._publishers: dict[str, None] = {}  # of what was pulled here, the newest last
         self._down_bytes_s = 0.0
         self._pulled_bytes = 0
         self._applied = 0
@@ -71,15 +73,10 @@ class TransferAgent(Actor):
         self._bad_chunks = 0
 
     async def on_start(self) -> None:
-        self._sources = Sources(
-            self.ctx.name,
-            self._settings.link_bytes_s,
-            chunk_bytes=self._settings.chunk_bytes,
-            relay=self._settings.relay,
-        )
         self._server = await self.ctx.network.bulk_server()
         self.ctx.at_end(self._server.close)
         self._deltas = ServedDeltas(self.ctx, self._store, self._server, self._settings)
+        self._tracking = Tracking(self.ctx, self._deltas, self._settings, self._site)
         for version in self._store.versions():
             try:
                 await self._find_again(version)
@@ -148,33 +145,19 @@ class TransferAgent(Actor):
             deferred.answer(refusal)
 
     def _source_for(self, message: FindSource) -> SourceFound:
-        manifest, _ = self._require(message.version, message.root)
-        base, payload_bytes = message.base, manifest.image_bytes
-        if message.holds:
-            base, chain = self._deltas.way(message.holds, message.root, manifest.image_bytes)
-        else:
-            chain = self._deltas.chain(base, message.root)
-        if chain:
-            payload_bytes = sum(one.offer.nbytes for one in chain)
-        elif base >= 0:  # they have gone meanwhile: it finds that out when it asks for them
-            return SourceFound(source=self.ctx.name, base=base)
-        self._watch(message)
-        asked = msgspec.structs.replace(message, base=base)
-        source = self._sources.find(asked, payload_bytes, self._site, self.ctx.now())
-        return SourceFound(source=source, base=base)
-
-    def _watch(self, message: FindSource) -> None:
-        """Its death is known at once, so that who pulls from it gets another source."""
-        name, incarnation = message.receiver.name, message.receiver.incarnation
-        if self._receivers.get(name) == incarnation or len(self._receivers) >= MAX_RECEIVERS:
-            return
-        self._receivers[name] = incarnation
-        self.ctx.watch(message.receiver)
+        return self._tracking.source_for(message, self._require(message.version, message.root)[0])
 
     async def on_terminated(self, event: Terminated) -> None:
-        if self._receivers.get(event.name) == event.incarnation:
-            del self._receivers[event.name]
-            self._sources.lose(event.name)
+        self._tracking.ended(event)
+
+    @handles(HostLeaves)
+    async def host_leaves(self, message: HostLeaves) -> None:
+        for publisher in self._publishers:
+            await self.ctx.tell(publisher, ReceiverLeaves(receiver=self.ctx.name, leaves=message.leaves))
+
+    @handles(ReceiverLeaves)
+    async def receiver_leaves(self, message: ReceiverLeaves) -> None:
+        self._tracking.leaves(message)
 
     @handles(Offer)
     async def offer(self, message: Offer) -> Offered | Deferred:
@@ -231,6 +214,8 @@ class TransferAgent(Actor):
     @handles(Fetch)
     async def fetch(self, message: Fetch) -> Deferred:
         deferred = Deferred()
+        for other in self._coming.values():
+            other.overtaken_by(message.version)
         key = (message.version, message.root)
         waiting = self._fetching.setdefault(key, [])
         waiting.append(deferred)
@@ -240,6 +225,7 @@ class TransferAgent(Actor):
 
     async def _fetch(self, message: Fetch) -> None:
         key = (message.version, message.root)
+        self._remember(message.sources[0])
         fetching = self._coming[key] = Fetching(
             self.ctx,
             message,
@@ -247,7 +233,7 @@ class TransferAgent(Actor):
             self._server,
             self._config,
             holds=self._holds,
-            base_manifest=lambda version: self._have[version][0],
+            base_manifest=self._manifest_of,
             site=self._site,
             down_bytes_s=self._down_bytes_s,
         )
@@ -263,6 +249,12 @@ class TransferAgent(Actor):
         outcome = refusal if refusal is not None else self._fetched(message, fetching)
         for deferred in self._fetching.pop(key, []):
             deferred.answer(outcome)
+
+    def _remember(self, publisher: str) -> None:
+        self._publishers.pop(publisher, None)
+        self._publishers[publisher] = None
+        if len(self._publishers) > MAX_PUBLISHERS:
+            del self._publishers[next(iter(self._publishers))]
 
     def _take(self, fetching: Fetching) -> None:
         """The version is whole: serve it, and the deltas that led to it."""
@@ -300,6 +292,11 @@ class TransferAgent(Actor):
             deltas=len(fetching.applied),
         )
 
+    def _manifest_of(self, version: int) -> Manifest:
+        if version not in self._have:
+            raise NoSuchImage(f"version {version} made way meanwhile")
+        return self._have[version][0]
+
     def _is_here(self, version: int, root: bytes) -> bool:
         known = self._have.get(version)
         return known is not None and known[0].root == root
@@ -314,7 +311,7 @@ class TransferAgent(Actor):
         self._server.publish(version, self._store.content(version))
         self._have[version] = (manifest, model_config)
         for old in sorted(self._have.keys() - self._store.versions()):
-            self._sources.forget(self._have.pop(old)[0].root)
+            self._tracking.forget(self._have.pop(old)[0].root)
             self._server.retire(old)
 
     def summary(self) -> dict[str, str | int | float]:

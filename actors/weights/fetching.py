@@ -13,6 +13,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Sequence
 
+from actors.weights.by_deltas import UnusableDelta, chain_of, payloads_of, tables_of
 from actors.weights.delta import Delta, apply
 from actors.weights.delta_codec import DeltaError
 from actors.weights.delta_table import DeltaTable
@@ -29,15 +30,16 @@ OFFER_DEADLINE_S = 5.0
 CHUNK_DEADLINE_S = 60.0  # until another chunk is here; 4 MiB in that time are a link of 70 KB/s
 ATTEMPTS = 20  # in a row that gave no new chunk; each costs at least the pause. Then whoever wants it is told
 FETCH_LATE_S = 60.0  # a fetch without a new chunk for so long is worth a line, again each time
+MOST = 0.5  # of a version: beyond that its pull is ended even though a newer one is wanted
 MEASURED_BYTES = 8 << 20  # a pull of less says nothing of a link
-
-
-class UnusableDelta(Exception):
-    """The deltas did not become the version: it is pulled whole."""
 
 
 class Moved(Exception):
     """There is a better source by now."""
+
+
+class Overtaken(Exception):
+    """A newer version is wanted instead."""
 
 
 class Fetching:
@@ -72,6 +74,8 @@ class Fetching:
         self._payloads: list[Payload] = []
         self._tables: tuple[DeltaTable, ...] = ()
         self._finding = Finding(ctx, wanted, site)
+        self._pulling: asyncio.Future[None] | None = None
+        self._overtaken = 0
         self.base = -1
         self.sealed = False
         self.begun = asyncio.Event()  # it has something to pass on, or soon
@@ -107,6 +111,8 @@ class Fetching:
         for attempt in itertools.count(1):
             if here():
                 return None
+            if self._overtaken:
+                return self._refusal()
             if fruitless == ATTEMPTS:
                 break
             had, source = self.pulled_bytes, ""
@@ -118,6 +124,8 @@ class Fetching:
             except UnusableDelta as problem:
                 self._ctx.log.warning("version %d: %s; it is pulled whole", self._wanted.version, problem)
                 self.drop()
+            except Overtaken:
+                return self._refusal()
             except Moved as move:
                 self._ctx.log.info("version %d: %s", self._wanted.version, move)
             except (AskFailed, PullError, ManifestError, ImageStoreError) as problem:
@@ -130,6 +138,17 @@ class Fetching:
                 )
                 await asyncio.sleep(self._finding.pause_s(fruitless, problem))
         return Refused(f"version {self._wanted.version} could not be pulled: {why}")
+
+    def overtaken_by(self, version: int) -> None:
+        """A newer version is wanted: this one is given up, unless most of it is here already."""
+        whole = sum(chunk.length for one in self._payloads for chunk in one.chunks)
+        if version > self._wanted.version and self.have_bytes <= MOST * whole:
+            self._overtaken = version
+            if self._pulling is not None:
+                self._pulling.cancel()
+
+    def _refusal(self) -> Refused:
+        return Refused(f"version {self._overtaken} is wanted here instead of {self._wanted.version}")
 
     def drop(self) -> None:
         """Give up what has come, unless it is whole; a second call does nothing."""
@@ -203,33 +222,20 @@ class Fetching:
 
     async def _by_deltas(self, source: str, offered: Offered, manifest: Manifest, wait: Waiting) -> None:
         self._deltas_tried = True
-        base = self.base
-        if not offered.deltas:
-            raise UnusableDelta(f"{source} has no deltas from version {base}")
         try:
-            tables = tuple(DeltaTable.decode(link.table) for link in offered.deltas)
-            if sum(table.nbytes for table in tables) > manifest.image_bytes:
-                raise UnusableDelta(f"{source} has deltas larger than the image")
+            tables = tables_of(offered, manifest, source)
             if not self._payloads:
-                self._begin(
-                    [
-                        Payload(link.key, table.bundles, memoryview(bytearray(table.nbytes)))
-                        for link, table in zip(offered.deltas, tables, strict=True)
-                    ]
-                )
+                self._begin(payloads_of(offered, tables))
                 self._tables = tables
             elif tables != self._tables:
-                raise UnusableDelta(f"{source} has other deltas from version {base} than the one before")
+                raise UnusableDelta(f"{source} has other deltas than the one before")
             await self._pull(source, offered.endpoint, [link.token for link in offered.deltas], wait)
             await self._apply(manifest)
         except (DeltaError, ManifestError, ImageStoreError) as problem:
             raise UnusableDelta(str(problem)) from problem
 
     async def _apply(self, manifest: Manifest) -> None:
-        chain = [
-            Delta(table, [one.into[part.offset : part.offset + part.length] for part in table.bundles])
-            for table, one in zip(self._tables, self._payloads, strict=True)
-        ]
+        chain = chain_of(self._tables, self._payloads)
         base_manifest = self._base_manifest(self.base)
         with self._store.open(self.base) as base:
             draft = await self._image_draft(manifest)
@@ -257,14 +263,17 @@ class Fetching:
 
     async def _pull(self, source: str, endpoint: str, tokens: Sequence[bytes], wait: Waiting) -> None:
         """All payloads, one after the other, from this source, unless who keeps track names another one
-        meanwhile. A failure keeps what has come. Raises `Moved`."""
-        pulling = asyncio.ensure_future(self._pull_all(endpoint, tokens, wait))
+        meanwhile. A failure keeps what has come. Raises `Moved`, `Overtaken`."""
+        pulling = self._pulling = asyncio.ensure_future(self._pull_all(endpoint, tokens, wait))
         try:
             while not (await asyncio.wait([pulling], timeout=ASK_AGAIN_S))[0]:
                 if (other := await self._finding.other_than(self._question(source))) and not pulling.done():
                     raise Moved(f"{source} is left for {other}")
+            if pulling.cancelled():
+                raise Overtaken
             pulling.result()
         finally:
+            self._pulling = None
             pulling.cancel()
             await asyncio.wait([pulling])
 

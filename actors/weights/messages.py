@@ -71,6 +71,20 @@ class SourceFound(Message, frozen=True):
     base: int
 
 
+class HostLeaves(Message, frozen=True):
+    """From the node agent of the same host: it has notice, or (false) the notice came to nothing."""
+
+    leaves: bool
+
+
+class ReceiverLeaves(Message, frozen=True):
+    """From an agent whose host has notice, to one that published what it has pulled: nobody is to begin to
+    pull from `receiver`; or (false) it stays after all, and its next question puts it back among them."""
+
+    receiver: str
+    leaves: bool
+
+
 class Offer(Message, frozen=True):
     """From another agent: I want to pull `version` with this root, as deltas from `base` or (-1) whole. Who
     is still pulling it offers it too, and passes on what comes."""

@@ -5,6 +5,8 @@ Owns the waves and what they are told; who is to be whose source is `relay`. It 
 that is known here with every question, so it may be lost at any time.
 """
 
+import contextlib
+
 from actors.weights.messages import FindSource
 from actors.weights.relay import NotInWave, TooManyPeers, Wave
 
@@ -58,6 +60,12 @@ class Sources:
         """This agent ended: who pulls from it gets another source with the next question."""
         for wave in self._waves.values():
             wave.lose(name)
+
+    def leaves(self, name: str) -> None:
+        """Its host has notice: nobody is sent to it any more, and who pulls from it moves."""
+        for wave in self._waves.values():
+            with contextlib.suppress(NotInWave):
+                wave.drain(name)
 
     def forget(self, root: bytes) -> None:
         """The version is not here any more."""

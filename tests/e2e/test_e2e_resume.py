@@ -44,6 +44,7 @@ def test_a_killed_run_is_resumed_and_does_every_step_once(make_run: MakeRun) -> 
     assert run.report.reward.last is not None
 
 
+@pytest.mark.long
 def test_a_run_whose_host_lost_its_memory_goes_on_from_the_last_checkpoint(make_run: MakeRun) -> None:
     run = make_run("job.steps=4")
     run.start()

@@ -13,8 +13,9 @@ import pytest
 from actors.engine.tensor_spec import TensorSpec
 from actors.weights.agent import TransferAgent
 from actors.weights.image_store import ImageStore
-from actors.weights.messages import Fetch, Fetched, Publish, Published
+from actors.weights.messages import Fetch, Fetched, HostLeaves, Publish, Published
 from configs.load import from_tree
+from supervisor import Refused
 from supervisor.testing import TestSystem
 from transport.bulk_server import BulkServer
 
@@ -33,13 +34,15 @@ class Hosts:
     directory: Path
     settings: dict[str, object]
     agents: dict[str, TransferAgent] = field(default_factory=dict)
+    far: str = ""  # hosts in another datacenter
 
     def start(self, name: str) -> None:
         config = from_tree({"weights": {"chunk_bytes": CHUNK, **self.settings}}, "test")
         store = self.directory / name
 
         def made() -> TransferAgent:
-            self.agents[name] = TransferAgent(ImageStore(store), config)
+            datacenter = "far" if name in self.far else "near"
+            self.agents[name] = TransferAgent(ImageStore(store), config, datacenter)
             return self.agents[name]
 
         self.systems[name].spawn(f"{name}/transfer", made)
@@ -64,13 +67,13 @@ class Hosts:
 
 
 @asynccontextmanager
-async def hosts(directory: Path, names: str, **settings: object) -> AsyncIterator[Hosts]:
+async def hosts(directory: Path, names: str, *, far: str = "", **settings: object) -> AsyncIterator[Hosts]:
     async with AsyncExitStack() as stack:
         first = await stack.enter_async_context(TestSystem(directory, node="a"))
         systems = {"a": first}
         for name in names[1:]:
             systems[name] = await stack.enter_async_context(TestSystem(directory, node=name, join=first))
-        found = Hosts(systems, directory, settings)
+        found = Hosts(systems, directory, settings, far=far)
         for name in names:
             found.start(name)
         yield found
@@ -204,6 +207,49 @@ async def test_a_relay_that_dies_in_the_middle_costs_what_was_in_flight(
         assert fetched.pulled_bytes == SIZE, "nothing that had come was pulled again"
 
 
+async def test_a_publisher_that_dies_in_the_middle_of_a_wave_costs_what_was_in_flight(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow_links(monkeypatch)
+    async with hosts(tmp_path, "abc", **SLOW) as all:
+        data = os.urandom(SIZE)
+        root = await all.publish(1, data)
+        pulls = [asyncio.create_task(all.fetch(name, 1, root)) for name in "bc"]
+        async with asyncio.timeout(20):
+            while all.served("a") < 5 * CHUNK:
+                await asyncio.sleep(0.01)
+        all.systems["a"].kill("a/transfer")
+        await asyncio.sleep(0.2)
+        all.start("a")
+        fetched = await asyncio.gather(*pulls)
+        assert [all.image(name, 1) for name in "bc"] == [data] * 2
+        assert [one.pulled_bytes for one in fetched] == [SIZE] * 2, "nothing that had come was pulled again"
+
+
+async def test_a_newer_version_takes_the_place_of_one_that_has_hardly_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow_links(monkeypatch)
+    async with hosts(tmp_path, "ab") as all:
+        old, new = os.urandom(SIZE), os.urandom(SIZE)
+        roots = [await all.publish(1, old), await all.publish(2, new)]
+        older = asyncio.create_task(all.fetch("b", 1, roots[0]))
+        async with asyncio.timeout(20):
+            while all.served("a") < 3 * CHUNK:
+                await asyncio.sleep(0.01)
+        newer = asyncio.create_task(all.fetch("b", 2, roots[1]))
+        with pytest.raises(Refused, match="version 2 is wanted here instead of 1"):
+            await older
+        await newer
+        assert all.image("b", 2) == new
+        assert sorted(path.name for path in (tmp_path / "b").iterdir()) == [
+            "v000000002.image",
+            "v000000002.note",
+        ]
+        again = await all.fetch("b", 1, roots[0])  # who wants the older one all the same gets it
+        assert (all.image("b", 1), again.pulled_bytes) == (old, SIZE)
+
+
 async def test_who_lies_is_left_and_not_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow_links(monkeypatch)
     async with hosts(tmp_path, "abcd", **SLOW) as all:
@@ -221,6 +267,31 @@ async def test_who_lies_is_left_and_not_asked_again(tmp_path: Path, monkeypatch:
         assert all.image("c", 1) == data
         assert fetched.pulled_bytes == SIZE
         assert all.served("b") <= 3 * 4 * CHUNK, "a chunk's three tries, and the window with them"
+
+
+async def test_between_datacenters_one_copy_travels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow_links(monkeypatch)
+    async with hosts(tmp_path, "abcd", far="bcd") as all:
+        data = os.urandom(SIZE)
+        root = await all.publish(1, data)
+        await asyncio.gather(*(all.fetch(name, 1, root) for name in "bcd"))
+        assert [all.image(name, 1) for name in "bcd"] == [data] * 3
+        assert all.served("a") == SIZE
+
+
+async def test_nobody_is_sent_to_a_host_that_has_notice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow_links(monkeypatch)
+    async with hosts(tmp_path, "abcd", **SLOW) as all:
+        data = os.urandom(SIZE)
+        root = await all.publish(1, data)
+        await all.fetch("b", 1, root)
+        await all.systems["b"].tell("b/transfer", HostLeaves(leaves=True))
+        await asyncio.sleep(0.1)
+        await asyncio.gather(*(all.fetch(name, 1, root) for name in "cd"))
+        assert all.image("d", 1) == data
+        assert all.served("b") == 0, "one of them had the publisher's slot, the other one pulled from it"
 
 
 def slow_links(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,40 @@
+"""A version that comes as deltas: what is pulled of them, and what they are once it is here. Pure."""
+
+from collections.abc import Sequence
+
+from actors.weights.delta import Delta
+from actors.weights.delta_table import DeltaTable
+from actors.weights.manifest import Manifest
+from actors.weights.messages import Offered
+from actors.weights.payload import Payload
+
+
+class UnusableDelta(Exception):
+    """The deltas did not become the version: it is pulled whole."""
+
+
+def tables_of(offered: Offered, manifest: Manifest, source: str) -> tuple[DeltaTable, ...]:
+    """Of the deltas that `source` offers. Raises UnusableDelta where it has none, or larger ones than the
+    image; `BadDelta` for bytes that are no table."""
+    tables = tuple(DeltaTable.decode(link.table) for link in offered.deltas)
+    if not tables:
+        raise UnusableDelta(f"{source} has no deltas to version {manifest.version} any more")
+    if sum(table.nbytes for table in tables) > manifest.image_bytes:
+        raise UnusableDelta(f"{source} has deltas larger than version {manifest.version} is")
+    return tables
+
+
+def payloads_of(offered: Offered, tables: Sequence[DeltaTable]) -> list[Payload]:
+    """Room for what is to be pulled of each."""
+    return [
+        Payload(link.key, table.bundles, memoryview(bytearray(table.nbytes)))
+        for link, table in zip(offered.deltas, tables, strict=True)
+    ]
+
+
+def chain_of(tables: Sequence[DeltaTable], payloads: Sequence[Payload]) -> list[Delta]:
+    """The deltas, when all of their payloads are here."""
+    return [
+        Delta(table, [one.into[part.offset : part.offset + part.length] for part in table.bundles])
+        for table, one in zip(tables, payloads, strict=True)
+    ]

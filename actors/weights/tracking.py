@@ -1,0 +1,67 @@
+"""Who pulls what this host has published, and from whom: the answers to their questions.
+
+Owns the waves (`sources`), the deltas that a receiver is to have instead of the image, and the watch over
+receivers, so that who pulls from one that died gets another source at once.
+"""
+
+import msgspec
+
+from actors.weights.manifest import Manifest
+from actors.weights.messages import FindSource, ReceiverLeaves, SourceFound
+from actors.weights.served_deltas import ServedDeltas
+from actors.weights.sources import Sources
+from configs.schema import Weights
+from supervisor import Context, Terminated
+
+MAX_RECEIVERS = 4096  # watched; beyond it their children find out by themselves
+
+
+class Tracking:
+    """See the module. `site`: of this host."""
+
+    def __init__(self, ctx: Context, deltas: ServedDeltas, settings: Weights, site: str) -> None:
+        self._ctx, self._deltas, self._site = ctx, deltas, site
+        self._receivers: dict[str, int] = {}  # incarnations
+        self._sources = Sources(
+            ctx.name, settings.link_bytes_s, chunk_bytes=settings.chunk_bytes, relay=settings.relay
+        )
+
+    def source_for(self, asked: FindSource, manifest: Manifest) -> SourceFound:
+        """Whom to pull the version of that manifest from, and as what."""
+        base, payload_bytes = asked.base, manifest.image_bytes
+        if asked.holds:
+            base, chain = self._deltas.way(asked.holds, asked.root, manifest.image_bytes)
+        else:
+            chain = self._deltas.chain(base, asked.root)
+        if chain:
+            payload_bytes = sum(one.offer.nbytes for one in chain)
+        elif base >= 0:  # they have gone meanwhile: it finds that out when it asks for them
+            return SourceFound(source=self._ctx.name, base=base)
+        self._watch(asked)
+        told = msgspec.structs.replace(asked, base=base)
+        source = self._sources.find(told, payload_bytes, self._site, self._ctx.now())
+        return SourceFound(source=source, base=base)
+
+    def ended(self, event: Terminated) -> None:
+        """Perhaps one of the receivers has."""
+        if self._receivers.get(event.name) == event.incarnation:
+            del self._receivers[event.name]
+            self._sources.lose(event.name)
+
+    def leaves(self, message: ReceiverLeaves) -> None:
+        """A receiver's host has notice, or stays after all: what it knew of it is found out anew then."""
+        if message.leaves:
+            self._sources.leaves(message.receiver)
+        else:
+            self._sources.lose(message.receiver)
+
+    def forget(self, root: bytes) -> None:
+        """The version with that root is not here any more."""
+        self._sources.forget(root)
+
+    def _watch(self, asked: FindSource) -> None:
+        name, incarnation = asked.receiver.name, asked.receiver.incarnation
+        if self._receivers.get(name) == incarnation or len(self._receivers) >= MAX_RECEIVERS:
+            return
+        self._receivers[name] = incarnation
+        self._ctx.watch(asked.receiver)
