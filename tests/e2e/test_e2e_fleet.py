@@ -40,6 +40,7 @@ def test_an_instance_with_notice_hands_over_and_a_run_that_loses_all_others_goes
         assert run.incarnations(f"{node}/engine", alone) == []
 
 
+@pytest.mark.long
 def test_an_instance_that_hung_is_fenced_when_it_comes_back_and_works_again(make_run: MakeRun) -> None:
     run = make_run("job.steps=12", *ALIVE)
     run.start()
