@@ -288,7 +288,8 @@ class Weights(Section, frozen=True, kw_only=True):
     """Who has an earlier version pulls what has changed since, bit for bit, where that is less than 60 % of
     the image."""
     compress: bool = False
-    """Deltas are compressed with zstd: a fifth smaller or more, for links below some 2 Gbit/s."""
+    """Deltas are compressed with zstd: a tenth smaller where one element in a hundred changed, for slow links
+    (docs/benchmarks.md, "Weight deltas")."""
     kept_delta_bytes: Annotated[int, Meta(ge=0)] = 2 * 2**30
     """Memory of a host for deltas that it serves; beyond it the oldest go, and who needs one of those pulls
     the whole image."""

@@ -12,6 +12,7 @@ from transport.bulk import BadHash, SourceGone
 
 FIND_DEADLINE_S = 5.0  # whoever published may be making the delta that is asked for
 ASK_AGAIN_S = 0.5  # while it is pulled, or where nobody can serve it now
+NOBODY_S = 60.0  # in a row without a source: then any that is named, whoever keeps track may be wrong
 RETRY_S = 0.2
 QUICK_RETRIES = 3  # in a row: a source that restarts is back by then
 MAX_RETRY_S = 3.0  # after them, where the source hangs up: one that serves as many as it can is not stormed
@@ -26,6 +27,7 @@ class Finding:
         self._named = itertools.cycle(wanted.sources)
         self._excluded: dict[str, None] = {}
         self._liar = ""
+        self._nobody_since_s: float | None = None
 
     async def find(self, asked: FindSource) -> SourceFound | None:
         """The source to pull from, and as what; None where nobody can serve it now."""
@@ -37,10 +39,20 @@ class Finding:
             self._ctx.log.info("nobody tells whom to pull from: %s", problem)
             return SourceFound(source=next(self._named), base=asked.base)
         if not found.source:
-            return None
+            return self._nobody(asked)
+        self._nobody_since_s = None
         self._excluded.clear()
         self._liar = ""
         return found
+
+    def _nobody(self, asked: FindSource) -> SourceFound | None:
+        now_s = self._ctx.now()
+        if self._nobody_since_s is None:
+            self._nobody_since_s = now_s
+        if now_s - self._nobody_since_s < NOBODY_S:
+            return None
+        self._ctx.log.warning("nobody may serve version %d for %g s by now", asked.version, NOBODY_S)
+        return SourceFound(source=next(self._named), base=asked.base)
 
     async def other_than(self, asked: FindSource) -> str:
         """Whom to go to from the current source, or "" where nobody says so."""

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from actors.engine.tensor_spec import TensorSpec
+from actors.weights import finding
 from actors.weights.agent import TransferAgent
 from actors.weights.image_store import ImageStore
 from actors.weights.messages import Fetch, Fetched, HostLeaves, Publish, Published
+from actors.weights.sources import Sources
 from configs.load import from_tree
 from supervisor import Refused
 from supervisor.testing import TestSystem
@@ -224,6 +226,17 @@ async def test_a_publisher_that_dies_in_the_middle_of_a_wave_costs_what_was_in_f
         fetched = await asyncio.gather(*pulls)
         assert [all.image(name, 1) for name in "bc"] == [data] * 2
         assert [one.pulled_bytes for one in fetched] == [SIZE] * 2, "nothing that had come was pulled again"
+
+
+async def test_who_is_sent_to_nobody_for_long_goes_to_the_publisher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Sources, "find", lambda *_: "")
+    monkeypatch.setattr(finding, "NOBODY_S", 0.8)
+    async with hosts(tmp_path, "ab") as all:
+        data = os.urandom(SIZE)
+        await all.fetch("b", 1, await all.publish(1, data))
+        assert all.image("b", 1) == data
 
 
 async def test_a_newer_version_takes_the_place_of_one_that_has_hardly_begun(
