@@ -30,6 +30,8 @@ class TcpConnection:
         host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
         family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
         address = host.strip("[]"), int(port)
+        if not 0 < address[1] < 1 << 16:
+            raise ValueError(f"{endpoint} is no endpoint: ports end at 65535")
         sock = socket.socket(family, socket.SOCK_STREAM)
         try:
             connection = cls(sock)

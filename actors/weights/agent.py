@@ -14,7 +14,7 @@ import asyncio
 import msgspec
 
 from actors.weights.fetching import FETCH_LATE_S, Fetching
-from actors.weights.images import Images, NoSuchImage, OpenImage
+from actors.weights.images import Images, ImageStoreFull, NoSuchImage, OpenImage
 from actors.weights.manifest import Manifest, ManifestError
 from actors.weights.messages import (
     DeltaLink,
@@ -307,7 +307,12 @@ class TransferAgent(Actor):
     def _serve(self, manifest: Manifest, model_config: bytes) -> None:
         version = manifest.version
         note = msgspec.msgpack.encode(_Note(manifest.encode(), model_config))
-        self._store.note(version, note)
+        try:
+            self._store.note(version, note)
+        except ImageStoreFull as full:
+            self.ctx.log.warning(
+                "version %d is served; whoever starts here again pulls it: %s", version, full
+            )
         self._server.publish(version, self._store.content(version))
         self._have[version] = (manifest, model_config)
         for old in sorted(self._have.keys() - self._store.versions()):

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from actors.weights.delta import Delta
 from actors.weights.delta_table import DeltaTable
+from actors.weights.kept_deltas import DELTA
 from actors.weights.manifest import Manifest
 from actors.weights.messages import Offered
 from actors.weights.payload import Payload
@@ -14,11 +15,16 @@ class UnusableDelta(Exception):
 
 
 def tables_of(offered: Offered, manifest: Manifest, source: str) -> tuple[DeltaTable, ...]:
-    """Of the deltas that `source` offers. Raises UnusableDelta where it has none, or larger ones than the
-    image; `BadDelta` for bytes that are no table."""
+    """Of the deltas that `source` offers. Raises UnusableDelta where it has none, larger ones than the
+    image, or some that would be served here in the place of something else; `BadDelta` for bytes that are no
+    table."""
     tables = tuple(DeltaTable.decode(link.table) for link in offered.deltas)
     if not tables:
         raise UnusableDelta(f"{source} has no deltas to version {manifest.version} any more")
+    if any(link.key != DELTA | table.version for link, table in zip(offered.deltas, tables, strict=True)):
+        raise UnusableDelta(f"{source} has deltas under names that are not theirs")
+    if len({link.key for link in offered.deltas}) < len(tables):
+        raise UnusableDelta(f"{source} has two deltas to one version")
     if sum(table.nbytes for table in tables) > manifest.image_bytes:
         raise UnusableDelta(f"{source} has deltas larger than version {manifest.version} is")
     return tables

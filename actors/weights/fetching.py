@@ -17,14 +17,14 @@ from actors.weights.by_deltas import UnusableDelta, chain_of, payloads_of, table
 from actors.weights.delta import Delta, apply
 from actors.weights.delta_codec import DeltaError
 from actors.weights.delta_table import DeltaTable
-from actors.weights.finding import ASK_AGAIN_S, Finding
+from actors.weights.finding import ASK_AGAIN_S, Finding, Lie
 from actors.weights.images import ImageDraft, Images, ImageStoreError
 from actors.weights.manifest import Manifest, ManifestError
 from actors.weights.messages import Fetch, FindSource, Holds, Offer, Offered
 from actors.weights.payload import Payload
 from configs.schema import Config
 from supervisor import AskFailed, Context, Refused, Waiting
-from transport.bulk import BulkServer, BulkSource, Chunk, PullError
+from transport.bulk import BadHash, BadRange, BulkServer, BulkSource, Chunk, PullError
 
 OFFER_DEADLINE_S = 5.0
 CHUNK_DEADLINE_S = 60.0  # until another chunk is here; 4 MiB in that time are a link of 70 KB/s
@@ -128,10 +128,11 @@ class Fetching:
                 return self._refusal()
             except Moved as move:
                 self._ctx.log.info("version %d: %s", self._wanted.version, move)
-            except (AskFailed, PullError, ManifestError, ImageStoreError) as problem:
+            except (AskFailed, PullError, ManifestError, Lie, ImageStoreError) as problem:
                 fruitless = 0 if self.pulled_bytes > had else fruitless + 1
                 why = str(problem)
-                self._finding.failed(source, problem)
+                if not isinstance(problem, ImageStoreError):  # that is this host's own
+                    self._finding.failed(source, problem)
                 here_now = f"{self.have_bytes} bytes are here"
                 self._ctx.log.warning(
                     "version %d, attempt %d: %s; %s", self._wanted.version, attempt, why, here_now
@@ -194,9 +195,12 @@ class Fetching:
             deadline_s=OFFER_DEADLINE_S,
             expect=Offered,
         )
-        manifest = Manifest.decode(offered.manifest)
+        try:
+            manifest = Manifest.decode(offered.manifest)
+        except ManifestError as problem:
+            raise Lie(f"{source} offers no manifest: {problem}") from problem
         if manifest.root != self._wanted.root:
-            raise Refused(f"the offer's root is not the one of version {self._wanted.version}")
+            raise Lie(f"the root that {source} offers is not the one of version {self._wanted.version}")
         self.manifest, self.model_config = manifest, offered.model_config
         self.relayed += source not in self._wanted.sources
         if self.base < 0:
@@ -222,6 +226,7 @@ class Fetching:
 
     async def _by_deltas(self, source: str, offered: Offered, manifest: Manifest, wait: Waiting) -> None:
         self._deltas_tried = True
+        await self._image_draft(manifest)  # where there is no room for it nothing is pulled
         try:
             tables = tables_of(offered, manifest, source)
             if not self._payloads:
@@ -232,6 +237,10 @@ class Fetching:
             await self._pull(source, offered.endpoint, [link.token for link in offered.deltas], wait)
             await self._apply(manifest)
         except (DeltaError, ManifestError, ImageStoreError) as problem:
+            raise UnusableDelta(str(problem)) from problem
+        except (BadHash, BadRange) as problem:
+            if source not in self._wanted.sources:
+                raise  # others have it as it was made
             raise UnusableDelta(str(problem)) from problem
 
     async def _apply(self, manifest: Manifest) -> None:
@@ -294,15 +303,18 @@ class Fetching:
             wait.progress()
             fetching.progress()
 
-        result = await self._ctx.network.pull(
-            source,
-            one.key,
-            left,
-            one.into,
-            window=self._settings.window,
-            deadline_s=CHUNK_DEADLINE_S,
-            on_chunk=come,
-        )
+        try:
+            result = await self._ctx.network.pull(
+                source,
+                one.key,
+                left,
+                one.into,
+                window=self._settings.window,
+                deadline_s=CHUNK_DEADLINE_S,
+                on_chunk=come,
+            )
+        except ValueError as problem:
+            raise Lie(f"{source.endpoint!r} is nothing to pull from: {problem}") from problem
         self.bad_chunks += result.retried_chunks
         if result.received_bytes >= MEASURED_BYTES and result.seconds > 0:
             self.down_bytes_s = result.received_bytes / result.seconds

@@ -18,6 +18,10 @@ QUICK_RETRIES = 3  # in a row: a source that restarts is back by then
 MAX_RETRY_S = 3.0  # after them, where the source hangs up: one that serves as many as it can is not stormed
 
 
+class Lie(Exception):
+    """A source said something that cannot be: of what the version is, or of where it is to be had."""
+
+
 class Finding:
     """See the module. `wanted`: the version, and who has it; the first of them keeps track. `site`: of this
     host."""
@@ -96,7 +100,7 @@ class Finding:
         """Ask for another one, except where it is one that was named: it may be back."""
         if source and source not in self._wanted.sources:
             self._excluded[source] = None
-            if isinstance(problem, BadHash):
+            if isinstance(problem, BadHash | Lie):
                 self._liar = source
 
     def pause_s(self, fruitless: int, problem: Exception) -> float:

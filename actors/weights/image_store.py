@@ -22,6 +22,7 @@ from pathlib import Path
 from actors.weights.images import ImageStoreFull, NoSuchImage, VersionConflict
 
 _IMAGE = re.compile(r"v(\d{9})\.image")
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Image:
@@ -144,7 +145,7 @@ class ImageStore:
         except OSError as error:
             path.unlink(missing_ok=True)
             os.close(fd)
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno in _NO_ROOM:
                 raise self._full(nbytes) from error
             raise
 
@@ -176,10 +177,17 @@ class ImageStore:
             raise self._absent(version) from None
 
     def note(self, version: int, note: bytes) -> None:
-        """Keep something small beside a sealed version, such as its manifest; replaces what was noted."""
+        """Keep something small beside a sealed version, such as its manifest; replaces what was noted. Raises
+        `ImageStoreFull`; what was noted before stays then."""
         path = self._note_path(version)
         draft = path.with_suffix(f".{os.getpid()}.tmp")
-        draft.write_bytes(note)
+        try:
+            draft.write_bytes(note)
+        except OSError as error:
+            draft.unlink(missing_ok=True)
+            if error.errno in _NO_ROOM:
+                raise self._full(len(note)) from error
+            raise
         draft.rename(path)
 
     def noted(self, version: int) -> bytes | None:
@@ -220,8 +228,8 @@ class ImageStore:
 
     def _full(self, nbytes: int) -> ImageStoreFull:
         return ImageStoreFull(
-            f"{self.directory}: an image needs {nbytes} bytes, {self._free()} are free: enlarge the file "
-            f"system (mount -o remount,size=...), or keep fewer versions than {self.keep}"
+            f"{self.directory}: what is to be written needs {nbytes} bytes, {self._free()} are free: enlarge "
+            f"the file system (mount -o remount,size=...), or keep fewer versions than {self.keep}"
         )
 
     def _absent(self, version: int) -> NoSuchImage:

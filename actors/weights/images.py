@@ -76,7 +76,8 @@ class Images(Protocol):
         version. Raises ImageStoreFull."""
 
     def note(self, version: int, note: bytes) -> None:
-        """Keep something small beside a sealed version, such as its manifest; replaces what was noted."""
+        """Keep something small beside a sealed version, such as its manifest; replaces what was noted. Raises
+        ImageStoreFull."""
 
     def noted(self, version: int) -> bytes | None:
         """What was noted of a version, if anything. Raises NoSuchImage."""

@@ -1,0 +1,95 @@
+"""Hosts with TransferAgents for tests: the publisher "a", and receivers with a letter each."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from actors.engine.tensor_spec import TensorSpec
+from actors.weights.agent import TransferAgent
+from actors.weights.image_store import ImageStore
+from actors.weights.messages import Fetch, Fetched, Publish, Published
+from configs.load import from_tree
+from supervisor.testing import TestSystem
+from transport.bulk_server import BulkServer
+
+CHUNK = 64 * 1024
+CHUNKS = 24
+SIZE = CHUNKS * CHUNK
+TENSORS = (TensorSpec("w", "bfloat16", (SIZE // 2,), 0, SIZE),)
+SLOW = {"link_bytes_s": 1e5}  # so that the image is worth a chain: a host serves one other
+
+
+@dataclass
+class Hosts:
+    """The publisher "a", and receivers."""
+
+    systems: dict[str, TestSystem]
+    directory: Path
+    settings: dict[str, object]
+    agents: dict[str, TransferAgent] = field(default_factory=dict)
+    far: str = ""  # hosts in another datacenter
+
+    def start(self, name: str) -> None:
+        config = from_tree({"weights": {"chunk_bytes": CHUNK, **self.settings}}, "test")
+        store = self.directory / name
+
+        def made() -> TransferAgent:
+            datacenter = "far" if name in self.far else "near"
+            self.agents[name] = TransferAgent(ImageStore(store), config, datacenter)
+            return self.agents[name]
+
+        self.systems[name].spawn(f"{name}/transfer", made)
+
+    async def publish(self, version: int, data: bytes) -> bytes:
+        with ImageStore(self.directory / "a").create(version, len(data)) as draft:
+            draft.view[:] = data
+            draft.seal()
+        message = Publish(version=version, tensors=TENSORS, model_config=b"{}")
+        return (await self.systems["a"].ask("a/transfer", message, Published)).root
+
+    async def fetch(self, name: str, version: int, root: bytes) -> Fetched:
+        message = Fetch(version=version, root=root, sources=("a/transfer",))
+        return await self.systems[name].ask(f"{name}/transfer", message, Fetched, deadline_s=60)
+
+    def image(self, name: str, version: int) -> bytes:
+        return ImageStore(self.directory / name).path(version).read_bytes()
+
+    def served(self, name: str) -> int:
+        """Bytes that its agent, of this life, has given to others."""
+        return int(self.agents[name].summary()["served_bytes"])
+
+
+@asynccontextmanager
+async def hosts(directory: Path, names: str, *, far: str = "", **settings: object) -> AsyncIterator[Hosts]:
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(TestSystem(directory, node="a"))
+        systems = {"a": first}
+        for name in names[1:]:
+            systems[name] = await stack.enter_async_context(TestSystem(directory, node=name, join=first))
+        found = Hosts(systems, directory, settings, far=far)
+        for name in names:
+            found.start(name)
+        yield found
+
+
+def changed(data: bytes, *, every: int) -> bytes:
+    """One element of so many is another one."""
+    new = bytearray(data)
+    for at in range(0, len(new), 2 * every):
+        new[at] ^= 1
+    return bytes(new)
+
+
+def slow_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every chunk takes a while, so that pulls overlap."""
+    look_up = BulkServer._look_up
+
+    async def slowly(server: BulkServer, *args: object) -> object:
+        await asyncio.sleep(0.02)
+        return await look_up(server, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(BulkServer, "_look_up", slowly)
