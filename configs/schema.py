@@ -293,6 +293,24 @@ class Weights(Section, frozen=True, kw_only=True):
     kept_delta_bytes: Annotated[int, Meta(ge=0)] = 2 * 2**30
     """Memory of a host for deltas that it serves; beyond it the oldest go, and who needs one of those pulls
     the whole image."""
+    disk: HostPath = ""
+    """Folder on a shared file system where each version is written too, as a checkpoint or its difference to
+    the one before, for engines of slime or Stitch (docs/weights.md, "On disk"); one for each run. "" = none.
+    """
+    disk_layout: Literal["slime", "stitch"] = "slime"
+    """`stitch`: versions lie in `updates/`, and the file `latest` names the newest, after the run."""
+    disk_encoding: Literal["xor", "overwrite"] = "xor"
+    """How differences are written down: `overwrite` may be applied twice, and is larger; Stitch reads `xor`.
+    """
+    disk_checksum: Literal["xxh3-128", "blake3", "adler32"] = "xxh3-128"
+    """Digest of each changed tensor beside its difference; readers check it."""
+    disk_whole_every: Annotated[int, Meta(ge=0)] = 32
+    """Every so many versions a whole one is written, and what is older than the whole one before it goes; 0 =
+    the first one alone, and nothing goes."""
+
+    def __post_init__(self) -> None:
+        if self.disk_layout == "stitch" and self.disk_encoding != "xor":
+            raise ValueError('disk_encoding: expected "xor" where disk_layout is "stitch", got "overwrite"')
 
 
 class Reward(Section, frozen=True, kw_only=True):

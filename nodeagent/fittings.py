@@ -20,6 +20,7 @@ from actors.training.history import HistoryWriter
 from actors.training.rank import RankWork
 from actors.training.records import History
 from actors.training.work import TrainerWork
+from actors.weights.disk_publishing import DiskVersions
 from actors.weights.image_store import ImageStore
 from actors.weights.images import Images
 from configs import trace
@@ -60,6 +61,10 @@ class Fittings(Protocol):
 
     def image_store(self, store_dir: Path) -> Images:
         """The images of weights on this host, for a TransferAgent."""
+
+    def disk_versions(self, config: Config, model_dir: Path, run_id: str) -> DiskVersions | None:
+        """The folder of `weights.disk`, for the TransferAgent of the host that trains; None for none. Raises
+        OSError."""
 
     def host_copies(self, state_dir: Path) -> Copies:
         """The host copies that a trainer leaves here, for a StateManager."""
@@ -133,6 +138,21 @@ class RealFittings:
     def image_store(self, store_dir: Path) -> Images:
         """See `Fittings`."""
         return ImageStore(store_dir)
+
+    def disk_versions(self, config: Config, model_dir: Path, run_id: str) -> DiskVersions | None:
+        """See `Fittings`."""
+        weights = config.weights
+        if not weights.disk:
+            return None
+        from actors.weights.disk_writer import DiskWriter
+
+        return DiskWriter(
+            Path(weights.disk),
+            encoding=weights.disk_encoding,
+            checksum=weights.disk_checksum,
+            like=model_dir,
+            stitch_run=run_id if weights.disk_layout == "stitch" else "",
+        )
 
     def host_copies(self, state_dir: Path) -> Copies:
         """See `Fittings`."""

@@ -88,7 +88,12 @@ def transfer(place: Place) -> TreeSpec:
     return one_for_one(
         child(
             f"{place.node}/transfer",
-            lambda: TransferAgent(fittings.image_store(store_dir), place.config, place.datacenter),
+            lambda: TransferAgent(
+                fittings.image_store(store_dir),
+                place.config,
+                place.datacenter,
+                lambda: fittings.disk_versions(place.config, Path(place.job.model_dir), place.job.run_id),
+            ),
         ),
         name="transfer",
         intensity=place.intensity,

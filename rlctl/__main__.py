@@ -37,6 +37,7 @@ from rlctl.commands import (
     tree,
     trust,
     waits,
+    weights,
 )
 from rlctl.commands.terminal import print_errors
 from rlctl.errors import FAILED, INTERRUPTED, MEANINGS, OK, CommandError, failed
@@ -65,6 +66,7 @@ COMMANDS = (
     audit,
     journal,
     model,
+    weights,
     engine,
     keygen,
     trust,

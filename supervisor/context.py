@@ -45,7 +45,7 @@ class Context:
         self._rng: random.Random | None = None
         self._log: logging.LoggerAdapter[logging.Logger] | None = None
         self._worker: Worker | None = None
-        self._aside: Worker | None = None
+        self._aside: dict[str, Worker] = {}
 
     @property
     def address(self) -> Address:
@@ -222,9 +222,14 @@ class Context:
     async def offload_aside(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The same on a second thread: for work of minutes, such as a durable write of a large state, behind
         which what `offload` does for handlers must not wait."""
-        if self._aside is None:
-            self._aside = self._system.machine.thread(f"{self.name}/aside")
-        return await self._offload(self._aside, lambda: work(*args, **kwargs), _name(work))
+        return await self.offload_to("aside", work, *args, **kwargs)
+
+    async def offload_to(self, thread: str, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The same on a thread of this name, of which the actor has one: for a kind of work that must wait
+        for no other one. The actor's code names few."""
+        if thread not in self._aside:
+            self._aside[thread] = self._system.machine.thread(f"{self.name}/{thread}")
+        return await self._offload(self._aside[thread], lambda: work(*args, **kwargs), _name(work))
 
     async def _offload(self, worker: Worker, work: Callable[[], T], name: str) -> T:
         async with self.wait("work on its own thread", on=name, deadline_s=OFFLOAD_LATE_S, go_on=True):
@@ -241,7 +246,7 @@ class Context:
 
     def close(self) -> None:
         """Release the threads of `offload`."""
-        for worker in (self._worker, self._aside):
+        for worker in (self._worker, *self._aside.values()):
             if worker is not None:
                 worker.close()
 

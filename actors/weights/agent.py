@@ -10,9 +10,11 @@ survives the agent: manifests lie beside the images; deltas do not, who misses o
 """
 
 import asyncio
+from collections.abc import Callable
 
 import msgspec
 
+from actors.weights.disk_publishing import DiskPublishing, DiskVersions
 from actors.weights.fetching import FETCH_LATE_S, Fetching
 from actors.weights.images import Images, ImageStoreFull, NoSuchImage, OpenImage
 from actors.weights.manifest import Manifest, ManifestError
@@ -54,13 +56,22 @@ class TransferAgent(Actor):
         images: those of this host, in shared memory.
         config: `weights`.
         site: where this host is; links between sites are slow.
+        disk: opens the folder where what is published here is written too, if there is one.
     """
 
-    def __init__(self, images: Images, config: Config, site: str = "") -> None:
+    def __init__(
+        self,
+        images: Images,
+        config: Config,
+        site: str = "",
+        disk: Callable[[], DiskVersions | None] = lambda: None,
+    ) -> None:
         self._config = config
         self._settings = config.weights
         self._site = site
         self._store = images
+        self._open_disk = disk
+        self._disk: DiskPublishing | None = None
         self._have: dict[int, tuple[Manifest, bytes]] = {}
         self._fetching: dict[tuple[int, bytes], list[Deferred]] = {}
         self._coming: dict[tuple[int, bytes], Fetching] = {}
@@ -118,7 +129,17 @@ class TransferAgent(Actor):
         before = max((version for version in self._have if version < message.version), default=None)
         if known is None and before is not None:  # receivers that are behind are to need only what changed
             self._deltas.begin(self._have[before][0], manifest)
+        if known is None:
+            self._to_disk(manifest)
         return Published(version=message.version, root=manifest.root)
+
+    def _to_disk(self, manifest: Manifest) -> None:
+        if self._disk is None:
+            self._disk = DiskPublishing(
+                self.ctx, self._store, self._open_disk, self._settings.disk_whole_every
+            )
+        before = self._have.get(manifest.version - 1)
+        self._disk.publish(manifest, before[0] if before is not None else None)
 
     def _describe(self, message: Publish, image: OpenImage) -> Manifest:
         return Manifest.build(
@@ -325,6 +346,7 @@ class TransferAgent(Actor):
             "pulled_bytes": self._pulled_bytes,
             "deltas_applied": self._applied,
             "deltas_kept": len(self._deltas),
+            "on_disk": self._disk.state if self._disk is not None else "-",
             "pulls_resumed": self._resumed,
             "chunks_pulled_again": self._bad_chunks,
             "pulls_from_relays": self._relayed,

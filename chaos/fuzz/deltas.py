@@ -2,8 +2,19 @@
 
 import msgspec
 
+from actors.engine.tensor_spec import TensorSpec
 from actors.weights.delta_codec import DeltaError, apply_chunk, encode_chunk
 from actors.weights.delta_table import BadDelta, DeltaTable, Row, padded
+from actors.weights.disk_codec import CHECKSUMS, ENCODINGS, DiskDeltaError, apply_tensor, encode_tensor
+from actors.weights.disk_layout import (
+    HEADER_LENGTH,
+    Index,
+    Terms,
+    read_header,
+    read_index,
+    write_header,
+    write_index,
+)
 from actors.weights.manifest import Manifest
 from chaos.fuzz.target import Target, WrongAccept, same
 from transport.bulk_frames import Chunk
@@ -17,6 +28,9 @@ def targets() -> list[Target]:
     return [
         Target("delta_payload", _payload, (DeltaError,), _payloads),
         Target("delta_table", _table, (BadDelta,), _tables),
+        Target("disk_delta", _disk_delta, (DiskDeltaError,), _disk_deltas),
+        Target("disk_index", _disk_index, (DiskDeltaError,), _disk_indexes),
+        Target("disk_header", _disk_header, (DiskDeltaError,), _disk_headers),
     ]
 
 
@@ -54,6 +68,76 @@ def _payloads() -> list[bytes]:
                 codec, payload = encode_chunk(memoryview(_BASE), memoryview(new), width, compress=compress)
                 found.append(bytes([codec, width]) + payload)
     return found
+
+
+def _disk_delta(data: bytes) -> None:
+    """A byte for the encoding, the difference of a tensor."""
+    memory = bytearray(_GUARD + _BASE + _GUARD)
+    end = len(memory) - len(_GUARD)
+    tensor = memoryview(memory)[len(_GUARD) : end]
+    encoding = ENCODINGS[(*data[:1], 0)[0] % len(ENCODINGS)]
+    try:
+        apply_tensor(memoryview(data)[1:], tensor, encoding)
+    finally:
+        if memory[: len(_GUARD)] != _GUARD or memory[end:] != _GUARD:
+            raise WrongAccept("bytes beside the tensor were written")
+    again = bytearray(_BASE)
+    payload = encode_tensor(memoryview(_BASE), tensor, encoding)
+    if payload is not None:
+        apply_tensor(memoryview(payload), memoryview(again), encoding)
+    same(bytes(tensor), bytes(again))
+
+
+def _disk_deltas() -> list[bytes]:
+    some = bytearray(_BASE)
+    some[40] ^= 1
+    some[2000] ^= 0x5A
+    found = []
+    for number, encoding in enumerate(ENCODINGS):
+        for new in (bytes(some), bytes(len(_BASE))):
+            payload = encode_tensor(memoryview(_BASE), memoryview(new), encoding)
+            found.append(bytes([number]) + (payload or b""))
+    return found
+
+
+def _disk_index(data: bytes) -> None:
+    index = read_index(data)
+    same(index, read_index(write_index(index)))
+
+
+def _disk_indexes() -> list[bytes]:
+    files = {"a": "model-00000-of-00001.safetensors", "b": "model.safetensors"}
+    return [
+        write_index(Index(None, None, files)),
+        write_index(Index(7, None, files, "00ff")),
+        *(
+            write_index(Index(7, Terms(6, encoding, name), {}))
+            for encoding in ENCODINGS
+            for name in CHECKSUMS
+        ),
+    ]
+
+
+def _disk_header(data: bytes) -> None:
+    """The header's JSON; the file is as long as its last tensor says, which here is the only one."""
+    header = read_header(data, HEADER_LENGTH.size + len(data) + 700)
+    text = write_header(header.tensors, header.metadata)[HEADER_LENGTH.size :]
+    again = read_header(text, HEADER_LENGTH.size + len(text) + 700)
+    same(
+        [(one.name, one.dtype, one.shape, one.nbytes) for one in header.tensors],
+        [(one.name, one.dtype, one.shape, one.nbytes) for one in again.tensors],
+    )
+    same(header.metadata, again.metadata)
+
+
+def _disk_headers() -> list[bytes]:
+    tensors = (TensorSpec("w", "bfloat16", (50, 7), 0, 700),)
+    halves = (TensorSpec("a", "uint8", (350,), 0, 350), TensorSpec("b", "float16", (5, 35), 0, 350))
+    return [
+        write_header(specs, metadata)[HEADER_LENGTH.size :]
+        for specs in (tensors, halves)
+        for metadata in ({}, {"w": "0" * 32})
+    ]
 
 
 def _table(data: bytes) -> None:

@@ -119,6 +119,9 @@ class SimFittings:
         """See `Fittings`."""
         return SimImages(self.kept.memory, store_dir, self.plant.pool)
 
+    def disk_versions(self, config: Config, model_dir: Path, run_id: str) -> None:
+        """See `Fittings`: a simulated host has no shared file system."""
+
     def host_copies(self, state_dir: Path) -> SimCopies:
         """See `Fittings`."""
         return SimCopies(self.kept.memory, state_dir, self._clock)

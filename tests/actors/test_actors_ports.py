@@ -46,6 +46,8 @@ ADAPTERS = {
     "actors.training.policy_update",
     "actors.training.trainer_files",
     "actors.weights.delta_threads",
+    "actors.weights.disk_reader",
+    "actors.weights.disk_writer",
     "actors.weights.image_store",
 }
 COMPUTE = {"torch", "safetensors", "tokenizers", "transformers"}

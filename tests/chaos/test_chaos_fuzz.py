@@ -38,6 +38,7 @@ NAMES = [
     ),
     *("manifest", "pipe", "keys", "journal", "trace", "config", "history", "seal", "job"),
     *("delta_payload", "delta_table", "experts"),
+    *("disk_delta", "disk_index", "disk_header"),
 ]
 
 

@@ -53,6 +53,8 @@ ADAPTERS = {
     "actors/training/row_files.py": "files that several processes write",
     "actors/training/trainer_files.py": "a trainer on torch and files",
     "actors/weights/delta_threads.py": "threads for encoding and applying deltas",
+    "actors/weights/disk_reader.py": "versions on a shared file system",
+    "actors/weights/disk_writer.py": "versions on a shared file system",
     "actors/weights/image_store.py": "images of weights in shared memory",
     "configs/load.py": "reads settings files",
     "configs/trace.py": "reads traces of availability",

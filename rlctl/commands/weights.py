@@ -1,0 +1,198 @@
+"""`rlctl weights export|import`: versions of weights on disk, as slime and Stitch have them."""
+
+import argparse
+import mmap
+import tempfile
+from pathlib import Path
+from typing import cast
+
+import msgspec
+
+from rlctl.commands.terminal import Subparsers, add_command, add_json, console, print_json
+from rlctl.errors import OK, failed, usage
+from rlctl.preflight import size
+
+_DESCRIPTION = """\
+Exchange weights with engines and trainers of slime and Stitch by way of a shared file system.
+
+Both publish versions as folders `weight_v000007`: a whole Hugging Face checkpoint, or what changed since the
+version before, each changed tensor with a digest of what it becomes. `export` writes a checkpoint as such a
+version, whole, or against the checkpoint of the version before. `import` follows a chain of such folders from
+its base and writes the checkpoint that it leads to; every changed tensor is held against its digest, and the
+base is only read. A job does the first by itself: set weights.disk to a folder."""
+
+_EXPORT = """\
+  rlctl weights export ckpt/step-7 shared --version 7                          a whole version
+  rlctl weights export ckpt/step-8 shared --version 8 --base ckpt/step-7       what changed since version 7
+  rlctl weights export ckpt/step-8 shared --version 8 --base ckpt/step-7 --stitch RUN"""
+
+_IMPORT = """\
+  rlctl weights import shared merged --base model       the newest version, from the checkpoint it began with
+  rlctl weights import shared merged --version 8        from the newest whole version at or before 8
+  rlctl run quickstart --set model.path=merged          go on with it"""
+
+
+class Exported(msgspec.Struct):
+    """What was written. `tensors`: how many the version has; `changed`: how many of them are in its files."""
+
+    path: str
+    version: int
+    whole: bool
+    tensors: int
+    changed: int
+    bytes: int
+    image_bytes: int
+
+
+class Imported(msgspec.Struct):
+    """What was read. `deltas`: how many were applied to `base`; `root`: of our manifest of the outcome."""
+
+    path: str
+    version: int
+    base: str
+    deltas: int
+    tensors: int
+    image_bytes: int
+    root: str
+
+
+def add(commands: Subparsers) -> None:
+    """Declare the command."""
+    parser = add_command(
+        commands,
+        "weights",
+        export,
+        help="weights on disk, for slime and Stitch",
+        description=_DESCRIPTION,
+        examples=f"{_EXPORT}\n{_IMPORT}",
+    )
+    kinds = cast(Subparsers, parser.add_subparsers(dest="what", required=True, metavar="export|import"))
+    out = add_command(
+        kinds, "export", export, help="write a version", description=_DESCRIPTION, examples=_EXPORT
+    )
+    out.add_argument(
+        "checkpoint", type=Path, metavar="CHECKPOINT", help="a Hugging Face checkpoint directory"
+    )
+    out.add_argument("folder", type=Path, metavar="FOLDER", help="of the versions of one run")
+    out.add_argument("--version", type=int, required=True, metavar="N", help="what it becomes")
+    out.add_argument("--base", type=Path, metavar="DIR", help="checkpoint of version N - 1 (default: whole)")
+    out.add_argument("--encoding", choices=("xor", "overwrite"), default="xor", help="default: xor")
+    out.add_argument(
+        "--checksum", choices=("xxh3-128", "blake3", "adler32"), default="xxh3-128", help="default: xxh3-128"
+    )
+    out.add_argument("--stitch", default="", metavar="RUN", help="as Stitch lays it out, for this run id")
+    add_json(out)
+    into = add_command(
+        kinds, "import", import_, help="read a version", description=_DESCRIPTION, examples=_IMPORT
+    )
+    into.add_argument("folder", type=Path, metavar="FOLDER", help="where versions were published")
+    into.add_argument("checkpoint", type=Path, metavar="DIR", help="checkpoint to write; it must not exist")
+    into.add_argument("--base", type=Path, metavar="DIR", help="checkpoint that the chain begins with")
+    into.add_argument(
+        "--base-version", type=int, default=0, metavar="N", help="which version that is (default: 0)"
+    )
+    into.add_argument("--version", type=int, metavar="N", help="default: the newest")
+    add_json(into)
+
+
+def export(args: argparse.Namespace) -> int:
+    """Write a version. Exit code 1 where the checkpoints are not what they should be."""
+    from actors.weights.disk_codec import DiskDeltaError
+    from actors.weights.disk_layout import folder_of
+    from actors.weights.disk_reader import Chain, index_of, read_image, versions_folder
+    from actors.weights.disk_writer import DiskWriter
+
+    if args.version < 0:
+        raise usage(f"--version {args.version}: versions count from 0")
+    args.folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".gleaner-", dir=args.folder) as scratch:
+        try:
+            new = _Scratch(Path(scratch))
+            tensors = read_image(Chain(args.checkpoint, ()), new.make)
+            writer = DiskWriter(
+                args.folder,
+                encoding=args.encoding,
+                checksum=args.checksum,
+                like=args.checkpoint,
+                stitch_run=args.stitch,
+            )
+            if args.base is None:
+                nbytes = writer.write_whole(args.version, new.view, tensors)
+            else:
+                old = _Scratch(Path(scratch))
+                if read_image(Chain(args.base, ()), old.make) != tensors:
+                    raise failed(
+                        f"{args.base} and {args.checkpoint} do not have the same tensors in the same order: "
+                        "export the version whole, without --base"
+                    )
+                nbytes = writer.write_delta(args.version, old.view, new.view, tensors)
+            path = versions_folder(args.folder) / folder_of(args.version)
+            changed = len(index_of(path).files)
+        except (DiskDeltaError, OSError) as problem:
+            raise failed(str(problem)) from problem
+    told = Exported(str(path), args.version, args.base is None, len(tensors), changed, nbytes, len(new.view))
+    if args.json:
+        print_json(told)
+    else:
+        what = "whole" if told.whole else f"{told.changed} of {told.tensors} tensors changed"
+        console().print(
+            f"{path}: {what}, {size(told.bytes)} for weights of {size(told.image_bytes)}", markup=False
+        )
+    return OK
+
+
+def import_(args: argparse.Namespace) -> int:
+    """Read a version. Exit code 1 where the chain does not lead to it, whole and verified."""
+    from actors.weights.disk_codec import DiskDeltaError
+    from actors.weights.disk_reader import chain_to, newest, read_image
+    from actors.weights.disk_writer import write_checkpoint
+    from actors.weights.manifest import Manifest
+
+    if args.checkpoint.exists():
+        raise usage(f"{args.checkpoint} exists: choose another directory, or remove it")
+    args.checkpoint.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".gleaner-", dir=args.checkpoint.parent) as scratch:
+        try:
+            version = args.version if args.version is not None else newest(args.folder)
+            if version is None:
+                raise failed(f"{args.folder} has no version: none is published, or it is another folder")
+            chain = chain_to(args.folder, version, args.base, args.base_version)
+            image = _Scratch(Path(scratch))
+            tensors = read_image(chain, image.make)
+            manifest = Manifest.build(version, image.view, tensors, chunk_bytes=1 << 20)
+            write_checkpoint(args.checkpoint, image.view, tensors, like=chain.whole)
+        except (DiskDeltaError, OSError) as problem:
+            raise failed(str(problem)) from problem
+    told = Imported(
+        str(args.checkpoint),
+        version,
+        str(chain.whole),
+        len(chain.deltas),
+        len(tensors),
+        manifest.image_bytes,
+        manifest.root.hex(),
+    )
+    if args.json:
+        print_json(told)
+    else:
+        console().print(
+            f"{told.path}: version {version}, {told.deltas} differences after {told.base}, every changed "
+            f"tensor as its publisher says; {told.tensors} tensors, {size(told.image_bytes)}",
+            markup=False,
+        )
+    return OK
+
+
+class _Scratch:
+    """An image in a file that goes at the end: models may be larger than memory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.view = memoryview(b"")
+
+    def make(self, nbytes: int) -> memoryview:
+        """Its zeroed memory."""
+        with tempfile.TemporaryFile(dir=self._directory) as file:
+            file.truncate(nbytes)
+            self.view = memoryview(mmap.mmap(file.fileno(), nbytes)) if nbytes else memoryview(b"")
+        return self.view

@@ -1,0 +1,82 @@
+"""`rlctl weights`: checkpoints become versions that others read, and theirs become checkpoints."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from rlctl.__main__ import main
+from rlctl.errors import FAILED, OK, USAGE
+
+
+def checkpoint(folder: Path, step: int) -> Path:
+    """A checkpoint of which a little differs from step to step."""
+    folder.mkdir(parents=True)
+    weights = np.arange(4096, dtype=np.float16)
+    weights[: 5 * step] = -1
+    save_file({"w": weights.reshape(64, 64), "b": np.ones(3, np.float32)}, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps({"vocab_size": 7}))
+    return folder
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Path:
+    """Versions 0 to 2 of a run, the first one whole."""
+    steps = [checkpoint(tmp_path / f"step-{step}", step) for step in range(3)]
+    folder = tmp_path / "shared"
+    assert main(["weights", "export", str(steps[0]), str(folder), "--version", "0"]) == OK
+    for step in (1, 2):
+        arguments = [str(steps[step]), str(folder), "--version", str(step), "--base", str(steps[step - 1])]
+        assert main(["weights", "export", *arguments]) == OK
+    return folder
+
+
+def test_what_is_exported_is_imported_as_it_was(
+    shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    base = ["--base", str(tmp_path / "step-0")]
+    assert main(["weights", "import", str(shared), str(tmp_path / "merged"), *base, "--json"]) == OK
+    told = json.loads(capsys.readouterr().out)
+    assert (told["version"], told["deltas"], told["tensors"]) == (2, 2, 2)
+    have, want = (load_file(tmp_path / name / "model.safetensors") for name in ("merged", "step-2"))
+    assert {name: (array.dtype, array.tobytes()) for name, array in have.items()} == {
+        name: (array.dtype, array.tobytes()) for name, array in want.items()
+    }
+    assert json.loads((tmp_path / "merged" / "config.json").read_text())["vocab_size"] == 7
+
+
+def test_only_what_changed_is_exported(
+    shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    third = checkpoint(tmp_path / "step-3", 3)
+    arguments = [str(third), str(shared), "--version", "3", "--base", str(tmp_path / "step-2"), "--json"]
+    assert main(["weights", "export", *arguments]) == OK
+    told = json.loads(capsys.readouterr().out)
+    assert (told["whole"], told["tensors"], told["changed"]) == (False, 2, 1)
+    assert told["bytes"] < told["image_bytes"] / 4
+    assert not list(shared.glob(".*")), "nothing of the work is left"
+
+
+def test_a_wrong_base_is_told_and_makes_nothing(
+    shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = checkpoint(tmp_path / "other", 100)
+    merged = tmp_path / "merged"
+    assert main(["weights", "import", str(shared), str(merged), "--base", str(other)]) == FAILED
+    assert "base is not the version" in capsys.readouterr().err
+    assert not merged.exists()
+    assert main(["weights", "import", str(tmp_path / "nothing"), str(merged)]) == FAILED
+    assert "has no version" in capsys.readouterr().err
+
+
+def test_a_version_or_checkpoint_that_exists_is_not_written_over(
+    shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = tmp_path / "step-1"
+    assert main(["weights", "export", str(first), str(shared), "--version", "2"]) == FAILED
+    assert "never written again" in capsys.readouterr().err
+    assert main(["weights", "import", str(shared), str(first)]) == USAGE
