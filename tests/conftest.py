@@ -1,13 +1,15 @@
-"""What holds for every test: no law depends on how fast the machine is; one PostgreSQL server serves all."""
+"""What holds for every test: nothing depends on how fast the machine is; one PostgreSQL server serves all."""
 
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+from patient_loop import be_patient
 from postgres_server import PostgresServer, why_not
 
 settings.register_profile("gleaner", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("gleaner")
+be_patient()
 
 
 @pytest.fixture(scope="session")

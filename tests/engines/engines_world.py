@@ -188,14 +188,14 @@ class Plane:
         return await self.head.ask("rollout/manager", RolloutStatus(), RolloutFigures)
 
     async def serving(self, instances: int) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while (await self.figures()).serving_preemptible < instances:
                 await asyncio.sleep(0.05)
 
     async def until_decoded(self, more: int) -> None:
         """Until so many more tokens were collected than by now."""
         least = (await self.figures()).tokens_collected + more
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while (await self.figures()).tokens_collected < least:
                 await asyncio.sleep(0.01)
 

@@ -36,7 +36,7 @@ class World:
         self.changed.set()
 
     async def until(self, *wanted: str) -> None:
-        async with asyncio.timeout(10.0):
+        async with asyncio.timeout(60.0):
             while any(self.said.count(one) < wanted.count(one) for one in wanted):
                 self.changed.clear()
                 await self.changed.wait()

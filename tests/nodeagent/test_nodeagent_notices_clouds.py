@@ -25,7 +25,7 @@ def channel(cloud: Cloud, name: str) -> Channel:
 
 
 async def look(cloud: Cloud, name: str, *, at_once: bool = False) -> Finding:
-    async with asyncio.timeout(10.0):
+    async with asyncio.timeout(60.0):
         return await channel(cloud, name).look(at_once)
 
 

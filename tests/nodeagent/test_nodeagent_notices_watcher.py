@@ -61,7 +61,7 @@ class Stage:
         self.told: list[CloudNotice] = []
 
     async def until(self, condition: object) -> None:
-        async with asyncio.timeout(10.0):
+        async with asyncio.timeout(60.0):
             while not condition():  # type: ignore[operator]
                 await asyncio.sleep(0.005)
 

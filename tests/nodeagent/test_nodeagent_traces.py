@@ -60,7 +60,7 @@ class Two:
 
     async def named(self, *names: str) -> dict[str, ReadableSpan]:
         """The finished spans by name and actor, once those of `names` are among them."""
-        async with asyncio.timeout(10.0):
+        async with asyncio.timeout(60.0):
             while True:
                 found = {
                     f"{span.name} {(span.attributes or {})['gleaner.to']}": span

@@ -149,7 +149,7 @@ class LookedAt:
         await restarted.wait()
         silent = ClaimNames(endpoint="tcp://127.0.0.1:1", names={"spot-2/agent": 1}, life=9, first=True)
         await head.ask("registry", silent, deadline_s=5.0, expect=LeaseGranted)
-        async with asyncio.timeout(10.0):
+        async with asyncio.timeout(60.0):
             while len(spot.waits.snapshot()) == 0 or not head.dead_letters.counts:
                 await asyncio.sleep(0.01)
             while "asker" not in await _registered(head):

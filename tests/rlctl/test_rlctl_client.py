@@ -99,7 +99,7 @@ async def test_refusals_and_unknown_names_are_errors_and_never_silence(cluster: 
 
 
 async def test_every_process_tells_of_its_actors(cluster: Cluster) -> None:
-    async with asyncio.timeout(10):  # a name is claimed beside the actor's start
+    async with asyncio.timeout(60):  # a name is claimed beside the actor's start
         while "counter" not in {address.name for address in await cluster.names()}:
             await asyncio.sleep(0.02)
     seen = await cluster.processes()

@@ -45,7 +45,7 @@ async def test_the_end_of_a_killed_head_is_told_with_its_last_lines(run: runs.Ru
     async with running_head(run, config) as head:
         await head.found()
         os.kill(head.pid, signal.SIGKILL)
-        problem = await asyncio.wait_for(head.ended(), 10)
+        problem = await asyncio.wait_for(head.ended(), 60)
     assert problem.code == FAILED
     assert "SIGKILL" in problem.lines[0]
     assert any("listens at" in line for line in problem.lines[1:])
@@ -72,7 +72,7 @@ async def test_what_a_run_left_is_killed_and_its_memory_freed(
         with pytest.raises(CommandError, match="still live"):
             await wait_for_remains(run)
         assert await sweep(run) == 1
-        assert await asyncio.wait_for(process.wait(), 5) == -signal.SIGKILL
+        assert await asyncio.wait_for(process.wait(), 60) == -signal.SIGKILL
         assert other.returncode is None
         assert not folder.exists()
     finally:

@@ -72,7 +72,7 @@ def server_at(url: str, deadline_s: float = 30.0) -> GatewayServer:
 
 
 async def until(what: list[object], count: int) -> None:
-    async with asyncio.timeout(20.0):
+    async with asyncio.timeout(60.0):
         while len(what) < count:
             await asyncio.sleep(0.005)
 

@@ -32,6 +32,7 @@ class Simulated:
         self.net.add_host(HERE)
         self.addresses: dict[str, str] = {}
         self.wires: list[Wire] = []
+        self.patience_s = 0.4
 
     def open(self, name: str) -> Wire:
         address = self.address(name)
@@ -41,8 +42,8 @@ class Simulated:
             name,
             address.endpoint,
             self.keys,
-            grace_s=0.4,
-            connect_deadline_s=0.6,
+            grace_s=self.patience_s,
+            connect_deadline_s=self.patience_s,
         )
         self.wires.append(wire)
         return wire
@@ -52,6 +53,10 @@ class Simulated:
         if name not in self.addresses:
             self.addresses[name] = self.net.add_host(name)
         return Peer(f"tcp://{self.addresses[name]}:7000", self.keys.public if self.keys else "")
+
+    def gives_up_after(self, seconds: float) -> None:
+        """What is opened from now on waits so long for a peer that is away, or that was never there."""
+        self.patience_s = seconds
 
     async def cuttable(self, name: str) -> Peer:
         """An address of `name` whose connections `cut` breaks, until `mend`."""

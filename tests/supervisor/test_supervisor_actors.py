@@ -66,6 +66,10 @@ class Block(Message, frozen=True):
     seconds: float
 
 
+class Wait(Message, frozen=True):
+    pass
+
+
 class Fail(Message, frozen=True):
     pass
 
@@ -91,6 +95,12 @@ class Odd(Actor):
 
     def __init__(self) -> None:
         self.entries: list[str] = []
+        self.go_on = asyncio.Event()
+
+    @handles(Wait)
+    async def wait(self, message: Wait) -> None:
+        self.entries.append("block")
+        await self.go_on.wait()
 
     @handles(Block)
     async def block(self, message: Block) -> None:
@@ -166,14 +176,18 @@ async def test_a_full_mailbox_answers_overloaded_at_once_and_the_system_lane_goe
     tmp_path: Path,
 ) -> None:
     async with TestSystem(tmp_path) as system:
-        address = system.spawn("odd", Odd)
-        blocked = asyncio.create_task(system.ask(address, Block(seconds=0.3), Done))
-        await asyncio.sleep(0.05)
+        odd = Odd()
+        address = system.spawn("odd", lambda: odd)
+        blocked = asyncio.create_task(system.ask(address, Wait(), Done, deadline_s=60.0))
+        async with asyncio.timeout(60):
+            while not odd.entries:
+                await asyncio.sleep(0)
         for number in range(TEST_LIMITS.mailbox):
             await system.tell(address, Count(text=str(number)))
         with pytest.raises(Overloaded):
             await system.ask(address, Log(), Entries)
         await system.tell(address, Urgent())
+        odd.go_on.set()
         await blocked
         entries = (await system.ask(address, Log(), Entries)).entries
         assert entries[:2] == ["block", "urgent"]
@@ -189,7 +203,7 @@ async def test_a_local_tell_waits_for_room_instead_of_losing(tmp_path: Path) -> 
             await system.tell(address, Count(text=str(number)))
         await system.tell(address, Count(text="last"))
         entries = []
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while "last" not in entries:
                 await asyncio.sleep(0.01)
                 entries = (await system.ask(address, Log(), Entries)).entries
@@ -271,7 +285,7 @@ async def test_an_ask_by_name_finds_the_next_holder_while_the_registry_still_nam
         head.spawn("far", lambda: Watcher(old))
         await head.ask("odd", Log(), Entries)
         head.network.kill("one")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while not (await head.ask("far", Log(), Entries)).entries:  # head knows that it is gone
                 await asyncio.sleep(0.02)
         asked = asyncio.create_task(
@@ -295,10 +309,10 @@ async def test_a_resent_ask_takes_effect_once(tmp_path: Path) -> None:
         # three times the re-send period: the same ask arrives several times while it runs
         await head.ask(address, Block(seconds=TEST_LIMITS.resend_s * 3.5), Done)
         first = asyncio.create_task(
-            head.system.ask(address, Count(text="once"), deadline_s=2, expect=Done, key="k1")
+            head.system.ask(address, Count(text="once"), deadline_s=60, expect=Done, key="k1")
         )
         second = asyncio.create_task(
-            head.system.ask(address, Count(text="once"), deadline_s=2, expect=Done, key="k1")
+            head.system.ask(address, Count(text="once"), deadline_s=60, expect=Done, key="k1")
         )
         await asyncio.gather(first, second)
         assert (await head.ask(address, Log(), Entries)).entries == ["block", "once"]
@@ -325,10 +339,14 @@ async def test_a_watcher_learns_of_a_crash_near_and_far(tmp_path: Path) -> None:
         target = other.spawn("odd", Odd)
         other.spawn("near", lambda: Watcher(target))
         head.spawn("far", lambda: Watcher(target))
-        await asyncio.sleep(0.1)
+        for name in ("near", "far"):
+            await head.ask(name, Log(), Entries)
+        async with asyncio.timeout(60):
+            while not other.system.watches.watchers_of(target.name, target.incarnation):
+                await asyncio.sleep(0.01)
         other.kill("odd")
         for name in ("near", "far"):
-            async with asyncio.timeout(3):
+            async with asyncio.timeout(60):
                 while not (entries := (await head.ask(name, Log(), Entries)).entries):
                     await asyncio.sleep(0.02)
             assert entries == [f"odd#{target.incarnation} crashed: RuntimeError: killed by the test"]
@@ -340,12 +358,12 @@ async def test_a_watcher_learns_of_a_dead_process_and_its_asks_fail(tmp_path: Pa
             target = other.spawn("odd", Odd)
             head.spawn("far", lambda: Watcher(target))
             await head.ask(target, Log(), Entries)
-            waiting = asyncio.create_task(head.ask(target, Block(seconds=30), Done, deadline_s=20))
+            waiting = asyncio.create_task(head.ask(target, Block(seconds=600), Done, deadline_s=600))
             await asyncio.sleep(0.2)
             head.network.kill("other")
             with pytest.raises(Unreachable):
-                await asyncio.wait_for(waiting, 3)
-            async with asyncio.timeout(3):
+                await asyncio.wait_for(waiting, 60)
+            async with asyncio.timeout(60):
                 while not (entries := (await head.ask("far", Log(), Entries)).entries):
                     await asyncio.sleep(0.02)
             assert entries[0].startswith(f"odd#{target.incarnation} ")
@@ -367,7 +385,7 @@ async def test_an_owned_actor_ends_with_its_owner_and_tells_it_of_its_own_end(tm
         await system.ask("owner", Log(), Entries)
         with pytest.raises(Crashed):
             await system.ask("child", Fail(), Done)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while not (entries := (await system.ask("owner", Log(), Entries)).entries):
                 await asyncio.sleep(0.01)
         assert entries[0].endswith("crashed: ValueError: on purpose")
@@ -389,7 +407,7 @@ async def test_a_superseded_actor_ends_itself(tmp_path: Path) -> None:
         await head.ask("odd", Log(), Entries)
         two.system.incarnations.at_least(1000)
         newer = two.spawn("odd", Odd)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while one.system.cell("odd") is not None:
                 await asyncio.sleep(0.02)
         head.system.names.forget("odd")

@@ -92,7 +92,7 @@ async def supervised(system: TestSystem) -> Supervisor:
 
 
 async def until(system: TestSystem, name: str, state: str) -> None:
-    async with asyncio.timeout(10.0):
+    async with asyncio.timeout(60.0):
         while shown(system, name).state != state:
             await asyncio.sleep(0.01)
 
@@ -119,7 +119,7 @@ async def test_an_actor_whose_disk_is_full_refuses_with_the_reason_and_goes_on_w
         await system.ask("silo", HowMany(), Counted, deadline_s=0.3)
     assert shown(system, "silo").restarts == 0, "no restart was spent on it"
 
-    asking = asyncio.ensure_future(system.ask("silo", Grain(number=10_000), Done, deadline_s=10.0))
+    asking = asyncio.ensure_future(system.ask("silo", Grain(number=10_000), Done, deadline_s=60.0))
     disk.free()
     assert await asking == Done(), "who still waits is answered"
     found = await system.ask("silo", HowMany(), Counted)

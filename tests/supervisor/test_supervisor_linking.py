@@ -44,7 +44,7 @@ class Trapper(Bound):
         self.told.append(event)
 
 
-async def until(condition: Callable[[], object], limit_s: float = 5.0) -> None:
+async def until(condition: Callable[[], object], limit_s: float = 60.0) -> None:
     async with asyncio.timeout(limit_s):
         while not condition():
             await asyncio.sleep(0.005)
@@ -69,7 +69,7 @@ async def test_an_abnormal_end_ends_the_linked_one_too(tmp_path: Path, across: b
         here.system.spawn("a", Bound, lambda exit_: ends.update(a=exit_.cause))
         there = far.system.spawn("b", Bound, lambda exit_: ends.update(b=exit_.cause)).address
         await here.ask("a", Bind(there), Done)
-        await asyncio.sleep(0.05)
+        await until(lambda: here.system.linking.count() and far.system.linking.count())
         with pytest.raises(Crashed):
             await (here if fails == "a" else far).ask(fails, Blast(), Done)
         await until(lambda: len(ends) == 2)
@@ -86,7 +86,7 @@ async def test_one_that_traps_exits_is_told_instead(tmp_path: Path, across: bool
         here.spawn("a", Trapper)
         there = far.spawn("b", Bound)
         await here.ask("a", Bind(there), Done)
-        await asyncio.sleep(0.05)
+        await until(lambda: here.system.linking.count() and far.system.linking.count())
         far.kill("b")
         await until(lambda: Trapper.told)
         assert [(event.name, event.incarnation) for event in Trapper.told] == [("b", there.incarnation)]
@@ -128,7 +128,7 @@ async def test_the_death_of_a_process_ends_what_is_linked_to_its_actors(tmp_path
         async with far:
             there = far.spawn("b", Bound)
             await here.ask("a", Bind(there), Done)
-            await asyncio.sleep(0.05)
+            await until(lambda: here.system.linking.count() and far.system.linking.count())
             await far.system.wire.close()  # as a kill does
             await until(lambda: ends)
         assert ends[0].startswith("crashed: LinkedExit: linked to b#")

@@ -67,7 +67,7 @@ def fresh() -> None:
     Drinker.gate = asyncio.Event()
 
 
-async def until(condition: Callable[[], object], limit_s: float = 5.0) -> None:
+async def until(condition: Callable[[], object], limit_s: float = 60.0) -> None:
     async with asyncio.timeout(limit_s):
         while not condition():
             await asyncio.sleep(0.005)
@@ -78,6 +78,11 @@ async def started(test: TestSystem, mailbox: str = "keep", restart: str = "perma
     tree = Supervisor(test.system, spec, on_failure=lambda problem: None)
     await tree.start()
     return tree
+
+
+def waiting_for(test: TestSystem) -> int:
+    cell = test.system.cell("it")
+    return len(cell.mailbox) if cell is not None else 0
 
 
 def address_of(test: TestSystem) -> Address:
@@ -213,7 +218,7 @@ async def test_an_ask_of_another_process_that_is_sent_again_meanwhile_takes_effe
         await far.tell(to, Gulp(0, poison=True))
         by_address = asyncio.create_task(far.ask(to, Gulp(1), Gulped))
         by_name = asyncio.create_task(far.ask("it", Gulp(2), Gulped))
-        await asyncio.sleep(0.05)
+        await until(lambda: waiting_for(test) == 2)
         Drinker.gate.set()
         await until(lambda: Drinker.lives == 2)
         assert await by_address == Gulped(1, 2)
@@ -221,10 +226,9 @@ async def test_an_ask_of_another_process_that_is_sent_again_meanwhile_takes_effe
         Drinker.gate.clear()
         old = address_of(test)
         held = asyncio.create_task(far.ask(old, Gulp(3), Gulped))
-        await asyncio.sleep(0.02)
         waiting = asyncio.create_task(far.ask(old, Gulp(4), Gulped))
         again = asyncio.create_task(far.ask("it", Gulp(5), Gulped))
-        await asyncio.sleep(0.02)
+        await until(lambda: waiting_for(test) == 2)  # and the third is in hand
         cell = test.system.cell("it")
         assert cell is not None
         cell.crash(RuntimeError("in the midst of 3"))

@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -176,7 +177,7 @@ def test_a_holder_learns_with_its_renewal_that_it_was_superseded() -> None:
 # -- in a cluster --
 
 
-async def until(condition: Callable[[], object], within_s: float = 5.0) -> None:
+async def until(condition: Callable[[], object], within_s: float = 60.0) -> None:
     async with asyncio.timeout(within_s):
         while not condition():
             await asyncio.sleep(0.005)
@@ -226,12 +227,15 @@ async def test_thousands_of_names_are_claimed_once_in_pieces_and_renewed_by_one_
         assert not ended.names
 
 
-async def test_a_name_is_free_as_soon_as_its_actor_has_ended(tmp_path: Path) -> None:
+async def test_a_name_is_free_as_soon_as_its_actor_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("supervisor.testing.TEST_LIMITS", replace(TEST_LIMITS, lease_s=600.0))
     async with TestSystem(tmp_path) as head, TestSystem(tmp_path, node="other", join=head) as other:
         other.spawn("named", Named)
         await head.ask("named", Poke(), Done)
         other.kill("named")
-        async with asyncio.timeout(TEST_LIMITS.lease_s / 2):
+        async with asyncio.timeout(60):  # much sooner than its lease ends
             while (await head.ask(REGISTRY, Lookup(name="named"), Found)).address is not None:
                 await asyncio.sleep(0.01)
 
@@ -342,7 +346,7 @@ async def test_the_next_candidate_is_asked_when_a_registry_does_not_answer(tmp_p
         )
         system.start()
         system.spawn("named", Named)
-        await head.ask("named", Poke(), Done, deadline_s=20.0)
+        await head.ask("named", Poke(), Done, deadline_s=60.0)
         await system.close()
 
 

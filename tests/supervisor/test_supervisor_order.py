@@ -2,7 +2,6 @@
 
 import asyncio
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -61,7 +60,7 @@ class Noted(Actor):
 
     async def on_stop(self) -> None:
         if self.ctx.name in self._diary.hangs_in_stop:
-            await asyncio.sleep(60.0)
+            await asyncio.sleep(600.0)
         self._diary.append(f"-{self.ctx.name}")
 
     @handles(FailNoted)
@@ -69,7 +68,7 @@ class Noted(Actor):
         raise RuntimeError("told to")
 
 
-async def until(condition: Callable[[], object], limit_s: float = 5.0) -> None:
+async def until(condition: Callable[[], object], limit_s: float = 60.0) -> None:
     async with asyncio.timeout(limit_s):
         while not condition():
             await asyncio.sleep(0.005)
@@ -154,9 +153,8 @@ async def test_a_brutal_kill_runs_no_on_stop_and_a_deaf_child_is_ended_at_its_ti
             ),
         )
         await tree.start()
-        before_s = time.monotonic()
-        await tree.stop()
-        assert time.monotonic() - before_s < 30.0
+        async with asyncio.timeout(60.0):
+            await tree.stop()
         assert test.system.cell("deaf") is None
     assert diary[3:] == ["-last"]
 
@@ -165,11 +163,11 @@ async def test_a_subtree_has_as_long_as_its_children_unless_it_is_given_a_time(t
     diary = Diary()
     diary.hangs_in_stop = {"deaf"}
     async with TestSystem(tmp_path) as test:
-        inner = one_for_one(child("deaf", diary.actor, shutdown_s=50.0), name="inner")
+        inner = one_for_one(child("deaf", diary.actor, shutdown_s=500.0), name="inner")
         assert child("in", inner).shutdown_s == float("inf")
         tree = tree_of(test, one_for_one(child("in", inner, shutdown_s=0.05)))
         await tree.start()
-        async with asyncio.timeout(20.0):
+        async with asyncio.timeout(60.0):
             await tree.stop()
         assert test.system.cell("deaf") is None
 
@@ -177,7 +175,7 @@ async def test_a_subtree_has_as_long_as_its_children_unless_it_is_given_a_time(t
 async def test_a_stop_cuts_a_start_short_and_leaves_nothing(tmp_path: Path) -> None:
     class Slow(Actor):
         async def on_start(self) -> None:
-            await asyncio.sleep(60.0)
+            await asyncio.sleep(600.0)
 
     diary = Diary()
     async with TestSystem(tmp_path) as test:
@@ -187,7 +185,7 @@ async def test_a_stop_cuts_a_start_short_and_leaves_nothing(tmp_path: Path) -> N
         )
         starting = asyncio.create_task(tree.start())
         await until(lambda: test.system.cell("slow"))
-        async with asyncio.timeout(5.0):
+        async with asyncio.timeout(60.0):
             await tree.stop()
             await starting
         assert {test.system.cell(name) for name in ("a", "slow", "never", "z")} == {None}
@@ -196,7 +194,7 @@ async def test_a_stop_cuts_a_start_short_and_leaves_nothing(tmp_path: Path) -> N
 
 async def test_a_stop_during_a_back_off_starts_nothing_more(tmp_path: Path) -> None:
     diary = Diary()
-    slow = Intensity(restarts=9, within_s=60.0, backoff_s=5.0)
+    slow = Intensity(restarts=9, within_s=6000.0, backoff_s=600.0)
     async with TestSystem(tmp_path) as test:
         tree = tree_of(test, one_for_one(child("a", diary.actor), intensity=slow))
         await tree.start()

@@ -58,16 +58,16 @@ async def test_a_server_killed_in_the_middle_of_appends_keeps_what_was_acknowled
     writers = [asyncio.ensure_future(write(writer)) for writer in range(10)]
     for _ in range(2):
         before = len(acknowledged)
-        async with asyncio.timeout(30.0):
+        async with asyncio.timeout(60.0):
             while len(acknowledged) < before + 200:
                 await asyncio.sleep(0.01)
         await asyncio.to_thread(own_server.kill)
-        async with asyncio.timeout(30.0):
+        async with asyncio.timeout(60.0):
             while "start the server" not in store.refuses():
                 await asyncio.sleep(0.01)
         await asyncio.to_thread(own_server.start)
         before = len(acknowledged)
-        async with asyncio.timeout(30.0):
+        async with asyncio.timeout(60.0):
             while len(acknowledged) < before + 100:
                 await asyncio.sleep(0.01)
         assert store.refuses() == ""

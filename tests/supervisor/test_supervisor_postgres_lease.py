@@ -1,6 +1,7 @@
 """The lease of the head: one holder at a time, growing terms, no word of an older holder in any journal."""
 
 import asyncio
+import contextlib
 import os
 import struct
 import time
@@ -15,7 +16,8 @@ from supervisor.postgres_journal import PostgresJournal
 from supervisor.postgres_layout import IDLE_S, LeaseTerm, connect
 from supervisor.postgres_lease import PostgresLease
 
-SHORT_S = 0.4
+SHORT_S = 0.4  # is waited out
+LONG_S = 3600.0  # is not
 
 
 class Ordered(Message, frozen=True):
@@ -28,24 +30,26 @@ def name() -> str:
 
 
 def acquired(lease: PostgresLease) -> LeaseTerm:
-    """Wait until it is ours."""
-    deadline = time.monotonic() + 20.0
-    while (term := lease.acquire()) is None:
+    """Wait until it is ours: whoever is held up in the middle of a write stands in the way for a while."""
+    deadline = time.monotonic() + 60.0
+    while True:
+        with contextlib.suppress(JournalAway):
+            if (term := lease.acquire()) is not None:
+                return term
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    return term
 
 
 def test_a_lease_has_one_holder_and_terms_grow(journal_database: str, name: str) -> None:
-    first = PostgresLease(journal_database, name, "first", 60.0)
-    second = PostgresLease(journal_database, name, "second", 60.0)
+    first = PostgresLease(journal_database, name, "first", LONG_S)
+    second = PostgresLease(journal_database, name, "second", LONG_S)
     assert first.look() is None
     term = acquired(first)
     assert (term.term, second.acquire(), first.acquire()) == (1, None, None)
     held = second.look()
     assert held is not None
     assert (held.holder, held.term) == ("first", 1)
-    assert 50 < held.left_s <= 60
+    assert LONG_S / 2 < held.left_s <= LONG_S
     assert first.renew(term)
     first.release(term)
     newer = acquired(second)
@@ -58,16 +62,20 @@ def test_a_lease_has_one_holder_and_terms_grow(journal_database: str, name: str)
 
 
 def test_a_lease_that_is_not_renewed_goes_to_whoever_waits(journal_database: str, name: str) -> None:
-    first = PostgresLease(journal_database, name, "first", SHORT_S)
-    second = PostgresLease(journal_database, name, "second", SHORT_S)
+    first = PostgresLease(journal_database, name, "first", LONG_S)
+    longer = PostgresLease(journal_database, name, "first", 2 * LONG_S)
+    shorter = PostgresLease(journal_database, name, "first", SHORT_S)
+    second = PostgresLease(journal_database, name, "second", LONG_S)
     term = acquired(first)
-    for _ in range(5):
-        time.sleep(SHORT_S / 4)
-        assert first.renew(term)
-        assert second.acquire() is None
+    assert longer.renew(term)
+    held = second.look()
+    assert held is not None
+    assert LONG_S < held.left_s <= 2 * LONG_S, "a renewal counts from now on"
+    assert second.acquire() is None
+    assert shorter.renew(term)
     assert acquired(second).term == 2
     assert not first.renew(term)
-    for lease in (first, second):
+    for lease in (first, longer, shorter, second):
         lease.close()
 
 
@@ -124,9 +132,7 @@ async def test_a_holder_that_freezes_in_the_middle_of_a_write_does_not_keep_othe
             keeper._check_lease(db, term)  # type: ignore[attr-defined]
 
     await asyncio.to_thread(freeze)
-    begin_s = time.monotonic()
-    assert (await asyncio.to_thread(_insist, second)).term == 2
-    assert time.monotonic() - begin_s < 15.0
+    assert (await asyncio.to_thread(acquired, second)).term == 2
     with pytest.raises(Fenced):
         await store.append("a", 1, [Ordered(number=1)])
     await store.close()
@@ -148,36 +154,31 @@ def test_a_holder_that_is_cut_off_in_the_middle_of_its_words_does_not_keep_other
     # A Parse message without the Sync that ends a request (PostgreSQL documentation, 55.2.3).
     os.write(db.fileno(), b"P" + struct.pack("!I", 4 + len(statement)) + statement)
     time.sleep(IDLE_S + 1.0)
-    assert _insist(second).term == 2
+    assert acquired(second).term == 2
     db.close()
     assert not first.renew(term)
     for lease in (first, second):
         lease.close()
 
 
-def _insist(lease: PostgresLease) -> LeaseTerm:
-    deadline = time.monotonic() + 20.0
-    while True:
-        try:
-            if (term := lease.acquire()) is not None:
-                return term
-        except JournalAway:
-            assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 async def test_many_who_want_a_lease_never_hold_it_at_once(journal_database: str, name: str) -> None:
     """What each writes under its term, with no other term's word in between, is what a fence is."""
 
+    unknown = 0  # words that were on their way when whoever wants the lease ended the session
+
     async def live(number: int) -> int:
+        nonlocal unknown
         lease = PostgresLease(journal_database, name, f"life {number}", SHORT_S)
         term = await asyncio.to_thread(acquired, lease)
         store = PostgresJournal(journal_database, space=f"{name}/rollout", lease=term, commit_s=0.0)
         written = 0
         try:
             while True:  # until somebody else has it: nobody renews here
-                await store.append("a", 1, [Ordered(number=term.term)])
-                written += 1
+                try:
+                    await store.append("a", 1, [Ordered(number=term.term)])
+                    written += 1
+                except JournalAway:
+                    unknown += 1
         except Fenced:
             return written
         finally:
@@ -199,6 +200,6 @@ async def test_many_who_want_a_lease_never_hold_it_at_once(journal_database: str
     terms = [event.number for _seq, event in events if isinstance(event, Ordered)]
     assert terms == sorted(terms), "an older holder wrote after a newer one"
     assert len(set(terms)) == 4
-    assert len(terms) == sum(written)
+    assert sum(written) <= len(terms) <= sum(written) + unknown
     await store.close()
     last.close()

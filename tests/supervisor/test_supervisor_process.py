@@ -16,7 +16,7 @@ from supervisor.testing import TestSystem
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(60)"]
 
 
-async def until(condition: Callable[[], object], limit_s: float = 5.0) -> None:
+async def until(condition: Callable[[], object], limit_s: float = 60.0) -> None:
     async with asyncio.timeout(limit_s):
         while not condition():
             await asyncio.sleep(0.01)
@@ -26,7 +26,7 @@ async def run(code: str, tmp_path: Path) -> ProcessExit:
     """The end of a child that runs this Python."""
     ended: list[ProcessExit] = []
     process = ChildProcess(ProcessSpec([sys.executable, "-c", code], tmp_path / "out"), ended.append)
-    async with asyncio.timeout(10.0):
+    async with asyncio.timeout(60.0):
         exit_ = await process.wait()
     assert ended == [exit_]
     return exit_

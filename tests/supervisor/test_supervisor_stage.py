@@ -1,7 +1,5 @@
 """The stage: one actor, virtual time, and everything that it says to others in the test's hands."""
 
-import time
-
 import pytest
 
 from supervisor import Actor, Crashed, Done, Message, Refused, Unreachable, handles
@@ -27,6 +25,10 @@ class Closing(Message, frozen=True):
     pass
 
 
+PATIENCE_S = 1800.0
+"""Longer than any test may take in real time."""
+
+
 class Shop(Actor):
     """Sells what the market has a price for; closes after an hour."""
 
@@ -38,7 +40,7 @@ class Shop(Actor):
 
     @handles(PriceOf)
     async def sell(self, message: PriceOf) -> Price:
-        price = await self.ctx.ask("market", message, deadline_s=10.0, expect=Price)
+        price = await self.ctx.ask("market", message, deadline_s=PATIENCE_S, expect=Price)
         if price.cents == 0:
             raise Refused(f"no price for {message.item}")
         await self.ctx.journal.append(Sold(item=message.item, cents=price.cents))
@@ -60,12 +62,10 @@ def test_what_others_answer_is_in_the_hands_of_the_test() -> None:
 
 
 def test_nobody_answers_until_the_deadline_and_no_real_time_passes() -> None:
-    began = time.monotonic()
     with Stage(Shop) as stage:
         with pytest.raises(Crashed, match="AskTimeout: PriceOf to market"):
-            stage.ask(PriceOf(item="bread"), Price, deadline_s=1000.0)
-        assert 10.0 <= stage.now_s < 11.0
-    assert time.monotonic() - began < 5.0
+            stage.ask(PriceOf(item="bread"), Price, deadline_s=10 * PATIENCE_S)
+        assert PATIENCE_S <= stage.now_s < PATIENCE_S + 1.0
 
 
 def test_an_hour_of_timers_passes_when_it_is_told_to() -> None:

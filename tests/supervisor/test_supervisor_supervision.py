@@ -41,7 +41,7 @@ class Bomb(Actor):
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(60)"]
 
 
-async def until(condition: Callable[[], object], limit_s: float = 5.0) -> None:
+async def until(condition: Callable[[], object], limit_s: float = 60.0) -> None:
     async with asyncio.timeout(limit_s):
         while not condition():
             await asyncio.sleep(0.01)

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-import time
+import threading
 from pathlib import Path
 
 import pytest
@@ -89,7 +89,7 @@ def test_the_sooner_of_two_deadlines_passes_when_either_has(one: float, other: f
     assert Deadline(one).sooner(None) == Deadline(one)
 
 
-async def until(condition: object, within_s: float = 5.0) -> None:
+async def until(condition: object, within_s: float = 60.0) -> None:
     assert callable(condition)
     async with asyncio.timeout(within_s):
         while not condition():
@@ -223,9 +223,12 @@ class Busy(Actor):
 
 
 class Offloading(Actor):
+    def __init__(self, go_on: threading.Event) -> None:
+        self.go_on = go_on
+
     @handles(OpenGate)
     async def handle(self, _message: OpenGate) -> None:
-        await self.ctx.offload(time.sleep, 0.2)
+        await self.ctx.offload(self.go_on.wait, 60.0)
 
 
 async def seen(system: TestSystem, work: "asyncio.Task[None]") -> set[tuple[str, str, str]]:
@@ -251,7 +254,8 @@ async def test_a_child_that_starts_is_waited_for_in_sight(tmp_path: Path) -> Non
 async def test_a_full_mailbox_a_commit_and_work_on_a_thread_are_waits(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as system:
         system.spawn("busy", Busy)
-        system.spawn("offloading", Offloading)
+        go_on = threading.Event()
+        system.spawn("offloading", lambda: Offloading(go_on))
 
         async def tell() -> None:
             for _ in range(100):
@@ -260,7 +264,8 @@ async def test_a_full_mailbox_a_commit_and_work_on_a_thread_are_waits(tmp_path: 
         waits = await seen(system, asyncio.create_task(tell()))
         assert ("$system", "room in a mailbox", "busy") in waits
         await system.tell("offloading", OpenGate())
-        await until(lambda: ("offloading", "work on its own thread", "sleep") in listed(system))
+        await until(lambda: ("offloading", "work on its own thread", "Event.wait") in listed(system))
+        go_on.set()
 
         cell = system.system.cell("busy")
         assert cell is not None

@@ -24,7 +24,7 @@ class Sitting(Actor):
     """Lives."""
 
 
-def system_of(node: str, directory: Path) -> ActorSystem:
+def system_of(node: str, directory: Path, limits: Limits = LIMITS) -> ActorSystem:
     """An actor system on a real wire, with short times."""
     incarnations = Incarnations(lambda: time.time_ns() // 1_000_000)
     return ActorSystem(
@@ -34,7 +34,7 @@ def system_of(node: str, directory: Path) -> ActorSystem:
         journals=SqliteJournal(directory / f"{node}.sqlite"),
         network=Network("127.0.0.1", None),
         incarnations=incarnations,
-        limits=LIMITS,
+        limits=limits,
     )
 
 
@@ -43,7 +43,7 @@ async def main() -> None:
         system = system_of("watched", Path(directory))
         system.start()
         print(msgspec.json.encode(system.spawn("sitting", Sitting).address).decode(), flush=True)
-        await asyncio.sleep(60.0)
+        await asyncio.sleep(600.0)
 
 
 if __name__ == "__main__":

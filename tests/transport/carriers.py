@@ -15,6 +15,11 @@ from transport.mesh import ZmqWire
 from transport.sockets import CannotListen
 from transport.wire import OnFrames, OnLink, Peer, Route, Sent, Wire
 
+PATIENT_S = 600.0
+"""Nobody is given up for his slowness where a test does not ask for it (`gives_up_after`)."""
+SOON_S = 0.5
+"""What a test waits out in which somebody is given up."""
+
 
 class Proxy:
     """Forwards TCP to a port of this host, until it is cut: then what comes is swallowed, a moment later
@@ -74,7 +79,7 @@ class Loopback:
     """Opens wires of one process."""
 
     def __init__(self) -> None:
-        self.network = LoopbackNetwork(grace_s=0.8, connect_deadline_s=1.2)
+        self.network = LoopbackNetwork(grace_s=PATIENT_S, connect_deadline_s=PATIENT_S)
         self.wires: list[Wire] = []
 
     def open(self, name: str) -> Wire:
@@ -84,6 +89,10 @@ class Loopback:
     def address(self, name: str) -> Peer:
         """Where `name` will listen, known before it does."""
         return Peer(f"loop://{name}")
+
+    def gives_up_after(self, seconds: float) -> None:
+        """What is opened from now on waits so long for a peer that is away, or that was never there."""
+        self.network.grace_s = self.network.connect_deadline_s = seconds
 
     async def cuttable(self, name: str) -> Peer:
         """An address of `name` whose connections `cut` breaks, until `mend`."""
@@ -109,18 +118,30 @@ class Plain:
         self.ports: dict[str, int] = {}
         self.proxies: dict[str, Proxy] = {}
         self.wires: list[Wire] = []
+        self.patience_s = PATIENT_S
 
     def open(self, name: str) -> Wire:
         endpoint = self.address(name).endpoint
         for _ in range(200):  # the socket that was closed last leaves its port a moment later
             try:
-                wire = ZmqWire(name, 1, endpoint, self.keys, grace_s=0.8, connect_deadline_s=1.2)
+                wire = ZmqWire(
+                    name,
+                    1,
+                    endpoint,
+                    self.keys,
+                    grace_s=self.patience_s,
+                    connect_deadline_s=self.patience_s,
+                )
             except CannotListen:
                 time.sleep(0.005)
             else:
                 self.wires.append(wire)
                 return wire
         raise AssertionError(f"{endpoint} was never free")
+
+    def gives_up_after(self, seconds: float) -> None:
+        """What is opened from now on waits so long for a peer that is away, or that was never there."""
+        self.patience_s = seconds
 
     def address(self, name: str) -> Peer:
         if name not in self.ports:

@@ -32,7 +32,7 @@ class Heard:
         return [link for who, link in self.links if who == peer]
 
 
-async def eventually(condition: Callable[[], bool], within_s: float = 5.0) -> None:
+async def eventually(condition: Callable[[], bool], within_s: float = 60.0) -> None:
     """Wait until `condition` holds; fail when it does not within the deadline."""
     deadline = asyncio.get_running_loop().time() + within_s
     while not condition():

@@ -12,6 +12,7 @@ import uvloop
 import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
+from patient_loop import PatientPolicy
 
 from transport import bulk, bulk_frames, bulk_pull
 from transport.bulk import BulkServer, BulkSource, Chunk, pull
@@ -23,9 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Overriding the .event_loop_polic
 CHUNK = 64 << 10
 
 
-@pytest.fixture(
-    params=[asyncio.DefaultEventLoopPolicy(), uvloop.EventLoopPolicy()], ids=["asyncio", "uvloop"]
-)
+@pytest.fixture(params=[PatientPolicy(), uvloop.EventLoopPolicy()], ids=["asyncio", "uvloop"])
 def event_loop_policy(request: pytest.FixtureRequest) -> asyncio.AbstractEventLoopPolicy:
     return request.param
 

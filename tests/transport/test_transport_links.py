@@ -2,7 +2,6 @@
 those who talk to them."""
 
 import asyncio
-import contextlib
 import math
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -10,7 +9,7 @@ from collections.abc import AsyncIterator
 import msgpack
 import pytest
 
-from tests.transport.carriers import Flaky, Keyed, Loopback, Plain
+from tests.transport.carriers import SOON_S, Flaky, Keyed, Loopback, Plain
 from transport import control_frame
 from transport.envelope import Envelope, Lane, Mode, encode
 from transport.link_end import LinkLimits
@@ -50,7 +49,7 @@ class Process:
     async def tell(self, to: Peer, numbers: range) -> None:
         for number in numbers:
             while self.links.send(to, numbered(number), tell=True) is not Sent.OK:
-                await asyncio.wait_for(self.links.room(to), 10)
+                await asyncio.wait_for(self.links.room(to), 60)
 
 
 def all_acknowledged(process: Process) -> bool:
@@ -75,7 +74,7 @@ async def test_messages_arrive_once_and_in_order_in_both_directions(carrier, eve
         assert a.links.send(b.local, numbered(number, Mode.ASK)) is Sent.OK
         if number % 50 == 0:
             await asyncio.sleep(0)
-    await eventually(lambda: len(a.got) >= 3000, within_s=20)
+    await eventually(lambda: len(a.got) >= 3000, within_s=60)
     assert b.got == a.got == list(range(3000))
     assert a.events == [Link.UP]
     await eventually(lambda: all_acknowledged(a) and all_acknowledged(b))
@@ -119,13 +118,13 @@ async def test_a_full_mailbox_stops_tells_to_that_process_and_nothing_else(carri
         Process(carrier, name, life, limits) for life, name in enumerate(("a", "slow", "quick"), 1)
     )
     slow.full = slow.answers = True
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(1.0):
-            await a.tell(slow.local, range(1000))
+    telling = asyncio.create_task(a.tell(slow.local, range(1000)))
     await eventually(lambda: len(slow.got) == 100)
+    await eventually(lambda: a.links.send(slow.local, numbered(-1), tell=True) is Sent.NO_CREDIT)
+    telling.cancel()
     await a.tell(quick.local, range(1000))
     a.links.send(slow.local, numbered(5000, Mode.ASK))
-    await eventually(lambda: quick.got == list(range(1000)) and a.got == [5000], within_s=10)
+    await eventually(lambda: quick.got == list(range(1000)) and a.got == [5000], within_s=60)
     assert slow.got == [*range(100), 5000]
     assert sum(state.held for state in slow.links.states()) == 100
     rest = asyncio.create_task(a.tell(slow.local, range(100, 250)))
@@ -133,8 +132,8 @@ async def test_a_full_mailbox_stops_tells_to_that_process_and_nothing_else(carri
     assert len(slow.got) == 101  # still
     slow.full = False
     slow.links.consumed(slow.routes[0], 100)
-    await asyncio.wait_for(rest, 10)
-    await eventually(lambda: slow.got == [*range(100), 5000, *range(100, 250)], within_s=10)
+    await asyncio.wait_for(rest, 60)
+    await eventually(lambda: slow.got == [*range(100), 5000, *range(100, 250)], within_s=60)
 
 
 async def test_tellers_get_their_turn_in_order_and_all_of_them_when_the_link_ends(eventually) -> None:
@@ -161,7 +160,7 @@ async def test_tellers_get_their_turn_in_order_and_all_of_them_when_the_link_end
     waiting = asyncio.create_task(a.links.room(b.local))
     await asyncio.sleep(0.01)
     carrier.network.kill("b")
-    await asyncio.wait_for(waiting, 1)
+    await asyncio.wait_for(waiting, 60)
     assert a.events[-1] is Link.DOWN
     for task in tellers:
         task.cancel()
@@ -187,6 +186,7 @@ async def test_only_some_tells_go_before_the_peer_has_granted_more(carrier) -> N
 
 
 async def test_a_peer_that_never_answers_is_down_and_what_waited_is_counted(carrier, eventually) -> None:
+    carrier.gives_up_after(SOON_S)
     a = Process(carrier, "a", 1)
     for number in range(10):
         a.links.send(carrier.address("nobody"), numbered(number))
@@ -226,7 +226,7 @@ async def test_a_connection_that_breaks_in_the_middle_loses_and_doubles_nothing(
         await asyncio.sleep(0.2)
         over.set()
         await storm
-        await eventually(lambda: len(b.got) == 2500 and len(a.got) == 500, within_s=10)  # noqa: B023
+        await eventually(lambda: len(b.got) == 2500 and len(a.got) == 500, within_s=60)  # noqa: B023
         assert (b.got, a.got) == (list(range(2500)), list(range(2000, 2500)))
         assert Link.DOWN not in a.events
         done += a.wire.done
@@ -242,14 +242,14 @@ async def test_a_burst_that_is_cut_in_the_middle_arrives_once_and_in_order(carri
     peer = await carrier.cuttable("b")
     burst = asyncio.create_task(a.tell(peer, range(20_000)))
     for cut in (3_000, 9_000, 15_000):
-        await eventually(lambda: len(b.got) >= cut, within_s=20)  # noqa: B023
+        await eventually(lambda: len(b.got) >= cut, within_s=60)  # noqa: B023
         carrier.cut("b")
         for number in range(10):
             a.links.send(peer, numbered(100_000 + cut + number, Mode.ASK))
         await asyncio.sleep(0.05)
         carrier.mend("b")
     await burst
-    await eventually(lambda: len(b.got) == 20_030 and len(a.got) == 30, within_s=20)
+    await eventually(lambda: len(b.got) == 20_030 and len(a.got) == 30, within_s=60)
     assert [number for number in b.got if number < 20_000] == list(range(20_000))
     assert a.got == [number for number in b.got if number >= 20_000] == sorted(a.got)
     assert Link.SUSPECT in a.events
@@ -339,7 +339,7 @@ async def test_sessions_of_diallers_are_bounded_and_dropped_when_their_route_is_
     await eventually(lambda: b.links.refused["too-many-links"] >= 1)
     for dialler in diallers:
         await dialler.links.close()
-    await eventually(lambda: len(b.got) == 3, within_s=10)
+    await eventually(lambda: len(b.got) == 3, within_s=60)
     await eventually(lambda: len(b.links.states()) == 1)
 
 
@@ -351,7 +351,7 @@ async def test_who_dialled_and_died_with_an_answer_on_its_way_is_forgotten_too(c
     assert b.links.send(b.routes[0], numbered(2)) is Sent.OK
     await asyncio.sleep(0)
     await a.wire.close()  # killed: nobody acknowledges any more
-    await eventually(lambda: b.links.states() == [], within_s=10)
+    await eventually(lambda: b.links.states() == [], within_s=60)
     assert b.links.lost == {"route gone": 1}
 
 

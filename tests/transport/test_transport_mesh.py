@@ -29,7 +29,7 @@ async def main():
     wire = ZmqWire("echo", 1)
     wire.listen(lambda route, frames: wire.send(route, frames), lambda peer, link: None)
     print(wire.local.endpoint, flush=True)
-    await asyncio.sleep(60)
+    await asyncio.sleep(600)
 
 asyncio.run(main())
 """
@@ -69,11 +69,11 @@ async def test_a_killed_process_is_suspected_at_once_and_down_without_the_grace(
     child = await asyncio.create_subprocess_exec(sys.executable, "-c", ECHO, stdout=subprocess.PIPE)
     try:
         line = (await child.stdout.readline()).decode()
-        a, peer = hear(opened("a", grace_s=60.0)), Peer(line.strip())
+        a, peer = hear(opened("a", grace_s=600.0)), Peer(line.strip())
         a.wire.send(peer, [b"hello"])
         await eventually(lambda: a.frames == [[b"hello"]])
         child.kill()
-        await eventually(lambda: Link.DOWN in a.states(peer), within_s=5.0)
+        await eventually(lambda: Link.DOWN in a.states(peer), within_s=60.0)
         assert a.states(peer) == [Link.UP, Link.SUSPECT, Link.DOWN]
     finally:
         with contextlib.suppress(ProcessLookupError):
@@ -90,7 +90,7 @@ async def test_a_stopped_process_is_suspected_by_its_silent_heartbeat(opened, he
         a.wire.send(peer, [b"hello"])
         await eventually(lambda: a.frames == [[b"hello"]])
         child.send_signal(signal.SIGSTOP)
-        await eventually(lambda: Link.SUSPECT in a.states(peer), within_s=8.0)
+        await eventually(lambda: Link.SUSPECT in a.states(peer), within_s=60.0)
     finally:
         with contextlib.suppress(ProcessLookupError):
             child.kill()
@@ -254,7 +254,7 @@ def test_no_message_of_a_stranger_stops_the_receive_loop(messages: list[list[byt
             for message in messages:
                 rude.send_multipart(message)
             rude.send(b"the last one")
-            await asyncio.wait_for(last.wait(), 5)
+            await asyncio.wait_for(last.wait(), 60)
         assert wire.refused.total() == len(messages)
         await wire.close()
 

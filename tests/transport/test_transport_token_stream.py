@@ -66,7 +66,7 @@ def token(sender: StreamSender, value: int) -> bool:
 
 async def pour(sender: StreamSender, numbers: Iterator[int] | range) -> None:
     for number in numbers:
-        await asyncio.wait_for(sender.writable(), 5)
+        await asyncio.wait_for(sender.writable(), 60)
         assert token(sender, number)
 
 
@@ -85,7 +85,7 @@ async def test_frames_arrive_whole_and_are_acknowledged(closing, eventually) -> 
     assert frame.flags.tolist() == [1, 2]
     assert sender.unacknowledged == sender.last_seq == 1
     receiver.acknowledge("spot-1", 4, 1)
-    await asyncio.wait_for(sender.drained(), 5)
+    await asyncio.wait_for(sender.drained(), 60)
     await receiver.close()
 
 
@@ -105,7 +105,7 @@ async def test_a_receiver_restarted_elsewhere_gets_the_rest_and_nothing_twice(cl
     await eventually(lambda: manager.in_hand.get(("spot-1", 1)) is not None or sender.unacknowledged == 0)
     if sender.unacknowledged:
         manager.commit("spot-1", 1)
-    await asyncio.wait_for(sender.drained(), 10)
+    await asyncio.wait_for(sender.drained(), 60)
     assert manager.journal[("spot-1", 1)] == list(range(1, 401))
 
 
@@ -116,14 +116,14 @@ async def test_a_receiver_restarted_at_its_old_address_is_found_without_being_to
     sender = closing(StreamSender("spot-1", 1))
     sender.connect(manager.receiver.local)
     await pour(sender, range(1, 11))
-    await asyncio.wait_for(sender.drained(), 5)
+    await asyncio.wait_for(sender.drained(), 60)
     address = manager.receiver.local.endpoint
     await manager.receiver.close()
     await pour(sender, range(11, 21))  # decoding goes on meanwhile
     await asyncio.sleep(0.1)
     assert sender.unacknowledged == 10
     manager.receiver = StreamReceiver(address, manager.on_frame, manager.have)
-    await asyncio.wait_for(sender.drained(), 5)
+    await asyncio.wait_for(sender.drained(), 60)
     assert manager.journal[("spot-1", 1)] == list(range(1, 21))
 
 
@@ -137,7 +137,7 @@ async def test_a_full_ring_takes_nothing_until_there_is_an_acknowledgement(closi
     await eventually(lambda: len(manager.in_hand.get(("spot-1", 1), [])) == 8)
     assert not waiting.done()
     manager.commit("spot-1", 1)
-    await asyncio.wait_for(waiting, 5)
+    await asyncio.wait_for(waiting, 60)
     assert token(sender, 9)
 
 
@@ -152,7 +152,7 @@ async def test_no_more_than_the_window_is_in_flight_while_the_journal_is_behind(
     assert manager.receiver.duplicates == 0
     manager.prompt = True
     manager.commit("spot-1", 1)
-    await asyncio.wait_for(sender.drained(), 5)
+    await asyncio.wait_for(sender.drained(), 60)
     assert manager.journal[("spot-1", 1)] == list(range(1, 21))
 
 
@@ -169,7 +169,7 @@ async def test_a_fenced_incarnation_is_told_and_stops(closing, eventually) -> No
     heir.connect(manager.receiver.local)
     token(heir, 7)
     await eventually(lambda: bool(why))
-    await asyncio.wait_for(heir.drained(), 5)
+    await asyncio.wait_for(heir.drained(), 60)
     assert why == ["incarnation 1 of spot-1 is not wanted"]
     assert not token(zombie, 2)
     with pytest.raises(StreamRefused, match="not wanted"):
@@ -184,7 +184,7 @@ async def test_a_stream_fenced_in_the_middle_is_told_once_it_is_forgotten(closin
     sender = closing(StreamSender("spot-1", 1, on_refused=why.append))
     sender.connect(manager.receiver.local)
     token(sender, 1)
-    await asyncio.wait_for(sender.drained(), 5)
+    await asyncio.wait_for(sender.drained(), 60)
     manager.fenced.add(("spot-1", 1))
     manager.receiver.forget("spot-1", 1)
     token(sender, 2)
@@ -209,7 +209,7 @@ async def test_a_frame_over_which_the_manager_failed_comes_again(closing, eventu
     manager.receiver._on_frame = fragile
     sender.connect(manager.receiver.local)
     await pour(sender, range(1, 11))
-    await asyncio.wait_for(sender.drained(), 5)
+    await asyncio.wait_for(sender.drained(), 60)
     assert manager.journal[("spot-1", 1)] == list(range(1, 11))
     assert len(failures) == 2
 
@@ -258,7 +258,7 @@ async def test_garbage_on_the_stream_socket_is_counted_and_streams_go_on(closing
         rude.send_multipart([token_frame.header("s", 1, 1, 2), b"short"])
         rude.send_multipart(stream_control.encode(stream_control.Ack(1)))
         await pour(sender, range(1, 51))
-        await asyncio.wait_for(sender.drained(), 5)
+        await asyncio.wait_for(sender.drained(), 60)
         await eventually(lambda: manager.receiver.refused.total() == 6)
     assert manager.receiver.refused == {
         "no-identity": 1,
@@ -278,7 +278,7 @@ async def test_with_keys_only_trusted_instances_are_heard(closing, eventually) -
     for sender in (bad, good):
         sender.connect(manager.receiver.local)
         token(sender, 1)
-    await asyncio.wait_for(good.drained(), 5)
+    await asyncio.wait_for(good.drained(), 60)
     await eventually(lambda: manager.receiver.refused["unknown-key"] >= 1)
     assert manager.journal == {("good", 1): [1]}
     assert bad.unacknowledged == 1
@@ -317,7 +317,7 @@ async def test_a_revoked_instance_is_cut_and_forgotten_and_goes_on_without_a_gap
     for who in ("spot", "friend"):
         manager.commit(who, 1)
         assert manager.journal[who, 1] == list(range(1, 11))
-    await asyncio.wait_for(cut.drained(), 5)
+    await asyncio.wait_for(cut.drained(), 60)
     assert kept.refused == {}
 
 
@@ -328,7 +328,7 @@ async def test_an_instance_hangs_up_on_a_manager_that_it_trusts_no_longer(closin
     sender = closing(StreamSender("spot", 1, keys=keys))
     sender.connect(manager.receiver.local)
     await pour(sender, range(1, 4))
-    await asyncio.wait_for(sender.drained(), 5)
+    await asyncio.wait_for(sender.drained(), 60)
 
     keys.allowed.replace(frozenset({spot.public}))
     await pour(sender, range(4, 6))
@@ -339,7 +339,7 @@ async def test_an_instance_hangs_up_on_a_manager_that_it_trusts_no_longer(closin
         sender.connect(manager.receiver.local)
 
     keys.allowed.replace(frozenset({spot.public, own.public}))
-    await asyncio.wait_for(sender.drained(), 5)
+    await asyncio.wait_for(sender.drained(), 60)
     assert manager.journal["spot", 1] == [1, 2, 3, 4, 5]
 
 
@@ -369,7 +369,7 @@ async def test_a_killed_sender_loses_nothing_that_was_acknowledged(closing, even
         sys.executable, "-c", SENDER, manager.receiver.local.endpoint
     )
     try:
-        await eventually(lambda: len(manager.journal.get(("spot-1", 1), [])) > 500, within_s=10)
+        await eventually(lambda: len(manager.journal.get(("spot-1", 1), [])) > 500, within_s=60)
     finally:
         child.kill()
         await child.wait()
@@ -379,5 +379,5 @@ async def test_a_killed_sender_loses_nothing_that_was_acknowledged(closing, even
     heir = closing(StreamSender("spot-1", 2))
     heir.connect(manager.receiver.local)
     await pour(heir, range(1, 11))
-    await asyncio.wait_for(heir.drained(), 5)
+    await asyncio.wait_for(heir.drained(), 60)
     assert manager.journal[("spot-1", 2)] == list(range(1, 11))

@@ -100,7 +100,7 @@ def provide(
     test.spawn("cluster/provider", lambda: LocalProvider(hosts, boot, read_trace))
 
 
-async def until(condition: Callable[[], object], limit_s: float = 5.0) -> None:
+async def until(condition: Callable[[], object], limit_s: float = 60.0) -> None:
     async with asyncio.timeout(limit_s):
         while not condition():
             await asyncio.sleep(0.01)

@@ -107,7 +107,7 @@ def job(run_id: str) -> JobSpec:
     return JobSpec(run_id=run_id, run_dir="/nowhere", model_dir="/nowhere", config=load.dump(Config()))
 
 
-async def until(condition: Callable[[], object], limit_s: float = 5.0) -> None:
+async def until(condition: Callable[[], object], limit_s: float = 60.0) -> None:
     async with asyncio.timeout(limit_s):
         while not condition():
             await asyncio.sleep(0.01)

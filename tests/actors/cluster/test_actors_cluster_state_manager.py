@@ -63,7 +63,7 @@ class Host:
         return await self.system.ask(STATE, LatestState(), StateIs)
 
     async def until_durable(self, step: int) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while (await self.latest()).durable_step < step:
                 await asyncio.sleep(0.01)
 
@@ -96,7 +96,7 @@ async def test_a_saved_state_becomes_durable_and_the_controller_is_told(tmp_path
             "step-000002",
             "step-000003",
         ]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while here.told.steps[-1:] != [3]:
                 await asyncio.sleep(0.01)
 
@@ -170,7 +170,7 @@ async def test_nobody_waits_behind_a_checkpoint_that_takes_minutes_to_write(tmp_
         system.spawn(STATE, lambda: StateManager(HostCopies(tmp_path / "copies"), disk))
         found = Host(system, tmp_path, Told())
         await found.save(1)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             latest = await found.latest()
         assert (latest.step, latest.durable_step) == (1, -1)
         disk.go_on.set()
@@ -204,7 +204,7 @@ async def test_a_disk_without_space_for_a_checkpoint_is_waited_for_and_named(
             await found.save(step)
             assert (await found.latest()).step == step
         manager = system.system.cell(STATE)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while "free space there" not in str(manager.actor.summary().get("suspended")):
                 await asyncio.sleep(0.01)
         disk.free = True

@@ -138,7 +138,7 @@ def rows_of(turn: Turn) -> Rows:
 
 
 def drive(
-    host: DrivenHost, orders: Orders, until: Callable[[Rows], bool], within_s: float = 5.0
+    host: DrivenHost, orders: Orders, until: Callable[[Rows], bool], within_s: float = 60.0
 ) -> tuple[Rows, list[Turn]]:
     rows, turns, end_s = [], [], time.monotonic() + within_s
     while not until(rows):

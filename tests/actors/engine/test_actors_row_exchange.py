@@ -27,7 +27,7 @@ def one(token: int, finish: bool = False) -> Chunk:
 
 
 async def taken(taking: "asyncio.Task[Taken]") -> list[int]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         output = (await taking).output
     assert output is not None
     return output.tokens.tolist()

@@ -338,9 +338,9 @@ async def registered(system: TestSystem, worker: Address, odd: Mapping[str, obje
 
 async def alive(system: TestSystem) -> None:
     before = [system.system.cell(name) for name in (MANAGER, BALANCER)]
-    await system.ask(MANAGER, RolloutStatus(), RolloutFigures, deadline_s=2.0)
-    await system.ask(BALANCER, Paces(), PacesAre, deadline_s=2.0)
-    async with asyncio.timeout(2.0):  # the timers of the process work yet
+    await system.ask(MANAGER, RolloutStatus(), RolloutFigures, deadline_s=60.0)
+    await system.ask(BALANCER, Paces(), PacesAre, deadline_s=60.0)
+    async with asyncio.timeout(60.0):  # the timers of the process work yet
         await asyncio.sleep(0.001)
     assert [system.system.cell(name) for name in (MANAGER, BALANCER)] == before
     manager = before[0]

@@ -63,10 +63,10 @@ async def test_a_manager_that_finds_the_disk_full_comes_back_with_what_was_ackno
             patched.setattr(store._keeper, "commit", full)
             patched.setattr(store._keeper, "probe", full)
             with pytest.raises(Suspended, match="free space there"):
-                await test.ask("rollout/manager", submit(2), Done, deadline_s=1.0)
+                await test.ask("rollout/manager", submit(2), Done, deadline_s=60.0)
             with pytest.raises(Suspended, match="rollout/manager takes nothing for now"):
                 await test.ask("rollout/manager", RolloutStatus(), RolloutFigures, deadline_s=0.2)
-        figures = await test.ask("rollout/manager", RolloutStatus(), RolloutFigures, deadline_s=10.0)
+        figures = await test.ask("rollout/manager", RolloutStatus(), RolloutFigures, deadline_s=60.0)
         assert figures.queued == 4, "the batch that was refused is not there, the one before is"
         await test.ask("rollout/manager", submit(2), Done)
         await tree.stop()

@@ -46,7 +46,7 @@ class Told(Actor):
 
 
 async def until_told(worker: Told, version: int) -> None:
-    async with asyncio.timeout(5.0):
+    async with asyncio.timeout(60.0):
         while not worker.told or worker.told[-1] != version:
             worker.changed.clear()
             await worker.changed.wait()
@@ -71,7 +71,9 @@ async def test_an_instance_whose_mailbox_is_full_delays_no_batch_and_no_other_in
             await asyncio.sleep(0)
         for weights in (SECOND, THIRD):
             batch = submission(f"step-{weights.version}", version=weights.version)
-            await test.ask("rollout/manager", SubmitBatch(batch=batch, weights=weights), Done, deadline_s=2.0)
+            await test.ask(
+                "rollout/manager", SubmitBatch(batch=batch, weights=weights), Done, deadline_s=60.0
+            )
         await until_told(well, THIRD.version)
         assert stuck.told == [FIRST.version]
         loose.set()

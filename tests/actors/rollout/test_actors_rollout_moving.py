@@ -62,7 +62,7 @@ def ordered(monkeypatch: pytest.MonkeyPatch) -> Ordered:
 
 
 async def until_ordered(ordered: Ordered) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not ordered.moves:
             await asyncio.sleep(0.002)
 

@@ -93,12 +93,12 @@ class Plane:
         return await self.head.ask("rollout/manager", RolloutStatus(), RolloutFigures)
 
     async def until_serving(self, count: int) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (await self.figures()).serving_preemptible != count:
                 await asyncio.sleep(0.01)
 
     async def until_decoding(self, least: int = 200) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (await self.figures()).tokens_collected < least:
                 await asyncio.sleep(0.01)
 
@@ -106,7 +106,7 @@ class Plane:
         """Take every group; the tokens of each request."""
         got: dict[str, bytes] = {}
         have: list[int] = []
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(60):
             while len(have) < 6:
                 ask = TakeGroups(batch=batch, taker=1, have=have, min_groups=6 - len(have), wait_s=1.0)
                 groups = await self.head.ask("rollout/manager", ask, Groups)
@@ -192,7 +192,7 @@ def give_up(rollout: Plane, host: TestSystem) -> None:
 
 
 async def until_fenced(host: TestSystem) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while host.system.cell("spot-1/engine") is not None:
             await asyncio.sleep(0.02)
 

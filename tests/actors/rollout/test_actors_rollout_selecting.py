@@ -97,7 +97,7 @@ class UnfitPrompts(Actor):
 
 async def take(rollout: Plane, wanted: int) -> list[int]:
     have: list[int] = []
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while len(have) < wanted:
             ask = TakeGroups(batch="step-1", taker=1, have=have, min_groups=wanted - len(have), wait_s=0.5)
             groups = await rollout.head.ask("rollout/manager", ask, Groups)
@@ -132,7 +132,7 @@ async def test_when_the_batch_has_enough_the_surplus_is_aborted_and_its_slots_ar
         fates = await rollout.head.ask("rollout/manager", GroupFates(batch="step-1"), GroupFatesAre)
         assert fates.kept == kept
         assert sorted([*fates.kept, *fates.aborted]) == list(range(6))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while True:
                 rows = engine_of(host).summary()["rows"]
                 await asyncio.sleep(0.1)
@@ -161,7 +161,7 @@ async def test_a_verdict_that_comes_after_its_group_was_dropped_is_not_written_d
             over_sampling=1.5,
         )
         await rollout.head.ask("rollout/manager", SubmitBatch(batch=batch, weights=rollout.weights), Done)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(reward.held) < 12:
                 await asyncio.sleep(0.02)
         reward.tell(0, 1)
@@ -192,7 +192,7 @@ async def test_uniform_groups_are_refilled_over_the_death_of_the_manager_and_one
             again=1,
         )
         await rollout.head.ask("rollout/manager", SubmitBatch(batch=batch, weights=rollout.weights), Done)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (await rollout.figures()).groups_dropped < 2:
                 await asyncio.sleep(0.02)
         rollout.head.kill("rollout/manager")  # nobody has given it any prompts yet

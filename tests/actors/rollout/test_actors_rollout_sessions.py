@@ -61,7 +61,7 @@ def test_an_instance_has_room_while_a_slot_is_free_and_it_serves_what_is_asked_f
 async def served_by(running: Plane, request: Generate) -> str:
     """The instance that has it while it is made."""
     asked = asyncio.create_task(generate(running, request))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             now = await running.head.ask("rollout/manager", ListInstances(), InstancesAre)
             busy = [one.name for one in now.instances if one.pending + one.executing]
@@ -113,7 +113,7 @@ async def test_single_requests_that_came_together_are_placed_together_but_those_
             for number in range(6)
         ]
         answers = asyncio.gather(*(generate(running, request) for request in asked))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while (await running.head.ask("rollout/manager", RolloutStatus(), RolloutFigures)).queued < 6:
                 await asyncio.sleep(0.01)
         placed.clear()

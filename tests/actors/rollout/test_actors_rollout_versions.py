@@ -44,7 +44,7 @@ async def publish(running: Plane, version: int) -> None:
 
 
 async def generate(running: Plane, request: Generate) -> Generated:
-    answer = await running.head.ask("rollout/manager", request, Message, deadline_s=30.0)
+    answer = await running.head.ask("rollout/manager", request, Message, deadline_s=60.0)
     assert isinstance(answer, Generated), answer
     return answer
 
@@ -62,7 +62,7 @@ async def open_to_newer(running: Plane) -> None:
 
 async def all_groups(running: Plane) -> Groups:
     take = TakeGroups(batch="step-5", taker=1, have=[], min_groups=6, wait_s=20.0)
-    return await running.head.ask("rollout/manager", take, Groups, deadline_s=40.0)
+    return await running.head.ask("rollout/manager", take, Groups, deadline_s=60.0)
 
 
 async def test_requests_go_on_under_newer_weights_with_a_span_for_each(tmp_path: Path) -> None:

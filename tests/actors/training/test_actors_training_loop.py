@@ -158,7 +158,7 @@ class Loop:
         )
 
     async def until_durable(self, step: int) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while (await self.head.ask("training/state", LatestState(), StateIs)).durable_step < step:
                 await asyncio.sleep(0.02)
 
@@ -200,7 +200,7 @@ class Loop:
         return [r for r in read_history(self.directory / "history.jsonl") if isinstance(r, Step)]
 
     async def until_step(self, step: int) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not (self.directory / "history.jsonl").exists() or len(self.steps()) < step:
                 await asyncio.sleep(0.02)
 
@@ -318,7 +318,7 @@ async def test_a_trainer_never_tells_a_version_with_the_root_of_another(tmp_path
     async with loop(tmp_path, transfer=SlowPublish) as running:
         told: dict[int, set[bytes]] = {}
         while not running.scheduler.ended:
-            now = await running.head.ask("training/trainer", TrainerStatus(), TrainerIs, deadline_s=30.0)
+            now = await running.head.ask("training/trainer", TrainerStatus(), TrainerIs, deadline_s=60.0)
             told.setdefault(now.step, set()).add(now.root)
             await asyncio.sleep(0.02)
         await assert_whole(running)

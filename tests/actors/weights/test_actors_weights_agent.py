@@ -49,7 +49,7 @@ class Pair:
 
     async def fetch(self, version: int, root: bytes) -> Fetched:
         message = Fetch(version=version, root=root, sources=("a/transfer",))
-        return await self.receiver.ask("b/transfer", message, Fetched, deadline_s=30)
+        return await self.receiver.ask("b/transfer", message, Fetched, deadline_s=60)
 
 
 @asynccontextmanager
@@ -145,7 +145,7 @@ async def test_an_agent_answers_while_it_verifies_an_image(
         root = await two.publish(1, data)
         monkeypatch.setattr(Manifest, "verify", long)
         fetching = asyncio.create_task(two.fetch(1, root))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not begun.is_set():
                 await asyncio.sleep(0.01)
         with pytest.raises(Refused, match="does not have version 9"):

@@ -125,7 +125,7 @@ async def test_a_relay_that_dies_in_the_middle_costs_what_was_in_flight(
         pulls = [asyncio.create_task(all.fetch("b", 1, root))]
         await asyncio.sleep(0.1)
         pulls.append(asyncio.create_task(all.fetch("c", 1, root)))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while all.served("b") < 3 * CHUNK:
                 await asyncio.sleep(0.01)
         all.systems["b"].kill("b/transfer")
@@ -143,7 +143,7 @@ async def test_a_publisher_that_dies_in_the_middle_of_a_wave_costs_what_was_in_f
         data = os.urandom(SIZE)
         root = await all.publish(1, data)
         pulls = [asyncio.create_task(all.fetch(name, 1, root)) for name in "bc"]
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while all.served("a") < 5 * CHUNK:
                 await asyncio.sleep(0.01)
         all.systems["a"].kill("a/transfer")
@@ -173,7 +173,7 @@ async def test_a_newer_version_takes_the_place_of_one_that_has_hardly_begun(
         old, new = os.urandom(SIZE), os.urandom(SIZE)
         roots = [await all.publish(1, old), await all.publish(2, new)]
         older = asyncio.create_task(all.fetch("b", 1, roots[0]))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while all.served("a") < 3 * CHUNK:
                 await asyncio.sleep(0.01)
         newer = asyncio.create_task(all.fetch("b", 2, roots[1]))

@@ -57,7 +57,7 @@ async def running(client: Client) -> int:
 
 
 async def until(client: Client, n: int) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while await running(client) != n:
             await asyncio.sleep(0.01)
 

@@ -66,12 +66,12 @@ class Moe:
         await self.engine(server)
 
     async def until_serving(self, count: int) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (await self.figures()).serving_preemptible != count:
                 await asyncio.sleep(0.01)
 
     async def until_made(self, count: int) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (await self.figures()).tokens_collected < count:
                 await asyncio.sleep(0.01)
 
@@ -133,7 +133,7 @@ async def moe(directory: Path, *servers: ExpertServer, routed: bool = True) -> A
         head.spawn("rollout/gateway", lambda: Gateway(config.gateway, door_of(config, "moe", model)))
         await head.ask("rollout/manager", PublishVersion(weights=as_found(0)), Done)
         running = Moe(head, directory)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not running.url:
                 cell = head.system.cell("rollout/gateway")
                 assert cell is not None

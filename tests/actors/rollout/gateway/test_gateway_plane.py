@@ -32,7 +32,7 @@ async def gateway_of(running: Plane) -> tuple[Gateway, Fleet]:
         return NoDoor()
 
     running.head.spawn("rollout/gateway", lambda: Gateway(Settings(), door, JobFleet))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not made:
             await asyncio.sleep(0.01)
     return made[0]

@@ -1,0 +1,103 @@
+"""The event loop of all tests: an asyncio loop whose clock does not count the time in which it got no turn.
+
+A process that stands still for seconds on a busy machine would find every timer due at once: deadlines pass
+that nobody had the time to keep, and who answers is taken for dead. Here one turn of the loop counts `TURN_S`
+at most, however long it took: before much time has passed for one timer, everybody else on the loop has had
+many turns. While a thread of this process works for somebody on the loop (a journal's disk, an executor),
+time all but stands still: a disk with a long queue is no silence either. Otherwise an idle loop keeps real
+time.
+
+What other processes do takes as long as it takes: whoever waits for them gives them a minute.
+"""
+
+import asyncio
+import selectors
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import TypeVar, TypeVarTuple
+
+from supervisor.group_commit import GroupCommit
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+TURN_S = 0.01
+AWHILE = 50
+"""Seconds that count as one while a thread works: what waits for ever beside a thread that hangs ends too."""
+
+
+class _Looks(selectors.DefaultSelector):
+    """Waits for `TURN_S` at most, and tells before and after."""
+
+    def __init__(self, tell: Callable[[], None]) -> None:
+        super().__init__()
+        self._tell = tell
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self._tell()
+        try:
+            return super().select(timeout if timeout is None else min(timeout, TURN_S))
+        finally:
+            self._tell()
+
+
+class PatientLoop(asyncio.SelectorEventLoop):
+    """See above."""
+
+    def __init__(self) -> None:
+        self._passed_s = 0.0
+        self._looked_s = time.monotonic()
+        self._left_s = TURN_S
+        self._beside = 0
+        super().__init__(_Looks(self._turn))
+
+    def time(self) -> float:
+        turn_s = min(time.monotonic() - self._looked_s, self._left_s)
+        return self._passed_s + (turn_s / AWHILE if self._beside else turn_s)
+
+    def works_beside(self, done: "asyncio.Future[T]") -> None:
+        """A thread works until then."""
+
+        def over(_: "asyncio.Future[T]") -> None:
+            self._count()
+            self._beside -= 1
+
+        self._count()
+        self._beside += 1
+        done.add_done_callback(over)
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts
+    ) -> "asyncio.Future[T]":
+        done = super().run_in_executor(executor, func, *args)
+        self.works_beside(done)
+        return done
+
+    def _count(self) -> None:
+        now_s = time.monotonic()
+        self._passed_s, self._left_s = self.time(), max(self._left_s - (now_s - self._looked_s), 0.0)
+        self._looked_s = now_s
+
+    def _turn(self) -> None:
+        self._count()
+        self._left_s = TURN_S
+
+
+class PatientPolicy(asyncio.DefaultEventLoopPolicy):
+    """Makes such loops, for `asyncio.run` too."""
+
+    _loop_factory = PatientLoop
+
+
+def be_patient() -> None:
+    """From now on all loops are such ones, and journals tell them when they work."""
+    put = GroupCommit._put
+
+    def telling(journal: GroupCommit, item: object, done: "asyncio.Future[T]") -> None:
+        put(journal, item, done)  # type: ignore[arg-type]
+        if isinstance(loop := done.get_loop(), PatientLoop):
+            loop.works_beside(done)
+
+    GroupCommit._put = telling  # type: ignore[assignment, method-assign]
+    asyncio.set_event_loop_policy(PatientPolicy())
