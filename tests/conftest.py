@@ -18,8 +18,12 @@ def postgres() -> Iterator[PostgresServer]:
     if reason := why_not():
         pytest.skip(reason)
     server = PostgresServer()
-    try:
-        server.start()
-        yield server
-    finally:
-        server.close()
+    with pytest.MonkeyPatch.context() as patched:
+        # Neither side is given up for being slow, where a test does not ask for that.
+        for limit in ("IDLE_S", "CONNECT_S"):
+            patched.setattr(f"supervisor.postgres_layout.{limit}", 600)
+        try:
+            server.start()
+            yield server
+        finally:
+            server.close()

@@ -117,8 +117,9 @@ async def test_a_journal_takes_nothing_from_a_holder_of_an_older_term(
 
 
 async def test_a_holder_that_freezes_in_the_middle_of_a_write_does_not_keep_others_from_the_lease(
-    postgres: PostgresServer, journal_database: str, name: str
+    postgres: PostgresServer, journal_database: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("supervisor.postgres_layout.IDLE_S", IDLE_S)
     first = PostgresLease(journal_database, name, "first", SHORT_S)
     second = PostgresLease(journal_database, name, "second", 60.0)
     term = await asyncio.to_thread(acquired, first)
@@ -141,9 +142,10 @@ async def test_a_holder_that_freezes_in_the_middle_of_a_write_does_not_keep_othe
 
 
 def test_a_holder_that_is_cut_off_in_the_middle_of_its_words_does_not_keep_others_from_the_lease(
-    postgres: PostgresServer, journal_database: str, name: str
+    postgres: PostgresServer, journal_database: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server waits for the rest of a request: none of its own time limits counts there."""
+    monkeypatch.setattr("supervisor.postgres_layout.IDLE_S", IDLE_S)
     first = PostgresLease(journal_database, name, "first", SHORT_S)
     second = PostgresLease(journal_database, name, "second", SHORT_S)
     term = acquired(first)
