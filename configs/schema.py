@@ -206,9 +206,10 @@ class Training(Section, frozen=True, kw_only=True):
     """Complete groups that make one forward and backward pass (m_b); they start before the batch is whole."""
     threads: Count = 1
     """CPU threads of the trainer."""
-    backend: Literal["torch", "fsdp2"] = "torch"
+    backend: Literal["torch", "fsdp2", "own"] = "torch"
     """`torch`: one process has the whole model; `fsdp2`: each of `processes` has a part (PyTorch FSDP2), for
-    a model whose weights, gradients and moments do not fit into one."""
+    a model whose weights, gradients and moments do not fit into one. `own`: nothing is trained here, a
+    trainer of yours publishes weights (`rlctl.publisher`), and the job serves them until it is stopped."""
     processes: Annotated[int, Meta(ge=1, le=64)] = 1
     """Processes of the trainer, a gang on the reserved host: if one ends, all are started again. More than
     one needs `backend = "fsdp2"`."""

@@ -38,6 +38,8 @@ PROCESSES = {
     "reserved": ("transfer", "trainer"),
     "preemptible": ("transfer", "engine"),
 }
+OWN_TRAINER = {**PROCESSES, "head": ("rollout",), "reserved": ("transfer",)}
+"""Where the trainer is not the job's: nothing is scored or trained."""
 STOP_S = 5.0  # of one child, in order; then it is killed
 
 log = logging.getLogger("nodeagent")
@@ -185,7 +187,7 @@ class Children:
 
     def _kinds(self, config: Config) -> tuple[str, ...]:
         """The processes of this role; the head has a gateway where one is asked for."""
-        kinds = PROCESSES[self._role]
+        kinds = (OWN_TRAINER if config.training.backend == "own" else PROCESSES)[self._role]
         return (*kinds, "gateway") if self._role == "head" and config.gateway.listen else kinds
 
     def _child(self, kind: str, job_file: Path, config: Config, intensity: Intensity) -> ChildSpec:
@@ -224,7 +226,7 @@ class Children:
                     restart="transient",
                 )
             ]
-        if self._role == "reserved":
+        if self._role == "reserved" and config.training.backend != "own":
             from actors.cluster.state_manager import StateManager
 
             copies, durable = places.state_copy_dir(job, self._seat.node), places.checkpoint_dir(job)

@@ -1,17 +1,26 @@
 """The user's side: client library, command line, live view and reports of runs."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rlctl.blocking import Publisher as publisher  # called like `connect`
     from rlctl.client import Cluster, connect
+    from rlctl.publishing import CannotPublish
 
-__all__ = ["Cluster", "connect"]
+__all__ = ["CannotPublish", "Cluster", "connect", "publisher"]
+
+_PLACES = {
+    "CannotPublish": ("publishing", "CannotPublish"),
+    "Cluster": ("client", "Cluster"),
+    "connect": ("client", "connect"),
+    "publisher": ("blocking", "Publisher"),
+}
 
 
 def __getattr__(name: str) -> object:
     """The client, when it is asked for: `integrations` live in environments that lack what it imports."""
-    if name not in __all__:
+    if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from rlctl import client
-
-    return getattr(client, name)
+    module, own = _PLACES[name]
+    return getattr(import_module(f"rlctl.{module}"), own)

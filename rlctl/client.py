@@ -8,7 +8,7 @@ key until their deadline. To read an answer its message type must be imported.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from actors.rollout.single_messages import Generate, Generated, VersionNotReady
 from nodeagent.files import find_agent
 from nodeagent.host import wall_ms
 from rlctl.errors import nothing
+from rlctl.publishing import WAIT_S, ModelConfig, Publication, Publishing, State
 from rlctl.runs import RunDir
 from rlctl.targets import AGENT
 from supervisor import ActorSystem, Address, AskFailed, Incarnations, JournalError, Message, Refused
@@ -47,6 +48,7 @@ class Cluster:
         self._system = system
         self._heads = list(heads)
         self.head = heads[0]  # the one that answered last
+        self._publishing = Publishing(self)
 
     async def find(self, name: str, deadline_s: float = DEADLINE_S) -> Address:
         """Who holds `name`, with its incarnation. Raises AskTimeout where nobody does."""
@@ -74,6 +76,34 @@ class Cluster:
         if isinstance(answer, Generated | VersionNotReady):
             return answer
         raise Refused(f"{MANAGER} answered {type(answer).__name__}")
+
+    async def publish(
+        self,
+        weights: State | Path | str,
+        version: int,
+        *,
+        config: ModelConfig = None,
+        host: str = "",
+        wait_s: float = WAIT_S,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Publication:
+        """Have the instances of a job serve these weights as `version`; docs/weights.md, "From your own
+        trainer". It returns when they are copied into the shared memory of this host, whose agent does the
+        rest: from then on the tensors may change. The version before is waited for first.
+
+        Args:
+            weights: a state dict (dense tensors of any dtype, on any device, contiguous or not), or the
+                folder of a checkpoint (safetensors, one file or many with their index).
+            version: higher than those before; the same bytes under the same number again are fine.
+            config: the model's config.json; needed once for state dicts, a folder has its own.
+            host: whose agent serves it, where several are on this machine; "" for a reserved one.
+            wait_s: for that agent, when the job has just begun.
+            progress: told bytes copied and bytes in all, from another thread.
+
+        Raises: CannotPublish; AskTimeout, Unreachable or Overloaded where the cluster does not answer."""
+        return await self._publishing.publish(
+            weights, version, config=config, host=host, wait_s=wait_s, progress=progress
+        )
 
     async def tell(self, to: Address | str, message: Message) -> None:
         """Tell an actor, at most once and without an answer."""

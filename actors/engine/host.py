@@ -8,12 +8,10 @@ import mmap
 from array import array
 from pathlib import Path
 
-import msgspec
-
 from actors.engine.builtin import BuiltinEngine
 from actors.engine.engine import Assignment, CannotServe, EngineFull, EngineStats
+from actors.engine.model_config import qwen3
 from actors.engine.qwen3 import Qwen3
-from actors.engine.qwen3_config import Qwen3Config
 from actors.engine.turn import Orders, Refusal, Turn, TurnWork
 from actors.engine.weight_image import BadImage
 from actors.rollout.instance_messages import Work
@@ -100,7 +98,7 @@ class BuiltinHost:
         return ""
 
     def _make(self, model_config: bytes) -> BuiltinEngine:
-        config = msgspec.json.decode(model_config, type=Qwen3Config)
+        config = qwen3(model_config)
         rollout, settings = self._config.rollout, self._config.engine
         return BuiltinEngine(
             Qwen3(config).requires_grad_(False),

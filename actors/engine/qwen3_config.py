@@ -9,6 +9,7 @@ Source: `Qwen3Config` of transformers 5 (rope in `rope_parameters`) and 4 (rope 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -54,7 +55,13 @@ class Qwen3Config:
         Raises `BadCheckpoint` that names the file and the key, where a key is missing, has the wrong type, or
         asks for something that this architecture does not do here (scaled RoPE, sliding windows, biases).
         """
-        source = _Source(Path(directory) / "config.json")
+        path = Path(directory) / "config.json"
+        return cls.of(_read(path), str(path), _generation(path))
+
+    @classmethod
+    def of(cls, values: Mapping[str, object], name: str, generation: _Source | None = None) -> Qwen3Config:
+        """The same from what a config.json says; `name`: for refusals."""
+        source = _Source(values, name)
         source.only("model_type", "qwen3")
         source.only("hidden_act", "silu", default="silu")
         source.only("attention_bias", False, default=False)
@@ -86,32 +93,18 @@ class Qwen3Config:
             tie_word_embeddings=source.get("tie_word_embeddings", bool, False),
             max_position_embeddings=source.positive("max_position_embeddings"),
             initializer_range=source.get("initializer_range", float, 0.02),
-            eos_token_ids=_eos_token_ids(source),
+            eos_token_ids=_eos_token_ids(source, generation),
         )
 
 
 class _Source:
-    """One JSON file with errors that say where."""
+    """What one JSON file says, with errors that say where."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        try:
-            values = json.loads(path.read_bytes())
-        except FileNotFoundError:
-            raise BadCheckpoint(
-                f"{path} is missing: give a Hugging Face checkpoint directory (config.json, *.safetensors, "
-                "tokenizer.json), or copy the whole directory again"
-            ) from None
-        except (OSError, ValueError, RecursionError) as error:
-            raise BadCheckpoint(
-                f"{path} cannot be read as JSON ({error}): copy the checkpoint again"
-            ) from error
-        if not isinstance(values, dict):
-            raise BadCheckpoint(f"{path} holds a {type(values).__name__}, expected a JSON object")
-        self.values: dict[str, object] = values
+    def __init__(self, values: Mapping[str, object], name: str) -> None:
+        self.values, self.name = values, name
 
     def wrong(self, key: str, what: str) -> BadCheckpoint:
-        return BadCheckpoint(f"{self.path}: {key}: {what}")
+        return BadCheckpoint(f"{self.name}: {key}: {what}")
 
     def get(self, key: str, kind: type[T], default: T | None = None) -> T:
         value = self.values.get(key)
@@ -158,9 +151,28 @@ class _Source:
         return theta
 
 
-def _eos_token_ids(config: _Source) -> tuple[int, ...]:
-    generation = config.path.with_name("generation_config.json")
-    for source in ([_Source(generation)] if generation.exists() else []) + [config]:
+def _read(path: Path) -> dict[str, object]:
+    try:
+        values = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise BadCheckpoint(
+            f"{path} is missing: give a Hugging Face checkpoint directory (config.json, *.safetensors, "
+            "tokenizer.json), or copy the whole directory again"
+        ) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise BadCheckpoint(f"{path} cannot be read as JSON ({error}): copy the checkpoint again") from error
+    if not isinstance(values, dict):
+        raise BadCheckpoint(f"{path} holds a {type(values).__name__}, expected a JSON object")
+    return values
+
+
+def _generation(config: Path) -> _Source | None:
+    path = config.with_name("generation_config.json")
+    return _Source(_read(path), str(path)) if path.exists() else None
+
+
+def _eos_token_ids(config: _Source, generation: _Source | None) -> tuple[int, ...]:
+    for source in ([generation] if generation is not None else []) + [config]:
         value = source.values.get("eos_token_id")
         if value is None:
             continue

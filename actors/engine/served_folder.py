@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from actors.engine.model_config import of_checkpoint, qwen3
 from actors.engine.qwen3_config import Qwen3Config
 from actors.engine.tensor_spec import TensorSpec
 from actors.weights.messages import Fetched
@@ -48,8 +49,7 @@ class ServedFolder:
         """A folder with the model's settings and, if wanted, these weights, unless they are there. Blocks
         while it copies. Raises OSError, ValueError for a dtype that safetensors does not have."""
         folder = self._made(fetched)
-        model = msgspec.json.decode(fetched.model_config, type=Qwen3Config)
-        (folder / "config.json").write_text(settings(model, fetched.tensors[0].dtype))
+        (folder / "config.json").write_text(settings_of(fetched.model_config, fetched.tensors[0].dtype))
         if weights and not (folder / WEIGHTS).exists():
             copy_weights(Path(fetched.path), fetched.tensors, folder / WEIGHTS)
         return folder
@@ -93,6 +93,14 @@ class ServedFolder:
         folder = self._path / version_name(fetched)
         folder.mkdir(parents=True, exist_ok=True)
         return folder
+
+
+def settings_of(model_config: bytes, dtype: str) -> str:
+    """`config.json` for a server: the published one, of whatever architecture, or one that is made."""
+    values = of_checkpoint(model_config)
+    if values is None:
+        return settings(qwen3(model_config), dtype)
+    return json.dumps({**values, "dtype": dtype, "torch_dtype": dtype}, indent=2)
 
 
 def settings(model: Qwen3Config, dtype: str) -> str:

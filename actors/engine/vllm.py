@@ -17,12 +17,10 @@ Owns the translation, and the server's process where it is ours. Adapter.
 import asyncio
 from collections.abc import AsyncIterator
 
-import msgspec
-
 from actors.engine.flip import Flip
 from actors.engine.http_wire import HttpWire
+from actors.engine.model_config import facts
 from actors.engine.own_server import OwnServer, Start
-from actors.engine.qwen3_config import Qwen3Config
 from actors.engine.served_folder import version_name
 from actors.engine.server_wire import Ask, Chunk, LoadFailed, Loads, PauseMode, ServerDied, ServerRefused
 from actors.engine.vllm_messages import (
@@ -115,8 +113,7 @@ class VllmWire:
         name = version_name(fetched)
         if (serves := await self.version()) != name:
             raise ServerDied(f"the server says that it serves {serves!r} after it was given {name!r}")
-        model = msgspec.json.decode(fetched.model_config, type=Qwen3Config)
-        self._eos, self._salt = model.eos_token_ids, name
+        self._eos, self._salt = facts(fetched.model_config).eos_token_ids, name
         self._raw = await self._gives_raw_logprobs()
         return name
 
@@ -239,7 +236,7 @@ class VllmWire:
     async def _stage_folder(self, fetched: Fetched) -> None:
         """For vLLM's own reading of a checkpoint. On a CPU vLLM 0.32 goes on with the old output matrix where
         that is the embedding: it packed a copy."""
-        if msgspec.json.decode(fetched.model_config, type=Qwen3Config).tie_word_embeddings:
+        if facts(fetched.model_config).tied:
             info = await self._http.get("/server_info?config_format=text", ServerInfo, ORDER_S)
             if "device_config=cpu" in info.vllm_config:
                 raise ServerDied(

@@ -149,7 +149,7 @@ class RolloutManager(Actor):
 
     @handles(PublishVersion)
     async def publish(self, message: PublishVersion) -> Done:
-        await self._parts.opening.publish(message.weights)
+        await self._parts.opening.publish(message.weights, ascending=message.ascending)
         return Done()
 
     @handles(TakeGroups)

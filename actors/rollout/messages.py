@@ -31,10 +31,12 @@ class SubmitBatch(Message, frozen=True):
 class PublishVersion(Message, frozen=True):
     """To the manager: these are the trainer's newest weights, instances serve them from now on.
 
-    Higher versions that it had published before are lost. Repeating it changes nothing.
+    Higher versions that it had published before are lost. Repeating it changes nothing. `ascending`: nothing
+    is to be lost: refused where there is a higher version, or another one of this number.
     """
 
     weights: Weights
+    ascending: bool = False
 
 
 class MorePrompts(Message, frozen=True):

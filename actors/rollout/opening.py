@@ -65,8 +65,14 @@ class Opening:
         self._flipping.tell()
         self._measuring.there()
 
-    async def publish(self, weights: Weights) -> None:
-        """There is a newer version. Raises Refused."""
+    async def publish(self, weights: Weights, *, ascending: bool = False) -> None:
+        """There is a newer version; `ascending`: it must be one. Raises Refused."""
+        if ascending:
+            versions = self._state.versions
+            if fault := versions.does_not_ascend(weights.version, weights.root):
+                raise Refused(fault)
+            if versions.newest is not None and versions.newest.version > weights.version:
+                return  # told again, behind newer ones
         await self._note(weights)
         self._flipping.tell()
         self._measuring.there()

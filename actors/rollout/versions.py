@@ -46,6 +46,19 @@ class Versions:
             for version in sorted(kept)[:-MAX_KNOWN]:
                 del kept[version]
 
+    def does_not_ascend(self, version: int, root: bytes) -> str:
+        """Why these weights would take something back: there is a higher version, or another one of this
+        number; "" where they do not. The same again takes nothing back."""
+        newest, known = self.newest, self.known.get(version)
+        if newest is None or version > newest.version or (known is not None and known.root == root):
+            return ""
+        if known is not None:
+            return f"version {version} was published before with other bytes: give these a higher number"
+        return (
+            f"version {version} cannot be published, version {newest.version} is the newest: versions go up, "
+            f"go on with {newest.version + 1}"
+        )
+
     def root(self, version: int) -> bytes | None:
         """The root under which this version was published last, lost or not; None for one never heard of."""
         event = self.known.get(version) or self.lost.get(version)

@@ -3,7 +3,8 @@
 Owns where the job stands (journaled) and its history. The order of things is `loop`, with `submission`,
 `evaluation`, `planning` and `durability`. It decides nothing about placement, seeding or rewards; it asks.
 Every step is idempotent: after its own death, or the trainer's, the controller asks for the same step again
-and gets the same result, so none is skipped and none done twice.
+and gets the same result, so none is skipped and none done twice. Of a job whose trainer is its user's own it
+runs nothing: that one serves until it is stopped.
 """
 
 from actors.cluster.messages import (
@@ -12,6 +13,8 @@ from actors.cluster.messages import (
     JobSpec,
     NodeSeen,
     RestartSeen,
+    SetFleet,
+    StartTrace,
     StateSaved,
     WhoIsUp,
 )
@@ -29,6 +32,7 @@ from configs.schema import Config
 from supervisor import Actor, AskFailed, Deferred, Done, Lane, Message, Refused, handles
 
 MANAGER = "rollout/manager"
+PROVIDER = "cluster/provider"
 SCHEDULER = "cluster/scheduler"
 SAMPLE_S = 0.5  # between two looks at the fleet at least; else as often as whether it lives is looked at
 
@@ -78,6 +82,9 @@ class RLController(Actor):
         self.ctx.background(self._run(), "job")
 
     async def _run(self) -> None:
+        if self._config.training.backend == "own":
+            await self._only_serve()
+            return
         if not self._standing.over:
             try:
                 await self._loop.run()
@@ -87,6 +94,11 @@ class RLController(Actor):
             self._standing.over = True  # before anybody hears of it: who does writes the end into the history
             await self.ctx.journal.append(JobOver())
         await self._asking.ask(SCHEDULER, JobEnded(ok=True), Done)
+
+    async def _only_serve(self) -> None:
+        """All instances that there may be; their weights come from outside, and so does the end."""
+        await self.ctx.tell(PROVIDER, StartTrace())
+        await self.ctx.tell(PROVIDER, SetFleet(n_prem=self._config.fleet.n_prem_max))
 
     async def _fail(self, reason: str) -> None:
         self.ctx.log.error("the job failed: %s", reason)

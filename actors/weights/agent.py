@@ -2,7 +2,7 @@
 them.
 
 Owns the host's image store and its bulk server. The trainer writes an image and goes on; the agent
-describes it (manifest) and makes the delta from the version before; other agents pull either by verified
+describes it (`publishing`) and makes the delta from the version before; other agents pull either by verified
 chunks into their own shared memory, whenever they want it (RLBoost 4.3), and pass on what has come. An image
 becomes visible whole and verified, or not at all; a pull that broke off goes on from its last chunk
 (`fetching`). The agent that published also tells who pulls from whom (`tracking`). What was published
@@ -12,18 +12,14 @@ survives the agent: manifests lie beside the images; deltas do not, who misses o
 import asyncio
 from collections.abc import Callable
 
-import msgspec
-
-from actors.weights.disk_publishing import DiskPublishing, DiskVersions
+from actors.weights.disk_publishing import DiskVersions
 from actors.weights.fetching import FETCH_LATE_S, Fetching
-from actors.weights.images import Images, ImageStoreFull, NoSuchImage, OpenImage
-from actors.weights.manifest import Manifest, ManifestError
+from actors.weights.images import Images
 from actors.weights.messages import (
-    DeltaLink,
     Fetch,
     Fetched,
     FindSource,
-    Holds,
+    FindStore,
     HostLeaves,
     Offer,
     Offered,
@@ -31,22 +27,18 @@ from actors.weights.messages import (
     Published,
     ReceiverLeaves,
     SourceFound,
+    StoreIs,
 )
+from actors.weights.offering import Offering
+from actors.weights.publishing import Publishing
+from actors.weights.served import Served
 from actors.weights.served_deltas import ServedDeltas
 from actors.weights.tracking import Tracking
 from configs.schema import Config
 from supervisor import Actor, Deferred, Refused, Terminated, handles
 
 DELTA_LATE_S = 3.0  # who wants a delta that is still being made pulls the whole image then
-BEGIN_LATE_S = 2.0  # who is told to pull from us before we know the manifest waits so long for it
 MAX_PUBLISHERS = 8  # that are told when this host has notice
-
-
-class _Note(msgspec.Struct, frozen=True, array_like=True):
-    """What lies beside an image."""
-
-    manifest: bytes
-    model_config: bytes
 
 
 class TransferAgent(Actor):
@@ -71,8 +63,6 @@ class TransferAgent(Actor):
         self._site = site
         self._store = images
         self._open_disk = disk
-        self._disk: DiskPublishing | None = None
-        self._have: dict[int, tuple[Manifest, bytes]] = {}
         self._fetching: dict[tuple[int, bytes], list[Deferred]] = {}
         self._coming: dict[tuple[int, bytes], Fetching] = {}
         self._publishers: dict[str, None] = {}  # of what was pulled here, the newest last
@@ -88,69 +78,28 @@ class TransferAgent(Actor):
         self.ctx.at_end(self._server.close)
         self._deltas = ServedDeltas(self.ctx, self._store, self._server, self._settings)
         self._tracking = Tracking(self.ctx, self._deltas, self._settings, self._site)
-        for version in self._store.versions():
-            try:
-                await self._find_again(version)
-            except NoSuchImage:  # it made way meanwhile
-                continue
-
-    async def _find_again(self, version: int) -> None:
-        """Serve a version that an earlier life had, if it is what it was: memory outlives its owner, and who
-        ended that may have spoilt it. A damaged image is discarded; whoever wants it pulls it again."""
-        noted = self._store.noted(version)
-        if noted is None:
-            return
-        note = msgspec.msgpack.decode(noted, type=_Note)
-        manifest = Manifest.decode(note.manifest)
-        try:
-            with self._store.open(version) as image:
-                await self.ctx.offload(manifest.verify, image.view)
-        except ManifestError as damage:
-            self.ctx.log.warning("what was left of an earlier life is discarded: %s", damage)
-            self._store.discard(version)
-            return
-        self._serve(manifest, note.model_config)
+        self._served = Served(self.ctx, self._store, self._server, self._tracking.forget)
+        self._offering = Offering(self.ctx, self._server, self._served, self._deltas, self._coming)
+        self._publishing = Publishing(
+            self.ctx, self._store, self._served, self._deltas, self._config, self._open_disk
+        )
+        await self._served.find_again()
 
     # -- publishing --
 
+    @handles(FindStore)
+    async def find_store(self, message: FindStore) -> StoreIs:
+        return self._publishing.store(message)
+
     @handles(Publish)
-    async def publish(self, message: Publish) -> Published:
-        """Describe the image that the trainer sealed in the store, and serve it."""
-        try:
-            image = self._store.open(message.version)
-        except NoSuchImage as absent:
-            raise Refused(f"version {message.version} cannot be published: {absent}") from absent
-        with image:
-            manifest = await self.ctx.offload(self._describe, message, image)
-        known = self._have.get(message.version)
-        if known is not None and known[0].root != manifest.root:
-            raise Refused(f"version {message.version} was published before with other bytes")
-        self._serve(manifest, message.model_config)
-        before = max((version for version in self._have if version < message.version), default=None)
-        if known is None and before is not None:  # receivers that are behind are to need only what changed
-            self._deltas.begin(self._have[before][0], manifest)
-        if known is None:
-            self._to_disk(manifest)
-        return Published(version=message.version, root=manifest.root)
-
-    def _to_disk(self, manifest: Manifest) -> None:
-        if self._disk is None:
-            self._disk = DiskPublishing(
-                self.ctx, self._store, self._open_disk, self._settings.disk_whole_every
-            )
-        before = self._have.get(manifest.version - 1)
-        self._disk.publish(manifest, before[0] if before is not None else None)
-
-    def _describe(self, message: Publish, image: OpenImage) -> Manifest:
-        return Manifest.build(
-            message.version, image.view, message.tensors, chunk_bytes=self._settings.chunk_bytes
-        )
+    async def publish(self, message: Publish) -> Published | Deferred:
+        return await self._publishing.publish(message)
 
     # -- what others ask --
 
     @handles(FindSource)
     async def find_source(self, message: FindSource) -> SourceFound | Deferred:
-        self._require(message.version, message.root)
+        self._served.require(message.version, message.root)
         making = self._deltas.being_made(message.version)
         if making is None or not message.holds:
             return self._source_for(message)
@@ -166,7 +115,7 @@ class TransferAgent(Actor):
             deferred.answer(refusal)
 
     def _source_for(self, message: FindSource) -> SourceFound:
-        return self._tracking.source_for(message, self._require(message.version, message.root)[0])
+        return self._tracking.source_for(message, self._served.require(message.version, message.root)[0])
 
     async def on_terminated(self, event: Terminated) -> None:
         self._tracking.ended(event)
@@ -182,53 +131,7 @@ class TransferAgent(Actor):
 
     @handles(Offer)
     async def offer(self, message: Offer) -> Offered | Deferred:
-        coming = self._coming.get((message.version, message.root))
-        if coming is None or coming.begun.is_set() or message.version in self._have:
-            return self._offer(message)
-        deferred = Deferred()
-        self.ctx.background(self._offer_later(message, coming, deferred), f"offer of {message.version}")
-        return deferred
-
-    async def _offer_later(self, message: Offer, coming: Fetching, deferred: Deferred) -> None:
-        """It was told to pull from us in the moment in which we began to."""
-        await self.ctx.idle(coming.begun, BEGIN_LATE_S)
-        try:
-            deferred.answer(self._offer(message))
-        except Refused as refusal:
-            deferred.answer(refusal)
-
-    def _offer(self, message: Offer) -> Offered:
-        coming = self._coming.get((message.version, message.root))
-        if message.version not in self._have and coming is not None and coming.manifest is not None:
-            passed_on = coming.passes_on(message.base)
-            if passed_on is None:
-                raise Refused(f"{self.ctx.name} pulls version {message.version} in another way: ask again")
-            links = tuple(self._link(table.encode(), key) for table, key in passed_on)
-            return self._offered(coming.manifest, coming.model_config, links, whole=message.base < 0)
-        manifest, model_config = self._require(message.version, message.root)
-        chain = self._deltas.chain(message.base, message.root)
-        links = tuple(self._link(one.delta.table.encode(), one.key) for one in chain)
-        return self._offered(manifest, model_config, links, whole=message.base < 0)
-
-    def _link(self, table: bytes, key: int) -> DeltaLink:
-        return DeltaLink(table=table, key=key, token=self._server.issue_token(key))
-
-    def _offered(
-        self, manifest: Manifest, model_config: bytes, links: tuple[DeltaLink, ...], *, whole: bool
-    ) -> Offered:
-        return Offered(
-            manifest=manifest.encode(),
-            model_config=model_config,
-            endpoint=self._server.endpoint,
-            token=self._server.issue_token(manifest.version) if whole else b"",
-            deltas=links,
-        )
-
-    def _require(self, version: int, root: bytes) -> tuple[Manifest, bytes]:
-        known = self._have.get(version)
-        if known is None or known[0].root != root:
-            raise Refused(f"{self.ctx.name} does not have version {version} with that root")
-        return known
+        return self._offering.answer(message)
 
     # -- fetching --
 
@@ -253,15 +156,15 @@ class TransferAgent(Actor):
             self._store,
             self._server,
             self._config,
-            holds=self._holds,
-            base_manifest=self._manifest_of,
+            holds=self._served.holds,
+            base_manifest=self._served.manifest,
             site=self._site,
             down_bytes_s=self._down_bytes_s,
         )
         on = message.sources[0]
         async with self.ctx.wait("a version of weights", on=on, deadline_s=FETCH_LATE_S, go_on=True) as wait:
             try:
-                refusal = await fetching.run(wait, lambda: self._is_here(*key))
+                refusal = await fetching.run(wait, lambda: self._served.has(*key))
                 if fetching.sealed:
                     self._take(fetching)
             finally:
@@ -281,7 +184,7 @@ class TransferAgent(Actor):
         """The version is whole: serve it, and the deltas that led to it."""
         manifest = fetching.manifest
         assert manifest is not None
-        self._serve(manifest, fetching.model_config)
+        self._served.add(manifest, fetching.model_config)
         way = f"{len(fetching.applied)} deltas" if fetching.applied else "whole"
         self.ctx.log.info(
             "version %d is here: %s, %d of its %d bytes pulled in %.3f s",
@@ -301,7 +204,7 @@ class TransferAgent(Actor):
         self._relayed += fetching.relayed
         self._bad_chunks += fetching.bad_chunks
         self._down_bytes_s = fetching.down_bytes_s
-        manifest, model_config = self._have[message.version]
+        manifest, model_config = self._served.require(message.version, message.root)
         return Fetched(
             version=manifest.version,
             root=manifest.root,
@@ -313,40 +216,13 @@ class TransferAgent(Actor):
             deltas=len(fetching.applied),
         )
 
-    def _manifest_of(self, version: int) -> Manifest:
-        if version not in self._have:
-            raise NoSuchImage(f"version {version} made way meanwhile")
-        return self._have[version][0]
-
-    def _is_here(self, version: int, root: bytes) -> bool:
-        known = self._have.get(version)
-        return known is not None and known[0].root == root
-
-    def _holds(self) -> tuple[Holds, ...]:
-        return tuple(Holds(version, manifest.root) for version, (manifest, _) in self._have.items())
-
-    def _serve(self, manifest: Manifest, model_config: bytes) -> None:
-        version = manifest.version
-        note = msgspec.msgpack.encode(_Note(manifest.encode(), model_config))
-        try:
-            self._store.note(version, note)
-        except ImageStoreFull as full:
-            self.ctx.log.warning(
-                "version %d is served; whoever starts here again pulls it: %s", version, full
-            )
-        self._server.publish(version, self._store.content(version))
-        self._have[version] = (manifest, model_config)
-        for old in sorted(self._have.keys() - self._store.versions()):
-            self._tracking.forget(self._have.pop(old)[0].root)
-            self._server.retire(old)
-
     def summary(self) -> dict[str, str | int | float]:
         return {
-            "versions": ",".join(map(str, sorted(self._have))) or "-",
+            "versions": ",".join(map(str, self._served.versions)) or "-",
             "pulled_bytes": self._pulled_bytes,
             "deltas_applied": self._applied,
             "deltas_kept": len(self._deltas),
-            "on_disk": self._disk.state if self._disk is not None else "-",
+            "on_disk": self._publishing.disk_state,
             "pulls_resumed": self._resumed,
             "chunks_pulled_again": self._bad_chunks,
             "pulls_from_relays": self._relayed,

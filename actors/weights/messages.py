@@ -9,13 +9,15 @@ from supervisor import Address, Message
 class Publish(Message, frozen=True):
     """From the trainer on the same host: the finished image of `version` lies in the agent's image store.
 
-    `model_config` is the checkpoint's config.json, for engines that have never seen the model. Repeating it
-    answers the same; another image under a published version is refused.
+    `model_config` is the checkpoint's config.json, for engines that have never seen the model. `announce`:
+    instances are to serve it, so the manager is told before it is answered. Repeating it answers the same;
+    another image under a published version is refused, and so is one that is announced below a newer one.
     """
 
     version: int
     tensors: tuple[TensorSpec, ...]
     model_config: bytes
+    announce: bool = False
 
 
 class Published(Message, frozen=True):
@@ -23,6 +25,19 @@ class Published(Message, frozen=True):
 
     version: int
     root: bytes
+
+
+class FindStore(Message, frozen=True):
+    """From a trainer of one's own on the same host: where are images written here? Refused where the job has
+    a trainer that publishes."""
+
+
+class StoreIs(Message, frozen=True):
+    """`place`: where an image of version 0 would be; the others are beside it. `model_config`: of the newest
+    version here, b"" for none."""
+
+    place: str
+    model_config: bytes
 
 
 class Holds(msgspec.Struct, frozen=True, array_like=True):

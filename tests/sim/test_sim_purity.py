@@ -16,6 +16,7 @@ ADAPTERS = {
     "actors/cluster/checkpoint_store.py": "checkpoints in files",
     "actors/cluster/sealed.py": "writes whole folders or none",
     "actors/engine/checkpoint.py": "reads model files",
+    "actors/engine/named_tensors.py": "reads model files",
     "actors/engine/host.py": "maps images of weights into an engine",
     "actors/engine/own_server.py": "a server of ours",
     "actors/engine/remote.py": "the clock of the machine that a server is on",

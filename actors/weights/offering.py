@@ -1,0 +1,75 @@
+"""What a host offers to others: versions that it has, and those that it is pulling by now.
+
+Owns the answers to `Offer`: capabilities to read an image, or the deltas that lead to it.
+"""
+
+from collections.abc import Mapping
+
+from actors.weights.fetching import Fetching
+from actors.weights.manifest import Manifest
+from actors.weights.messages import DeltaLink, Offer, Offered
+from actors.weights.served import Served
+from actors.weights.served_deltas import ServedDeltas
+from supervisor import Context, Deferred, Refused
+from transport.bulk import BulkServer
+
+BEGIN_LATE_S = 2.0  # who is told to pull from us before we know the manifest waits so long for it
+
+
+class Offering:
+    """See the module. coming: what is pulled here, by version and root."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        server: BulkServer,
+        served: Served,
+        deltas: ServedDeltas,
+        coming: Mapping[tuple[int, bytes], Fetching],
+    ) -> None:
+        self._ctx, self._server, self._served = ctx, server, served
+        self._deltas, self._coming = deltas, coming
+
+    def answer(self, message: Offer) -> Offered | Deferred:
+        """Raises Refused where there is nothing to offer."""
+        coming = self._coming.get((message.version, message.root))
+        if coming is None or coming.begun.is_set() or message.version in self._served:
+            return self._offer(message)
+        deferred = Deferred()
+        self._ctx.background(self._later(message, coming, deferred), f"offer of {message.version}")
+        return deferred
+
+    async def _later(self, message: Offer, coming: Fetching, deferred: Deferred) -> None:
+        """It was told to pull from us in the moment in which we began to."""
+        await self._ctx.idle(coming.begun, BEGIN_LATE_S)
+        try:
+            deferred.answer(self._offer(message))
+        except Refused as refusal:
+            deferred.answer(refusal)
+
+    def _offer(self, message: Offer) -> Offered:
+        coming = self._coming.get((message.version, message.root))
+        if message.version not in self._served and coming is not None and coming.manifest is not None:
+            passed_on = coming.passes_on(message.base)
+            if passed_on is None:
+                raise Refused(f"{self._ctx.name} pulls version {message.version} in another way: ask again")
+            links = tuple(self._link(table.encode(), key) for table, key in passed_on)
+            return self._offered(coming.manifest, coming.model_config, links, whole=message.base < 0)
+        manifest, model_config = self._served.require(message.version, message.root)
+        chain = self._deltas.chain(message.base, message.root)
+        links = tuple(self._link(one.delta.table.encode(), one.key) for one in chain)
+        return self._offered(manifest, model_config, links, whole=message.base < 0)
+
+    def _link(self, table: bytes, key: int) -> DeltaLink:
+        return DeltaLink(table=table, key=key, token=self._server.issue_token(key))
+
+    def _offered(
+        self, manifest: Manifest, model_config: bytes, links: tuple[DeltaLink, ...], *, whole: bool
+    ) -> Offered:
+        return Offered(
+            manifest=manifest.encode(),
+            model_config=model_config,
+            endpoint=self._server.endpoint,
+            token=self._server.issue_token(manifest.version) if whole else b"",
+            deltas=links,
+        )

@@ -1,0 +1,108 @@
+"""Publishing: an image that lies in the store is described and served, and instances are told of it.
+
+Owns what follows from `Publish`. The job's own trainer tells the manager itself when its step is over; for a
+trainer from outside, which may end at any moment, this agent does. A version is published once: the
+same bytes again are fine, others are refused.
+"""
+
+from collections.abc import Callable
+
+from actors.rollout.messages import PublishVersion, Weights
+from actors.weights.disk_publishing import DiskPublishing, DiskVersions
+from actors.weights.images import Images, NoSuchImage, OpenImage
+from actors.weights.manifest import Manifest
+from actors.weights.messages import FindStore, Publish, Published, StoreIs
+from actors.weights.served import Served
+from actors.weights.served_deltas import ServedDeltas
+from configs.schema import Config
+from supervisor import AskFailed, Context, Deferred, Done, Refused
+
+MANAGER = "rollout/manager"
+TELL_DEADLINE_S = 60.0  # far above a restart of the manager
+
+
+class Publishing:
+    """See the module."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        images: Images,
+        served: Served,
+        deltas: ServedDeltas,
+        config: Config,
+        disk: Callable[[], DiskVersions | None],
+    ) -> None:
+        self._ctx, self._store, self._served, self._deltas = ctx, images, served, deltas
+        self._backend, self._settings = config.training.backend, config.weights
+        self._open_disk = disk
+        self._disk: DiskPublishing | None = None
+
+    def store(self, message: FindStore) -> StoreIs:
+        """Where a trainer of this host writes. Raises Refused where the job has a trainer of its own."""
+        if self._backend != "own":
+            raise Refused(
+                f'this job trains its own weights (training.backend = "{self._backend}"), no others can be '
+                'published: start one with training.backend = "own"'
+            )
+        newest = max(self._served.versions, default=None)
+        known = self._served.known(newest) if newest is not None else None
+        return StoreIs(place=self._store.place(0), model_config=known[1] if known is not None else b"")
+
+    async def publish(self, message: Publish) -> Published | Deferred:
+        """Describe the sealed image and serve it; with `announce`, the answer comes when the manager knows of
+        it. Raises Refused."""
+        if not message.announce:
+            return await self._describe(message)
+        deferred = Deferred()
+        self._ctx.background(self._announce(message, deferred), f"publish {message.version}")
+        return deferred
+
+    async def _announce(self, message: Publish, deferred: Deferred) -> None:
+        try:
+            published = await self._describe(message)
+            weights = Weights(version=message.version, root=published.root, sources=(self._ctx.name,))
+            newest = PublishVersion(weights=weights, ascending=True)
+            await self._ctx.ask(MANAGER, newest, deadline_s=TELL_DEADLINE_S, expect=Done)
+        except Refused as refusal:
+            deferred.answer(refusal)
+        except AskFailed as problem:
+            late = f"version {message.version} is here, {MANAGER} was not told: {problem}; publish it again"
+            deferred.answer(Refused(late))
+        else:
+            deferred.answer(published)
+
+    async def _describe(self, message: Publish) -> Published:
+        try:
+            with self._store.open(message.version) as image:
+                manifest = await self._ctx.offload(self._manifest, message, image)
+            known = self._served.known(message.version)
+            if known is not None and known[0].root != manifest.root:
+                raise Refused(f"version {message.version} was published before with other bytes")
+            self._served.add(manifest, message.model_config)
+        except NoSuchImage as absent:
+            raise Refused(f"version {message.version} cannot be published: {absent}") from absent
+        before = self._served.before(message.version)
+        if known is None and before is not None:  # receivers that are behind are to need only what changed
+            self._deltas.begin(before, manifest)
+        if known is None:
+            self._to_disk(manifest)
+        return Published(version=message.version, root=manifest.root)
+
+    @property
+    def disk_state(self) -> str:
+        """In a word, for a look at the agent."""
+        return self._disk.state if self._disk is not None else "-"
+
+    def _to_disk(self, manifest: Manifest) -> None:
+        if self._disk is None:
+            self._disk = DiskPublishing(
+                self._ctx, self._store, self._open_disk, self._settings.disk_whole_every
+            )
+        before = self._served.known(manifest.version - 1)
+        self._disk.publish(manifest, before[0] if before is not None else None)
+
+    def _manifest(self, message: Publish, image: OpenImage) -> Manifest:
+        return Manifest.build(
+            message.version, image.view, message.tensors, chunk_bytes=self._settings.chunk_bytes
+        )

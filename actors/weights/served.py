@@ -1,0 +1,112 @@
+"""The versions that a host has: noted beside their images, so that they outlive the agent, and served.
+
+Owns what is here and what the bulk server gives of it. How a version came is `publishing`'s and `fetching`'s.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from actors.weights.images import Images, ImageStoreFull, NoSuchImage
+from actors.weights.manifest import Manifest, ManifestError
+from actors.weights.messages import Holds
+from supervisor import Context, Refused
+from transport.bulk import BulkServer
+
+
+class _Note(msgspec.Struct, frozen=True, array_like=True):
+    """What lies beside an image."""
+
+    manifest: bytes
+    model_config: bytes
+
+
+class Served:
+    """See the module. on_gone: told the root of a version that made way."""
+
+    def __init__(
+        self, ctx: Context, images: Images, server: BulkServer, on_gone: Callable[[bytes], None]
+    ) -> None:
+        self._ctx, self._store, self._server, self._on_gone = ctx, images, server, on_gone
+        self._have: dict[int, tuple[Manifest, bytes]] = {}
+
+    def __contains__(self, version: int) -> bool:
+        return version in self._have
+
+    @property
+    def versions(self) -> list[int]:
+        """Those that are here, ascending."""
+        return sorted(self._have)
+
+    async def find_again(self) -> None:
+        """Serve what an earlier life had."""
+        for version in self._store.versions():
+            try:
+                await self._find_again(version)
+            except NoSuchImage:  # it made way meanwhile
+                continue
+
+    async def _find_again(self, version: int) -> None:
+        """A version, if it is what it was: memory outlives its owner, and who ended that may have spoilt it.
+        A damaged image is discarded; whoever wants it pulls it again."""
+        noted = self._store.noted(version)
+        if noted is None:
+            return
+        note = msgspec.msgpack.decode(noted, type=_Note)
+        manifest = Manifest.decode(note.manifest)
+        try:
+            with self._store.open(version) as image:
+                await self._ctx.offload(manifest.verify, image.view)
+        except ManifestError as damage:
+            self._ctx.log.warning("what was left of an earlier life is discarded: %s", damage)
+            self._store.discard(version)
+            return
+        self.add(manifest, note.model_config)
+
+    def add(self, manifest: Manifest, model_config: bytes) -> None:
+        """Its image is sealed in the store: serve it, and no longer what has made way there. Raises
+        NoSuchImage where it has made way itself."""
+        version = manifest.version
+        note = msgspec.msgpack.encode(_Note(manifest.encode(), model_config))
+        try:
+            self._store.note(version, note)
+        except ImageStoreFull as full:
+            self._ctx.log.warning(
+                "version %d is served; whoever starts here again pulls it: %s", version, full
+            )
+        self._server.publish(version, self._store.content(version))
+        self._have[version] = (manifest, model_config)
+        for old in sorted(self._have.keys() - self._store.versions()):
+            self._on_gone(self._have.pop(old)[0].root)
+            self._server.retire(old)
+
+    def known(self, version: int) -> tuple[Manifest, bytes] | None:
+        """The manifest and the model's config of a version; None where it is not here."""
+        return self._have.get(version)
+
+    def require(self, version: int, root: bytes) -> tuple[Manifest, bytes]:
+        """The same. Raises Refused where it is not here, or has another root."""
+        known = self._have.get(version)
+        if known is None or known[0].root != root:
+            raise Refused(f"{self._ctx.name} does not have version {version} with that root")
+        return known
+
+    def manifest(self, version: int) -> Manifest:
+        """Raises NoSuchImage."""
+        if version not in self._have:
+            raise NoSuchImage(f"version {version} made way meanwhile")
+        return self._have[version][0]
+
+    def has(self, version: int, root: bytes) -> bool:
+        """Whether it is here under that root."""
+        known = self._have.get(version)
+        return known is not None and known[0].root == root
+
+    def holds(self) -> tuple[Holds, ...]:
+        """What a delta could start from."""
+        return tuple(Holds(version, manifest.root) for version, (manifest, _) in self._have.items())
+
+    def before(self, version: int) -> Manifest | None:
+        """The newest one below this version; None for none."""
+        older = [one for one in self._have if one < version]
+        return self._have[max(older)][0] if older else None

@@ -1,0 +1,141 @@
+"""`rlctl publish`: have the instances of a job serve a checkpoint."""
+
+import argparse
+import asyncio
+import sys
+import time
+from pathlib import Path
+
+from actors.rollout.instance_messages import InstancesAre, ListInstances
+from rlctl.client import MANAGER, Cluster
+from rlctl.commands.terminal import (
+    Subparsers,
+    add_cluster,
+    add_command,
+    add_json,
+    chosen_cluster,
+    console,
+    print_json,
+    run_async,
+)
+from rlctl.errors import OK, failed, usage
+from rlctl.publishing import WAIT_S, CannotPublish, Publication
+from supervisor import AskFailed
+
+_DESCRIPTION = """\
+Have the instances of a job serve the weights in a folder, as this version.
+
+DIR is a checkpoint in the Hugging Face format: config.json and one safetensors file, or several with their
+index. They are copied into the shared memory of this host, whose node agent hashes and serves them; instances
+pull them while they decode, and change over by themselves. The job must leave training to you
+(training.backend = "own"), and a host of it must be this machine. Versions go up; the same files under the
+same number again change nothing. From Python: `rlctl.publisher`, docs/weights.md."""
+
+_EXAMPLES = """\
+  rlctl run quickstart --set training.backend=own          a job that waits for weights; in another terminal:
+  rlctl publish my-model --version 0 --wait 60
+  rlctl publish checkpoints/step-200 --version 200 --json
+  rlctl publish my-model --version 0 --head tcp://10.0.0.1:7700 --head-key head.public --keys keys/laptop"""
+
+LOOK_S = 0.2
+TOLD_EVERY_S = 1.0
+
+
+def add(commands: Subparsers) -> None:
+    """Declare the command."""
+    parser = add_command(
+        commands,
+        "publish",
+        publish,
+        help="have a job serve the weights in a folder",
+        description=_DESCRIPTION,
+        examples=_EXAMPLES,
+    )
+    parser.add_argument("directory", type=Path, metavar="DIR", help="a Hugging Face checkpoint directory")
+    parser.add_argument("--version", type=int, required=True, metavar="N", help="higher than those before")
+    parser.add_argument(
+        "--wait",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="until an instance serves it, at most (default: 0)",
+    )
+    parser.add_argument(
+        "--host", default="", metavar="NAME", help="whose agent serves it, of several on this machine"
+    )
+    add_cluster(parser)
+    add_json(parser)
+
+
+def publish(args: argparse.Namespace) -> int:
+    """Do it."""
+    if args.version < 0:
+        raise usage(f"--version {args.version}: expected a number from 0 up")
+    if not args.directory.is_dir():
+        raise usage(f"{args.directory} is no directory: give that of a checkpoint")
+
+    async def work() -> tuple[Publication, str, float, int]:
+        async with chosen_cluster(args) as cluster:
+            begun_s = time.monotonic()
+            told = _Told(args.json)
+            handed = await cluster.publish(
+                args.directory.absolute(), args.version, host=args.host, wait_s=WAIT_S, progress=told
+            )
+            known = await handed.known()
+            known_s = time.monotonic() - begun_s
+            return handed, known.root.hex(), known_s, await _served(cluster, args.version, args.wait)
+
+    try:
+        handed, root, known_s, served = run_async(work())
+    except CannotPublish as problem:
+        raise failed(str(problem)) from problem
+    if args.json:
+        print_json(
+            {
+                "version": handed.version,
+                "root": root,
+                "host": handed.host,
+                "tensors": handed.tensors,
+                "bytes": handed.nbytes,
+                "copy_s": round(handed.copy_s, 3),
+                "seconds": round(known_s, 3),
+                "served_by": served,
+            }
+        )
+    else:
+        console().print(
+            f"version {handed.version}: {handed.tensors} tensors, {handed.nbytes} bytes, from {handed.host} "
+            f"in {known_s:.1f} s; served by {served} instance{'' if served == 1 else 's'}"
+            f"{'' if args.wait else ' so far'}"
+        )
+    if args.wait and not served:
+        raise failed(f"no instance serves version {args.version} after {args.wait:g} s: see `rlctl ps`")
+    return OK
+
+
+class _Told:
+    """Progress on standard error, in lines that are not many."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet, self._last_s = quiet, time.monotonic()
+
+    def __call__(self, copied: int, whole: int) -> None:
+        now_s = time.monotonic()
+        if not self._quiet and now_s - self._last_s >= TOLD_EVERY_S:
+            self._last_s = now_s
+            sys.stderr.write(f"copied {100 * copied // max(1, whole)} % of {whole} bytes\n")
+            sys.stderr.flush()
+
+
+async def _served(cluster: Cluster, version: int, wait_s: float) -> int:
+    """How many instances serve it, or newer ones: the first time that one does, or when the time is up."""
+    until_s = time.monotonic() + wait_s
+    while True:
+        try:
+            seen = await cluster.ask(MANAGER, ListInstances(), expect=InstancesAre)
+            served = sum(one.version is not None and one.version >= version for one in seen.instances)
+        except AskFailed:
+            served = 0
+        if served or time.monotonic() >= until_s:
+            return served
+        await asyncio.sleep(LOOK_S)
