@@ -14,6 +14,7 @@ from chaos.faults import (
     BadLink,
     ClockJump,
     CrashActor,
+    DiskFull,
     KillHost,
     KillOnMessage,
     KillProcess,
@@ -111,6 +112,14 @@ def _worn_line(rng: random.Random, host: str, at_s: float) -> tuple[AnyFault, ..
     return (BadLink(at_s=at_s, a="@head", b=host, for_s=15.0, loss=loss, duplicate=duplicate),)
 
 
+def _no_room(rng: random.Random, host: str, at_s: float) -> tuple[AnyFault, ...]:
+    """Somebody else has all shared memory of a host that comes back, and pulls some ten seconds later."""
+    return (
+        KillHost(at_s=at_s, host=host),
+        DiskFull(at_s=_ms(at_s + 0.1), host=host, for_s=_ms(rng.uniform(13.0, 16.0)), memory=True),
+    )
+
+
 AIMS: tuple[Aim, ...] = (
     Aim("partial re-pull", "a new host pulls over a slow line that breaks in the middle", 17.1, _broken_pull),
     Aim("stream fence", "an instance is heard again after it was given up", 12.0, _stale_stream),
@@ -120,6 +129,7 @@ AIMS: tuple[Aim, ...] = (
     Aim("rewind", "the newest state is lost with its host, before its checkpoint", 0.0, _lost_state),
     Aim("revoked", "a dispatch is on record, and never leaves", 0.0, _unsent),
     Aim("frame gap", "token frames are lost and come twice", 15.0, _worn_line),
+    Aim("no room", "a host is back, and its shared memory is full", 16.1, _no_room),
     Aim("give up", "an engine is killed more often than its supervisor takes", 12.0, _worn_out),
 )
 BY_PATH: Mapping[str, Aim] = {aim.path: aim for aim in AIMS}

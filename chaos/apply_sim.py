@@ -98,6 +98,8 @@ class Cluster(Protocol):
     def clock_jump(self, host: str, by_s: float) -> bool: ...
     def fill_disk(self, host: str) -> bool: ...
     def empty_disk(self, host: str) -> None: ...
+    def fill_memory(self, host: str) -> bool: ...
+    def empty_memory(self, host: str) -> None: ...
     def corrupt_chunks(self, host: str, count: int, done: Callable[[], None]) -> bool:
         """`done` is called for each chunk that was damaged."""
 
@@ -202,6 +204,8 @@ class Faults:
                 return cluster.false_notice(host, fault.notice_s, fault.back_s, hint=fault.hint)
             case ClockJump():
                 return cluster.clock_jump(host, fault.by_s)
+            case DiskFull(memory=True):
+                return self._for_a_time(fault, cluster.fill_memory(host), lambda: cluster.empty_memory(host))
             case DiskFull():
                 return self._for_a_time(fault, cluster.fill_disk(host), lambda: cluster.empty_disk(host))
             case CorruptChunk():

@@ -211,10 +211,12 @@ class ClockJump(Fault, frozen=True, kw_only=True, tag="clock_jump"):
 
 
 class DiskFull(Fault, frozen=True, kw_only=True, tag="disk_full"):
-    """The disk of a host takes nothing for `for_s`."""
+    """The disk of a host takes nothing for `for_s`, or (`memory`) its shared memory: also that of a host that
+    is off, when it is back."""
 
     host: Where
     for_s: Length
+    memory: bool = False
 
     @property
     def over_s(self) -> float:

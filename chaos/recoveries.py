@@ -39,6 +39,7 @@ FIGURES: Mapping[str, str] = {
     "chunks_pulled_again": "weights.bad_chunks",
     "deltas_applied": "weights.deltas",
     "pulls_from_relays": "weights.relayed",
+    "pulls_without_room": "weights.no_room",
     "workers_lost": "rewards.deaths",
 }
 """What actors tell in their summaries."""

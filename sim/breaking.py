@@ -169,6 +169,18 @@ class Breaking:
         """There is space again."""
         self._cluster.hosts[host].disk.make_room()
 
+    def fill_memory(self, host: str) -> bool:
+        """Its shared memory takes nothing any more: also that of its next life, if it is off."""
+        found = self._cluster.hosts.get(host)
+        if found is None or found.memory.full:
+            return False
+        found.memory.fill()
+        return True
+
+    def empty_memory(self, host: str) -> None:
+        """There is room again."""
+        self._cluster.hosts[host].memory.make_room()
+
     def _up(self, name: str) -> Host | None:
         host = self._cluster.hosts.get(name)
         return host if host is not None and host.up and name != CLIENT else None

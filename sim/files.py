@@ -6,6 +6,8 @@ who models the writer has it wait.
 
 from __future__ import annotations
 
+import errno
+import math
 from collections.abc import Callable
 
 
@@ -72,3 +74,24 @@ class SimFiles:
 
 class SimMemory(SimFiles):
     """Files of a host in its shared memory: they survive its processes. Who ends the host calls `forget`."""
+
+    def __init__(self) -> None:
+        super().__init__(self._require)
+        self._most_bytes = math.inf
+
+    @property
+    def full(self) -> bool:
+        """Whether somebody else has all that was free."""
+        return self._most_bytes < math.inf
+
+    def fill(self) -> None:
+        """Somebody else takes all that is free: no more than there is now finds room, until `make_room`."""
+        self._most_bytes = self.size_bytes
+
+    def make_room(self) -> None:
+        """There is room again."""
+        self._most_bytes = math.inf
+
+    def _require(self, bytes_more: int) -> None:
+        if self.size_bytes + bytes_more > self._most_bytes:
+            raise OSError(errno.ENOSPC, "no space is left in this simulated host's shared memory")

@@ -72,6 +72,7 @@ class TransferAgent(Actor):
         self._resumed = 0
         self._relayed = 0
         self._bad_chunks = 0
+        self._without_room = 0
 
     async def on_start(self) -> None:
         self._server = await self.ctx.network.bulk_server()
@@ -170,6 +171,7 @@ class TransferAgent(Actor):
             finally:
                 del self._coming[key]
                 fetching.drop()
+        self._without_room += fetching.without_room
         outcome = refusal if refusal is not None else self._fetched(message, fetching)
         for deferred in self._fetching.pop(key, []):
             deferred.answer(outcome)
@@ -226,6 +228,7 @@ class TransferAgent(Actor):
             "pulls_resumed": self._resumed,
             "chunks_pulled_again": self._bad_chunks,
             "pulls_from_relays": self._relayed,
+            "pulls_without_room": self._without_room,
             "served_bytes": self._server.served_bytes,
             "refused": sum(self._server.refused.values()),
         }

@@ -87,6 +87,7 @@ class Fetching:
         self.resumed = 0
         self.relayed = 0
         self.bad_chunks = 0
+        self.without_room = 0
 
     @property
     def seconds(self) -> float:
@@ -131,7 +132,9 @@ class Fetching:
             except (AskFailed, PullError, ManifestError, Lie, ImageStoreError) as problem:
                 fruitless = 0 if self.pulled_bytes > had else fruitless + 1
                 why = str(problem)
-                if not isinstance(problem, ImageStoreError):  # that is this host's own
+                if isinstance(problem, ImageStoreError):  # nobody else's fault
+                    self.without_room += 1
+                else:
                     self._finding.failed(source, problem)
                 here_now = f"{self.have_bytes} bytes are here"
                 self._ctx.log.warning(

@@ -6,6 +6,7 @@ them: who could not be pulled from, and who lied. Where it does not answer, any 
 
 import itertools
 
+from actors.weights.images import ImageStoreError
 from actors.weights.messages import Fetch, FindSource, Holds, SourceFound
 from supervisor import AskFailed, Context
 from transport.bulk import BadHash, SourceGone
@@ -15,7 +16,9 @@ ASK_AGAIN_S = 0.5  # while it is pulled, or where nobody can serve it now
 NOBODY_S = 60.0  # in a row without a source: then any that is named, whoever keeps track may be wrong
 RETRY_S = 0.2
 QUICK_RETRIES = 3  # in a row: a source that restarts is back by then
-MAX_RETRY_S = 3.0  # after them, where the source hangs up: one that serves as many as it can is not stormed
+MAX_RETRY_S = (
+    3.0  # after them, where the source hangs up (it serves as many as it can), or there is no room here
+)
 
 
 class Lie(Exception):
@@ -105,7 +108,7 @@ class Finding:
 
     def pause_s(self, fruitless: int, problem: Exception) -> float:
         """Before the next attempt; drawn, so that those who failed together do not come back together."""
-        if fruitless <= QUICK_RETRIES or not isinstance(problem, SourceGone):
+        if fruitless <= QUICK_RETRIES or not isinstance(problem, SourceGone | ImageStoreError):
             return RETRY_S
         most_s = min(RETRY_S * 2.0 ** (fruitless - QUICK_RETRIES), MAX_RETRY_S)
         return self._ctx.rng.uniform(most_s / 2, most_s)

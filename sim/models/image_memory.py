@@ -3,7 +3,7 @@
 Owns the store's rules (which versions stay, what is visible when), as `actors.weights.image_store` has them
 on files. The mapping is the host's: images outlive the process that made them, and go with the host.
 
-Left out: a full file system, and drafts that a killed writer leaves behind.
+Left out: that a draft which a killed writer leaves behind is gone on with.
 """
 
 from collections import Counter, OrderedDict
@@ -17,7 +17,7 @@ from actors.weights.images import ImageStoreFull, NoSuchImage, VersionConflict
 from sim.models.clock import Clock
 
 KEEP = 3
-_SUFFIX, _NOTE = ".image", ".note"
+_SUFFIX, _NOTE, _DRAFT = ".image", ".note", ".draft"
 _SHARED = 16
 
 
@@ -76,7 +76,7 @@ class SimDraft:
     def seal(self) -> None:
         """Make it visible now. Raises `VersionConflict`."""
         self._store.put(self.version, bytes(self._bytes))
-        self.abandon()
+        self._open = False
 
     def seal_after(self, clock: Clock) -> None:
         """Make it visible when the work of the moment is over; its bytes are taken now. Raises
@@ -84,11 +84,12 @@ class SimDraft:
         content = bytes(self._bytes)
         self._store.refuse_other(self.version, content)
         clock.then(lambda: self._store.put(self.version, content))
-        self.abandon()
+        self._open = False
 
     def abandon(self) -> None:
         """Drop what was written; nothing after `seal`."""
         self._open = False
+        self._store.give_back(self.version)
 
     def __enter__(self) -> "SimDraft":
         return self
@@ -139,11 +140,16 @@ class SimImages:
         if nbytes < 1 or version < 0:
             raise ValueError(f"version {version} of {nbytes} bytes cannot be stored")
         self._make_way(version)
+        self._write(self._path(version).with_suffix(_DRAFT), bytes(nbytes))
         return SimDraft(self, version, nbytes)
 
+    def give_back(self, version: int) -> None:
+        """The room that a draft took."""
+        self._memory.pop(self._path(version).with_suffix(_DRAFT), None)
+
     def note(self, version: int, note: bytes) -> None:
-        """See `Images`."""
-        self._memory[self._path(version).with_suffix(_NOTE)] = note
+        """See `Images`. Raises `ImageStoreFull`."""
+        self._write(self._path(version).with_suffix(_NOTE), note)
 
     def noted(self, version: int) -> bytes | None:
         """See `Images`. Raises `NoSuchImage`."""
@@ -158,6 +164,7 @@ class SimImages:
     def put(self, version: int, content: bytes) -> None:
         """A draft is finished. Raises `VersionConflict`."""
         self.refuse_other(version, content)
+        self.give_back(version)
         self._memory[self._path(version)] = self._pool.shared(content)
 
     def refuse_other(self, version: int, content: bytes) -> None:
@@ -165,6 +172,12 @@ class SimImages:
         known = self._memory.get(self._path(version))
         if known is not None and known != content:
             raise VersionConflict(f"{self._path(version)} holds another version {version}; discard it first")
+
+    def _write(self, path: Path, content: bytes) -> None:
+        try:
+            self._memory[path] = content
+        except OSError as full:
+            raise ImageStoreFull(f"{path}: {len(content)} bytes find no room: {full}") from full
 
     def _path(self, version: int) -> Path:
         return self.directory / f"v{version:09d}{_SUFFIX}"

@@ -144,6 +144,12 @@ class FakeCluster:
     def empty_disk(self, host: str) -> None:
         self._do(f"room {host}")
 
+    def fill_memory(self, host: str) -> bool:
+        return self._do(f"no memory {host}", host)
+
+    def empty_memory(self, host: str) -> None:
+        self._do(f"memory {host}")
+
     def corrupt_chunks(self, host: str, count: int, done: Callable[[], None]) -> bool:
         self.waiting += [done] * count
         return self._do(f"corrupt {host} {count}", host)
@@ -168,13 +174,15 @@ def test_what_breaks_for_a_time_heals_when_it_is_over() -> None:
         Partition(at_s=4, a="head", b="spot-1", both=False, for_s=3),
         BadLink(at_s=5, a="head", b="@reserved", for_s=4, loss=0.1),
         DiskFull(at_s=6, host="head", for_s=7),
+        DiskFull(at_s=6, host="spot-1", for_s=9, memory=True),
     )
     assert done == [
         "1 stop head/rollout", "2 stop spot-2/engine", "3 slow reserved-1/trainer 4", "3 cont head/rollout",
-        "4 cut head spot-1 False", "5 bad head reserved-1 0.1", "6 full head", "7 heal head spot-1",
-        "8 slow reserved-1/trainer 1", "9 good head reserved-1", "13 room head", "14 cont spot-2/engine",
+        "4 cut head spot-1 False", "5 bad head reserved-1 0.1", "6 full head", "6 no memory spot-1",
+        "7 heal head spot-1", "8 slow reserved-1/trainer 1", "9 good head reserved-1", "13 room head",
+        "14 cont spot-2/engine", "15 memory spot-1",
     ]  # fmt: skip
-    assert armed.fired == {"freeze": 1, "zombie": 1, "slow": 1, "partition": 1, "bad_link": 1, "disk_full": 1}
+    assert armed.fired == {"freeze": 1, "zombie": 1, "slow": 1, "partition": 1, "bad_link": 1, "disk_full": 2}
     assert armed.shapes == {"partition: one way": 1, "bad_link: loss": 1}
     assert not armed.missed
 

@@ -1,11 +1,13 @@
 """Whole simulated runs under faults: one seed one history, a trace to read, commands and their exit codes."""
 
 import json
+import random
 from pathlib import Path
 
 import pytest
 
-from chaos.faults import BadScorer, CorruptChunk, KillProcess
+from chaos.aims import BY_PATH
+from chaos.faults import BadScorer, CorruptChunk, KillOnMessage, KillProcess
 from chaos.plan import Loaded, load
 from chaos.replay import replay
 from chaos.schedule import Schedule, dump
@@ -105,3 +107,30 @@ def test_a_seed_or_campaign_that_makes_no_sense_is_a_usage_error(capsys: pytest.
         "there are ci, gang, hunt, hunt-ahead, hunt-sampling, hunt-singles, nightly, singles, soak"
         in capsys.readouterr().err
     )
+
+
+def test_an_instance_that_comes_anew_while_others_load_serves_what_was_published(tiny: Loaded) -> None:
+    """It dies as it is told of newer weights, and registers while the other one loads them."""
+    moment = {"process": "engine", "message": "ServeWeights"}
+    told = run(
+        tiny,
+        1,
+        Schedule(
+            seed=1,
+            faults=(
+                KillOnMessage(at_s=6.5, host="@preemptible/0", **moment),  # type: ignore[arg-type]
+                KillOnMessage(at_s=6.5, host="@preemptible/1", count=2, **moment),  # type: ignore[arg-type]
+            ),
+        ),
+    )
+    assert (told.broken, told.ended, told.steps) == ((), "done", tiny.config.job.steps)
+    assert told.fired == {"kill_on_message": 2}
+    assert told.counts["restarts.one_for_one"] >= 2
+
+
+def test_a_host_without_room_for_newer_weights_waits_for_it_and_the_job_goes_on(tiny: Loaded) -> None:
+    faults = BY_PATH["no room"].compose(random.Random(3), "spot-1", 7.0)
+    told = run(tiny, 3, Schedule(seed=3, faults=faults))
+    assert (told.broken, told.ended, told.steps) == ((), "done", tiny.config.job.steps)
+    assert told.fired == {"disk_full": 1, "kill_host": 1}
+    assert told.counts["weights.no_room"] > 0

@@ -4,6 +4,8 @@ none. Who pulls ends with what was published, or with a sentence and what it had
 import asyncio
 import errno
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,9 +15,11 @@ import pytest
 from actors.weights import fetching, finding
 from actors.weights.image_store import ImageStore
 from actors.weights.messages import DeltaLink, FindSource, Offered
+from actors.weights.payload import Payload
 from actors.weights.sources import Sources
 from supervisor import Refused
-from tests.actors.weights.weight_hosts import CHUNK, SIZE, SLOW, Hosts, changed, hosts, slow_links
+from tests.actors.weights.weight_hosts import CHUNK, CHUNKS, SIZE, SLOW, Hosts, changed, hosts, slow_links
+from transport.bulk import Chunk
 
 
 def another(offered: Offered, **fields: object) -> Offered:
@@ -89,6 +93,35 @@ async def test_a_delta_under_the_key_of_an_image_does_not_take_the_image_s_place
         assert all.image("c", 1) == old
 
 
+# -- connections --
+
+
+async def test_a_pull_whose_connection_breaks_again_and_again_goes_on_from_its_last_chunk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finding, "RETRY_S", 0.01)
+    breaks = {CHUNKS // 10, CHUNKS // 2, CHUNKS * 9 // 10}
+    landed = Payload.landed
+    async with hosts(tmp_path, "ab") as all:
+
+        def come(payload: Payload, chunk: Chunk) -> None:
+            landed(payload, chunk)
+            if len(payload.done) in breaks:
+                breaks.remove(len(payload.done))
+                server = all.agents["a"]._server
+                for task in server._tasks:
+                    if task is not server._accepting:
+                        task.cancel()
+
+        monkeypatch.setattr(Payload, "landed", come)
+        data = os.urandom(SIZE)
+        fetched = await all.fetch("b", 1, await all.publish(1, data))
+        assert not breaks
+        assert all.image("b", 1) == data
+        assert fetched.pulled_bytes == SIZE, "no chunk counts twice"
+        assert all.served("a") <= SIZE + 3 * 5 * CHUNK, "the window is what a break costs"
+
+
 # -- memory --
 
 
@@ -119,6 +152,39 @@ async def test_a_host_whose_memory_is_full_says_so_keeps_what_it_has_and_goes_on
         free[0] = 1 << 40
         await all.fetch("b", 2, root)
         assert all.image("b", 2) == new
+
+
+async def test_a_host_without_room_asks_ever_more_seldom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    sleep = asyncio.sleep
+
+    async def noted(seconds: float) -> None:
+        pauses.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr(fetching.asyncio, "sleep", noted)
+    async with hosts(tmp_path, "ab") as all:
+        root = await all.publish(1, os.urandom(SIZE))
+        fill(monkeypatch, tmp_path / "b")
+        with pytest.raises(Refused, match="are free"):
+            await all.fetch("b", 1, root)
+        monkeypatch.undo()
+    long = [seconds for seconds in pauses if seconds > finding.RETRY_S]
+    assert sum(seconds >= finding.MAX_RETRY_S / 2 for seconds in long) >= fetching.ATTEMPTS // 2
+
+
+@pytest.mark.realprocess
+def test_a_real_file_system_that_is_full_is_told_of_and_what_was_there_stays(tmp_path: Path) -> None:
+    if subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("a file system of one's own needs root, or a kernel that lends it")
+    command = ["unshare", "--mount", sys.executable, "-m", "tests.actors.weights.small_memory", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"needs {SIZE} bytes" in done.stdout
+    assert "enlarge the file system (mount -o remount,size=...)" in done.stdout
+    assert done.stdout.endswith("DONE\n")
 
 
 async def test_nobody_is_blamed_for_the_full_memory_of_another(

@@ -1,0 +1,43 @@
+"""`python -m tests.actors.weights.small_memory DIRECTORY`, in a mount namespace of its own: a receiver whose
+shared memory is a real tmpfs with room for one image and a half, and a little later for more. Prints what it
+was told, then DONE."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from actors.weights import fetching, finding
+from supervisor import Refused
+from tests.actors.weights.weight_hosts import SIZE, hosts
+
+fetching.ATTEMPTS, finding.RETRY_S = 2, 0.01
+
+
+def mount(where: Path, options: str) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(where)], check=True)
+
+
+async def main(directory: Path) -> None:
+    (directory / "b").mkdir()
+    mount(directory / "b", f"size={SIZE * 3 // 2}")
+    async with hosts(directory, "ab", delta=False) as all:
+        old, new = os.urandom(SIZE), os.urandom(SIZE)
+        await all.fetch("b", 1, await all.publish(1, old))
+        root = await all.publish(2, new)
+        try:
+            await all.fetch("b", 2, root)
+        except Refused as refusal:
+            print(refusal)
+        assert all.image("b", 1) == old
+        assert all.served("a") == SIZE, "nothing of what found no room was pulled"
+        assert sorted(path.suffix for path in (directory / "b").iterdir()) == [".image", ".note"]
+        mount(directory / "b", f"remount,size={SIZE * 3}")
+        await all.fetch("b", 2, root)
+        assert all.image("b", 2) == new
+    print("DONE")
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1])))
