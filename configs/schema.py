@@ -204,6 +204,10 @@ class Training(Section, frozen=True, kw_only=True):
     """Gradients beyond this norm are scaled down to it."""
     micro_batch_groups: Count = 4
     """Complete groups that make one forward and backward pass (m_b); they start before the batch is whole."""
+    rollout_dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    """Of the weights that are rolled out. `bfloat16`: half the bytes, and at learning rates of large models
+    (1e-5 and below) few of them change from step to step (docs/weights.md). The optimizer's weights stay
+    float32; the trainer computes with what is rolled out, so that both agree on every log-prob."""
     threads: Count = 1
     """CPU threads of the trainer."""
     backend: Literal["torch", "fsdp2", "own"] = "torch"

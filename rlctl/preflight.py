@@ -24,7 +24,7 @@ from transport.keys import (
 )
 
 BYTES_A_PARAMETER = 4
-"""Everything is float32 here."""
+"""The trainer's are float32; images of weights are that at most."""
 STATE_COPIES = 3
 """Weights and two moments of AdamW."""
 IMAGES_A_HOST = 3

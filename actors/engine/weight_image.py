@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -20,31 +21,37 @@ __all__ = ["BadImage", "TensorSpec", "image_bytes", "read_weights", "weight_layo
 ALIGNMENT_BYTES = 64  # a cache line, and the widest vector load (AVX-512)
 
 
+WIDENED = {("bfloat16", "float32"), ("float16", "float32")}
+"""What an image may be where the model is the other, which holds all values of the first."""
+
+
 class BadImage(ValueError):
     """The bytes or their layout do not fit the model; nothing was copied."""
 
 
-def weight_layout(model: nn.Module) -> list[TensorSpec]:
+def weight_layout(model: nn.Module, dtype: torch.dtype | None = None) -> list[TensorSpec]:
     """The layout of a model's parameters: in `named_parameters()` order, each at a multiple of 64 bytes.
 
-    The same architecture gives the same layout in every process; a tied matrix appears once.
+    `dtype`: what they are in the image; None: what they are in the model. The same architecture gives the
+    same layout in every process; a tied matrix appears once.
     """
     specs: list[TensorSpec] = []
     offset = 0
     for name, parameter in model.named_parameters():
-        size = parameter.numel() * parameter.element_size()
-        dtype = str(parameter.dtype).removeprefix("torch.")
-        specs.append(TensorSpec(name, dtype, tuple(parameter.shape), offset, size))
+        told = dtype if dtype is not None else parameter.dtype
+        size = parameter.numel() * told.itemsize
+        specs.append(TensorSpec(name, _name(told), tuple(parameter.shape), offset, size))
         offset = -(-(offset + size) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
     return specs
 
 
-def write_weights(model: nn.Module, into: memoryview) -> None:
-    """Copy the parameters into a writable buffer of at least `image_bytes(weight_layout(model))` bytes.
+def write_weights(model: nn.Module, into: memoryview, dtype: torch.dtype | None = None) -> None:
+    """Copy the parameters, rounded to `dtype`, into a writable buffer of at least
+    `image_bytes(weight_layout(model, dtype))` bytes.
 
     The gaps between tensors are zeroed: equal weights give equal images, whatever the buffer held before.
     """
-    specs = weight_layout(model)
+    specs = weight_layout(model, dtype)
     _require_room(into, specs)
     if into.readonly:
         raise BadImage(
@@ -55,11 +62,13 @@ def write_weights(model: nn.Module, into: memoryview) -> None:
     for spec, parameter in zip(specs, model.parameters(), strict=True):
         target[end : spec.offset] = 0
         end = spec.offset + spec.nbytes
-        target[spec.offset : end] = bytes_of(parameter.detach().contiguous())
+        told = parameter.detach().to(dtype if dtype is not None else parameter.dtype)
+        target[spec.offset : end] = bytes_of(told.contiguous())
 
 
 def read_weights(model: nn.Module, source: memoryview, specs: Sequence[TensorSpec]) -> None:
-    """Copy an image into the model's parameters in place, bit for bit.
+    """Copy an image into the model's parameters in place, bit for bit; a float32 model takes images of 16-bit
+    floats too, whose values it holds exactly.
 
     `specs` describe the image; tensors are matched by name, their offsets may differ from our own layout.
     Raises `BadImage` before anything is copied if a tensor is missing, unknown, of another dtype or shape,
@@ -76,6 +85,8 @@ def read_weights(model: nn.Module, source: memoryview, specs: Sequence[TensorSpe
         have = given.get(want.name)
         if have is None:
             raise BadImage(f"the image lacks {want.name!r}: it was made from another model")
+        if have.dtype != want.dtype and (have.dtype, want.dtype) in WIDENED:
+            want = msgspec.structs.replace(want, dtype=have.dtype, nbytes=want.nbytes // 2)
         if (have.dtype, tuple(have.shape), have.nbytes) != (want.dtype, want.shape, want.nbytes):
             raise BadImage(
                 f"{want.name!r} is {have.dtype}{list(have.shape)} ({have.nbytes} bytes) in the image, "
@@ -85,7 +96,16 @@ def read_weights(model: nn.Module, source: memoryview, specs: Sequence[TensorSpe
     bytes_in = np.frombuffer(source, dtype=np.uint8)
     for name, parameter in model.named_parameters():
         spec = given[name]
-        bytes_of(parameter.detach())[:] = bytes_in[spec.offset : spec.offset + spec.nbytes]
+        data = bytes_in[spec.offset : spec.offset + spec.nbytes]
+        if spec.dtype == _name(parameter.dtype):
+            bytes_of(parameter.detach())[:] = data
+        else:
+            narrow = torch.from_numpy(data.copy()).view(getattr(torch, spec.dtype))
+            parameter.detach().copy_(narrow.view(parameter.shape))
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def bytes_of(tensor: Tensor) -> NDArray[np.uint8]:

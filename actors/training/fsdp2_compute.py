@@ -90,9 +90,16 @@ class ShardedCompute(TrainerCompute):
         """As `TrainerCompute.state`: the rows of this rank."""
         return {name: _local(tensor) for name, tensor in super().state().items()}
 
-    def weights(self) -> dict[str, Tensor]:
-        """The rows of this rank of each weight, by its name in the checkpoint; the live ones."""
-        return {name: _local(weight.detach()) for name, weight in self._weights.items()}
+    def masters(self) -> dict[str, Tensor]:
+        """As `TrainerCompute.masters`: the rows of this rank."""
+        return {name: _local(master) for name, master in super().masters().items()}
+
+    def served(self) -> dict[str, Tensor]:
+        """The rows of this rank of what is rolled out, in its dtype."""
+        return {
+            name: _local(weight.detach()).to(self._dtype, copy=False)
+            for name, weight in self._weights.items()
+        }
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of the whole state, by the names of `state`."""

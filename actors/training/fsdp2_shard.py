@@ -16,6 +16,7 @@ from actors.engine.checkpoint import SINGLE, save_companions
 from actors.engine.tensor_spec import TensorSpec
 from actors.engine.weight_image import weight_layout
 from actors.training.fsdp2_compute import ShardedCompute
+from actors.training.policy_update import DTYPES
 from actors.training.row_files import RowFile, row_file, write_rows
 from actors.training.trainer_files import STATE_FILE
 from configs.schema import Config
@@ -33,6 +34,7 @@ class Shard:
     def __init__(self, config: Config, model_dir: Path, path: str) -> None:
         self.compute = ShardedCompute(model_dir, config.training, config.rollout.temperature)
         self._model_dir = model_dir
+        self._dtype = DTYPES[config.training.rollout_dtype]
         self.resumed = bool(path) and (Path(path) / STATE_FILE).exists()
         if self.resumed:
             self.compute.load_rows(Path(path) / STATE_FILE)
@@ -40,12 +42,12 @@ class Shard:
     @property
     def state_bytes(self) -> int:
         """What this rank writes of a state."""
-        tensors = [*self.compute.weights().values(), *self.compute.state().values()]
+        tensors = [*self.compute.masters().values(), *self.compute.state().values()]
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
     def image_layout(self) -> tuple[TensorSpec, ...]:
         """Of the whole image."""
-        return tuple(weight_layout(self.compute.model))
+        return tuple(weight_layout(self.compute.model, self._dtype))
 
     def create_state(self, directory: Path) -> None:
         """Rank 0: make the files that all fill. Raises OSError, with no space for instance."""
@@ -58,16 +60,16 @@ class Shard:
         """Write the rows of this rank into them. Raises OSError."""
         files = self._files()
         compute = self.compute
-        write_rows(directory / SINGLE, files[SINGLE].tensors, compute.weights(), compute.rows)
+        write_rows(directory / SINGLE, files[SINGLE].tensors, compute.masters(), compute.rows)
         write_rows(directory / STATE_FILE, files[STATE_FILE].tensors, compute.state(), compute.rows)
 
     def write_image(self, path: Path) -> None:
         """Write the rows of this rank into an image of the weights. Raises OSError."""
-        write_rows(path, self.image_layout(), self.compute.weights(), self.compute.rows)
+        write_rows(path, self.image_layout(), self.compute.served(), self.compute.rows)
 
     def _files(self) -> dict[str, RowFile]:
         """What a state consists of, by the names of its files."""
-        weights = [(spec.name, spec.dtype, spec.shape) for spec in self.image_layout()]
+        weights = [(spec.name, "float32", spec.shape) for spec in self.image_layout()]
         shapes = self.compute.shapes()
         state = [(name, "float32", shapes[name]) for name in sorted(shapes)]
         return {SINGLE: row_file(weights), STATE_FILE: row_file(state)}

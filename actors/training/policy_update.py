@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from actors.engine.checkpoint import load_checkpoint
 from actors.engine.qwen3 import Qwen3
@@ -31,6 +31,10 @@ MOST_TOKENS = 8192
 
 MODEL, FIRST, SECOND, STEP = "model.", "adam.first.", "adam.second.", "adam.step"
 """Names in the state: weights, first and second moments, and the number of optimizer steps."""
+
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+"""By the names of `training.rollout_dtype`."""
 
 
 class BadState(ValueError):
@@ -58,7 +62,8 @@ class StepSums:
 
 
 class TrainerCompute:
-    """The model in training."""
+    """The model in training. Its parameters, float32, hold values that `rollout_dtype` can tell; what the
+    optimizer moves are float32 masters of them, or the parameters themselves where that is float32."""
 
     def __init__(self, model_dir: str | Path, settings: Training, temperature: float = 1.0) -> None:
         """Loads the checkpoint as float32 and starts with empty moments; sets torch's threads of the process.
@@ -73,18 +78,21 @@ class TrainerCompute:
         self._cap = settings.importance_cap if settings.importance == "truncated" else None
         self._temperature = temperature
         self._weights = dict(self.model.named_parameters())
+        self._dtype = DTYPES[settings.rollout_dtype]
+        self._masters = self._weights if self._dtype is torch.float32 else _copies(self._weights)
+        self._round()
         self._optimizer = torch.optim.AdamW(
-            self._weights.values(),
+            self._masters.values(),
             lr=settings.learning_rate,
             betas=settings.betas,
             weight_decay=settings.weight_decay,
             foreach=False,
         )
-        for weight in self._weights.values():  # now and not lazily: the state's layout never changes
-            self._optimizer.state[weight] = {
+        for master in self._masters.values():  # now and not lazily: the state's layout never changes
+            self._optimizer.state[master] = {
                 "step": torch.tensor(0.0),
-                "exp_avg": torch.zeros_like(weight),
-                "exp_avg_sq": torch.zeros_like(weight),
+                "exp_avg": torch.zeros_like(master),
+                "exp_avg_sq": torch.zeros_like(master),
             }
         self._steps = 0
         self._sums: StepSums | None = None
@@ -96,7 +104,7 @@ class TrainerCompute:
 
     def begin_step(self) -> None:
         """Forget any gradient gathered so far, whatever came of the step before."""
-        self._optimizer.zero_grad(set_to_none=True)
+        self._forget_gradient()
         self._sums = StepSums()
 
     def add_micro_batch(self, samples: Sequence[Sample]) -> MicroBatchStats:
@@ -132,7 +140,10 @@ class TrainerCompute:
         torch.nn.utils.clip_grads_with_norm_(
             self._weights.values(), self._settings.max_grad_norm, norm, foreach=False
         )
+        for name, master in self._masters.items():
+            master.grad = self._weights[name].grad
         self._optimizer.step()
+        self._round()
         self._steps += 1
         return StepStats(
             step=self._steps,
@@ -145,6 +156,10 @@ class TrainerCompute:
             drift=sums.drift / sums.tokens,
         )
 
+    def masters(self) -> dict[str, Tensor]:
+        """The weights that the optimizer moves, float32, by their names in the checkpoint; the live ones."""
+        return {name: master.detach() for name, master in self._masters.items()}
+
     def state(self) -> dict[str, Tensor]:
         """All that the next step depends on, float32: weights, moments and step count, under flat names.
 
@@ -152,9 +167,9 @@ class TrainerCompute:
         middle of a step it is the state that the step began with.
         """
         state = {STEP: torch.tensor(float(self._steps))}
-        for name, weight in self._weights.items():
-            moments = self._optimizer.state[weight]
-            state[MODEL + name] = weight.detach()
+        for name, master in self._masters.items():
+            moments = self._optimizer.state[master]
+            state[MODEL + name] = master.detach()
             state[FIRST + name] = moments["exp_avg"]
             state[SECOND + name] = moments["exp_avg_sq"]
         return state
@@ -171,17 +186,31 @@ class TrainerCompute:
                     f"{tensor.dtype} {list(tensor.shape)}"
                 )
         self._steps = int(state[STEP].item())
-        self._optimizer.zero_grad(set_to_none=True)
+        self._forget_gradient()
         self._sums = None
         with torch.no_grad():
             for name, tensor in own.items():
                 tensor.copy_(state[name])
+            self._round()
             for moments in self._optimizer.state.values():
                 moments["step"].fill_(float(self._steps))
 
     def _load(self, model_dir: Path) -> Qwen3:
         """The model whose weights are trained. Raises `BadCheckpoint`."""
         return load_checkpoint(model_dir, torch.float32)
+
+    def _forget_gradient(self) -> None:
+        for tensors in (self._weights, self._masters):
+            for tensor in tensors.values():
+                tensor.grad = None
+
+    @torch.no_grad()
+    def _round(self) -> None:
+        """The model computes with the very weights that are rolled out: on-policy, a token's log-prob here is
+        its log-prob there. What rounding takes from them stays in the masters, and adds up there."""
+        if self._masters is not self._weights:
+            for name, weight in self._weights.items():
+                weight.copy_(self._masters[name].to(self._dtype))
 
     def _norm(self, gradients: Sequence[Tensor]) -> Tensor:
         """Of all gradients together, float32 []."""
@@ -207,3 +236,7 @@ class TrainerCompute:
         sums.clipped += added.clipped.item()
         sums.truncated += added.truncated.item()
         sums.drift += added.drift.item()
+
+
+def _copies(weights: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
+    return {name: nn.Parameter(weight.detach().clone()) for name, weight in weights.items()}

@@ -15,7 +15,7 @@ from actors.cluster.host_copy import HostCopies
 from actors.engine.checkpoint import save_checkpoint
 from actors.engine.tensor_spec import image_bytes
 from actors.engine.weight_image import weight_layout, write_weights
-from actors.training.policy_update import TrainerCompute
+from actors.training.policy_update import DTYPES, TrainerCompute
 from actors.training.sample import Sample
 from actors.training.work import Commit, MicroBatchStats, StepStats
 from actors.weights.image_store import ImageStore
@@ -63,7 +63,8 @@ class TrainerFiles:
         """See `TrainerWork`."""
 
         def write(directory: Path) -> None:
-            save_checkpoint(self.compute.model.state_dict(), directory, like=self._model_dir)
+            weights = {**self.compute.model.state_dict(), **self.compute.masters()}
+            save_checkpoint(weights, directory, like=self._model_dir)
             save_file(self.compute.state(), directory / STATE_FILE)
             (directory / COMMIT_FILE).write_bytes(msgspec.msgpack.encode(commit))
 
@@ -72,8 +73,9 @@ class TrainerFiles:
     def write_image(self, version: int) -> Publish:
         """See `TrainerWork`."""
         model = self.compute.model
-        specs = tuple(weight_layout(model))
+        dtype = DTYPES[self._config.training.rollout_dtype]
+        specs = tuple(weight_layout(model, dtype))
         with self._store.create(version, image_bytes(specs)) as draft:
-            write_weights(model, draft.view)
+            write_weights(model, draft.view, dtype)
             draft.seal()
         return Publish(version=version, tensors=specs, model_config=msgspec.json.encode(model.config))

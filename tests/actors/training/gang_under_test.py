@@ -38,7 +38,10 @@ Step = list[list[Sample]]
 """Micro-batches."""
 
 
-def settings(processes: int, exchange_s: float = 20.0, loss: str = "dapo") -> Config:
+def settings(
+    processes: int, exchange_s: float = 20.0, loss: str = "dapo", rollout_dtype: str = "float32"
+) -> Config:
+    """`float32`: ranks are held against one process to within a few units of its rounding."""
     backend = "fsdp2" if processes > 0 else "torch"
     return Config(
         training=Training(
@@ -48,6 +51,7 @@ def settings(processes: int, exchange_s: float = 20.0, loss: str = "dapo") -> Co
             loss=loss,  # type: ignore[arg-type]
             learning_rate=1e-3,
             weight_decay=0.1,
+            rollout_dtype=rollout_dtype,  # type: ignore[arg-type]
         )
     )
 
@@ -126,12 +130,13 @@ def run_gang(
     path: str = "",
     harm: Harm | None = None,
     loss: str = "dapo",
+    rollout_dtype: str = "float32",
 ) -> Seen:
     """Load from `path`, publish what was loaded, do the steps; until the end of all ranks. A first step
     whose gradient is no number is left out."""
     ours, theirs = FORKS.Pipe()
     exchange_s = 3.0 if harm is not None and harm.signal == signal.SIGSTOP else 20.0
-    config = settings(processes, exchange_s, loss)
+    config = settings(processes, exchange_s, loss, rollout_dtype)
     started: list[BaseProcess] = [
         FORKS.Process(target=_rank_0, args=(places, config, path, list(steps), theirs), daemon=True)
     ]

@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from actors.cluster.host_copy import HostCopies
 from actors.engine.checkpoint import load_checkpoint
 from actors.engine.qwen3 import Qwen3, Qwen3Config
+from actors.engine.weight_image import image_bytes, weight_layout, write_weights
 from actors.training.sample import Sample
 from actors.training.trainer_files import STATE_FILE, TrainerFiles
 
@@ -126,6 +127,25 @@ def test_what_two_processes_seal_is_a_checkpoint_like_any_other(pair: tuple[Plac
     state = load_file(newest.path / STATE_FILE)
     assert state["adam.step"].item() == 2.0
     assert all(torch.equal(state[f"model.{name}"], weight) for name, weight in model.named_parameters())
+
+
+def test_two_processes_publish_what_their_masters_round_to(model_dir: Path, tmp_path: Path) -> None:
+    places = Places(model_dir, tmp_path / "pair")
+    seen = run_gang(places, 2, STEPS[:1], rollout_dtype="bfloat16")
+    assert not seen.broken, seen.broken
+    one = TrainerFiles(
+        settings(0, rollout_dtype="bfloat16"), model_dir, tmp_path / "store", tmp_path / "copies"
+    )
+    one.load("")
+    one.write_image(0)
+    assert places.image(0) == Places(model_dir, tmp_path).image(0)
+    newest = HostCopies(places.copies).newest()
+    assert newest is not None
+    model = load_checkpoint(newest.path)
+    specs = weight_layout(model, torch.bfloat16)
+    image = bytearray(image_bytes(specs))
+    write_weights(model, memoryview(image), torch.bfloat16)
+    assert places.image(1) == bytes(image)
 
 
 def test_one_process_goes_on_from_the_state_of_two_and_two_from_that_of_one(

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from safetensors.torch import load, save, save_file
 from torch import Tensor
 
 from actors.engine.qwen3 import Qwen3, Qwen3Config
+from actors.engine.weight_image import image_bytes, read_weights, weight_layout, write_weights
 from actors.training.logprobs import token_logprobs
 from actors.training.policy_update import BadState, NotFinite, OutOfOrder, TrainerCompute
 from actors.training.sample import Sample
@@ -42,7 +44,7 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def trainer(model_dir: Path, **settings: float) -> TrainerCompute:
+def trainer(model_dir: Path, **settings: Any) -> TrainerCompute:
     return TrainerCompute(model_dir, Training(learning_rate=1e-3, weight_decay=0.1, **settings))
 
 
@@ -240,3 +242,55 @@ def test_a_state_of_another_model_is_refused_whole(model_dir: Path) -> None:
     with pytest.raises(BadState, match="stranger"):
         compute.load_state({**state, "stranger": torch.zeros(1)})
     assert bits(compute.state()) == before
+
+
+# -- what is rolled out, and what the optimizer moves --
+
+
+def served(compute: TrainerCompute) -> Qwen3:
+    """The model of an engine that loaded what is published."""
+    engine = Qwen3(compute.model.config).requires_grad_(False)
+    specs = weight_layout(compute.model, torch.bfloat16)
+    image = memoryview(bytearray(image_bytes(specs)))
+    write_weights(compute.model, image, torch.bfloat16)
+    read_weights(engine, image, specs)
+    return engine
+
+
+def test_trainer_and_rollout_agree_on_every_log_prob_bit_for_bit(model_dir: Path) -> None:
+    compute = trainer(model_dir, rollout_dtype="bfloat16")
+    for step in range(2):
+        take_step(compute, groups(step, compute))
+        engine = served(compute)
+        for group in groups(9, compute, count=2):
+            batch = collate(group)
+            with torch.no_grad():
+                assert torch.equal(token_logprobs(compute.model, batch), token_logprobs(engine, batch))
+
+
+def test_steps_too_small_for_what_is_rolled_out_add_up_in_the_masters(model_dir: Path) -> None:
+    settings = Training(learning_rate=1e-6, weight_decay=0.0, rollout_dtype="bfloat16")
+    compute = TrainerCompute(model_dir, settings)
+    before, bits_before = compute.masters(), bits(dict(compute.model.named_parameters()))
+    before = {name: tensor.clone() for name, tensor in before.items()}
+    for step in range(3):
+        take_step(compute, groups(step, compute))
+    masters, weights = compute.masters(), dict(compute.model.named_parameters())
+    moved = sum(int((masters[name] != tensor).sum()) for name, tensor in before.items())
+    rolled = torch.cat([tensor.detach().ravel() for tensor in weights.values()])
+    assert moved > 0.9 * len(rolled), "the optimizer moves nearly all of them"
+    changed = torch.cat(
+        [(masters[name].to(torch.bfloat16) != old.to(torch.bfloat16)).ravel() for name, old in before.items()]
+    )
+    assert 0 < changed.sum() < 0.2 * len(rolled), "few come to another number of 16 bits"
+    assert bits(weights) != bits_before
+    for name, weight in weights.items():
+        assert torch.equal(weight, masters[name].to(torch.bfloat16).float()), name
+
+
+def test_a_trainer_of_float32_has_no_second_weights(model_dir: Path) -> None:
+    compute = trainer(model_dir, rollout_dtype="float32")
+    weights = dict(compute.model.named_parameters())
+    assert all(master.data_ptr() == weights[name].data_ptr() for name, master in compute.masters().items())
+    take_step(compute, groups(0, compute))
+    assert any(not torch.equal(one, one.to(torch.bfloat16).float()) for one in weights.values())
