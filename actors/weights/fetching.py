@@ -320,4 +320,5 @@ class Fetching:
             raise Lie(f"{source.endpoint!r} is nothing to pull from: {problem}") from problem
         self.bad_chunks += result.retried_chunks
         if result.received_bytes >= MEASURED_BYTES and result.seconds > 0:
-            self.down_bytes_s = result.received_bytes / result.seconds
+            rate_bytes_s = result.received_bytes / result.seconds
+            self.down_bytes_s = max(self.down_bytes_s, rate_bytes_s)  # a source may have had others too

@@ -58,7 +58,7 @@ class FindSource(Message, frozen=True):
         holds: what a delta could start from; none: it wants the whole image.
         base: what the delta starts from that it pulls by now; -1 for the whole image.
         have_bytes: of what it pulls, verified.
-        down_bytes_s: at which it came before, 0 where that is not known.
+        down_bytes_s: the most at which it came before, 0 where that is not known.
         site: where it is; links between sites are slow.
         current: whom it pulls from.
         excluded: whom it could not pull from.

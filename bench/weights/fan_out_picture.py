@@ -39,7 +39,11 @@ def picture() -> str:
         _draw_tree(tree, outcome)
         _draw_curves(curves, outcome)
 
-    text = svg("wave", LABEL, HEIGHT_IN, draw)
+    return alone(svg("wave", LABEL, HEIGHT_IN, draw))
+
+
+def alone(text: str) -> str:
+    """A drawing of the report's, as a file that stands alone. Raises ValueError where it is none."""
     style = resources.files("rlctl.report").joinpath("style.css").read_text(encoding="utf-8")
     colours = re.match(r"\s*(:root \{.*?\})\s*(@media [^{]*\{.*?\}\s*\})", style, re.DOTALL)
     if colours is None:

@@ -16,7 +16,8 @@ from actors.weights import fetching, finding
 from actors.weights.agent import TransferAgent
 from actors.weights.image_store import ImageStore
 from actors.weights.manifest import Manifest
-from actors.weights.messages import Fetch, Fetched, Offer, Offered, Publish, Published
+from actors.weights.messages import Fetch, Fetched, FindSource, Offer, Offered, Publish, Published
+from actors.weights.sources import Sources
 from configs.load import from_tree
 from supervisor import Refused
 from supervisor.testing import TestSystem
@@ -217,3 +218,30 @@ async def test_a_source_that_hangs_up_is_asked_ever_more_seldom(
     between = [later - sooner for sooner, later in pairwise(pauses)]
     assert len(between) == fetching.ATTEMPTS - 1
     assert min(between[-5:]) >= 0.01, "far more than the first pause: the source is not stormed"
+
+
+async def test_a_receiver_is_as_fast_as_it_has_shown_also_after_it_shared_its_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[FindSource] = []
+    find = Sources.find
+
+    def noted(self: Sources, message: FindSource, *more: object) -> str:
+        asked.append(message)
+        return find(self, message, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Sources, "find", noted)
+    took_s = iter((1.0, 4.0, 1.0))
+    async with pair(tmp_path) as two:
+        network = two.receiver.system.network
+        pull = network.pull
+
+        async def timed(*of: object, **options: object) -> PullResult:
+            await pull(*of, **options)  # type: ignore[arg-type]
+            return PullResult(32 << 20, 0, next(took_s))
+
+        monkeypatch.setattr(network, "pull", timed)
+        for version in (1, 2, 3):
+            await two.fetch(version, await two.publish(version, os.urandom(SIZE)))
+    last = [message for message in asked if message.version == 3]
+    assert [message.down_bytes_s for message in last] == [32 << 20] * len(last)

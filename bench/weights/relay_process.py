@@ -1,0 +1,54 @@
+"""A host of the relay bench, with one TransferAgent: `python -m bench.weights.relay_process ORDERS`."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import msgspec
+
+from actors.weights.agent import TransferAgent
+from actors.weights.image_store import ImageStore
+from configs.load import from_tree
+from configs.schema import Config
+from nodeagent.host import Seat, run_process
+from nodeagent.system import open_system
+from transport.wire import Peer
+
+
+class Orders(msgspec.Struct, frozen=True):
+    """`name`: of the host; its agent is `<name>/transfer`. `directory`: of its state; its images are below
+    `memory`. `head`: where the first process is. `weights`: settings."""
+
+    name: str
+    address: str
+    directory: str
+    memory: str
+    head: str
+    weights: dict[str, int | float | bool]
+
+    def agent(self) -> TransferAgent:
+        """As it is on every host."""
+        return TransferAgent(ImageStore(Path(self.memory) / self.name, keep=2), self.config())
+
+    def config(self) -> Config:
+        """Resolved."""
+        return from_tree({"weights": self.weights}, "the bench")
+
+
+async def _main(stop: asyncio.Event) -> int:
+    orders = msgspec.json.decode(sys.argv[1], type=Orders)
+    seat = Seat(
+        orders.name,
+        "transfer",
+        Path(orders.directory) / orders.name,
+        listen=f"tcp://{orders.address}:0",
+        head=Peer(orders.head),
+    )
+    async with open_system(seat) as system:
+        system.spawn(f"{orders.name}/transfer", orders.agent)
+        await stop.wait()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_process(_main, "bench"))
