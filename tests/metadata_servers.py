@@ -22,6 +22,7 @@ class Server:
         self.instead: dict[str, web.StreamResponse | bytes] = {}
         self.slow_s: dict[str, float] = {}
         self.clock_ahead_s = 0.0
+        self._began_s = time.time()
         self.url = ""
         self._runner: web.AppRunner | None = None
 
@@ -46,7 +47,8 @@ class Server:
         await self._runner.cleanup()
 
     def now_s(self) -> float:
-        return time.time() + self.clock_ahead_s
+        """Its clock stands still, as if nothing that a test does took any time."""
+        return self._began_s + self.clock_ahead_s
 
     @web.middleware
     async def _around(self, request: web.Request, handler: object) -> web.StreamResponse:

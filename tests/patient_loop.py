@@ -3,28 +3,25 @@
 A process that stands still for seconds on a busy machine would find every timer due at once: deadlines pass
 that nobody had the time to keep, and who answers is taken for dead. Here one turn of the loop counts `TURN_S`
 at most, however long it took: before much time has passed for one timer, everybody else on the loop has had
-many turns. While a thread of this process works for somebody on the loop (a journal's disk, an executor),
-time all but stands still: a disk with a long queue is no silence either. Otherwise an idle loop keeps real
-time.
+many turns. While a journal of this process works, time all but stands still: a disk with a long queue is no
+silence either. Otherwise an idle loop keeps real time.
 
-What other processes do takes as long as it takes: whoever waits for them gives them a minute.
+What other processes and threads do takes as long as it takes: whoever waits for them gives them a minute.
 """
 
 import asyncio
 import selectors
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor
-from typing import TypeVar, TypeVarTuple
+from typing import TypeVar
 
 from supervisor.group_commit import GroupCommit
 
 T = TypeVar("T")
-Ts = TypeVarTuple("Ts")
 
 TURN_S = 0.01
 AWHILE = 50
-"""Seconds that count as one while a thread works: what waits for ever beside a thread that hangs ends too."""
+"""Seconds that count as one while a journal works: what waits for ever beside one that hangs ends too."""
 
 
 class _Looks(selectors.DefaultSelector):
@@ -56,8 +53,12 @@ class PatientLoop(asyncio.SelectorEventLoop):
         turn_s = min(time.monotonic() - self._looked_s, self._left_s)
         return self._passed_s + (turn_s / AWHILE if self._beside else turn_s)
 
+    def stand_still(self, seconds: float) -> None:
+        """So much time passes at once, as for a process that was stopped, or waited for its turn."""
+        self._passed_s += seconds
+
     def works_beside(self, done: "asyncio.Future[T]") -> None:
-        """A thread works until then."""
+        """A journal works until then."""
 
         def over(_: "asyncio.Future[T]") -> None:
             self._count()
@@ -66,13 +67,6 @@ class PatientLoop(asyncio.SelectorEventLoop):
         self._count()
         self._beside += 1
         done.add_done_callback(over)
-
-    def run_in_executor(  # type: ignore[override]
-        self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts
-    ) -> "asyncio.Future[T]":
-        done = super().run_in_executor(executor, func, *args)
-        self.works_beside(done)
-        return done
 
     def _count(self) -> None:
         now_s = time.monotonic()

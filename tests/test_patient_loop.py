@@ -56,11 +56,6 @@ async def test_whoever_is_ready_has_its_turn_before_a_timer_that_is_longer_than_
     assert turns >= 0.2 / (2 * TURN_S) - 1
 
 
-async def test_a_thread_that_takes_long_makes_nobody_else_late() -> None:
-    async with asyncio.timeout(0.2):
-        await asyncio.to_thread(time.sleep, 0.5)
-
-
 async def test_a_journal_that_takes_long_makes_nobody_else_late(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,14 +2,12 @@
 
 Owns the streams of its tickets, and the verdict that a server stands still. What is said to the server is its
 wire's (`server_wire`), how rows reach a turn is `row_exchange`'s. Everything is on the worker's loop: nothing
-is computed here, and a thread between would only pass on what the loop heard. Adapter: the clock; knows no
-actor.
+is computed here, and a thread between would only pass on what the loop heard. Knows no actor.
 """
 
 import asyncio
 import logging
 import math
-import time
 import uuid
 from array import array
 from collections.abc import Coroutine
@@ -29,6 +27,10 @@ LAST_S = 5.0  # for a server that was told to abort a request to say which exper
 PROBE_TOKEN = 1  # any word of any vocabulary
 
 log = logging.getLogger("nodeagent.engine")
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 class RemoteHost:
@@ -123,7 +125,7 @@ class RemoteHost:
     async def _serve(self, fetched: Fetched) -> str:
         """Why these are not served, but what was before; "": they are. Requests go on while they are staged;
         then what each came to is told, and that it ended."""
-        began_s = time.monotonic()
+        began_s = _now()
         before, failed = self._version, ""
         try:
             async with asyncio.timeout(self._serve_s):
@@ -140,7 +142,7 @@ class RemoteHost:
                     failed = str(problem)
                 if self._version is None:
                     await self._probe()
-                    self._progress_s = time.monotonic()
+                    self._progress_s = _now()
         except TimeoutError as late:
             what = f"the server did not serve version {fetched.version} within {self._serve_s:g} s"
             raise ServerDied(what) from late
@@ -169,7 +171,7 @@ class RemoteHost:
         if aborts:
             self._end(aborts)
         if not self._streams:
-            self._progress_s = time.monotonic()
+            self._progress_s = _now()
         for work in adds:
             self._begin(work)
 
@@ -229,7 +231,7 @@ class RemoteHost:
                 finished = chunk.finish is not None
                 while self._exchange.full:  # not read on, the connection fills and the server waits
                     await asyncio.sleep(LOOK_S)
-                    self._progress_s = time.monotonic()
+                    self._progress_s = _now()
         except (ServerRefused, ServerDied) as problem:
             if self._streams.get(stream.ticket) is not stream:
                 log.info("ticket %d ended here, and its stream did not in order: %s", stream.ticket, problem)
@@ -246,7 +248,7 @@ class RemoteHost:
 
     def _measure(self, stream: Stream, tokens: int) -> None:
         """So many came of it now."""
-        now = self._progress_s = time.monotonic()
+        now = self._progress_s = _now()
         if stream.started and tokens:
             self._pace.told(tokens, now - stream.told_s)
         stream.told_s = now
@@ -272,11 +274,16 @@ class RemoteHost:
             )
 
     async def _watch(self) -> None:
-        """Raises `ServerDied` when the server stands still: it is asked for its health, also when idle."""
-        healthy_s = asked_s = time.monotonic()
+        """Raises `ServerDied` when the server stands still: it is asked for its health, also when idle. By
+        how much a look is late, our own process stood still: that is not the server's silence."""
+        share_s = self._stall_s / HEALTH_SHARE
+        healthy_s = asked_s = _now()
         while True:
+            due_s = _now() + LOOK_S
             await asyncio.sleep(LOOK_S)
-            now = time.monotonic()
+            now = _now()
+            self._progress_s += now - due_s
+            healthy_s += now - due_s
             if self._version is None:  # it starts or loads, which has a deadline of its own
                 healthy_s = now
                 continue
@@ -287,13 +294,16 @@ class RemoteHost:
                     f"{len(self._streams)} requests are in the server and no token came for {late_s:.1f} s "
                     f"(engine.stall_s is {self._stall_s:g})"
                 )
-            if now - asked_s < self._stall_s / HEALTH_SHARE:
+            if now - asked_s < share_s:
                 continue
             asked_s = now
             try:
-                async with asyncio.timeout(self._stall_s / HEALTH_SHARE):
+                async with asyncio.timeout(share_s):
                     await self._wire.healthy()
-                healthy_s = time.monotonic()
+                healthy_s = _now()
             except TimeoutError as late:
-                if (late_s := time.monotonic() - healthy_s) > self._stall_s:
+                stood_still_s = _now() - asked_s - share_s
+                self._progress_s += stood_still_s
+                healthy_s += stood_still_s
+                if (late_s := _now() - healthy_s) > self._stall_s:
                     raise ServerDied(f"the server did not answer for {late_s:.1f} s") from late

@@ -15,7 +15,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "chaos.md"
 BLOCK = re.compile(r"<!-- (edit|file): (\S+) -->\n```(\w+)\n(.*?)```", re.DOTALL)
-COPIED = ("chaos", "sim", "tests/chaos", "tests/conftest.py", "tests/postgres_server.py", "pyproject.toml")
+HELPERS = [f"tests/{name}.py" for name in ("conftest", "patient_loop", "postgres_server")]
+COPIED = ["chaos", "sim", "tests/chaos", "pyproject.toml", *HELPERS]
 
 
 @dataclass(frozen=True)

@@ -173,7 +173,7 @@ class RealRun:
     async def _figures(self) -> RolloutFigures:
         async with connect_to_run(self.run) as cluster:
             return await cluster.ask(
-                "rollout/manager", RolloutStatus(), expect=RolloutFigures, deadline_s=2.0
+                "rollout/manager", RolloutStatus(), expect=RolloutFigures, deadline_s=30.0
             )
 
     # -- processes --
@@ -192,7 +192,7 @@ class RealRun:
 
     def gone(self, processes: Sequence[psutil.Process], what: str) -> None:
         """Wait until none of these runs."""
-        self.wait(lambda: not any(map(is_alive, processes)), f"the end of {what}", 15.0)
+        self.wait(lambda: not any(map(is_alive, processes)), f"the end of {what}")
 
     def ends_whole(self) -> None:
         """The run ends by itself with exit code 0, keeps every promise, and leaves nothing behind."""
@@ -218,14 +218,14 @@ class RealRun:
 
     def left(self) -> list[str]:
         """What is left of the run a moment after its end."""
-        deadline = time.monotonic() + 5.0
+        deadline = time.monotonic() + WAIT_S
         while (found := left_behind(self.run)) and time.monotonic() < deadline:
             time.sleep(POLL_S)
         return found
 
     def wait_until_all_died(self) -> None:
         """Wait until no process of the run is left, without anybody's help. Memory stays for a resume."""
-        deadline = time.monotonic() + 15.0
+        deadline = time.monotonic() + WAIT_S
         while left := remains(self.run):
             assert time.monotonic() < deadline, f"still alive: {left}"
             time.sleep(POLL_S)

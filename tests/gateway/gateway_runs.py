@@ -85,7 +85,7 @@ class Processes:
 
 
 def get(url: str) -> Any:
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=WAIT_S) as answer:
         return json.loads(answer.read() or b"null")
 
 

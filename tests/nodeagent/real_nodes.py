@@ -13,7 +13,7 @@ from nodeagent.exit_codes import CannotRun
 from nodeagent.files import AgentFile, find_agent
 from supervisor.process import PARENT_VARIABLE
 
-START_S = 30.0  # machines that run tests are busy
+START_S = 100.0  # machines that run tests are busy
 
 
 def wait_for(condition: Callable[[], object], limit_s: float = START_S, what: str = "condition") -> None:

@@ -46,7 +46,7 @@ def ask_scheduler(head: AgentFile, message: Message) -> JobIs:
     async def ask() -> JobIs:
         scheduler = Address(name="cluster/scheduler", endpoint=head.endpoint, public_key=head.public_key)
         async with calling(head) as system:
-            return await system.ask(scheduler, message, deadline_s=20.0, expect=JobIs)
+            return await system.ask(scheduler, message, deadline_s=60.0, expect=JobIs)
 
     return asyncio.run(ask())
 
@@ -56,12 +56,12 @@ def submit(head: AgentFile, job: JobSpec) -> JobIs:
 
 
 def order(agent: AgentFile, message: Message) -> None:
-    asyncio.run(tell_agent(agent, message, Done, 10.0))
+    asyncio.run(tell_agent(agent, message, Done, 60.0))
 
 
 def children(agent: AgentFile) -> dict[str, int]:
     """Child processes by name, with their pids."""
-    state = asyncio.run(inspect(agent, 10.0))
+    state = asyncio.run(inspect(agent, 60.0))
     return {actor.name: actor.pid for actor in state.actors if actor.pid}
 
 
@@ -95,7 +95,7 @@ def test_a_killed_child_comes_back_and_a_killed_host_leaves_nobody_behind(nodes:
     orphans = list(children(spot).values())
     assert all(is_alive(pid) for pid in orphans)
     nodes.processes["spot-1"].kill()
-    wait_for(lambda: not any(is_alive(pid) for pid in orphans), 5.0, "death of the children")
+    wait_for(lambda: not any(is_alive(pid) for pid in orphans), what="death of the children")
     wait_for(lambda: told(nodes.root, kind="node", node="spot-1", event="killed") == 1, what="killed")
 
 
@@ -117,7 +117,7 @@ def test_a_head_with_a_local_fleet_starts_its_hosts_and_takes_all_with_it(nodes:
     everybody += children(head).values()
 
     nodes.processes["head"].kill()
-    wait_for(lambda: not any(is_alive(pid) for pid in everybody), 10.0, "death of everybody")
+    wait_for(lambda: not any(is_alive(pid) for pid in everybody), what="death of everybody")
 
 
 def test_a_stopped_head_lets_its_hosts_go_in_order_and_frees_their_memory(nodes: Nodes, job: JobSpec) -> None:

@@ -6,14 +6,14 @@ import socket
 
 import pytest
 from postgres_server import PostgresServer
-from real_nodes import Nodes, wait_for
+from real_nodes import START_S, Nodes, wait_for
 
 from nodeagent.__main__ import main
 from nodeagent.exit_codes import IN_USE, LOST, OK, USAGE
 
 pytestmark = pytest.mark.realprocess
 
-LEASE_S = 3.0
+LEASE_S = 8.0  # is waited out once
 
 
 def address() -> str:
@@ -51,18 +51,18 @@ def test_a_head_that_froze_is_replaced_ends_as_a_zombie_and_takes_over_again_lat
     wait_for(lambda: leads(nodes, "head-2"), what="the standby takes over")
     wait_for(lambda: "host spot-1 (preemptible): joined" in nodes.log("head-2"), what="the host finds it")
     os.kill(first.pid, signal.SIGCONT)
-    assert nodes.processes["head-1"].wait(60.0) == LOST
+    assert nodes.processes["head-1"].wait(START_S) == LOST
     assert "ends at once: " in nodes.log("head-1")
 
     nodes.popen("head-1", *lease, "--listen", where["head-1"], "--standby")
     wait_for(lambda: stands_by(nodes, "head-1"), what="the other one stands by")
     assert nodes.command("stop", "--state-dir", str(nodes.root / "head-2")).returncode == OK
-    assert nodes.processes["head-2"].wait(60.0) == OK
-    wait_for(lambda: nodes.log("head-1").count("is the head, under term") == 2, what="back again")
+    assert nodes.processes["head-2"].wait(START_S) == OK
+    wait_for(lambda: nodes.log("head-1").count("is the head, under term") >= 2, what="back again")
     wait_for(lambda: "under term 3" in nodes.log("head-1"), what="the third term")
     # No word of the host's own: a hello that was under way may reach the new head within its deadline.
     joined = "host spot-1 (preemptible): joined"
-    wait_for(lambda: nodes.log("head-1").count(joined) == 2, what="the host comes back")
+    wait_for(lambda: nodes.log("head-1").count(joined) >= 2, what="the host comes back")
 
 
 def test_a_standby_waits_for_a_database_that_is_away_until_it_is_stopped_and_a_head_says_so(
@@ -77,7 +77,7 @@ def test_a_standby_waits_for_a_database_that_is_away_until_it_is_stopped_and_a_h
     wait_for(lambda: stands_by(nodes, "head-2"), what="the standby")
     assert nodes.processes["head-2"].poll() is None
     stopped = nodes.command("stop", "--state-dir", str(nodes.root / "head-2"))
-    assert (stopped.returncode, nodes.processes["head-2"].wait(60.0)) == (OK, OK), stopped.stderr
+    assert (stopped.returncode, nodes.processes["head-2"].wait(START_S)) == (OK, OK), stopped.stderr
 
 
 TWO = "tcp://127.0.0.1:1,tcp://127.0.0.1:2"

@@ -5,7 +5,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from nodeagent.exit_codes import CUT_SHORT, OK
 
 pytestmark = pytest.mark.realprocess
 HOSTS = ("head", "reserved-1", "spot-1")
-SOON_S = 8.0  # for what takes no time by itself, on a busy machine
+SOON_S = 100.0  # for what takes no time by itself: only a hang takes as long
 
 
 @pytest.fixture
@@ -64,7 +63,7 @@ def child(pid: int, kind: str) -> psutil.Process:
 
 
 def assert_nothing_is_left(root: Path, processes: list[psutil.Process], job: JobSpec | None = None) -> None:
-    wait_for(lambda: not any(is_alive(process.pid) for process in processes), 3.0, "death of everybody")
+    wait_for(lambda: not any(is_alive(process.pid) for process in processes), what="death of everybody")
     assert open_ports(root) == []
     assert stale_files(root) == []
     assert job is None or not any(memory_dir(job, host).exists() for host in HOSTS)
@@ -84,10 +83,9 @@ def test_a_second_sigterm_ends_a_head_with_its_hosts_at_once_though_a_child_hang
 
     nodes.processes["head"].terminate()
     wait_for(lambda: "SIGTERM: ending in order" in (head_dir / "logs" / "agent.log").read_text())
-    began_s = time.monotonic()
     nodes.processes["head"].terminate()
     assert nodes.processes["head"].wait(SOON_S) == CUT_SHORT
-    assert time.monotonic() - began_s < 4.0  # the hung child alone would have had 5 s
+    assert "left in order" not in (head_dir / "logs" / "agent.log").read_text(), "nobody was waited for"
     assert "SIGTERM again: ended at once, without order" in nodes.output("head")
     assert_nothing_is_left(nodes.root, everybody, job)
 
@@ -104,7 +102,7 @@ def test_ctrl_c_for_a_whole_terminal_stops_the_agent_which_stops_its_children_in
     assert os.getpgid(head.pid) == head.pid
     assert os.getpgid(rollout.pid) != head.pid
     os.killpg(head.pid, signal.SIGINT)
-    assert nodes.processes["head"].wait(SOON_S + 5.0) == OK
+    assert nodes.processes["head"].wait(SOON_S) == OK
     assert "SIGTERM: ending in order" in log.read_text()
     assert "SIGINT" not in log.read_text()
     assert "stopped in order" in log.read_text()
@@ -122,7 +120,7 @@ def test_a_child_that_hears_nothing_is_killed_at_its_time_and_the_agent_ends_in_
     hung.suspend()
     everybody = below(spot.pid)
     nodes.processes["spot-1"].terminate()
-    assert nodes.processes["spot-1"].wait(20.0) == OK
+    assert nodes.processes["spot-1"].wait(SOON_S) == OK
     log = nodes.log("spot-1")
     assert "notice: this host goes away in 15.0 s" in log  # a signal is a notice: it hands over first
     assert "drained; 0 requests go on elsewhere" in log
@@ -158,7 +156,7 @@ async def main(stop):
     print("up", flush=True)
     await stop.wait()
     print("asked", flush=True)
-    time.sleep(60)  # a loop that hears nothing any more
+    time.sleep(600)  # a loop that hears nothing any more
 
 sys.exit(run_process(main, "hangs"))
 """

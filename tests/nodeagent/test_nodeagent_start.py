@@ -5,7 +5,7 @@ import socket
 import subprocess
 
 import pytest
-from real_nodes import Nodes, wait_for
+from real_nodes import START_S, Nodes, wait_for
 
 from nodeagent.exit_codes import DAMAGED, IN_USE, NO_STATE, NOT_RUNNING, OK, USAGE
 from transport.keys import NodeKeys
@@ -32,14 +32,14 @@ def test_a_host_joins_is_shown_drains_and_the_head_stops_in_order(nodes: Nodes) 
     assert figures["cluster/scheduler"]["preemptible"] == 1
     assert figures["head/agent"]["head"] == "connected"
 
-    drained = nodes.command("drain", "--deadline", "5", "--state-dir", str(nodes.root / "spot-1"))
+    drained = nodes.command("drain", "--deadline", "60", "--state-dir", str(nodes.root / "spot-1"))
     assert (drained.returncode, drained.stdout) == (OK, "spot-1: drained\n")
-    assert nodes.processes["spot-1"].wait(10.0) == OK
+    assert nodes.processes["spot-1"].wait(START_S) == OK
     assert "host spot-1 (preemptible): left" in nodes.log("head")
 
     stopped = nodes.command("stop", "--state-dir", str(nodes.root / "head"))
     assert (stopped.returncode, stopped.stdout) == (OK, "head: stopped\n")
-    assert nodes.processes["head"].wait(10.0) == OK
+    assert nodes.processes["head"].wait(START_S) == OK
     gone = nodes.command("status", "--state-dir", str(nodes.root / "head"))
     assert gone.returncode == NOT_RUNNING
     assert "no node agent runs on" in gone.stderr
@@ -48,7 +48,7 @@ def test_a_host_joins_is_shown_drains_and_the_head_stops_in_order(nodes: Nodes) 
 def test_sigterm_stops_in_order(nodes: Nodes) -> None:
     nodes.start("head", "--role", "head")
     nodes.processes["head"].terminate()
-    assert nodes.processes["head"].wait(20.0) == OK
+    assert nodes.processes["head"].wait(START_S) == OK
     assert "left in order" in nodes.log("head")
     assert not (nodes.root / "head" / "agent.json").exists()
 
@@ -59,10 +59,10 @@ def test_a_host_finds_a_head_that_was_killed_and_came_back(nodes: Nodes) -> None
     nodes.start("spot-1", "--join", head.endpoint)
     wait_for(lambda: "in touch" in nodes.log("spot-1"), what="join")
     nodes.processes["head"].kill()
-    nodes.processes["head"].wait(10.0)
+    nodes.processes["head"].wait(START_S)
     wait_for(lambda: "the head does not answer" in nodes.log("spot-1"), what="loss")
     nodes.start("head", "--role", "head", "--listen", listen)
-    wait_for(lambda: nodes.log("spot-1").count("in touch with the head") == 2, what="return")
+    wait_for(lambda: nodes.log("spot-1").count("in touch with the head") >= 2, what="return")
     assert nodes.processes["spot-1"].poll() is None
 
 
@@ -166,14 +166,14 @@ def test_a_host_is_trusted_and_revoked_while_head_and_host_run(nodes: Nodes) -> 
     assert "0 keys are trusted now" not in nodes.log("head")
     revoke(hk, "damaged")
     wait_for(lambda: "0 keys are trusted now, 1 before" in nodes.log("head"), what="revoke")
-    wait_for(lambda: nodes.output("spot-1").count("does not admit us") == 2, what="the second refusal")
+    wait_for(lambda: nodes.output("spot-1").count("does not admit us") >= 2, what="the second refusal")
     shown = nodes.command("status", "--json", "--state-dir", str(nodes.root / "head"))
     [agent] = [it for it in json.loads(shown.stdout)["process"]["actors"] if it["name"] == "head/agent"]
     figures = agent["figures"]
     assert (figures["keys_trusted"], figures["keys_changes"], figures["keys_problem"]) == (0, 2, "")
 
     trust(hk, "spot-1", NodeKeys.load(sk).public)
-    wait_for(lambda: nodes.log("spot-1").count("in touch with the head") == 2, what="return")
+    wait_for(lambda: nodes.log("spot-1").count("in touch with the head") >= 2, what="return")
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ class Walker(Actor):
             raise Refused("no further")
         if message.route:
             onward = Walk(route=message.route[1:], request=message.request)
-            await self.ctx.ask(message.route[0], onward, deadline_s=5.0, expect=Done)
+            await self.ctx.ask(message.route[0], onward, deadline_s=60.0, expect=Done)
         else:
             self.ctx.note("arrival", request=message.request)
             await self.ctx.tell("aside", WalkAside())

@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 from driven_host import DrivenHost
+from patient_loop import PatientLoop
 
-from actors.engine import row_exchange
+from actors.engine import remote, row_exchange
 from actors.engine.remote import RemoteHost
 from actors.engine.server_wire import Ask, Chunk, LoadFailed, Loads, PauseMode, ServerDied, ServerRefused
 from actors.engine.turn import AwaitedHost, Orders, Turn
@@ -109,7 +110,7 @@ def host(server: ToldServer) -> Iterator[DrivenHost]:
     host = DrivenHost(remote)
     yield host
     host.close()
-    assert host.joined(5.0), "a task of it outlives it"
+    assert host.joined(60.0), "a task of it outlives it"
 
 
 def work(ticket: int, new: int = 6, prefix: tuple[int, ...] = ()) -> Work:
@@ -276,6 +277,28 @@ def test_a_server_that_answers_health_but_makes_no_token_is_given_up(
         drive(host, add(work(11)), finished(1))
 
 
+@pytest.mark.parametrize("busy", [True, False], ids=["while it makes tokens", "while it is idle"])
+async def test_a_pause_of_our_own_is_not_the_silence_of_the_server(
+    server: ToldServer, busy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that was stopped, or got no turn, would throw away a server with all that it has in hand."""
+    monkeypatch.setattr(remote, "TURN_S", 0.05)
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, PatientLoop)
+    host = RemoteHost(server, stall_s=5.0, serve_s=60.0)
+    await host.awaited_turn(Orders(load=FETCHED))
+    if busy:
+        server.silent_after = 2
+        await host.awaited_turn(add(work(11)))
+    for _ in range(3):
+        await asyncio.sleep(0.6)  # its health was asked for meanwhile
+        loop.stand_still(60.0)
+        await asyncio.sleep(0.1)
+        await host.awaited_turn(Orders())
+    host.close()
+    await host.closed()
+
+
 def test_a_server_that_does_not_answer_is_given_up_when_it_has_nothing_to_do(
     host: DrivenHost, server: ToldServer
 ) -> None:
@@ -315,12 +338,11 @@ def test_streams_are_not_read_on_while_nobody_takes_their_rows(
     assert rows[-1][1] == 162
 
 
-def test_an_order_ends_a_turn_that_waits(host: DrivenHost) -> None:
+def test_an_order_ends_a_turn_that_waits(host: DrivenHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "TURN_S", 600.0)  # longer than a turn of a test is waited for
     host.turn(Orders(load=FETCHED))
     host.hurry()
-    began_s = time.monotonic()
     assert rows_of(host.turn(Orders())) == []
-    assert time.monotonic() - began_s < 0.9
 
 
 def test_closing_ends_a_turn_and_its_server(host: DrivenHost, server: ToldServer) -> None:

@@ -125,14 +125,14 @@ async def test_a_worker_killed_while_idle_is_replaced_and_costs_no_item(pool: Wo
 
 
 async def test_what_a_hung_verifier_forked_goes_with_it(pool: WorkerPool, tmp_path: Path) -> None:
-    assert (await pool.score("train", 1, [hostile.FORK], deadline_s=2.0)).status == "timeout"
-    forked = int((tmp_path / "forked").read_text())
-    for _ in range(1000):
-        if not psutil.pid_exists(forked) or psutil.Process(forked).status() == psutil.STATUS_ZOMBIE:
+    for deadline_s in (1.0, 10.0, 60.0):  # until it has come so far
+        assert (await pool.score("train", 1, [hostile.FORK], deadline_s=deadline_s)).status == "timeout"
+        if (tmp_path / "forked").exists():
             break
-        await asyncio.sleep(0.01)
-    else:
-        pytest.fail("the forked process lives on")
+    forked = int((tmp_path / "forked").read_text())
+    async with asyncio.timeout(60):
+        while psutil.pid_exists(forked) and psutil.Process(forked).status() != psutil.STATUS_ZOMBIE:
+            await asyncio.sleep(0.01)
 
 
 async def test_a_full_queue_says_so_at_once(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ async def test_workers_that_die_at_every_start_end_the_pool(tmp_path: Path) -> N
 
 async def test_a_caller_that_gave_up_does_not_get_in_the_way(pool: WorkerPool) -> None:
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.01):
+        async with asyncio.timeout(0):
             await pool.score("train", 1, [hostile.FINE])
     assert await pool.score("train", 2, [hostile.FINE]) == Verdict(0.2, "ok")
 
@@ -203,12 +203,12 @@ def test_workers_die_with_the_process_of_the_pool() -> None:
         workers = psutil.Process(parent.pid).children()
         assert len(workers) == 1
         parent.kill()
-        parent.wait(10)
-        _, alive = psutil.wait_procs(workers, timeout=10)
+        parent.wait(60)
+        _, alive = psutil.wait_procs(workers, timeout=60)
         assert alive == []
     finally:
         parent.kill()
-        parent.wait(10)
+        parent.wait(60)
         parent.stdout.close() if parent.stdout else None
 
 

@@ -137,7 +137,6 @@ def generate(id: str, prompt: list[int], seed: int = 1) -> Generate:
     )
 
 
-@pytest.mark.timeout(120)
 async def test_a_deadly_request_is_ended_and_those_beside_it_are_answered(tmp_path: Path) -> None:
     async with plane(tmp_path) as running:
         fragile = Fragile(running)

@@ -380,7 +380,7 @@ async def test_a_pause_holds_new_requests_back_until_it_is_over(tmp_path: Path) 
         await running.until_asked()
         assert await running.fleet.pause("keep") == 1
         held = asyncio.create_task(read(running, ask("held")))
-        late = asyncio.create_task(read(running, ask("late", deadline_s=0.2)))
+        late = asyncio.create_task(read(running, ask("late", deadline_s=0.5)))
         await asyncio.sleep(0.05)
         loads = await running.fleet.loads()
         assert (loads.running, loads.waiting) == (1, 2)
