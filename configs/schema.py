@@ -279,10 +279,17 @@ class Fleet(Section, frozen=True, kw_only=True):
 class Weights(Section, frozen=True, kw_only=True):
     """How weights travel to the instances."""
 
-    chunk_bytes: Annotated[int, Meta(ge=64 * 1024, le=16 * 2**20)] = 2**20
-    """Bytes of one pulled and hashed range; beyond 4 MiB page faults eat what fewer requests save."""
+    chunk_bytes: Annotated[int, Meta(ge=64 * 1024, le=16 * 2**20)] = 4 * 2**20
+    """Bytes of one pulled and hashed range; shorter ones cost more processor, longer ones are asked
+    for again whole where a connection breaks."""
     window: Annotated[int, Meta(ge=1, le=64)] = 4
-    """Chunks asked for at a time from one sender."""
+    """Chunks asked for at a time on one connection."""
+    pull_sockets: Annotated[int, Meta(ge=1, le=16)] = 4
+    """TCP connections of a pull at most, one for each 16 MiB that it lacks. Each has a thread at both ends;
+    clouds limit what one of them carries."""
+    pull_limit_bytes_s: NotNegative = 0.0
+    """What a host asks of one source in a second at most, to leave room for others on its link; 0: as much as
+    comes."""
     relay: bool = True
     """Receivers of a version pass it on to others while it comes, so that the publisher's link carries about
     one copy; false: all of them pull from the publisher."""

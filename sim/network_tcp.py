@@ -8,8 +8,10 @@ card share its rate. Neither loses nor reorders anything while the connection st
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, TypeVar
 from zlib import crc32
 
 from sim.network_path import End, Flow, Path, Station
@@ -19,7 +21,9 @@ from transport.endpoint import endpoint as checked_endpoint
 if TYPE_CHECKING:
     from sim.network import SimNet
 
-PIECE_BYTES = 1 << 20  # as much as is read at a time (`transport.bulk_pull`)
+T = TypeVar("T")
+
+PIECE_BYTES = 1 << 20  # as much as is read at a time (`transport.bulk_exchange`)
 PIECE_S = 0.05  # of a slow line, or of content that stands for more: so long a piece may take at most
 PIECES = 4  # of one connection on the line and not read: its window
 BACKLOG = 128  # connections that nobody has accepted yet
@@ -56,8 +60,39 @@ class SimConnection:
         into.read_into(self._on_piece)
         station.sockets[self] = None
 
-    async def receive(self, place: memoryview, enough: int = 1) -> int:
-        self._enough = 1 if self._scale > 1 else min(enough, self._window_bytes())
+    async def run(self, talk: Coroutine[object, object, T]) -> T:
+        return await talk
+
+    async def on_loop(self, question: Coroutine[object, object, T]) -> T:
+        return await question
+
+    def tell(self, callback: Callable[[], None]) -> None:
+        callback()
+
+    async def receive(self, place: memoryview, stall_s: float, least_bytes: int = 1) -> int:
+        filled = 0
+        async with asyncio.timeout(stall_s) as stall:
+            while filled < len(place):
+                count = await self._receive(place[filled:])
+                if count == 0:
+                    break
+                filled += count
+                if count >= min(least_bytes, len(place)):
+                    _grant(stall, self._station.process.time() + stall_s)
+        return filled
+
+    async def send(self, data: bytes, stall_s: float) -> None:
+        async with asyncio.timeout(stall_s):
+            await self._write(memoryview(data), 1.0)
+
+    async def send_content(self, content: memoryview, stall_s: float, least_bytes: int) -> None:
+        async with asyncio.timeout(stall_s) as stall:
+            for at in range(0, len(content), least_bytes):
+                _grant(stall, self._station.process.time() + stall_s)
+                await self._write(content[at : at + least_bytes], self._scale)
+
+    async def _receive(self, place: memoryview) -> int:
+        self._enough = 1 if self._scale > 1 else min(len(place), self._window_bytes())
         while self._arrived_bytes < self._enough and self._ended is None:
             self._reader = self._station.process.create_future()
             await self._reader
@@ -66,12 +101,6 @@ class SimConnection:
                 raise ConnectionResetError("connection reset by peer")
             return 0
         return self._take(place)
-
-    async def send(self, data: bytes) -> None:
-        await self._write(memoryview(data), 1.0)
-
-    async def send_content(self, content: memoryview) -> None:
-        await self._write(content, self._scale)
 
     def hang_up(self) -> None:
         self._into.shut()
@@ -241,6 +270,11 @@ def _connected(
     theirs = listener.come(station, forth, answers, back)
     ours.peer, theirs.peer = theirs, ours
     return ours
+
+
+def _grant(timeout: asyncio.Timeout, until_s: float) -> None:
+    with contextlib.suppress(RuntimeError):  # it struck in this very turn
+        timeout.reschedule(until_s)
 
 
 def _wake(waiter: asyncio.Future[None] | None) -> None:

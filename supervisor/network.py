@@ -79,6 +79,8 @@ class Network:
         into: memoryview,
         *,
         window: int,
+        sockets: int,
+        limit_bytes_s: float,
         deadline_s: float,
         on_chunk: Callable[[Chunk], None],
     ) -> PullResult:
@@ -89,6 +91,8 @@ class Network:
             ranges,
             into,
             window=window,
+            sockets=sockets,
+            limit_bytes_s=limit_bytes_s,
             deadline_s=deadline_s,
             on_chunk=on_chunk,
             keys=self._keys,

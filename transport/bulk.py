@@ -1,22 +1,21 @@
 """Bulk transfer: ranged, authorised, hash-checked pulls of published files (weights) over plain TCP.
 
 Owns nothing but the names: the bytes are in `bulk_frames`, the source in `bulk_server`, what it
-passes on while it comes in `bulk_partial`, the puller in `bulk_pull`.
+passes on while it comes in `bulk_partial`, the puller in `bulk_pull` and `bulk_exchange`.
 """
 
-from transport.bulk_frames import DIGEST_BYTES, MAX_CHUNK_BYTES, BulkSource, Chunk
-from transport.bulk_partial import PartialContent
-from transport.bulk_pull import (
+from transport.bulk_errors import (
     BadHash,
     BadRange,
     PullError,
-    PullResult,
     PullTimeout,
     SourceGone,
     SourceLags,
     Unauthorized,
-    pull,
 )
+from transport.bulk_frames import DIGEST_BYTES, MAX_CHUNK_BYTES, BulkSource, Chunk
+from transport.bulk_partial import PartialContent
+from transport.bulk_pull import PullResult, pull
 from transport.bulk_server import BulkServer
 
 __all__ = [

@@ -36,17 +36,18 @@ class PartialContent:
         """Whether this range lies in one landed chunk, now or within `ARRIVE_S`."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + ARRIVE_S
-        while not self._there(offset, length):
+        while not self.there(offset, length):
             left_s = until_s - loop.time()
             if self._ended or left_s <= 0:
                 return False
             if self._news is None or self._news.done():
                 self._news = loop.create_future()
             await asyncio.wait([self._news], timeout=left_s)
-        return not self._ended
+        return True
 
-    def _there(self, offset: int, length: int) -> bool:
-        return self._landed.get(offset, 0) >= length
+    def there(self, offset: int, length: int) -> bool:
+        """Whether this range lies in one landed chunk, to be served now. Any thread may ask."""
+        return not self._ended and self._landed.get(offset, 0) >= length
 
     def _tell(self) -> None:
         if self._news is not None and not self._news.done():

@@ -1,76 +1,25 @@
 """Pulls ranges of a published file straight into the caller's memory.
 
-Owns one connection to one source: requests in flight, landing in place, the hash of every chunk, deadlines.
-Does not choose sources: the caller resumes elsewhere with the chunks that are not done.
+Owns the connections to one source, what is done, and deadlines; what is said on one of them is
+`bulk_exchange`. Does not choose sources: the caller resumes elsewhere with the chunks that are not done.
 """
 
 import asyncio
 import contextlib
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import xxhash
-
-from transport.bulk_frames import (
-    ANSWER_BYTES,
-    MAX_CHUNK_BYTES,
-    SECRET_BYTES,
-    TOKEN_ID_BYTES,
-    BulkSource,
-    Chunk,
-    Request,
-    Status,
-    decode_answer,
-    encode_request,
-)
+from transport.bulk_errors import PullError, PullTimeout, SourceGone, SourceLags
+from transport.bulk_exchange import Exchange, Order
+from transport.bulk_frames import MAX_CHUNK_BYTES, SECRET_BYTES, TOKEN_ID_BYTES, BulkSource, Chunk
 from transport.carrier import Carrier, Connection
 from transport.keys import NodeKeys
-from transport.refusal import NotAnEnvelope
 from transport.zmq_carrier import ZmqCarrier
 
-STALL_S = 2.0  # a source that delivers less in that time than what is gathered is given up
+STALL_S = 2.0  # a source from which nothing comes for so long is given up
 LAG_S = 1.5  # a source that says "not yet" and has given no chunk for so long waits for somebody that is gone
-RETRIES = 2  # of a chunk whose hash was wrong; of all, where so many in a row are
-PIECE_BYTES = 1 << 20  # read and hashed at a time, while it is in the cache
-WAKE_BYTES = (4 << 10, 512 << 10)  # gathered before we are woken, at least and at most: fewer turns
-WAKE_S = STALL_S / 8  # no more is gathered than comes in that time: a slow link is none that stalls
-
-
-class PullError(Exception):
-    """A pull ended early. `done` are the chunks that are verified and stay: pull the rest elsewhere."""
-
-    def __init__(self, message: str, done: Sequence[Chunk] = ()) -> None:
-        super().__init__(message)
-        self.done = tuple(done)
-
-
-class SourceGone(PullError):
-    """The source does not serve that version, or its connection broke."""
-
-
-class SourceLags(PullError):
-    """The source is there but has not got on itself for `LAG_S`: what it waits for may be gone."""
-
-
-class Unauthorized(PullError):
-    """The source does not accept the token for that version."""
-
-
-class BadRange(PullError):
-    """The source's file has no such range: its content is not what the manifest describes."""
-
-
-class BadHash(PullError):
-    """A chunk arrived wrong every time, or one after the other did; `chunk` tells the last."""
-
-    def __init__(self, message: str, done: Sequence[Chunk], chunk: Chunk) -> None:
-        super().__init__(message, done)
-        self.chunk = chunk
-
-
-class PullTimeout(PullError):
-    """No chunk came by the deadline, or nothing arrived for `STALL_S`."""
+SOCKET_BYTES = 16 << 20  # of a pull are worth a connection: a further one has to begin slowly, as the first
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +31,21 @@ class PullResult:
     seconds: float
 
 
+class Pace:
+    """Lets bytes pass at a rate, one after the other, whoever comes with them."""
+
+    def __init__(self, bytes_s: float) -> None:
+        self._bytes_s = bytes_s
+        self._free_s = 0.0
+
+    async def pass_by(self, nbytes: int) -> None:
+        """Wait for the turn of so many bytes."""
+        now_s = asyncio.get_running_loop().time()
+        turn_s = max(self._free_s, now_s)
+        self._free_s = turn_s + nbytes / self._bytes_s
+        await asyncio.sleep(turn_s - now_s)
+
+
 async def pull(
     source: BulkSource,
     version: int,
@@ -89,17 +53,21 @@ async def pull(
     into: memoryview,
     *,
     window: int = 4,
+    sockets: int = 1,
+    limit_bytes_s: float = 0.0,
     deadline_s: float,
     on_chunk: Callable[[Chunk], None] | None = None,
     keys: NodeKeys | None = None,
     carrier: Carrier | None = None,
 ) -> PullResult:
-    """Fetch `ranges` of `version` into `into` (each lands at its own offset), `window` requests in flight on
-    one connection. `on_chunk` is called for each verified chunk. `deadline_s` is for the first chunk, and
-    each grants it anew: a pull that gets on may take as long as its size asks for. With `keys` it ends
-    (`SourceGone`) when any key is revoked: a source's address does not tell its key, and who is still trusted
-    offers again. Raises a `PullError`; ValueError for ranges that do not fit, a read-only `into`, or
-    something that is no token or endpoint."""
+    """Fetch `ranges` of `version` into `into` (each lands at its own offset) over up to `sockets`
+    connections, one for each 16 MiB, with `window` requests in flight on each, and at most `limit_bytes_s`
+    asked for in sum (0: no limit). `on_chunk` is called on the loop for each verified chunk. `deadline_s` is
+    for the first chunk, and each grants it anew: a pull that gets on may take as long as its size asks for. A
+    connection that breaks costs its chunks in flight; the others get them. With `keys` it ends (`SourceGone`)
+    when any key is revoked: a source's address does not tell its key, and who is still trusted offers again.
+    Nothing is written to `into` once it has returned. Raises a `PullError`; ValueError for ranges that do not
+    fit, a read-only `into`, or something that is no token or endpoint."""
     loop = asyncio.get_running_loop()
     into = into.cast("B")
     for chunk in ranges:
@@ -112,23 +80,23 @@ async def pull(
             f"a bulk token has {TOKEN_ID_BYTES + SECRET_BYTES} bytes, this has {len(source.token)}"
         )
     began_s = loop.time()
-    running = _Pull(source, version, ranges, into, window, on_chunk, carrier or ZmqCarrier())
+    running = _Pull(source, version, ranges, into, window, limit_bytes_s, on_chunk, carrier or ZmqCarrier())
     leave = keys.allowed.subscribe(running.on_keys) if keys is not None else None
-    stall: asyncio.Timeout | None = None
     try:
-        async with asyncio.timeout(deadline_s) as late, asyncio.timeout(STALL_S) as stall:
-            await running.run(stall, late, deadline_s)
+        async with asyncio.timeout(deadline_s) as late:
+            running.grant = lambda: _grant(late, loop.time() + deadline_s)
+            await running.run(_connections(ranges, sockets))
     except TimeoutError:
-        stalled = stall is not None and stall.expired()
-        why = f"nothing arrived for {STALL_S} s" if stalled else f"no chunk within {deadline_s} s"
-        raise PullTimeout(f"{source.endpoint}: {why}", running.done) from None
-    except OSError as error:
-        raise SourceGone(f"{source.endpoint}: {error}", running.done) from None
+        why = f"{source.endpoint}: no chunk within {deadline_s} s"
+        raise PullTimeout(why, running.done) from None
+    except PullError as error:
+        error.done = tuple(running.done)
+        raise
     finally:
         if leave is not None:
             leave()
     received_bytes = sum(chunk.length for chunk in running.done)
-    return PullResult(received_bytes, running.failures.total(), loop.time() - began_s)
+    return PullResult(received_bytes, running.retried, loop.time() - began_s)
 
 
 class _Pull:
@@ -139,140 +107,112 @@ class _Pull:
         ranges: Sequence[Chunk],
         into: memoryview,
         window: int,
+        limit_bytes_s: float,
         on_chunk: Callable[[Chunk], None] | None,
         carrier: Carrier,
     ) -> None:
         self.done: list[Chunk] = []
-        self.failures: Counter[Chunk] = Counter()
+        self.retried = 0
+        self.grant: Callable[[], None] = _nothing
         self._source = source
-        self._version = version
-        self._into = into
-        self._window = max(1, window)
         self._on_chunk = on_chunk
-        self._wanted = deque(ranges)
-        self._in_flight: deque[tuple[int, Chunk]] = deque()  # the source answers in the order of requests
-        self._tag = 0
         self._carrier = carrier
-        self._connection: Connection | None = None
+        self._order = Order(
+            source,
+            version,
+            into,
+            max(1, window),
+            STALL_S,
+            deque(ranges),
+            self._landed,
+            self._not_yet,
+            Pace(limit_bytes_s).pass_by if limit_bytes_s > 0 else None,
+        )
+        self._connections: list[Connection] = []
+        self._broken = ""
+        self._finished = False
         self._hung_up = False
-        self._enough = WAKE_BYTES[0]
         self._loop = asyncio.get_running_loop()
         self._got_on_s = self._loop.time()
-        self._wrong = 0  # chunks in a row
 
-    async def run(self, stall: asyncio.Timeout, late: asyncio.Timeout, deadline_s: float) -> None:
-        connection = self._connection = await self._carrier.connect(self._source.endpoint)
-        with contextlib.closing(connection):
-            head = memoryview(bytearray(ANSWER_BYTES))
-            while self._wanted or self._in_flight:
-                if self._hung_up:
-                    raise ConnectionAbortedError("a key was revoked, so we hung up")
-                await self._ask(connection)
-                await self._receive(connection, head, stall, None)
-                chunk = self._expect(bytes(head))
-                if chunk is None:
-                    continue
-                digest = xxhash.xxh3_128()
-                place = self._into[chunk.offset : chunk.offset + chunk.length]
-                await self._receive(connection, place, stall, digest.update)
-                if self._landed(chunk, digest.digest()):
-                    _grant(late, self._loop.time() + deadline_s)
-                await asyncio.sleep(0)  # while bytes are there reading never suspends: let others run
+    async def run(self, connections: int) -> None:
+        """Until all is done, no connection is left, or one of them says why it is of no use to go on."""
+        if connections == 1:
+            await self._exchange()
+        else:
+            await self._together(connections)
+        while self._order.wanted and self._finished and not self._hung_up:
+            self._finished = False  # one had nothing left to do when another broke and gave back what it had
+            await self._exchange()
+        if self._hung_up or self._order.wanted:
+            raise SourceGone(f"{self._source.endpoint}: {self._broken}")
 
     def on_keys(self, _added: frozenset[str], removed: frozenset[str]) -> None:
         """Hang up when a key was revoked."""
         if removed:
             self._hung_up = True
-            if self._connection is not None:
-                self._connection.hang_up()
+            self._broken = "a key was revoked, so we hung up"
+            for connection in self._connections:
+                connection.hang_up()
 
-    async def _ask(self, connection: Connection) -> None:
-        token_id, secret = self._source.token[:TOKEN_ID_BYTES], self._source.token[TOKEN_ID_BYTES:]
-        requests = []
-        while self._wanted and len(self._in_flight) < self._window:
-            chunk = self._wanted.popleft()
-            self._tag = (self._tag + 1) & 0xFFFFFFFF
-            self._in_flight.append((self._tag, chunk))
-            request = Request(token_id, self._version, chunk.offset, chunk.length, self._tag)
-            requests.append(encode_request(request, secret))
-        if requests:
-            await connection.send(b"".join(requests))
-
-    async def _receive(
-        self,
-        connection: Connection,
-        place: memoryview,
-        stall: asyncio.Timeout,
-        on_piece: Callable[[memoryview], None] | None,
-    ) -> None:
-        filled = 0
-        while filled < len(place):
-            enough = min(self._enough, len(place) - filled)
-            began_s = self._loop.time()
-            count = await connection.receive(place[filled : filled + PIECE_BYTES], enough)
-            if count == 0:
-                raise ConnectionResetError("hung up" if self._hung_up else "the source closed the connection")
-            now_s = self._loop.time()
-            if on_piece is not None:
-                self._enough = _next_enough(self._enough, count, now_s - began_s)
-                on_piece(place[filled : filled + count])
-            filled += count
-            _grant(stall, now_s + STALL_S)
-
-    def _expect(self, head: bytes) -> Chunk | None:
-        """Match an answer with the oldest request; None where it brings nothing."""
-        tag, chunk = self._in_flight.popleft()
-        where = f"{self._source.endpoint}, version {self._version}, {chunk.length} bytes at {chunk.offset}"
+    async def _together(self, connections: int) -> None:
+        tasks = [self._loop.create_task(self._exchange()) for _ in range(connections)]
         try:
-            status, version, got_tag, length = decode_answer(head)
-        except NotAnEnvelope as error:
-            raise SourceGone(f"{where}: {error}", self.done) from None
-        if status is Status.GONE:
-            raise SourceGone(f"{where}: that version is not served", self.done)
-        if status is Status.UNAUTHORIZED:
-            raise Unauthorized(f"{where}: the token is not accepted", self.done)
-        if status is Status.BAD_RANGE:
-            raise BadRange(f"{where}: no such range", self.done)
-        if status is Status.NOT_YET:
-            if self._loop.time() - self._got_on_s > LAG_S:
-                raise SourceLags(f"{where}: it waits for it itself, {LAG_S} s by now", self.done)
-            self._wanted.appendleft(chunk)
-            return None
-        if (version, got_tag, length) != (self._version, tag, chunk.length):
-            raise SourceGone(f"{where}: answered version {version}, {length} bytes", self.done)
-        return chunk
+            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        for task in ended:
+            task.result()
 
-    def _landed(self, chunk: Chunk, digest: bytes) -> bool:
-        """A chunk is complete: whether it is right, and done; else it is asked for again."""
-        if digest == chunk.digest:
-            self._wrong = 0
-            self._got_on_s = self._loop.time()
-            self.done.append(chunk)
-            if self._on_chunk is not None:
-                self._on_chunk(chunk)
-            return True
-        self.failures[chunk] += 1
-        self._wrong += 1
-        if self.failures[chunk] > RETRIES or self._wrong > RETRIES:
-            raise BadHash(
-                f"{self._source.endpoint}: {chunk.length} bytes at {chunk.offset} of version {self._version} "
-                f"have hash {digest.hex()}, expected {chunk.digest.hex()}, {self.failures[chunk]} times, "
-                f"{self._wrong} wrong ones in a row",
-                self.done,
-                chunk,
-            )
-        self._wanted.append(chunk)
-        return False
+    async def _exchange(self) -> None:
+        """One connection, for as long as it stands."""
+        try:
+            async with asyncio.timeout(STALL_S):
+                connection = await self._carrier.connect(self._source.endpoint)
+            with contextlib.closing(connection):
+                if self._hung_up:
+                    return
+                self._connections.append(connection)
+                exchange = Exchange(self._order, connection)
+                try:
+                    await connection.run(exchange.talk())
+                    self._finished = True
+                finally:
+                    self._order.wanted.extendleft(reversed(exchange.left))
+                    self.retried += exchange.failures.total()
+        except TimeoutError:
+            raise PullTimeout(f"{self._source.endpoint}: nothing arrived for {STALL_S} s") from None
+        except OSError as error:
+            self._broken = self._broken or str(error)
+
+    def _landed(self, chunk: Chunk) -> None:
+        """It is verified. What was under way when we hung up is not ours any more."""
+        if self._hung_up:
+            return
+        self._got_on_s = self._loop.time()
+        self.done.append(chunk)
+        self.grant()
+        if self._on_chunk is not None:
+            self._on_chunk(chunk)
+
+    def _not_yet(self) -> None:
+        if self._loop.time() - self._got_on_s > LAG_S:
+            raise SourceLags(f"{self._source.endpoint}: it waits for chunks itself, {LAG_S} s by now")
 
 
-def _next_enough(enough: int, count: int, took_s: float) -> int:
-    """How much to gather next: as much as comes in `WAKE_S` by what came just now, at most twice as much."""
-    least, most = WAKE_BYTES
-    by_rate = count / took_s * WAKE_S if took_s > 0 else most
-    return int(max(least, min(by_rate, 2 * enough, most)))
+def _connections(ranges: Sequence[Chunk], most: int) -> int:
+    """As many as the size of the pull is worth."""
+    size_bytes = sum(chunk.length for chunk in ranges)
+    return max(1, min(most, size_bytes // SOCKET_BYTES))
 
 
 def _grant(timeout: asyncio.Timeout, until_s: float) -> None:
     """More time."""
     with contextlib.suppress(RuntimeError):  # it struck in this very turn
         timeout.reschedule(until_s)
+
+
+def _nothing() -> None:
+    pass

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 
 from transport.bulk_frames import (
@@ -25,7 +26,7 @@ from transport.bulk_frames import (
 from transport.bulk_partial import PartialContent
 from transport.carrier import BulkListener, Carrier, Connection
 from transport.keys import Bulk, NodeKeys
-from transport.refusal import NotAnEnvelope, Refusals
+from transport.refusal import FrameError, Refusals
 from transport.zmq_carrier import ZmqCarrier
 
 MAX_CONNECTIONS = 256  # further ones are closed at once
@@ -34,6 +35,7 @@ FIRST_REQUEST_S = 2.0  # who asks nothing within this time is no puller
 IDLE_S = 30.0  # between two requests
 STALL_S = 10.0  # a puller that does not take PIECE_BYTES of its chunk in that time is gone
 PIECE_BYTES = 128 << 10
+NOTHING = memoryview(b"")
 
 
 class BulkServer:
@@ -59,7 +61,8 @@ class BulkServer:
         self._accepting: asyncio.Task[None] | None = None
         self._keys = keys
         self._leave_keys: Callable[[], None] | None = None
-        self.served_bytes = 0
+        self._served_by: dict[Connection, int] = {}  # each talk counts for itself
+        self._served_before = 0
 
     @property
     def endpoint(self) -> str:
@@ -70,6 +73,11 @@ class BulkServer:
     def refused(self) -> Counter[str]:
         """Refused input by reason."""
         return self._refusals.by_reason
+
+    @property
+    def served_bytes(self) -> int:
+        """Of content, sent."""
+        return self._served_before + sum(self._served_by.values())
 
     async def start(self) -> None:
         """Listen. Raises `CannotListen`."""
@@ -144,64 +152,60 @@ class BulkServer:
                 self._spawn(self._serve(connection, address))
 
     async def _serve(self, connection: Connection, address: str) -> None:
+        self._served_by[connection] = 0
         with contextlib.closing(connection):
             try:
-                patience_s = FIRST_REQUEST_S
-                while await self._serve_one(connection, address, patience_s):
-                    patience_s = IDLE_S
+                await connection.run(self._talk(connection, address))
             except TimeoutError:
                 self._refusals.count(address, "silent", "no request, or no progress")
-            except NotAnEnvelope as error:
+            except FrameError as error:
                 self._refusals.count(address, error.reason, str(error))
             except OSError:
-                return  # the puller is gone, as pullers go; it asks another source or comes again
+                pass  # the puller is gone, as pullers go; it asks another source or comes again
+            finally:
+                self._served_before += self._served_by.pop(connection)
 
-    async def _serve_one(self, connection: Connection, address: str, patience_s: float) -> bool:
-        """Answer one request; False when the connection is at its end."""
-        frame = bytearray(REQUEST_BYTES)
-        filled = 0
-        async with asyncio.timeout(patience_s):
-            while filled < REQUEST_BYTES:
-                count = await connection.receive(memoryview(frame)[filled:])
-                if count == 0:
-                    if filled:
-                        self._refusals.count(address, "truncated", f"request of {filled} bytes")
-                    return False
-                filled += count
-        request = decode_request(bytes(frame))
-        status, payload = await self._look_up(bytes(frame), request)
-        answer = encode_answer(status, request.version, request.tag, len(payload))
-        if status not in (Status.OK, Status.NOT_YET):
-            self._refusals.count(address, status.name.lower().replace("_", "-"), f"version {request.version}")
-        now_s = asyncio.get_running_loop().time
-        async with asyncio.timeout(STALL_S) as stall:
-            await connection.send(answer)
-            for at in range(0, len(payload), PIECE_BYTES):
-                with contextlib.suppress(RuntimeError):  # it struck in this very turn
-                    stall.reschedule(now_s() + STALL_S)
-                await connection.send_content(payload[at : at + PIECE_BYTES])
-        self.served_bytes += len(payload)
-        await asyncio.sleep(0)  # while the puller takes everything nothing suspends: let others run
-        return status is not Status.UNAUTHORIZED
+    async def _talk(self, connection: Connection, address: str) -> None:
+        """Answer requests until the puller hangs up. It may run in a thread of its own."""
+        frame = memoryview(bytearray(REQUEST_BYTES))
+        patience_s, status = FIRST_REQUEST_S, Status.OK
+        while status is not Status.UNAUTHORIZED:
+            count = await connection.receive(frame, patience_s, REQUEST_BYTES)
+            if count == 0:
+                return
+            patience_s = IDLE_S
+            request = decode_request(bytes(frame[:count]))
+            status, payload = await self._look_up(connection, bytes(frame), request)
+            if status not in (Status.OK, Status.NOT_YET):
+                connection.tell(partial(self._refuse, address, status, request.version))
+            answer = encode_answer(status, request.version, request.tag, len(payload))
+            await connection.send(answer, STALL_S)
+            await connection.send_content(payload, STALL_S, PIECE_BYTES)
+            self._served_by[connection] += len(payload)
 
-    async def _look_up(self, frame: bytes, request: Request) -> tuple[Status, memoryview]:
-        nothing = memoryview(b"")
+    def _refuse(self, address: str, status: Status, version: int) -> None:
+        self._refusals.count(address, status.name.lower().replace("_", "-"), f"version {version}")
+
+    async def _look_up(
+        self, connection: Connection, frame: bytes, request: Request
+    ) -> tuple[Status, memoryview]:
         secret, only = self._tokens.get(request.token_id, (b"", None))
         if not secret or not is_signed(frame, secret) or only not in (None, request.version):
-            return Status.UNAUTHORIZED, nothing
+            return Status.UNAUTHORIZED, NOTHING
         content = self._files.get(request.version)
+        if isinstance(content, PartialContent) and not content.there(request.offset, request.length):
+            if not _fits(request, content.view):
+                return Status.BAD_RANGE, NOTHING
+            if not await connection.on_loop(content.comes(request.offset, request.length)):
+                return Status.NOT_YET, NOTHING
+            content = self._files.get(request.version)  # all may have come meanwhile, or it was given up
         if content is None:
-            return Status.GONE, nothing
+            return Status.GONE, NOTHING
         view = content.view if isinstance(content, PartialContent) else content
-        if not 1 <= request.length <= MAX_CHUNK_BYTES or request.offset + request.length > len(view):
-            return Status.BAD_RANGE, nothing
-        if isinstance(content, PartialContent):
-            if not await content.comes(request.offset, request.length):
-                return Status.NOT_YET, nothing
-            content = self._files.get(
-                request.version
-            )  # all of it may have come meanwhile, or it was given up
-            if content is None:
-                return Status.GONE, nothing
-            view = content.view if isinstance(content, PartialContent) else content
+        if not _fits(request, view):
+            return Status.BAD_RANGE, NOTHING
         return Status.OK, view[request.offset : request.offset + request.length]
+
+
+def _fits(request: Request, view: memoryview) -> bool:
+    return 1 <= request.length <= MAX_CHUNK_BYTES and request.offset + request.length <= len(view)

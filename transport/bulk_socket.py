@@ -1,16 +1,24 @@
 """The TCP sockets of bulk transfer, behind the ports of `carrier`.
 
-Owns the descriptors and their options. The kernel gathers what was asked to be enough before it wakes us, so
-a transfer costs few turns of the loop.
+Owns the descriptors, their options, and the thread of each connection. Threads that wait in the kernel cost a
+transfer no turn of the loop, and copies and hashes, which let go of the interpreter, run beside each other.
 """
 
 import asyncio
+import concurrent.futures
 import contextlib
 import socket
-from typing import Self
+import struct
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from typing import Self, TypeVar
 
 from transport.sockets import CannotListen
 
+T = TypeVar("T")
+
+NEARLY = 0.9  # the kernel counts in ticks, and comes back a little early
 BACKLOG = 128  # pullers come in bursts, one for each instance of a version
 
 
@@ -18,10 +26,16 @@ class TcpConnection:
     """`Connection` over one connected socket."""
 
     def __init__(self, sock: socket.socket) -> None:
-        sock.setblocking(False)
+        sock.setblocking(True)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._sock = sock
-        self._enough = 1  # the kernel's default
+        self._patience_s = {
+            socket.SO_RCVTIMEO: 0.0,
+            socket.SO_SNDTIMEO: 0.0,
+        }  # the kernel's default: for ever
+        self._asked: Callable[[], bool] | None = None
+        self._hung_up = False
+        self._failed: Exception | None = None
         self._loop = asyncio.get_running_loop()
 
     @classmethod
@@ -34,31 +48,107 @@ class TcpConnection:
             raise ValueError(f"{endpoint} is no endpoint: ports end at 65535")
         sock = socket.socket(family, socket.SOCK_STREAM)
         try:
-            connection = cls(sock)
+            sock.setblocking(False)
             await asyncio.get_running_loop().sock_connect(sock, address)
+            return cls(sock)
         except BaseException:
             sock.close()
             raise
-        return connection
 
-    async def receive(self, place: memoryview, enough: int = 1) -> int:
-        if enough != self._enough:
-            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, enough)
-            self._enough = enough
-        return await self._loop.sock_recv_into(self._sock, place)
+    async def run(self, talk: Coroutine[object, object, T]) -> T:
+        ended: concurrent.futures.Future[T] = concurrent.futures.Future()
+        ended.set_running_or_notify_cancel()  # it cannot be cancelled, only hung up
+        heard = asyncio.wrap_future(ended)
+        threading.Thread(target=_run, args=(talk, ended), name="bulk", daemon=True).start()
+        try:
+            await asyncio.wait([heard])
+        except asyncio.CancelledError:
+            self.hang_up()
+            while not heard.done():  # the memory that it uses is the caller's
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait([heard])
+            heard.exception()  # that it broke off is known
+            raise
+        if self._failed is not None:
+            heard.exception()  # that it broke off was our doing
+            raise self._failed
+        return heard.result()
 
-    async def send(self, data: bytes) -> None:
-        await self._loop.sock_sendall(self._sock, data)
+    async def receive(self, place: memoryview, stall_s: float, least_bytes: int = 1) -> int:
+        self._endure(socket.SO_RCVTIMEO, stall_s)
+        filled = 0
+        while filled < len(place):
+            began_s = time.monotonic()
+            try:
+                count = self._sock.recv_into(place[filled:], 0, socket.MSG_WAITALL)
+            except BlockingIOError:
+                count, late = 0, True
+            else:
+                late = time.monotonic() - began_s >= NEARLY * stall_s
+            if late and count < min(least_bytes, len(place) - filled):
+                raise TimeoutError(f"fewer than {least_bytes} bytes came in {stall_s} s")
+            if count == 0:
+                break
+            filled += count
+        return filled
 
-    async def send_content(self, content: memoryview) -> None:
-        await self._loop.sock_sendall(self._sock, content)
+    async def send(self, data: bytes, stall_s: float) -> None:
+        await self.send_content(memoryview(data), stall_s, 1)
+
+    async def send_content(self, content: memoryview, stall_s: float, least_bytes: int) -> None:
+        self._endure(socket.SO_SNDTIMEO, stall_s)
+        sent = 0
+        while sent < len(content):
+            began_s = time.monotonic()
+            try:
+                count = self._sock.send(content[sent:])
+            except BlockingIOError:
+                count, late = 0, True
+            else:
+                late = time.monotonic() - began_s >= NEARLY * stall_s
+            if late and count < min(least_bytes, len(content) - sent):
+                raise TimeoutError(f"fewer than {least_bytes} bytes were taken in {stall_s} s")
+            sent += count
+
+    async def on_loop(self, question: Coroutine[object, object, T]) -> T:
+        asked = asyncio.run_coroutine_threadsafe(question, self._loop)
+        self._asked = asked.cancel
+        if self._hung_up:
+            asked.cancel()
+        try:
+            return asked.result()
+        except concurrent.futures.CancelledError:
+            raise ConnectionAbortedError("hung up") from None
+
+    def tell(self, callback: Callable[[], None]) -> None:
+        self._loop.call_soon_threadsafe(self._told, callback)
 
     def hang_up(self) -> None:
-        with contextlib.suppress(OSError):  # closed already
+        self._hung_up = True
+        if self._asked is not None:
+            self._asked()
+        with contextlib.suppress(OSError):  # closed already, or by the other end
             self._sock.shutdown(socket.SHUT_RDWR)  # wakes whoever reads or writes
 
     def close(self) -> None:
         self._sock.close()
+
+    def _told(self, callback: Callable[[], None]) -> None:
+        if self._failed is not None:
+            return
+        try:
+            callback()
+        except Exception as problem:  # noqa: BLE001 (who runs the talk gets it)
+            self._failed = problem
+            self.hang_up()
+
+    def _endure(self, option: int, stall_s: float) -> None:
+        """The kernel comes back after that time, also with nothing or with less than was asked."""
+        if self._patience_s[option] != stall_s:
+            self._patience_s[option] = stall_s
+            whole_s = int(stall_s)
+            value = struct.pack("ll", whole_s, int((stall_s - whole_s) * 1e6))
+            self._sock.setsockopt(socket.SOL_SOCKET, option, value)
 
 
 class TcpListener:
@@ -100,3 +190,16 @@ class TcpListener:
         if self._sock is None:
             raise RuntimeError("the bulk server is not started")
         return self._sock
+
+
+def _run(talk: Coroutine[object, object, T], ended: concurrent.futures.Future[T]) -> None:
+    """In the thread: nothing that a talk awaits ever waits for a loop, so its first step is its last."""
+    try:
+        talk.send(None)
+    except StopIteration as end:
+        ended.set_result(end.value)
+    except BaseException as problem:  # noqa: BLE001 (who runs the talk gets it)
+        ended.set_exception(problem)
+    else:
+        talk.close()
+        ended.set_exception(RuntimeError("a talk awaited something that is not its connection's"))

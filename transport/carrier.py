@@ -13,13 +13,15 @@ What every `Carrier` promises:
 """
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from transport.keys import Bulk, NodeKeys
 from transport.refusal import FrameError
 from transport.wire import Peer, Route, Sent
+
+T = TypeVar("T")
 
 
 class LineEvent(enum.Enum):
@@ -55,23 +57,38 @@ class Hub(Protocol):
 
 
 class Connection(Protocol):
-    """One established connection of a bulk transfer. Every method raises OSError when it broke."""
+    """One established connection of a bulk transfer. What is said on it is one coroutine, the *talk*: `run`
+    runs it, in a thread of its own where sockets are real, so that neither bytes nor hashes keep the loop
+    waiting. A talk awaits the methods of its connection and nothing else. Those raise OSError when the
+    connection broke, and TimeoutError where it stands still."""
 
-    async def receive(self, place: memoryview, enough: int = 1) -> int:
-        """Put the next bytes in `place`: their number, 0 at the end. Waits until about `enough` are there, to
-        be woken less often; may come back with fewer."""
+    async def run(self, talk: Coroutine[object, object, T]) -> T:
+        """Run the talk: what it returns or raises. Once this is back, the talk has ended, also where it was
+        cancelled."""
 
-    async def send(self, data: bytes) -> None:
-        """Send a header: all of it is taken when this returns."""
+    async def receive(self, place: memoryview, stall_s: float, least_bytes: int = 1) -> int:
+        """Fill `place`, for a talk: its length, or less where the other end has closed. TimeoutError when
+        fewer than `least_bytes` come within `stall_s`."""
 
-    async def send_content(self, content: memoryview) -> None:
-        """Send a range of a published file: all of it is taken when this returns."""
+    async def send(self, data: bytes, stall_s: float) -> None:
+        """Send a header, for a talk: all of it is taken when this returns."""
+
+    async def send_content(self, content: memoryview, stall_s: float, least_bytes: int) -> None:
+        """Send a range of a published file, for a talk: all of it is taken when this returns. TimeoutError
+        when fewer than `least_bytes` are taken within `stall_s`."""
+
+    async def on_loop(self, question: Coroutine[object, object, T]) -> T:
+        """Have the loop answer, for a talk."""
+
+    def tell(self, callback: Callable[[], None]) -> None:
+        """Call back on the loop, for a talk, which may go on before; in order, and before `run` returns. What
+        the callback raises ends the talk."""
 
     def hang_up(self) -> None:
-        """End it from any callback: whoever waits in `receive` gets 0, in `send` an OSError."""
+        """End it from any callback: whoever waits in `receive` gets what there is, in `send` an OSError."""
 
     def close(self) -> None:
-        """Release it. A second call does nothing."""
+        """Release it, where no talk runs. A second call does nothing."""
 
 
 class BulkListener(Protocol):

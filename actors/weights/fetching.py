@@ -313,6 +313,8 @@ class Fetching:
                 left,
                 one.into,
                 window=self._settings.window,
+                sockets=self._settings.pull_sockets,
+                limit_bytes_s=self._settings.pull_limit_bytes_s,
                 deadline_s=CHUNK_DEADLINE_S,
                 on_chunk=come,
             )

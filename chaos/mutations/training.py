@@ -61,7 +61,7 @@ TRAINING: tuple[Mutation, ...] = (
         "believe every chunk",
         "bytes of weights are compared with their hashes: each chunk, and the whole image",
         (
-            Edit("transport.bulk_pull", "        if digest == chunk.digest:\n", "        if True:\n"),
+            Edit("transport.bulk_exchange", "        if digest == chunk.digest:\n", "        if True:\n"),
             Edit(
                 "actors.weights.fetching",
                 "            await self._ctx.offload(manifest.verify, self._draft.view)\n",

@@ -61,11 +61,19 @@ def source_of(server: BulkServer, version: int | None = None) -> BulkSource:
     return BulkSource(server.endpoint, server.issue_token(version))
 
 
+def partly(content: bytes, chunks: int) -> bulk.PartialContent:
+    """Content of which only the first chunks have come."""
+    partial = bulk.PartialContent(memoryview(bytearray(content)))
+    for chunk in chunks_of(content)[:chunks]:
+        partial.landed(chunk.offset, chunk.length)
+    return partial
+
+
 def address_of(server: BulkServer) -> tuple[str, int]:
     return "127.0.0.1", int(server.endpoint.rsplit(":", 1)[1])
 
 
-async def test_a_pull_lands_every_chunk_in_its_place(server, content, path) -> None:
+async def test_a_pull_lands_every_chunk_in_its_place(server, content, path, eventually) -> None:
     server.publish(3, path)
     into, landed = bytearray(len(content)), []
     result = await pull(
@@ -74,7 +82,7 @@ async def test_a_pull_lands_every_chunk_in_its_place(server, content, path) -> N
     assert into == content
     assert landed == chunks_of(content)
     assert (result.received_bytes, result.retried_chunks) == (len(content), 0)
-    assert server.served_bytes == len(content)
+    await eventually(lambda: server.served_bytes == len(content))
 
 
 async def test_only_the_asked_ranges_are_touched(server, content, path) -> None:
@@ -95,7 +103,7 @@ async def test_a_revoked_key_takes_all_tokens_and_connections_along_and_the_trus
     server = BulkServer(keys=keys)
     await server.start()
     try:
-        server.publish(3, path)
+        server.publish(3, partly(content, 2))
         source, into, landed = source_of(server), bytearray(len(content)), []
 
         def on_chunk(chunk: Chunk) -> None:
@@ -107,7 +115,8 @@ async def test_a_revoked_key_takes_all_tokens_and_connections_along_and_the_trus
             await pull(
                 source, 3, chunks_of(content), memoryview(into), window=1, deadline_s=10, on_chunk=on_chunk
             )
-        assert 2 <= len(cut.value.done) < len(chunks_of(content))
+        assert cut.value.done == tuple(chunks_of(content)[:2])
+        server.publish(3, path)
         with pytest.raises(bulk.Unauthorized):
             await pull(source, 3, chunks_of(content), memoryview(into), deadline_s=10)
 
@@ -214,7 +223,9 @@ async def test_ranges_that_do_not_fit_the_memory_are_an_error_of_the_caller(serv
         await pull(BulkSource(server.endpoint, b"short"), 3, [], memoryview(bytearray(1)), deadline_s=1)
 
 
-async def test_a_chunk_with_a_wrong_hash_is_retried_twice_and_then_named(server, content, path) -> None:
+async def test_a_chunk_with_a_wrong_hash_is_retried_twice_and_then_named(
+    server, content, path, eventually
+) -> None:
     server.publish(3, path)
     chunks = chunks_of(content)
     bad = Chunk(chunks[2].offset, chunks[2].length, bytes(16))
@@ -228,10 +239,11 @@ async def test_a_chunk_with_a_wrong_hash_is_retried_twice_and_then_named(server,
         )
     assert caught.value.chunk == bad
     assert set(caught.value.done) == set(chunks) - {chunks[2]}
-    assert server.served_bytes == len(content) + 2 * chunks[2].length
+    await eventually(lambda: server.served_bytes == len(content) + 2 * chunks[2].length)
 
 
-async def test_a_chunk_that_arrives_right_at_the_second_time_is_done(server, content, path) -> None:
+async def test_a_chunk_that_arrives_right_at_last_is_done(server, content, path, monkeypatch) -> None:
+    monkeypatch.setattr("transport.bulk_exchange.RETRIES", 1 << 30)  # until it was repaired
     chunks, into = chunks_of(content), bytearray(len(content))
     damaged = bytearray(content)
     damaged[5 * CHUNK] ^= 1
@@ -245,32 +257,34 @@ async def test_a_chunk_that_arrives_right_at_the_second_time_is_done(server, con
 
     result = await pull(source_of(server), 3, chunks, memoryview(into), deadline_s=10, on_chunk=repair)
     assert into == content
-    assert 1 <= result.retried_chunks <= 2  # its first retry may leave before the repair
+    assert result.retried_chunks >= 1
 
 
 async def test_a_pull_is_resumed_at_another_source_with_what_is_missing(server, content, path) -> None:
     second = BulkServer()
     await second.start()
-    server.publish(3, path)
+    partial = partly(content, 3)
+    server.publish(3, partial)
     second.publish(3, path)
-    chunks, into = chunks_of(content), bytearray(len(content))
+    chunks, into, landed = chunks_of(content), bytearray(len(content)), []
 
     def stop(chunk: Chunk) -> None:
-        server.retire(3)
+        landed.append(chunk)
+        if len(landed) == 3:
+            server.retire(3)
+            partial.end()
 
     with pytest.raises(bulk.SourceGone) as caught:
-        await pull(source_of(server), 3, chunks, memoryview(into), window=1, deadline_s=10, on_chunk=stop)
-    done = caught.value.done
-    assert 1 <= len(done) < len(chunks)
-    rest = [chunk for chunk in chunks if chunk not in done]
-    result = await pull(source_of(second), 3, rest, memoryview(into), deadline_s=10)
+        await pull(source_of(server), 3, chunks, memoryview(into), deadline_s=10, on_chunk=stop)
+    assert caught.value.done == tuple(chunks[:3])
+    result = await pull(source_of(second), 3, chunks[3:], memoryview(into), deadline_s=10)
     assert into == content
-    assert result.received_bytes == sum(chunk.length for chunk in rest)
+    assert result.received_bytes == sum(chunk.length for chunk in chunks[3:])
     await second.close()
 
 
-async def test_a_server_that_dies_in_the_middle_is_gone_and_a_closed_port_too(server, content, path) -> None:
-    server.publish(3, path)
+async def test_a_server_that_dies_in_the_middle_is_gone_and_a_closed_port_too(server, content) -> None:
+    server.publish(3, partly(content, 3))
     closing: list[asyncio.Task[None]] = []
     source = source_of(server)
 
@@ -416,3 +430,158 @@ async def test_a_relay_serves_nothing_that_proved_wrong_or_was_given_up(server, 
         with pytest.raises(bulk.SourceLags) as lag:
             await pull(source_of(server), 3, chunks[:1], memoryview(bytearray(len(content))), deadline_s=10)
         assert lag.value.done == ()
+
+
+async def test_several_connections_share_what_is_wanted(server, content, path, monkeypatch) -> None:
+    monkeypatch.setattr(bulk_pull, "SOCKET_BYTES", CHUNK)
+    server.publish(3, path)
+    accepted, into, landed = set(), bytearray(len(content)), []
+    whole = server._talk
+
+    def talk(connection, address):
+        accepted.add(connection)
+        return whole(connection, address)
+
+    server._talk = talk
+    await pull(
+        source_of(server),
+        3,
+        chunks_of(content),
+        memoryview(into),
+        sockets=3,
+        deadline_s=10,
+        on_chunk=landed.append,
+    )
+    assert into == content
+    assert sorted(landed, key=lambda chunk: chunk.offset) == chunks_of(content)
+    assert len(accepted) == 3
+
+
+async def test_a_connection_that_breaks_leaves_its_chunks_to_the_others(content, monkeypatch) -> None:
+    monkeypatch.setattr(bulk_pull, "SOCKET_BYTES", CHUNK)
+    connections = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        good = connections != 2
+        while good and (frame := await reader.read(bulk_frames.REQUEST_BYTES)):
+            asked = bulk_frames.decode_request(frame)
+            writer.write(bulk_frames.encode_answer(bulk_frames.Status.OK, 3, asked.tag, asked.length))
+            writer.write(content[asked.offset : asked.offset + asked.length])
+        writer.close()
+
+    flaky = await asyncio.start_server(serve, "127.0.0.1", 0)
+    source = BulkSource(f"tcp://127.0.0.1:{flaky.sockets[0].getsockname()[1]}", bytes(48))
+    into = bytearray(len(content))
+    result = await pull(source, 3, chunks_of(content), memoryview(into), window=2, sockets=2, deadline_s=10)
+    assert into == content
+    assert result.received_bytes == len(content)
+    assert connections >= 2
+    flaky.close()
+
+
+async def test_each_connection_is_told_what_is_wrong_and_the_pull_ends_once(
+    server, content, path, monkeypatch
+) -> None:
+    monkeypatch.setattr(bulk_pull, "SOCKET_BYTES", CHUNK)
+    server.publish(3, path)
+    chunks = chunks_of(content)
+    bad = Chunk(chunks[2].offset, chunks[2].length, bytes(16))
+    wanted = [*chunks[:2], bad, *chunks[3:]]
+    with pytest.raises(bulk.BadHash) as caught:
+        await pull(
+            source_of(server), 3, wanted, memoryview(bytearray(len(content))), sockets=4, deadline_s=10
+        )
+    assert caught.value.chunk == bad
+    assert bad not in caught.value.done
+    assert set(caught.value.done) <= set(chunks)
+
+
+async def test_a_pull_asks_for_no_more_than_its_limit(server, content, path, monkeypatch) -> None:
+    monkeypatch.setattr(bulk_pull, "SOCKET_BYTES", CHUNK)
+    server.publish(3, path)
+    into, rate = bytearray(len(content)), 8 * len(content)
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    await pull(
+        source_of(server),
+        3,
+        chunks_of(content),
+        memoryview(into),
+        sockets=2,
+        limit_bytes_s=rate,
+        deadline_s=10,
+    )
+    assert into == content
+    assert loop.time() - began_s >= 7 * CHUNK / rate, "the last chunk waits for those before it"
+
+
+async def test_what_the_caller_raises_for_a_chunk_ends_the_pull(server, content, path, monkeypatch) -> None:
+    monkeypatch.setattr(bulk_pull, "SOCKET_BYTES", CHUNK)
+    server.publish(3, path)
+
+    def fail(chunk: Chunk) -> None:
+        raise LookupError(chunk.offset)
+
+    with pytest.raises(LookupError):
+        await pull(
+            source_of(server),
+            3,
+            chunks_of(content),
+            memoryview(bytearray(len(content))),
+            sockets=2,
+            deadline_s=10,
+            on_chunk=fail,
+        )
+
+
+async def test_nothing_is_written_once_a_pull_was_cancelled(content) -> None:
+    asked, go_on = asyncio.Event(), asyncio.Event()
+    into, chunk = bytearray(len(content)), chunks_of(content)[0]
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(bulk_frames.REQUEST_BYTES)
+        writer.write(bulk_frames.encode_answer(bulk_frames.Status.OK, 3, 1, CHUNK) + content[: CHUNK // 2])
+        asked.set()
+        await go_on.wait()
+        writer.write(content[CHUNK // 2 : CHUNK])
+        writer.close()
+
+    slow = await asyncio.start_server(serve, "127.0.0.1", 0)
+    source = BulkSource(f"tcp://127.0.0.1:{slow.sockets[0].getsockname()[1]}", bytes(48))
+    pulling = asyncio.ensure_future(pull(source, 3, [chunk], memoryview(into), deadline_s=10))
+    await asked.wait()
+    pulling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await pulling
+    before = bytes(into)
+    go_on.set()
+    await asyncio.sleep(0.05)
+    assert into == before
+    slow.close()
+
+
+async def test_a_puller_that_takes_nothing_is_given_up(server, monkeypatch, eventually) -> None:
+    monkeypatch.setattr("transport.bulk_server.STALL_S", 0.1)
+    server.publish(
+        3, memoryview(bytes(16 << 20))
+    )  # more than the kernel takes for somebody who does not read
+    token = server.issue_token(3)
+    request = bulk_frames.Request(token[:16], 3, 0, 16 << 20, 1)
+    with socket.create_connection(address_of(server)) as raw:
+        raw.sendall(bulk_frames.encode_request(request, token[16:]))
+        await eventually(lambda: server.refused["silent"] == 1)
+    assert server.served_bytes == 0
+
+
+async def test_a_signed_request_for_more_than_there_is_gets_nothing(server, content, path) -> None:
+    server.publish(3, path)
+    token, loop = server.issue_token(3), asyncio.get_running_loop()
+    with socket.create_connection(address_of(server)) as raw:
+        raw.setblocking(False)
+        for offset, length in ((0, (1 << 32) - 1), ((1 << 64) - 1, 1), (0, 0)):
+            request = bulk_frames.Request(token[:16], 3, offset, length, 7)
+            await loop.sock_sendall(raw, bulk_frames.encode_request(request, token[16:]))
+            answer = await loop.sock_recv(raw, 100)
+            assert answer == bulk_frames.encode_answer(bulk_frames.Status.BAD_RANGE, 3, 7, 0)

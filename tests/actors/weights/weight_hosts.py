@@ -15,6 +15,7 @@ from actors.weights.messages import Fetch, Fetched, Publish, Published
 from configs.load import from_tree
 from supervisor.testing import TestSystem
 from transport.bulk_server import BulkServer
+from transport.carrier import Connection
 
 CHUNK = 64 * 1024
 CHUNKS = 24
@@ -88,8 +89,8 @@ def slow_links(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every chunk takes a while, so that pulls overlap."""
     look_up = BulkServer._look_up
 
-    async def slowly(server: BulkServer, *args: object) -> object:
-        await asyncio.sleep(0.02)
-        return await look_up(server, *args)  # type: ignore[arg-type]
+    async def slowly(server: BulkServer, connection: Connection, *args: object) -> object:
+        await connection.on_loop(asyncio.sleep(0.02))
+        return await look_up(server, connection, *args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(BulkServer, "_look_up", slowly)

@@ -1,0 +1,149 @@
+"""What a puller says and hears on one connection: requests in flight, landing in place, hashes of chunks.
+
+Owns one connection's share of a pull. It takes chunks from a queue that several connections share, and runs
+as the talk of its connection (`carrier.Connection`): in a thread of its own where the sockets are real.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+
+import xxhash
+
+from transport.bulk_errors import BadHash, BadRange, SourceGone, Unauthorized
+from transport.bulk_frames import (
+    ANSWER_BYTES,
+    TOKEN_ID_BYTES,
+    BulkSource,
+    Chunk,
+    Request,
+    Status,
+    decode_answer,
+    encode_request,
+)
+from transport.carrier import Connection
+from transport.refusal import NotAnEnvelope
+
+RETRIES = 2  # of a chunk whose hash was wrong; of all, where so many in a row are
+PIECE_BYTES = 1 << 20  # read and hashed at a time, while it is in the cache
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What all connections of one pull have in common. `wanted` is taken from by all of them; `on_landed`,
+    `on_not_yet` and `pace` (when so many bytes may be asked for; None: at once) run on the loop. A source
+    from which nothing comes for `stall_s` is given up."""
+
+    source: BulkSource
+    version: int
+    into: memoryview
+    window: int
+    stall_s: float
+    wanted: deque[Chunk]
+    on_landed: Callable[[Chunk], None]
+    on_not_yet: Callable[[], None]
+    pace: Callable[[int], Coroutine[object, object, None]] | None
+
+
+class Exchange:
+    """See the module."""
+
+    def __init__(self, order: Order, connection: Connection) -> None:
+        self.failures: Counter[Chunk] = Counter()
+        self._order = order
+        self._connection = connection
+        self._again: deque[Chunk] = deque()  # what came wrong, or not yet: nobody else's
+        self._in_flight: deque[tuple[int, Chunk]] = deque()  # the source answers in the order of requests
+        self._tag = 0
+        self._wrong = 0  # chunks in a row
+
+    @property
+    def left(self) -> list[Chunk]:
+        """What it took and did not get."""
+        return [*(chunk for _, chunk in self._in_flight), *self._again]
+
+    async def talk(self) -> None:
+        """Until nothing is wanted. Raises a PullError without its `done`, OSError, TimeoutError."""
+        order, head = self._order, bytearray(ANSWER_BYTES)
+        while await self._ask():
+            await self._fill(memoryview(head))
+            chunk = self._expect(bytes(head))
+            if chunk is None:
+                continue
+            digest = xxhash.xxh3_128()
+            for at in range(chunk.offset, chunk.offset + chunk.length, PIECE_BYTES):
+                piece = order.into[at : min(at + PIECE_BYTES, chunk.offset + chunk.length)]
+                await self._fill(piece)
+                digest.update(piece)
+            self._check(chunk, digest.digest())
+
+    async def _ask(self) -> bool:
+        """Keep the window full; whether there is anything to wait for."""
+        order = self._order
+        token_id, secret = order.source.token[:TOKEN_ID_BYTES], order.source.token[TOKEN_ID_BYTES:]
+        requests = []
+        while len(self._in_flight) < order.window and (chunk := self._next()) is not None:
+            self._tag = (self._tag + 1) & 0xFFFFFFFF
+            self._in_flight.append((self._tag, chunk))
+            request = Request(token_id, order.version, chunk.offset, chunk.length, self._tag)
+            requests.append(encode_request(request, secret))
+            if order.pace is not None:
+                await self._connection.on_loop(order.pace(chunk.length))
+        if requests:
+            await self._connection.send(b"".join(requests), order.stall_s)
+        return bool(self._in_flight)
+
+    def _next(self) -> Chunk | None:
+        if self._again:
+            return self._again.popleft()
+        try:
+            return self._order.wanted.popleft()
+        except IndexError:
+            return None
+
+    async def _fill(self, place: memoryview) -> None:
+        if await self._connection.receive(place, self._order.stall_s) < len(place):
+            raise ConnectionResetError("the source closed the connection")
+
+    def _expect(self, head: bytes) -> Chunk | None:
+        """Match an answer with the oldest request; None where it brings nothing."""
+        order, (tag, chunk) = self._order, self._in_flight[0]
+        where = f"{order.source.endpoint}, version {order.version}, {chunk.length} bytes at {chunk.offset}"
+        try:
+            status, version, got_tag, length = decode_answer(head)
+        except NotAnEnvelope as error:
+            raise SourceGone(f"{where}: {error}") from None
+        if status is Status.GONE:
+            raise SourceGone(f"{where}: that version is not served")
+        if status is Status.UNAUTHORIZED:
+            raise Unauthorized(f"{where}: the token is not accepted")
+        if status is Status.BAD_RANGE:
+            raise BadRange(f"{where}: no such range")
+        if status is Status.NOT_YET:
+            self._in_flight.popleft()
+            self._again.append(chunk)
+            self._connection.tell(order.on_not_yet)
+            return None
+        if (version, got_tag, length) != (order.version, tag, chunk.length):
+            raise SourceGone(f"{where}: answered version {version}, {length} bytes")
+        return chunk
+
+    def _check(self, chunk: Chunk, digest: bytes) -> None:
+        """A chunk is complete: it is right, and done; else it is asked for again."""
+        order = self._order
+        self._in_flight.popleft()
+        if digest == chunk.digest:
+            self._wrong = 0
+            self._connection.tell(lambda: order.on_landed(chunk))
+            return
+        self._again.append(chunk)
+        self.failures[chunk] += 1
+        self._wrong += 1
+        if self.failures[chunk] > RETRIES or self._wrong > RETRIES:
+            raise BadHash(
+                f"{order.source.endpoint}: {chunk.length} bytes at {chunk.offset} of version {order.version} "
+                f"have hash {digest.hex()}, expected {chunk.digest.hex()}, {self.failures[chunk]} times, "
+                f"{self._wrong} wrong ones in a row",
+                (),
+                chunk,
+            )
