@@ -32,11 +32,13 @@ from actors.engine.engine import (
     StepOutput,
 )
 from actors.engine.exact_decoder import ROWS, ExactDecoder
+from actors.engine.packed import Packed, pack
 from actors.engine.qwen3 import Qwen3
 from actors.engine.restriction import forbid
 from actors.engine.sampling import request_keys, sample, uniforms
 from actors.engine.tensor_spec import TensorSpec
-from actors.engine.weight_image import read_weights
+from actors.engine.unmade import unmade
+from actors.engine.weight_image import view_weights
 from actors.rollout.sampling_params import PLAIN, Sampling
 from transport.token_frame import MAX_ROWS, Flag
 
@@ -84,8 +86,7 @@ class BuiltinEngine:
         """`max_tokens` bounds prompt + response of a request; `threads` is torch's number for this process.
         `exact`: the bits of a request depend on nothing but itself (`exact_decoder`); on one thread only.
 
-        `model` belongs to the engine from now on: `load_weights` writes into its parameters, nobody else may.
-        Raises `NotExact`.
+        Of `model` nothing is kept but its sizes. Raises `NotExact`.
         """
         if min(slots, max_tokens, max_pending, threads) < 1:
             raise ValueError("slots, max_tokens, max_pending and threads must each be at least 1")
@@ -94,7 +95,9 @@ class BuiltinEngine:
         if exact and threads > 1:
             raise ValueError(f"an exact engine computes on one thread, not on {threads}")
         torch.set_num_threads(threads)
-        self._model = model
+        self._config = model.config
+        self._staged: tuple[Packed, int] | None = None
+        self._retired: Packed | None = None  # memory of the weights before, which is given back by who stages
         self._decoder = (ExactDecoder if exact else Decoder)(model, slots, max_tokens)
         self._slot_count, self._max_tokens, self._max_pending = slots, max_tokens, max_pending
         self._eos = np.array(sorted(set(eos_token_ids)), dtype=np.int64)
@@ -160,14 +163,38 @@ class BuiltinEngine:
         self.abort([*self._slots.ticket[: self._executing].tolist(), *self._waiting])
 
     def load_weights(self, source: memoryview, specs: Sequence[TensorSpec], version: int) -> None:
+        self._require_idle(version)
+        self.stage_weights(source, specs, version)
+        self.commit_weights()
+
+    def stage_weights(self, source: memoryview, specs: Sequence[TensorSpec], version: int) -> None:
+        """Make an image ready beside what is served, which takes as much memory again. The one call that
+        another thread may make while a step runs; what was staged before is dropped. Raises `BadImage`."""
+        self._staged = self._retired = None
+        model = unmade(self._config)
+        view_weights(model, source, specs)
+        self._staged = pack(model), version
+
+    def commit_weights(self) -> None:
+        """Serve what was staged. Raises `EngineBusy` unless idle."""
+        assert self._staged is not None, "stage_weights comes first"
+        packed, version = self._staged
+        self._require_idle(version)
+        self._retired, self._staged = self._decoder.take(packed), None
+        self._weights_version = version
+
+    @property
+    def staged_version(self) -> int | None:
+        """What `commit_weights` would serve; None: nothing is staged."""
+        staged = self._staged
+        return None if staged is None else staged[1]
+
+    def _require_idle(self, version: int) -> None:
         if self._executing or self._waiting:
             raise EngineBusy(
                 f"{self._executing} requests execute and {self.pending} wait under weights "
                 f"{self._weights_version}: finish or drain them before loading {version}"
             )
-        read_weights(self._model, source, specs)
-        self._decoder.refresh(self._model)
-        self._weights_version = version
 
     def step(self) -> StepOutput:
         self._admit()
@@ -256,7 +283,7 @@ class BuiltinEngine:
 
     def _require_fit(self, one: Assignment) -> None:
         total = len(one.prompt) + one.max_new_tokens
-        vocabulary = self._model.config.vocab_size
+        vocabulary = self._config.vocab_size
         if not 0 <= one.ticket < 2**32:
             raise CannotServe(one.ticket, "a ticket is a 32-bit number")
         if not one.prompt:

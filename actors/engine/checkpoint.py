@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from actors.engine.qwen3 import BadCheckpoint, Qwen3, Qwen3Config
+from actors.engine.unmade import unmade
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -61,8 +62,7 @@ def empty_model(directory: str | Path) -> Qwen3:
     if not Path(directory).is_dir():
         raise BadCheckpoint(f"{directory} is not a directory: give a Hugging Face checkpoint directory")
     config = Qwen3Config.load(directory)
-    with torch.device("meta"):
-        return Qwen3(config)
+    return unmade(config)
 
 
 def read_state(
@@ -94,8 +94,7 @@ def save_checkpoint(state: Mapping[str, Tensor], directory: str | Path, like: st
     disk or renamed here.
     """
     directory, like = Path(directory), Path(like)
-    with torch.device("meta"):
-        expected = Qwen3(Qwen3Config.load(like)).state_dict()
+    expected = unmade(Qwen3Config.load(like)).state_dict()
     for name, want in expected.items():
         have = state.get(name)
         if have is None or have.shape != want.shape:

@@ -1,38 +1,22 @@
 """Incremental decoding of a Qwen3 model over a preallocated KV cache with a fixed number of slots.
 
-Owns the cache and a copy of the weights packed for speed; knows slots and positions, but no requests,
+Owns the cache; the weights are packed for speed (`packed`). Knows slots and positions, but no requests,
 sampling or stopping (`builtin` does). Computes in float32 on the CPU.
-
-How the packed weights differ from `qwen3`, to the same result within rounding:
-- q, k and v are one matrix, gate and up another, stored [in, out]: a third faster at the few rows of a
-  decode step;
-- the gains of the layer norms are folded into the matrix that follows them;
-- the two elements that RoPE turns together lie side by side, so that the turn is one complex product.
-  Queries and keys are permuted alike, which leaves their products as they are.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from actors.engine.qwen3 import Attention, Layer, Qwen3, Qwen3Config, rope_angles
+from actors.engine.packed import Packed, PackedLayer, pack
+from actors.engine.qwen3 import Qwen3, rope_angles
 
 COLUMN_STEP = 16  # the cache is read in whole vectors (AVX-512: 16 floats); the mask hides what is too much
-
-
-@dataclass(frozen=True)
-class _PackedLayer:
-    qkv: Tensor  # [hidden, (heads + 2 kv_heads) * head_dim]
-    qk_gain: Tensor  # [heads + kv_heads, head_dim]
-    out: Tensor  # [heads * head_dim, hidden]
-    gate_up: Tensor  # [hidden, 2 * intermediate]
-    down: Tensor  # [intermediate, hidden]
 
 
 class Decoder:
@@ -57,16 +41,17 @@ class Decoder:
         self._turn = torch.polar(torch.ones_like(angles), angles)  # complex64 [max_tokens, head_dim / 2]
         self._floor = torch.tensor(math.sqrt(config.rms_norm_eps * config.hidden_size))
         self._head_floor = torch.tensor(math.sqrt(config.rms_norm_eps * config.head_dim))
-        self.refresh(model)
+        self._packed: Packed | None = None
+        self.take(pack(model))
 
-    @torch.inference_mode()
-    def refresh(self, model: Qwen3) -> None:
-        """Pack the model's weights anew; the cache, which belongs to the old ones, is emptied."""
+    def take(self, packed: Packed) -> Packed | None:
+        """Decode with these weights from now on; the cache, which belongs to the old ones, is emptied. The
+        old ones, if there are any, for who has time to free them."""
+        old, self._packed = self._packed, packed
         for cache in (self._keys, self._values):
             cache.zero_()  # a NaN of broken weights would live on behind the mask: 0 * NaN is NaN
-        self._embedding = model.model.embed_tokens.weight.float()
-        self._layers = [_pack(layer, self.config) for layer in model.model.layers if isinstance(layer, Layer)]
-        self._head = _fold(model.output_matrix, model.model.norm.weight)
+        self._embedding, self._layers, self._head = packed.embedding, packed.layers, packed.head
+        return old
 
     def rows_of_pass(self, left: int) -> int:
         """Rows that `decode` wants to be given next, where `left` slots have something to feed."""
@@ -137,7 +122,7 @@ class Decoder:
         self._keys[:, target, ..., :length] = self._keys[:, source, ..., :length]
         self._values[:, target, :, :length] = self._values[:, source, :, :length]
 
-    def _project(self, x: Tensor, layer: _PackedLayer, turn: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _project(self, x: Tensor, layer: PackedLayer, turn: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Turned queries, turned keys and values, each [rows, its heads, head_dim]; queries are scaled."""
         heads, kv_heads = self.config.num_attention_heads, self.config.num_key_value_heads
         qkv = _unit(x, self._floor).mm(layer.qkv).view(len(x), -1, self.config.head_dim)
@@ -151,7 +136,7 @@ class Decoder:
     def _logits(self, x: Tensor) -> Tensor:
         return _unit(x, self._floor).mm(self._head)
 
-    def _finish_layer(self, x: Tensor, mixed: Tensor, layer: _PackedLayer) -> None:
+    def _finish_layer(self, x: Tensor, mixed: Tensor, layer: PackedLayer) -> None:
         """Add what attention and then the MLP give to the residual stream x [rows, hidden], in place."""
         x.addmm_(mixed, layer.out)
         gate, up = _unit(x, self._floor).mm(layer.gate_up).chunk(2, dim=1)
@@ -161,32 +146,3 @@ class Decoder:
 def _unit(x: Tensor, floor: Tensor) -> Tensor:
     """x / sqrt(sum(x²) + floor²) over the last axis: RMSNorm but for a constant that the weights hold."""
     return x / torch.hypot(torch.linalg.vector_norm(x, dim=-1, keepdim=True), floor)
-
-
-def _fold(matrix: Tensor, gain: Tensor) -> Tensor:
-    """[out, in] to [in, out], with RMSNorm's gain and the constant that `_unit` leaves out."""
-    return (matrix.float() * (gain.float() * math.sqrt(len(gain)))).t().contiguous()
-
-
-def _interleave(x: Tensor, head_dim: int) -> Tensor:
-    """Bring elements i and i + head_dim/2 of each head side by side, on the first axis."""
-    return x.view(-1, 2, head_dim // 2, *x.shape[1:]).transpose(1, 2).reshape(x.shape)
-
-
-def _pack(layer: Layer, config: Qwen3Config) -> _PackedLayer:
-    attention: Attention = layer.self_attn
-    q, k = (_interleave(p.weight, config.head_dim) for p in (attention.q_proj, attention.k_proj))
-    q_gain, k_gain = (_interleave(p.weight, config.head_dim) for p in (attention.q_norm, attention.k_norm))
-    # RMSNorm gives q and k a factor sqrt(head_dim) each, attention divides by one: a single one is left.
-    gains = [q_gain] * config.num_attention_heads
-    gains += [k_gain * math.sqrt(config.head_dim)] * config.num_key_value_heads
-    mlp = layer.mlp
-    return _PackedLayer(
-        qkv=_fold(torch.cat((q, k, attention.v_proj.weight)), layer.input_layernorm.weight),
-        qk_gain=torch.stack(gains).float(),
-        out=attention.o_proj.weight.float().t().contiguous(),
-        gate_up=_fold(
-            torch.cat((mlp.gate_proj.weight, mlp.up_proj.weight)), layer.post_attention_layernorm.weight
-        ),
-        down=mlp.down_proj.weight.float().t().contiguous(),
-    )

@@ -6,14 +6,16 @@ refusals of the engine into an answer. Adapter: touches torch and files; knows n
 
 import mmap
 from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from actors.engine.builtin import BuiltinEngine
 from actors.engine.engine import Assignment, CannotServe, EngineFull, EngineStats
 from actors.engine.model_config import qwen3
-from actors.engine.qwen3 import Qwen3
 from actors.engine.turn import Orders, Refusal, Turn, TurnWork
-from actors.engine.weight_image import BadImage
+from actors.engine.unmade import unmade
+from actors.engine.weight_image import BadImage, view_weights
 from actors.rollout.instance_messages import Work
 from actors.weights.messages import Fetched
 from configs.schema import Config
@@ -25,7 +27,8 @@ class BuiltinHost:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._engine: BuiltinEngine | None = None
-        self._root = b""
+        self._made: BuiltinEngine | None = None  # with the first weights, before it serves
+        self._root = self._staged_root = b""
 
     @property
     def engines(self) -> int:
@@ -78,37 +81,59 @@ class BuiltinHost:
                 break
         return refusals
 
+    def stage(self, fetched: Fetched) -> None:
+        """See `EngineHost`. Also makes the engine, when the first weights come."""
+        with _mapped(fetched) as image:
+            if self._engine is None:
+                self._made = self._make(fetched, image)
+            else:
+                self._engine.stage_weights(image, fetched.tensors, fetched.version)
+        self._staged_root = fetched.root
+
     def _load(self, fetched: Fetched) -> str:
         """The verified image becomes the engine's weights; or why it does not, and they are as before."""
-        if self._engine is None:
-            self._engine = self._make(fetched.model_config)
-        self._engine.drain()  # on-policy: what is left of an older version is told as aborted
         try:
-            with (
-                Path(fetched.path).open("rb") as file,
-                mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as image,
-                memoryview(image) as view,
-            ):
-                self._engine.load_weights(view, fetched.tensors, fetched.version)
-        except (BadImage, OSError) as problem:  # both before the first byte is copied
-            if not self._root:
+            if self._staged_root != fetched.root:
+                self.stage(fetched)
+        except (BadImage, OSError) as problem:  # both before anything is changed
+            if self._engine is None:
                 raise
             return f"version {fetched.version} was not loaded: {problem}"
+        self._staged_root = b""
+        if self._engine is None:
+            self._engine = self._made
+        else:
+            self._engine.drain()  # on-policy: what is left of an older version is told as aborted
+            self._engine.commit_weights()
         self._root = fetched.root
         return ""
 
-    def _make(self, model_config: bytes) -> BuiltinEngine:
-        config = qwen3(model_config)
+    def _make(self, fetched: Fetched, image: memoryview) -> BuiltinEngine:
+        """An engine that serves these weights."""
+        config = qwen3(fetched.model_config)
+        model = unmade(config).requires_grad_(False)
+        view_weights(model, image, fetched.tensors)
         rollout, settings = self._config.rollout, self._config.engine
         return BuiltinEngine(
-            Qwen3(config).requires_grad_(False),
+            model,
             slots=settings.slots,
             max_tokens=settings.max_prompt_tokens + rollout.max_new_tokens,
             eos_token_ids=config.eos_token_ids,
             threads=settings.threads,
-            weights_version=-1,
+            weights_version=fetched.version,
             exact=self._config.job.exact,
         )
+
+
+@contextmanager
+def _mapped(fetched: Fetched) -> Iterator[memoryview]:
+    """The bytes of an image. Raises OSError."""
+    with (
+        Path(fetched.path).open("rb") as file,
+        mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as image,
+        memoryview(image) as view,
+    ):
+        yield view
 
 
 def _tickets(work: list[Work]) -> list[int]:

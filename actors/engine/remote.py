@@ -52,6 +52,7 @@ class RemoteHost:
         self._pace = StreamPace()
         self._id = uuid.uuid4().hex[:12]  # before a ticket in a request's id: servers may have other clients
         self._version: int | None = None
+        self._staged: Fetched | None = None
         self._name = ""  # of the version, in the server's words
         self._root = b""
         self._vocabulary = 0
@@ -85,6 +86,20 @@ class RemoteHost:
         return Turn(
             taken.output, refusals, self._version, self._root, False, taken.work, load_failed, taken.experts
         )
+
+    async def stage(self, fetched: Fetched) -> None:
+        """See `EngineHost.stage`; starts a server of ours. Raises `ServerDied`."""
+        self._staged = None
+        try:
+            async with asyncio.timeout(self._serve_s):
+                await self._wire.stage(fetched)
+        except LoadFailed as problem:  # it is tried again, and told, when they are to be loaded
+            log.info("%s", problem)
+        except TimeoutError as late:
+            what = f"the server did not stage version {fetched.version} within {self._serve_s:g} s"
+            raise ServerDied(what) from late
+        else:
+            self._staged = fetched
 
     def hurry(self) -> None:
         """See `AwaitedHost`."""
@@ -130,7 +145,9 @@ class RemoteHost:
         try:
             async with asyncio.timeout(self._serve_s):
                 try:
-                    await self._wire.stage(fetched)
+                    if self._staged != fetched:
+                        await self._wire.stage(fetched)
+                    self._staged = None
                     self._end(list(self._streams))
                     self._version = None
                     if self._last:

@@ -6,6 +6,7 @@ Owns what is wanted and what is served. Drives no engine: its worker's `load` do
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from actors.engine.flip_times import FlipTimes
 from actors.rollout.instance_messages import Serving, Withdraw, Withdrawn
 from actors.rollout.messages import Weights
 from actors.weights.messages import Fetch, Fetched
@@ -20,6 +21,8 @@ WEIGHTS_LATE_S = 60.0  # what takes longer is worth a line, again each time; not
 RETRY_S = 0.2
 LOAD_TRIES, LOAD_AGAIN_S = 3, 5.0
 
+Stage = Callable[[Fetched], Awaitable[None]]
+"""Has the engine prepare these, beside what it does."""
 Load = Callable[[Fetched], Awaitable[str]]
 """Has the engine load these; why it did not, and has those of before, or ""."""
 
@@ -32,13 +35,17 @@ class ServedWeights:
         config: resolved settings.
         node: this host; its TransferAgent is `<node>/transfer`.
         drains: whether requests may end before newer weights are loaded (`engine.drain_s`).
+        stage: for the engine, while it decodes.
         load: into the engine.
     """
 
-    def __init__(self, ctx: Context, config: Config, node: str, drains: bool, load: Load) -> None:
+    def __init__(
+        self, ctx: Context, config: Config, node: str, drains: bool, stage: Stage, load: Load
+    ) -> None:
         self._ctx, self._source, self._load = ctx, f"{node}/transfer", load
+        self._stage, self._flipping = stage, asyncio.Lock()
         self._grace_s = config.engine.drain_s if drains else 0.0
-        self._draining = asyncio.Lock()
+        self.times = FlipTimes()
         self.wanted: Weights | None = None
         self.served: tuple[int | None, bytes] = (None, b"")
         """Version and root."""
@@ -46,6 +53,8 @@ class ServedWeights:
     def want(self, weights: Weights) -> None:
         """Serve these from now on; a pull for earlier ones is overtaken."""
         self.wanted = weights
+        if not self._has(weights):
+            self.times.told(self._ctx.now())
         self._ctx.background(self._serve(weights), f"weights {weights.version}")
 
     def want_nothing(self) -> None:
@@ -61,10 +70,16 @@ class ServedWeights:
                     if await self._told(weights.version, weights.root):
                         return
                 elif (fetched := await self._fetched(weights)) is not None:
-                    await self._drain()
-                    if self.wanted != weights or self._has(weights):  # told twice, and loaded meanwhile
-                        continue
-                    if why := await self._load(fetched):
+                    async with self._flipping:  # told twice, the second finds it served
+                        if self.wanted != weights or self._has(weights):
+                            continue
+                        await self._stage(fetched)
+                        self.times.staged(self._ctx.now())
+                        await self._drain()
+                        if self.wanted != weights:
+                            continue
+                        why = await self._load(fetched)
+                    if why:
                         failures += 1
                         await self._not_loaded(weights, failures, why)
                     loaded = not why
@@ -83,6 +98,7 @@ class ServedWeights:
             self._ctx.log.warning("weights %d did not come: %s", weights.version, problem)
             await asyncio.sleep(RETRY_S)
         else:
+            self.times.fetched(fetched, self._ctx.now())
             return fetched if self.wanted == weights else None
         return None
 
@@ -103,13 +119,12 @@ class ServedWeights:
         ends what is left."""
         if self._grace_s == 0 or self.served[0] is None:
             return
-        async with self._draining:  # told twice, both wait for the one end
-            withdraw = Withdraw(instance=self._ctx.name, grace_s=self._grace_s)
-            deadline_s = self._grace_s + DRAIN_BEYOND_S
-            try:
-                await self._ctx.ask(MANAGER, withdraw, deadline_s=deadline_s, expect=Withdrawn)
-            except AskFailed as problem:
-                self._ctx.log.info("not drained before newer weights: %s", problem)
+        withdraw = Withdraw(instance=self._ctx.name, grace_s=self._grace_s)
+        deadline_s = self._grace_s + DRAIN_BEYOND_S
+        try:
+            await self._ctx.ask(MANAGER, withdraw, deadline_s=deadline_s, expect=Withdrawn)
+        except AskFailed as problem:
+            self._ctx.log.info("not drained before newer weights: %s", problem)
 
     async def _not_loaded(self, weights: Weights, failures: int, why: str) -> None:
         """What was served before is served on; after a while these are tried again. Each try may end what

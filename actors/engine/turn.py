@@ -102,6 +102,11 @@ class EngineHost(Protocol):
     def cache_tokens(self) -> int:
         """Tokens, in those of messages, that the cache of each copy holds; 0: what its slots may need."""
 
+    def stage(self, fetched: Fetched) -> None:
+        """Prepare all that can be prepared of these weights while the engine decodes, before they are ordered
+        to be loaded; from another thread than that of `turn`, which may be in one. Without it the load takes
+        longer. Raises what a load would fail with, and then changed nothing."""
+
     def turn(self, orders: Orders) -> Turn:
         """Carry the orders out, then one decode step if there is anything to decode. Blocks meanwhile.
 
@@ -130,6 +135,9 @@ class AwaitedHost(Protocol):
     @property
     def cache_tokens(self) -> int:
         """See `EngineHost`."""
+
+    async def stage(self, fetched: Fetched) -> None:
+        """See `EngineHost.stage`."""
 
     async def awaited_turn(self, orders: Orders) -> Turn:
         """See `EngineHost.turn`."""

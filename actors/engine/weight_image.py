@@ -6,6 +6,7 @@ memory, hashes or versions: the weights room does.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
 import msgspec
@@ -16,7 +17,15 @@ from torch import Tensor, nn
 
 from actors.engine.tensor_spec import TensorSpec, image_bytes
 
-__all__ = ["BadImage", "TensorSpec", "image_bytes", "read_weights", "weight_layout", "write_weights"]
+__all__ = [
+    "BadImage",
+    "TensorSpec",
+    "image_bytes",
+    "read_weights",
+    "view_weights",
+    "weight_layout",
+    "write_weights",
+]
 
 ALIGNMENT_BYTES = 64  # a cache line, and the widest vector load (AVX-512)
 
@@ -74,6 +83,35 @@ def read_weights(model: nn.Module, source: memoryview, specs: Sequence[TensorSpe
     Raises `BadImage` before anything is copied if a tensor is missing, unknown, of another dtype or shape,
     or cut off.
     """
+    given = _fitting(model, source, specs)
+    bytes_in = np.frombuffer(source, dtype=np.uint8)
+    for name, parameter in model.named_parameters():
+        spec = given[name]
+        data = bytes_in[spec.offset : spec.offset + spec.nbytes]
+        if spec.dtype == _name(parameter.dtype):
+            bytes_of(parameter.detach())[:] = data
+        else:
+            narrow = torch.from_numpy(data.copy()).view(getattr(torch, spec.dtype))
+            parameter.detach().copy_(narrow.view(parameter.shape))
+
+
+def view_weights(model: nn.Module, source: memoryview, specs: Sequence[TensorSpec]) -> None:
+    """Make the model's parameters views of an image, in its dtype, which must stay mapped as long as they
+    live; nothing is copied, and nobody may write into them. Raises as `read_weights`."""
+    given = _fitting(model, source, specs)
+    bytes_in = np.frombuffer(source, dtype=np.uint8)
+    views: dict[str, Tensor] = {}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        for name, parameter in model.named_parameters():
+            spec = given[name]
+            flat = torch.from_numpy(bytes_in[spec.offset : spec.offset + spec.nbytes])
+            views[name] = flat.view(getattr(torch, spec.dtype)).view(parameter.shape)
+    model.load_state_dict(views, assign=True)
+
+
+def _fitting(model: nn.Module, source: memoryview, specs: Sequence[TensorSpec]) -> dict[str, TensorSpec]:
+    """By name, where the model's tensors are in an image that has them, and no others."""
     _require_room(source, specs)
     given = {spec.name: spec for spec in specs}
     wanted = weight_layout(model)
@@ -93,15 +131,7 @@ def read_weights(model: nn.Module, source: memoryview, specs: Sequence[TensorSpe
                 f"the model needs {want.dtype}{list(want.shape)} ({want.nbytes} bytes): "
                 "both must come from one checkpoint"
             )
-    bytes_in = np.frombuffer(source, dtype=np.uint8)
-    for name, parameter in model.named_parameters():
-        spec = given[name]
-        data = bytes_in[spec.offset : spec.offset + spec.nbytes]
-        if spec.dtype == _name(parameter.dtype):
-            bytes_of(parameter.detach())[:] = data
-        else:
-            narrow = torch.from_numpy(data.copy()).view(getattr(torch, spec.dtype))
-            parameter.detach().copy_(narrow.view(parameter.shape))
+    return given
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -86,7 +86,7 @@ class RolloutWorker(Actor):
         self.ctx.at_end(self._sender.close)
         self.ctx.at_end(self._let_go)
         self._weights = ServedWeights(
-            self.ctx, self._config, self._node, self._kind == "preemptible", self._load
+            self.ctx, self._config, self._node, self._kind == "preemptible", self._stage, self._load
         )
         self._turn_times = TurnTimes(self.ctx, self._config.liveness.beat_s)
         self._experts = ExpertTelling(self.ctx)
@@ -196,6 +196,16 @@ class RolloutWorker(Actor):
             return
         deferred.answer(Done())
 
+    async def _stage(self, fetched: Fetched) -> None:
+        """While the engine decodes. What goes wrong goes wrong again when it loads, and is told then."""
+        try:
+            if isinstance(self._host, AwaitedHost):
+                await self._host.stage(fetched)
+            else:
+                await self.ctx.offload_aside(self._host.stage, fetched)
+        except (OSError, ValueError) as problem:
+            self.ctx.log.info("weights %d were not staged: %s", fetched.version, problem)
+
     async def _load(self, fetched: Fetched) -> str:
         """Before the engine's next turn. Why it has those of before, or ""."""
         self._orders.load = fetched
@@ -254,6 +264,7 @@ class RolloutWorker(Actor):
                 await self._report(refusal, turn.version)
             if orders.load is not None:
                 self._weights.served, self._load_failed = (turn.version, turn.root), turn.load_failed
+                self._weights.times.loaded(began_s, self.ctx.now(), self.ctx.log)
                 self._loaded.set()
 
     async def _turn(self, orders: Orders) -> Turn:
@@ -288,4 +299,5 @@ class RolloutWorker(Actor):
             "rows": self._tokens,
             "unacknowledged": self._sender.unacknowledged,
             "frames_sent_again": self._sender.resent,
+            **self._weights.times.summary(),
         }

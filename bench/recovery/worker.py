@@ -32,6 +32,9 @@ class PacedHost:
         self._steps = 0
         self._pause = threading.Event()
 
+    def stage(self, fetched: Fetched) -> None:
+        """See `EngineHost`: there is nothing to prepare."""
+
     def turn(self, orders: Orders) -> Turn:
         """See `EngineHost`."""
         if orders.load is not None:

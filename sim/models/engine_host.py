@@ -67,6 +67,9 @@ class SimEngineHost:
         """See `EngineHost`."""
         return self._engine.limits.cache_tokens // self._engine.limits.token_scale
 
+    def stage(self, fetched: Fetched) -> None:
+        """See `EngineHost`: there is nothing to prepare."""
+
     def turn(self, orders: Orders) -> Turn:
         """See `EngineHost`. Raises `BrokenImage` for an image that nobody can have published."""
         if orders.load is not None:

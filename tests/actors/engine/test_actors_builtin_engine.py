@@ -284,6 +284,27 @@ def test_new_weights_are_served_bit_for_bit_and_never_in_the_middle_of_a_request
     assert new != old
 
 
+def test_what_is_staged_in_the_middle_of_a_request_changes_none_of_its_tokens(make_model: MakeModel) -> None:
+    trained = make_model(seed=5)
+    specs = weight_layout(trained)
+    image = bytearray(image_bytes(specs))
+    write_weights(trained, memoryview(image))
+    undisturbed = collect(queued(engine_of(make_model(seed=0)), requests(3)))
+    engine = queued(engine_of(make_model(seed=0)), requests(3))
+    tokens = collect(engine, steps=2)
+    engine.stage_weights(memoryview(image).toreadonly(), specs, 8)
+    image[:] = bytes(len(image))  # from here on nobody needs it
+    with pytest.raises(EngineBusy, match="drain"):
+        engine.commit_weights()
+    for ticket, rows in collect(engine).items():
+        tokens.setdefault(ticket, []).extend(rows)
+    assert tokens == undisturbed
+    assert engine.weights_version == 0
+    engine.commit_weights()
+    assert engine.weights_version == 8
+    assert collect(queued(engine, requests(3))) == collect(queued(engine_of(trained), requests(3)))
+
+
 def test_broken_weights_are_named_and_sound_ones_heal_the_engine(make_model: MakeModel) -> None:
     broken, sound = make_model(), make_model()
     with torch.no_grad():

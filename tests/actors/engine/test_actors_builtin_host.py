@@ -3,6 +3,8 @@
 from array import array
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from actors.engine.host import BuiltinHost
 from actors.engine.turn import Orders
 from actors.rollout.expert_messages import ExpertsWanted
@@ -32,3 +34,16 @@ def test_only_what_it_cannot_serve_is_refused_for_ever(tmp_path: Path) -> None:
     assert all(refusal.never for refusal in turn.refusals)
     assert turn.output is not None
     assert sorted(turn.output.tickets.tolist()) == [1, 4]
+
+
+def test_what_was_staged_is_loaded_without_its_image(tmp_path: Path) -> None:
+    host = BuiltinHost(Config())
+    host.turn(Orders(load=published(tmp_path / "one")[1]))
+    fetched = replace(published(tmp_path / "two")[1], version=4, root=b"4" * 32)
+    host.stage(fetched)
+    Path(fetched.path).unlink()
+    turn = host.turn(Orders(load=fetched, adds=[(4, [work(1, 5)])]))
+    assert (turn.load_failed, turn.version, turn.root) == ("", 4, b"4" * 32)
+    gone = replace(fetched, version=5, root=b"5" * 32)
+    assert "version 5 was not loaded" in host.turn(Orders(load=gone)).load_failed
+    assert host.turn(Orders()).version == 4

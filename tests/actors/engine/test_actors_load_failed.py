@@ -44,6 +44,9 @@ class Stubborn:
         self._tries, self.tried = tries, 0
         self._version: int | None = None
 
+    def stage(self, fetched: Fetched) -> None:
+        """There is nothing to prepare."""
+
     def turn(self, orders: Orders) -> Turn:
         failed = ""
         if (load := orders.load) is not None:

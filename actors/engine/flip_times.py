@@ -1,0 +1,60 @@
+"""How the weights that an instance serves came to it, for its operator: pulled, waited for, loaded. Pure."""
+
+import logging
+
+from actors.weights.messages import Fetched
+
+Figures = dict[str, str | int | float]
+
+
+class FlipTimes:
+    """Of the last version that was loaded. Every moment is on its worker's clock, in seconds."""
+
+    def __init__(self) -> None:
+        self._told_s = 0.0
+        self._fetched: Fetched | None = None
+        self._fetched_s = self._staged_s = 0.0
+        self._figures: Figures = {}
+
+    def told(self, now_s: float) -> None:
+        """There is a version to serve."""
+        self._told_s = now_s
+
+    def fetched(self, fetched: Fetched, now_s: float) -> None:
+        """It is on this host."""
+        self._fetched, self._fetched_s = fetched, now_s
+
+    def staged(self, now_s: float) -> None:
+        """The engine has prepared it, while it decoded."""
+        self._staged_s = now_s
+
+    def loaded(self, began_s: float, now_s: float, log: logging.LoggerAdapter[logging.Logger]) -> None:
+        """The engine serves it; from `began_s` on it did nothing else."""
+        fetched = self._fetched
+        if fetched is None:
+            return
+        self._figures = {
+            "fetched_s": round(self._fetched_s - self._told_s, 4),
+            "pulled_s": round(fetched.seconds, 4),
+            "pulled_mb": round(fetched.pulled_bytes / 1e6, 3),
+            "staged_s": round(self._staged_s - self._fetched_s, 4),
+            "waited_s": round(began_s - self._staged_s, 4),
+            "paused_s": round(now_s - began_s, 4),
+        }
+        log.info(
+            "weights %d: %.1f MB pulled in %.3f s, here %.3f s after they were told of, staged in %.3f s, "
+            "loaded in %.3f s",
+            fetched.version,
+            fetched.pulled_bytes / 1e6,
+            fetched.seconds,
+            self._fetched_s - self._told_s,
+            self._staged_s - self._fetched_s,
+            now_s - began_s,
+        )
+
+    def summary(self) -> Figures:
+        """Of the last version, nothing before the first: seconds from the news to the image on this host
+        (`fetched_s`; of these `pulled_s` for `pulled_mb` megabytes), what the engine prepared while it
+        decoded (`staged_s`), from there until it began to load (`waited_s`: the step at hand, requests that
+        drain), and for how long it did nothing else (`paused_s`)."""
+        return self._figures

@@ -1,0 +1,40 @@
+"""A model without weights: its tensors' names, shapes and dtypes, on torch's meta device.
+
+To draw numbers that nobody will read, also on that device, makes torch import a compiler (1.4 s of a core in
+every process that starts); so nothing is drawn.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from actors.engine.qwen3 import Qwen3
+from actors.engine.qwen3_config import Qwen3Config
+
+_DRAWS: frozenset[Callable[..., object]] = frozenset(
+    {nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_}
+)
+
+
+class _Undrawn(TorchFunctionMode):
+    """Tensors stay as they are where numbers would be drawn into them."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: Iterable[type],
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        told = dict(kwargs or {})
+        if func in _DRAWS:
+            return told["tensor"] if "tensor" in told else args[0]
+        return func(*args, **told)
+
+
+def unmade(config: Qwen3Config) -> Qwen3:
+    """The model of these sizes, in float32: no memory, no random numbers, no weights."""
+    with _Undrawn(), torch.device("meta"):
+        return Qwen3(config)

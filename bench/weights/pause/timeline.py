@@ -1,0 +1,48 @@
+"""The tokens of a load as they came, and what that says of a change of the weights. Pure."""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from itertools import islice, pairwise
+
+
+@dataclass(frozen=True, slots=True)
+class Came:
+    """So many tokens of a request at a moment; `version`: the weights that made the last of them."""
+
+    at_s: float
+    request: str
+    tokens: int
+    version: str
+
+
+@dataclass(slots=True)
+class Timeline:
+    """What came, in order."""
+
+    came: list[Came] = field(default_factory=list)
+
+    def add(self, at_s: float, request: str, tokens: int, version: str) -> None:
+        """Moments never go back."""
+        self.came.append(Came(at_s, request, tokens, version))
+
+    def first_s(self, version: str, since: int = 0) -> float | None:
+        """When the first token of this version came, of those from number `since` on; None: none did."""
+        return next((one.at_s for one in islice(self.came, since, None) if one.version == version), None)
+
+    def rate(self, begin_s: float, end_s: float) -> float:
+        """Tokens a second between two moments."""
+        return sum(one.tokens for one in self.came if begin_s < one.at_s <= end_s) / (end_s - begin_s)
+
+    def longest_gap_s(self, begin_s: float, end_s: float) -> float:
+        """The longest silence of any one request that lies in this time at least in part; 0 for none. The
+        time before its first token and after its last is nobody's silence."""
+        by_request: dict[str, list[float]] = defaultdict(list)
+        for one in self.came:
+            by_request[one.request].append(one.at_s)
+        gaps = (
+            later - earlier
+            for moments in by_request.values()
+            for earlier, later in pairwise(moments)
+            if later > begin_s and earlier < end_s
+        )
+        return max(gaps, default=0.0)
