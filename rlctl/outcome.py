@@ -6,6 +6,7 @@ Owns the words of the end. Computes nothing.
 from rich.console import Console
 from rich.text import Text
 
+from rlctl.preflight import size
 from rlctl.report.model import Report
 from rlctl.runs import RunDir
 from rlctl.wording import duration
@@ -30,6 +31,16 @@ def rows(report: Report, run: RunDir) -> list[tuple[str, str]]:
         ),
         ("restarts", str(restarts)),
     ]
+    if (pulled := report.weights) is not None:
+        spared = 1 - (pulled.delta_bytes + pulled.whole_bytes) / max(1, pulled.image_bytes)
+        found.append(
+            (
+                "weights pulled",
+                f"{pulled.delta_versions} versions as what changed ({size(pulled.delta_bytes)}), "
+                f"{pulled.whole_versions} whole ({size(pulled.whole_bytes)}); "
+                f"{spared:.0%} of the bytes spared",
+            )
+        )
     if report.resumes:
         found.append(("resumed", "once" if report.resumes == 1 else f"{report.resumes} times"))
     if cost is not None:

@@ -7,7 +7,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from actors.engine.flip_times import FlipTimes
-from actors.rollout.instance_messages import Serving, Withdraw, Withdrawn
+from actors.engine.tensor_spec import image_bytes
+from actors.rollout.instance_messages import Pulled, Serving, Withdraw, Withdrawn
 from actors.rollout.messages import Weights
 from actors.weights.messages import Fetch, Fetched
 from configs.schema import Config
@@ -49,6 +50,7 @@ class ServedWeights:
         self.wanted: Weights | None = None
         self.served: tuple[int | None, bytes] = (None, b"")
         """Version and root."""
+        self._came: dict[bytes, Pulled] = {}  # by root, one at most, until the manager was told
 
     def want(self, weights: Weights) -> None:
         """Serve these from now on; a pull for earlier ones is overtaken."""
@@ -70,6 +72,7 @@ class ServedWeights:
                     if await self._told(weights.version, weights.root):
                         return
                 elif (fetched := await self._fetched(weights)) is not None:
+                    self._note(fetched)
                     async with self._flipping:  # told twice, the second finds it served
                         if self.wanted != weights or self._has(weights):
                             continue
@@ -105,14 +108,21 @@ class ServedWeights:
     async def _told(self, version: int, root: bytes) -> bool:
         """The manager knows what is served."""
         name, incarnation = self._ctx.name, self._ctx.incarnation
-        serving = Serving(instance=name, incarnation=incarnation, version=version, root=root)
+        pulled = self._came.get(root)
+        serving = Serving(instance=name, incarnation=incarnation, version=version, root=root, pulled=pulled)
         try:
             await self._ctx.ask(MANAGER, serving, deadline_s=TELL_DEADLINE_S, expect=Done)
         except AskFailed as problem:
             self._ctx.log.info("the manager did not hear what is served: %s", problem)
             await asyncio.sleep(RETRY_S)
             return False
+        self._came.pop(root, None)
         return True
+
+    def _note(self, fetched: Fetched) -> None:
+        if fetched.pulled_bytes:  # else it was on the host already
+            size = image_bytes(fetched.tensors)
+            self._came = {fetched.root: Pulled(fetched.pulled_bytes, size, fetched.deltas)}
 
     async def _drain(self) -> None:
         """What executes may end; of the rest the manager has every token then. Where nobody answers, the load

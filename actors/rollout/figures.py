@@ -37,6 +37,7 @@ def figures_of(state: RolloutState, instances: Instances, refused_frames: Counte
             for name, stream in state.streams.items()
             if (one := instances.get(name)) is not None and one.kind == "preemptible"
         ),
+        weights_pulled=dict(instances.pulled),
     )
 
 

@@ -82,13 +82,23 @@ class ServeWeights(Message, frozen=True):
     weights: Weights
 
 
+class Pulled(msgspec.Struct, frozen=True, array_like=True):
+    """How a version came to a host: bytes that were pulled, of an image of so many; by so many deltas, 0 for
+    whole."""
+
+    nbytes: int
+    image_bytes: int
+    deltas: int
+
+
 class Serving(Message, frozen=True):
-    """To the manager: this instance proved to serve these weights."""
+    """To the manager: this instance proved to serve these weights. pulled: None where they were here."""
 
     instance: str
     incarnation: int
     version: int
     root: bytes
+    pulled: Pulled | None = None
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,11 +5,12 @@ Soft state: rebuilt from registrations. Load is the balancer's, tickets are the 
 """
 
 import asyncio
+from collections import Counter
 from dataclasses import dataclass, field
 
 from actors.rollout.balancer_messages import InstanceDown, InstanceServes, InstanceSuspected, InstanceUp
 from actors.rollout.events import BatchSubmitted
-from actors.rollout.instance_messages import RegisterInstance
+from actors.rollout.instance_messages import RegisterInstance, Serving
 from supervisor import Address
 
 
@@ -70,7 +71,20 @@ class Instance:
 
 
 class Instances(dict[str, Instance]):
-    """Registered instances by name."""
+    """Registered instances by name. `pulled`: see `RolloutFigures.weights_pulled`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pulled: Counter[str] = Counter()
+
+    def serves(self, instance: Instance, message: Serving) -> None:
+        """It does from now on. What is told again is not counted again."""
+        pulled = message.pulled
+        if pulled is not None and (instance.version, instance.root) != (message.version, message.root):
+            way = "delta" if pulled.deltas else "whole"
+            self.pulled += Counter({f"{way}_versions": 1, f"{way}_bytes": pulled.nbytes})
+            self.pulled["image_bytes"] += pulled.image_bytes
+        instance.version, instance.root = message.version, message.root
 
     def register(self, message: RegisterInstance, epoch: str, now_s: float) -> Instance:
         """Note a registration. What an earlier one was still being sent is void: it is cancelled."""

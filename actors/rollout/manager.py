@@ -199,6 +199,8 @@ class RolloutManager(Actor):
             "tokens": counters.tokens_collected,
             "migrated": counters.requests_migrated,
             "moved": counters.requests_moved,
+            "weights_by_deltas": self._instances.pulled["delta_versions"],
+            "weights_whole": self._instances.pulled["whole_versions"],
             "groups_read_back": self._parts.takers.read_back,
             "frames_twice": self._parts.receiver.duplicates,
             "frames_missing": self._parts.receiver.gaps,

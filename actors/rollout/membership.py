@@ -144,7 +144,7 @@ class Membership:
         if instance.idle:
             instance.said = message.version, message.root
             return
-        instance.version, instance.root = message.version, message.root
+        self._instances.serves(instance, message)
         await self._ctx.tell(BALANCER, instance.serves(message.version, message.root))
         self._on_serving()
         self._measuring.there()

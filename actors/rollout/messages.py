@@ -179,7 +179,9 @@ class RolloutStatus(Message, frozen=True):
 class RolloutFigures(Message, frozen=True):
     """Requests by state, serving instances by kind, engines of all reserved instances, and sums since the job
     began. tokens_wasted: by cause (`actors.rollout.events.Counters`). busy_preemptible: preemptible instances
-    that have requests."""
+    that have requests. weights_pulled: how versions came to instances, since the manager's start: versions
+    and bytes as deltas (`delta_`) and as images (`whole_`), and `image_bytes`, what images of all would be.
+    """
 
     queued: int
     pending: int
@@ -198,6 +200,7 @@ class RolloutFigures(Message, frozen=True):
     groups_aborted: int = 0
     samples_again: int = 0
     busy_preemptible: int = 0
+    weights_pulled: dict[str, int] = {}
 
 
 class RequestLedger(msgspec.Struct, frozen=True, kw_only=True):

@@ -139,6 +139,7 @@ class Chronicle:
                 busy=figures.busy_preemptible,
                 wasted=figures.tokens_wasted,
                 generated_twice=figures.tokens_generated_twice,
+                weights=figures.weights_pulled,
             )
         )
 

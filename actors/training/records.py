@@ -36,6 +36,8 @@ class Sample(Record, frozen=True, kw_only=True):
     to balance load. tokens_per_s: since the last sample.
     busy: preemptible instances that have requests; None in histories of older programs. wasted: tokens so far
     that no step is trained on, by cause (`actors.rollout.events.Counters`), generated_twice beside them.
+    weights: how versions of the weights came to instances (`RolloutFigures.weights_pulled`), since the
+    manager's start.
     """
 
     step: int
@@ -51,6 +53,7 @@ class Sample(Record, frozen=True, kw_only=True):
     wasted: dict[str, int] = {}
     generated_twice: int = 0
     moves: int = 0
+    weights: dict[str, int] = {}
 
 
 class Step(Record, frozen=True, kw_only=True):

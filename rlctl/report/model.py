@@ -47,6 +47,17 @@ class Requests(Part, frozen=True, kw_only=True):
     moved: int = 0
 
 
+class WeightsPulled(Part, frozen=True, kw_only=True):
+    """How versions of the weights came to instances: as what changed (`delta_`), or as images (`whole_`), as
+    of the last look at the fleet. image_bytes: what images of all of them would have been."""
+
+    delta_versions: int
+    delta_bytes: int
+    whole_versions: int
+    whole_bytes: int
+    image_bytes: int
+
+
 class Preemptions(Part, frozen=True, kw_only=True):
     """Preemptible hosts taken away. killed: without notice; noticed: with one. Each is counted once."""
 
@@ -99,6 +110,7 @@ class Report(Part, frozen=True, kw_only=True):
     restarts: list[RestartCount]
     cost: Cost | None
     account: Account | None = None
+    weights: WeightsPulled | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +226,27 @@ def report_of(records: Sequence[AnyRecord], config: Config | None) -> Report:
         restarts=restarts_of(records),
         cost=cost_of(account, config) if config and account else None,
         account=account,
+        weights=weights_of(story.samples),
+    )
+
+
+def weights_of(samples: Sequence[Sample]) -> WeightsPulled | None:
+    """Sums over the lives of the manager, each of which counts from nought; None where nothing was pulled."""
+    sums: Counter[str] = Counter()
+    before: dict[str, int] = {}
+    for sample in samples:
+        restarted = any(sample.weights.get(name, 0) < count for name, count in before.items())
+        for name, count in sample.weights.items():
+            sums[name] += count if restarted else count - before.get(name, 0)
+        before = sample.weights
+    if not sums:
+        return None
+    return WeightsPulled(
+        delta_versions=sums["delta_versions"],
+        delta_bytes=sums["delta_bytes"],
+        whole_versions=sums["whole_versions"],
+        whole_bytes=sums["whole_bytes"],
+        image_bytes=sums["image_bytes"],
     )
 
 

@@ -97,6 +97,15 @@ def _summary(report: Report) -> str:
     )
 
 
+def _weights(report: Report) -> list[tuple[str, str, str]]:
+    pulled = report.weights
+    if pulled is None:
+        return []
+    counts = f"{pulled.delta_versions:,} + {pulled.whole_versions:,}"
+    sizes = f"{pulled.delta_bytes + pulled.whole_bytes:,} bytes of {pulled.image_bytes:,}"
+    return [("Weights pulled", counts, f"as what changed + whole: {sizes}")]
+
+
 def _figures(report: Report) -> str:
     first, last = report.reward.first, report.reward.last
     rise = (
@@ -121,6 +130,7 @@ def _figures(report: Report) -> str:
             f"{report.preemptions.killed} + {report.preemptions.noticed}",
             "killed + with notice",
         ),
+        *_weights(report),
         ("Restarts", f"{sum(one.count for one in report.restarts)}", "by supervisors"),
     ]
     if report.cost:

@@ -25,6 +25,8 @@ from actors.training.history import (
 )
 from configs.load import ConfigError, dump
 from configs.schema import Config, Prices
+from rlctl import runs
+from rlctl.outcome import rows
 from rlctl.report import make, plots
 from rlctl.report.model import report_of, story_of
 from rlctl.wording import duration
@@ -332,3 +334,27 @@ def test_the_page_has_the_account(tmp_path: Path) -> None:
     assert "EUR a million trained tokens" in page
     assert "Tokens wasted: dropped" in page
     assert 'aria-label="Cost of each step and tokens wasted"' in page
+
+
+def pulled(t_s: float, delta: int, whole: int) -> Sample:
+    """Versions so far; each image has 1000 bytes, each delta 10."""
+    weights = {
+        "delta_versions": delta,
+        "delta_bytes": 10 * delta,
+        "whole_versions": whole,
+        "whole_bytes": 1000 * whole,
+        "image_bytes": 1000 * (delta + whole),
+    }
+    return msgspec.structs.replace(sample(t_s, 0, 0), weights=weights)
+
+
+def test_weights_that_came_as_what_changed_are_summed_over_the_lives_of_the_manager(tmp_path: Path) -> None:
+    looks = [sample(0.5, 0, 0), pulled(1, 0, 2), pulled(2, 3, 2), pulled(3, 1, 0), pulled(4, 2, 1)]
+    found = report_of([run(), *looks], CONFIG).weights
+    assert found is not None
+    assert (found.delta_versions, found.whole_versions) == (5, 3)
+    assert (found.delta_bytes, found.whole_bytes, found.image_bytes) == (50, 3000, 8000)
+    folder = runs.create(tmp_path, CONFIG)
+    said = dict(rows(report_of([run(), *looks], CONFIG), folder))["weights pulled"]
+    assert said == "5 versions as what changed (50 B), 3 whole (2.9 KiB); 62% of the bytes spared"
+    assert report_of([run(), sample(1, 0, 0)], CONFIG).weights is None
