@@ -17,7 +17,7 @@ from actors.weights.by_deltas import UnusableDelta, chain_of, payloads_of, table
 from actors.weights.delta import Delta, apply
 from actors.weights.delta_codec import DeltaError
 from actors.weights.delta_table import DeltaTable
-from actors.weights.finding import ASK_AGAIN_S, Finding, Lie
+from actors.weights.finding import ASK_AGAIN_S, ASK_SOON_S, Finding, Lie
 from actors.weights.images import ImageDraft, Images, ImageStoreError
 from actors.weights.manifest import Manifest, ManifestError
 from actors.weights.messages import Fetch, FindSource, Holds, Offer, Offered
@@ -277,8 +277,11 @@ class Fetching:
         """All payloads, one after the other, from this source, unless who keeps track names another one
         meanwhile. A failure keeps what has come. Raises `Moved`, `Overtaken`."""
         pulling = self._pulling = asyncio.ensure_future(self._pull_all(endpoint, tokens, wait))
+        had_bytes, turn_s = self.pulled_bytes, ASK_AGAIN_S
         try:
-            while not (await asyncio.wait([pulling], timeout=ASK_AGAIN_S))[0]:
+            while not (await asyncio.wait([pulling], timeout=turn_s))[0]:
+                turn_s = ASK_AGAIN_S if self.pulled_bytes > had_bytes else ASK_SOON_S
+                had_bytes = self.pulled_bytes
                 if (other := await self._finding.other_than(self._question(source))) and not pulling.done():
                     raise Moved(f"{source} is left for {other}")
             if pulling.cancelled():

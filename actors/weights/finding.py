@@ -13,6 +13,7 @@ from transport.bulk import BadHash, SourceGone
 
 FIND_DEADLINE_S = 5.0  # whoever published may be making the delta that is asked for
 ASK_AGAIN_S = 0.5  # while it is pulled, or where nobody can serve it now
+ASK_SOON_S = 0.25  # while nothing comes
 NOBODY_S = 60.0  # in a row without a source: then any that is named, whoever keeps track may be wrong
 RETRY_S = 0.2
 QUICK_RETRIES = 3  # in a row: a source that restarts is back by then

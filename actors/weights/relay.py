@@ -11,11 +11,10 @@ it could. Nobody pulls from one that pulls from it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 
 from actors.weights.relay_choice import MAX_PEERS, Choice
-from actors.weights.relay_peer import Peer
+from actors.weights.relay_peer import Peer, above
 
 WEAK = 0.5  # a parent that gives less than that share of what it could ...
 WEAK_S = 1.0  # ... over that time is weak,
@@ -38,18 +37,16 @@ class Wave:
     Args:
         payload_bytes: what each receiver needs of it.
         chunk_bytes: progress comes in steps of that size.
-        crossing_bytes_s: what a link between sites carries, as far as that is known.
     """
 
-    def __init__(self, payload_bytes: int, *, chunk_bytes: int, crossing_bytes_s: float = math.inf) -> None:
+    def __init__(self, payload_bytes: int, *, chunk_bytes: int) -> None:
         if payload_bytes < 1 or chunk_bytes < 1:
             raise ValueError(f"{payload_bytes} bytes in chunks of {chunk_bytes} cannot be spread")
         self.payload_bytes = payload_bytes
         self._chunk_bytes = chunk_bytes
         self._peers: dict[str, Peer] = {}
         self._crossing: dict[str, float] = {}
-        self._choice = Choice(self._peers, payload_bytes, crossing_bytes_s, self._crossing, {})
-        self._waiting: dict[str, None] = {}  # who is to get a parent, or another one; the longest first
+        self._choice = Choice(self._peers, payload_bytes, self._crossing, {})
         self._liars: set[str] = set()
 
     def join(
@@ -80,7 +77,7 @@ class Wave:
 
     def ask(self, name: str, now_s: float, *, exclude: Collection[str] = (), current: str = "") -> str | None:
         """Whom `name` is to pull from; asking again gives the same. None: it is complete or will leave, or
-        nobody can serve it now and `settle` will tell.
+        nobody can serve it now: it asks again soon, as everybody does while it pulls.
 
         Args: name: who asks. Raises NotInWave. now_s: of any clock that does not run backward. exclude: whom
         it could not pull from. They are not given to it again; origins only now not. The one that it pulled
@@ -101,24 +98,6 @@ class Wave:
             self._place(peer, now_s, exclude, current)
         return None if peer.parent is None else peer.parent.name
 
-    def settle(self, now_s: float) -> dict[str, str | None]:
-        """New parents for those that wait or are to move, as far as there are any: receiver -> parent. None:
-        it will leave, and its children have moved, so it is to pull no longer."""
-        given: dict[str, str | None] = {}
-        again = True
-        while again:  # each round but the last one places somebody, who may serve the next
-            again = False
-            for name in list(self._waiting):
-                parent = self._place(self._peers[name], now_s)
-                if parent is not None:
-                    given[name] = parent.name
-                    again = True
-        for peer in self._peers.values():
-            if peer.parent is not None and not peer.wants:
-                self._detach(peer)
-                given[peer.name] = None
-        return given
-
     def progress(self, name: str, have_bytes: int, now_s: float) -> None:
         """`name` holds so much, verified. Raises NotInWave; ValueError where it is more than there is."""
         peer = self._heard(name, now_s)
@@ -126,28 +105,26 @@ class Wave:
             return
         if self._held(name, have_bytes) > peer.have_bytes:
             peer.gained_s = now_s
+            if peer.moving == "starved":
+                peer.moving = ""
         peer.have_bytes = have_bytes
         peer.complete = peer.have_bytes == self.payload_bytes
         if peer.complete:
-            self._waiting.pop(name, None)
             self._detach(peer)
-        elif peer.parent is None:
-            self._waiting[name] = None
-        else:
+        elif peer.parent is not None:
             self._judge_silence(peer, peer.parent, now_s)
             if now_s - peer.mark_s >= WEAK_S:
                 self._judge(peer, peer.parent, now_s)
 
     def lose(self, name: str) -> None:
-        """`name` died or left. Who pulled from it waits for another parent; their chunks stay with them."""
-        self._waiting.pop(name, None)
+        """`name` died or left. Who pulled from it gets another parent; their chunks stay with them."""
         peer = self._peers.pop(name, None)
         if peer is None:
             return
         self._choice.typical.clear()
         self._detach(peer)
         for child in list(peer.children.values()):
-            self._orphan(child)
+            self._detach(child)
 
     def lied(self, liar: str, accuser: str) -> None:
         """`accuser` got bytes from `liar` that do not hash to their digest. The liar serves nobody any more,
@@ -155,7 +132,7 @@ class Wave:
         is left, never banned: what it published is what all are measured by. Raises NotInWave."""
         peer, other = self._peer(accuser), self._peers.get(liar)
         if peer.parent is not None and peer.parent is other:
-            self._orphan(peer)
+            self._detach(peer)
         if other is None or other.origin:
             return
         peer.avoid(liar, "failed")
@@ -164,7 +141,7 @@ class Wave:
             self._liars.add(liar)
             other.banned = True
             for child in list(other.children.values()):
-                self._orphan(child)
+                self._detach(child)
 
     def drain(self, name: str) -> None:
         """`name` will leave: it gets no child any more, its own move as soon as there are slots, and then it
@@ -186,33 +163,23 @@ class Wave:
         """All, in the order in which they joined; to be read, not changed."""
         return tuple(self._peers.values())
 
-    def _place(
-        self, peer: Peer, now_s: float, barred: Collection[str] = (), current: str = ""
-    ) -> Peer | None:
-        """Give it a parent, or another one, if there is any; else it waits, with the one it has."""
-        self._waiting.pop(peer.name, None)
-        if not peer.wants:
-            return None
-        found = self._choice.parent_for(peer, barred, current)
+    def _place(self, peer: Peer, now_s: float, barred: Collection[str], current: str) -> None:
+        """Give it a parent, or another one, if there is any; else it keeps the one it has."""
+        least = peer.have_bytes + WEAK_CHUNKS * self._chunk_bytes if peer.moving == "starved" else 0
+        found = self._choice.parent_for(peer, barred, current, least_bytes=least)
         if found is None:
-            self._waiting[peer.name] = None
-            return None
+            return
         self._detach(peer)
         peer.parent = found
         peer.in_slow_slot = self._choice.is_slow_edge(found, peer)
         peer.gained_s = peer.mark_s = now_s
         peer.mark_bytes = peer.have_bytes
         found.children[peer.name] = peer
-        return found
 
     def _detach(self, peer: Peer) -> None:
         if peer.parent is not None:
             peer.parent.children.pop(peer.name, None)
         peer.parent, peer.moving = None, ""
-
-    def _orphan(self, peer: Peer) -> None:
-        self._detach(peer)
-        self._waiting[peer.name] = None
 
     def _judge(self, peer: Peer, parent: Peer, now_s: float) -> None:
         """Over a window: did it get half of what its parent could give and had for it? Where the parent has
@@ -230,11 +197,11 @@ class Wave:
             peer.weak_bytes_s = 0.0
             if peer.moving == "weak":
                 peer.moving = ""
-                self._waiting.pop(peer.name, None)
 
     def _judge_silence(self, peer: Peer, parent: Peer, now_s: float) -> None:
         """A receiver that gets nothing is moved before its window ends, where its parent has more for it. One
-        that is not heard either seems to be dead: its place is free, until it is heard."""
+        that is not heard either seems to be dead: its place is free, until it is heard. Where the parent
+        itself gets nothing, whoever is silent above it is found, and who has more takes the receiver."""
         took_s = now_s - peer.gained_s
         rate_bytes = self._choice.edge_bytes_s(parent, peer, len(parent.children)) * took_s
         if took_s < SILENT_S or rate_bytes < WEAK_CHUNKS * self._chunk_bytes:
@@ -243,6 +210,10 @@ class Wave:
         if unheard or parent.have_bytes > peer.have_bytes:
             parent.suspected = parent.suspected or unheard
             self._is_weak(peer, parent, self._chunk_bytes / took_s)
+            return
+        for one in above(parent):
+            one.suspected = one.suspected or (not one.complete and now_s - one.heard_s >= UNHEARD_S)
+        peer.moving = peer.moving or "starved"
 
     def _is_weak(self, peer: Peer, parent: Peer, bytes_s: float) -> None:
         if peer.weak_bytes_s and not peer.moving and not parent.suspected:
@@ -253,7 +224,6 @@ class Wave:
         peer.moving = peer.moving or "weak"
         if not parent.origin:
             peer.avoid(parent.name, "weak")
-        self._waiting[peer.name] = None
 
     def _learn(self, peer: Peer, parent: Peer, bytes_s: float) -> None:
         peer.weak_bytes_s = 0.0
@@ -268,7 +238,6 @@ class Wave:
     def _move_children(self, peer: Peer) -> None:
         for child in peer.children.values():
             child.moving = "parent"
-            self._waiting[child.name] = None
 
     def _held(self, name: str, have_bytes: int) -> int:
         if not 0 <= have_bytes <= self.payload_bytes:

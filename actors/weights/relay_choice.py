@@ -23,27 +23,29 @@ MAX_PEERS = 4096  # of a wave; further receivers are refused, and pull from the 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The rule over `peers`, by name. `crossing`: bytes/s that the link of a site has shown to carry;
-    `crossing_bytes_s`: the same of other sites' links, as far as it is known. `typical`: what was computed of
-    the peers' rates; to be cleared when one comes, goes or changes."""
+    """The rule over `peers`, by name. `crossing`: bytes/s that the link of a site has shown to carry, where
+    that was less than what cards do. `typical`: what was computed of the peers' rates; to be cleared when one
+    comes, goes or changes."""
 
     peers: Mapping[str, Peer]
     payload_bytes: int
-    crossing_bytes_s: float
     crossing: Mapping[str, float]
     typical: dict[str, float]
 
-    def parent_for(self, peer: Peer, barred: Collection[str] = (), current: str = "") -> Peer | None:
-        """Whom it is to pull from, another one than now; `current` where that is allowed. None: nobody."""
+    def parent_for(
+        self, peer: Peer, barred: Collection[str] = (), current: str = "", *, least_bytes: int = 0
+    ) -> Peer | None:
+        """Whom it is to pull from, another one than now; `current` where that is allowed. `least_bytes`: only
+        of its site, and who has so much. None: nobody."""
         reached, own = rooted(self.peers.values()), below(peer)
         usable = [
             one
             for name, one in self.peers.items()
             if name in reached and name not in own and name not in barred
-            if one.serves and peer.avoided.get(name) != "failed"
+            if one.serves and peer.avoided.get(name) != "failed" and one.have_bytes >= least_bytes
         ]
         pool = [one for one in usable if one.site == peer.site]
-        if not pool and self._may_cross(peer, own):
+        if not pool and not least_bytes and self._may_cross(peer, own):
             pool = usable
         pool = [one for one in pool if one.origin or not self.is_slow(one)] or pool  # only slow ones: those
         origins = [one for one in pool if one.origin and one.site == peer.site]
@@ -104,7 +106,7 @@ class Choice:
         rate = min(parent.up_bytes_s / children, child.down_bytes_s, arriving)
         if parent.site == child.site:
             return rate
-        return min(rate, self.crossing.get(child.site, self.crossing_bytes_s))
+        return min(rate, self.crossing.get(child.site, math.inf))
 
     def _best(self, peer: Peer, parents: Sequence[Peer]) -> Peer | None:
         """The highest rate; of those as good as that an origin, then who has most, then who joined first."""

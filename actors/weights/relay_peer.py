@@ -5,7 +5,7 @@ Owns what is remembered of a peer, and the walks over the trees that parents and
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -14,8 +14,9 @@ MAX_AVOIDED = 16  # of a peer; beyond it the oldest is tried again
 Avoided = Literal["failed", "weak"]
 """A parent that failed is not pulled from again; one that gave little is, where there is nobody else."""
 
-Moving = Literal["", "weak", "parent"]
-"""Why a peer is to have another parent: its own gives too little, or is not to serve (any longer)."""
+Moving = Literal["", "weak", "starved", "parent"]
+"""Why a peer is to have another parent: its own gives too little, gets nothing itself, or is not to serve
+(any longer)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -80,6 +81,13 @@ def below(peer: Peer) -> set[str]:
             found.add(child.name)
             ahead.append(child)
     return found
+
+
+def above(peer: Peer) -> Iterator[Peer]:
+    """Its parent, and so on."""
+    while peer.parent is not None:
+        peer = peer.parent
+        yield peer
 
 
 def rooted(peers: Iterable[Peer]) -> set[str]:

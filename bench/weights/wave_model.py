@@ -65,7 +65,6 @@ class _Model:
         self._wave = (Star if world.star else Wave)(
             world.payload_bytes,
             chunk_bytes=world.chunk_bytes,
-            crossing_bytes_s=world.known_crossing_bytes_s,
         )
         self._now_s = 0.0
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
@@ -158,11 +157,14 @@ class _Model:
         self._drop(host)
         self._after(self._world.retry_s, partial(self._find, host.name, (failed,)))
 
-    def _ask(self, name: str) -> None:
-        """Now and at every turn, until it has everything."""
-        if name in self._hosts and name not in self._outcome.done_s:
+    def _ask(self, name: str, had_bytes: int = -1) -> None:
+        """Now and at every turn, until it has everything; sooner where nothing came since the last one."""
+        host = self._hosts.get(name)
+        if host is not None and name not in self._outcome.done_s:
+            got_on = host.held_bytes > had_bytes
             self._find(name)
-            self._after(self._world.ask_again_s, partial(self._ask, name))
+            wait_s = self._world.ask_again_s if got_on else self._world.ask_soon_s
+            self._after(wait_s, partial(self._ask, name, host.held_bytes))
 
     def _find(self, name: str, exclude: Collection[str] = ()) -> None:
         """Tell the tracker what it has, and do what that says. Where that says nobody it stays."""

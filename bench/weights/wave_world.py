@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from actors.weights.fetching import OFFER_DEADLINE_S
-from actors.weights.finding import ASK_AGAIN_S, RETRY_S
+from actors.weights.finding import ASK_AGAIN_S, ASK_SOON_S, RETRY_S
 from transport.bulk_pull import STALL_S
 
 ORIGIN = "origin"
@@ -30,20 +30,21 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Sizes in bytes, rates in bytes/s. `known_crossing_bytes_s`: what the policy believes of links between
-    sites. `hop_s`: from a chunk's arrival until it can be served. `broken_s`, `silent_s`: until a connection
-    that broke, or fell silent, is given up by who pulled over it, and `retry_s` until that asks for another;
-    `known_s`, `dead_s`: until the tracker knows of a killed process, a silent host; `offer_s`: until a
-    silent host that it names is given up. `star`: all pull from the origin."""
+    """Sizes in bytes, rates in bytes/s. `hop_s`: from a chunk's arrival until it can be served.
+    `ask_again_s`: from question to question, `ask_soon_s` where nothing came meanwhile. `broken_s`,
+    `silent_s`: until a connection that broke, or fell silent, is given up by who pulled over it, and
+    `retry_s` until that asks for another; `known_s`, `dead_s`: until the tracker knows of a killed process,
+    a silent host; `offer_s`: until a silent host that it names is given up. `star`: all pull from the origin.
+    """
 
     payload_bytes: int = 16_000_000_000
     chunk_bytes: int = 16_000_000
     origin_bytes_s: float = 25e9  # 200 Gbps
     crossing_bytes_s: float = math.inf
-    known_crossing_bytes_s: float = math.inf
     hop_s: float = 0.001
     ask_s: float = 0.001
     ask_again_s: float = ASK_AGAIN_S
+    ask_soon_s: float = ASK_SOON_S
     retry_s: float = RETRY_S
     broken_s: float = 0.02
     silent_s: float = STALL_S

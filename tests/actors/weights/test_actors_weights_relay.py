@@ -1,6 +1,5 @@
 """Who pulls a version from whom: chains behind the origin, whatever peers do."""
 
-import math
 from collections import Counter
 
 import pytest
@@ -14,9 +13,9 @@ CHUNK = 16_000_000
 ORIGIN, RECEIVER = 25e9, 6.25e9  # bytes/s: 200 and 50 Gbps
 
 
-def wave(receivers: int = 0, *, payload: int = PAYLOAD, site: str = "", crossing: float = math.inf) -> Wave:
+def wave(receivers: int = 0, *, payload: int = PAYLOAD, site: str = "") -> Wave:
     """An origin, and receivers r0, r1, ... that have joined and not asked yet."""
-    made = Wave(payload, chunk_bytes=CHUNK, crossing_bytes_s=crossing)
+    made = Wave(payload, chunk_bytes=CHUNK)
     made.join("origin", up_bytes_s=ORIGIN, down_bytes_s=ORIGIN, origin=True)
     for number in range(receivers):
         joined(made, f"r{number}", site=site)
@@ -30,6 +29,16 @@ def joined(made: Wave, name: str, *, rate: float = RECEIVER, site: str = "", hav
 
 def parents(made: Wave, receivers: int, now_s: float = 0.0) -> list[str | None]:
     return [made.ask(f"r{number}", now_s) for number in range(receivers)]
+
+
+def turn(made: Wave, now_s: float) -> dict[str, str | None]:
+    """All ask, and again: who has another parent now than before."""
+    receivers = [peer.name for peer in made.peers() if not peer.origin]
+    before = {name: made.parent_of(name) for name in receivers}
+    for _ in range(2):
+        for name in receivers:
+            made.ask(name, now_s)
+    return {name: made.parent_of(name) for name in receivers if made.parent_of(name) != before[name]}
 
 
 def test_the_origin_serves_as_many_as_it_can_at_their_full_rate_and_a_relay_one() -> None:
@@ -53,7 +62,7 @@ def test_asking_again_gives_the_same_parent_and_a_complete_one_needs_nobody() ->
     assert parents(made, 6, 1.0) == first
     made.progress("r0", PAYLOAD, 2.0)
     assert made.ask("r0", 2.0) is None
-    assert made.settle(2.0) == {}
+    assert turn(made, 2.0) == {}
 
 
 def test_a_late_joiner_pulls_from_the_tail_that_has_most() -> None:
@@ -81,7 +90,7 @@ def test_the_child_of_a_dead_relay_takes_its_place_and_keeps_its_children() -> N
     child = f"r{given.index('r0')}"
     grandchild = f"r{given.index(child)}"
     made.lose("r0")
-    assert made.settle(1.0) == {child: "origin"}
+    assert turn(made, 1.0) == {child: "origin"}
     assert made.parent_of(grandchild) == child
 
 
@@ -121,7 +130,7 @@ def test_a_liar_is_asked_by_nobody_again_even_after_it_came_back() -> None:
     parents(made, 5)
     liar = str(made.parent_of("r4"))
     made.lied(liar, "r4")
-    moved = made.settle(1.0)
+    moved = turn(made, 1.0)
     assert moved["r4"] != liar
     made.lose(liar)
     joined(made, liar, have=PAYLOAD)
@@ -137,7 +146,7 @@ def test_the_other_child_of_a_liar_leaves_it_too() -> None:
         assert made.ask(joined(made, late), 0.0, current="whole") == "whole"
     made.lied("whole", "one")
     assert made.parent_of("other") is None
-    assert set(made.settle(0.0)) == {"one", "other"}
+    assert set(turn(made, 0.0)) == {"one", "other"}
 
 
 def test_an_accuser_is_believed_once_and_an_origin_is_never_banned() -> None:
@@ -155,7 +164,7 @@ def test_children_of_a_host_that_will_leave_move_and_it_gets_no_other() -> None:
     child = f"r{given.index('r1')}"
     made.drain("r1")
     assert made.parent_of(child) == "r1", "it is kept until there is another"
-    assert made.settle(1.0) == {child: "origin", "r1": None}, "it pulls no longer, for nobody needs it"
+    assert turn(made, 1.0) == {child: "origin", "r1": None}, "it pulls no longer, for nobody needs it"
     assert made.ask("r1", 1.0) is None
     for number in range(9):
         assert made.ask(joined(made, f"late{number}"), 1.0) != "r1"
@@ -184,7 +193,7 @@ def test_a_parent_that_gives_less_than_half_for_a_second_is_left() -> None:
         for number in range(4):
             made.progress(f"r{number}", int(RECEIVER * tenth / 10), tenth / 10)
         made.progress("r4", int(0.4 * RECEIVER * tenth / 10), tenth / 10)
-    assert made.settle(1.0).get("r4") not in (weak, None)
+    assert turn(made, 1.0).get("r4") not in (weak, None)
 
 
 def test_a_parent_that_has_nothing_new_is_kept() -> None:
@@ -195,7 +204,7 @@ def test_a_parent_that_has_nothing_new_is_kept() -> None:
         for number in range(9):
             share = 0.3 if f"r{number}" in ("r0", child) or given[number] == child else 1.0
             made.progress(f"r{number}", int(share * RECEIVER * tenth / 10), tenth / 10)
-    made.settle(2.0)
+    turn(made, 2.0)
     assert made.parent_of(child) == "r0"
 
 
@@ -227,6 +236,45 @@ def test_receivers_that_starve_behind_a_death_further_up_keep_their_parents() ->
         assert made.ask(grandchild, now_s) == child
 
 
+def test_who_starves_behind_a_live_parent_goes_to_who_has_more_and_blames_nobody() -> None:
+    made = wave(8)
+    given = parents(made, 8)
+    child = f"r{given.index('r0')}"
+    for half in (1, 2, 3):
+        for number in range(8):
+            starves = f"r{number}" in ("r0", child)
+            held_s = min(half / 2, 0.7) if starves else half / 2
+            made.progress(f"r{number}", int(RECEIVER * held_s), half / 2)
+        moved = turn(made, half / 2)
+        if half < 3:
+            assert moved == {}
+    assert moved[child] not in ("r0", None), "to one that gets on"
+    parent = made.peers()[1]
+    assert (parent.name, parent.suspected, parent.serves) == ("r0", False, True)
+    starved = next(peer for peer in made.peers() if peer.name == child)
+    assert starved.avoided == {}, "r0 may serve it again"
+
+
+def test_who_starves_stays_where_nobody_has_more_and_stays_when_it_gets_on() -> None:
+    made = wave(3, payload=PAYLOAD)
+    made.join("origin", up_bytes_s=RECEIVER, down_bytes_s=RECEIVER, origin=True)
+    assert parents(made, 3) == ["origin", "r0", "r1"]
+    for now_s in (0.5, 1.0, 1.5, 2.0):
+        for number in range(3):
+            made.progress(f"r{number}", CHUNK, now_s)
+        assert turn(made, now_s) == {}, "all are heard, and hold the same"
+
+
+def test_who_is_silent_far_above_loses_its_place_to_whoever_starves() -> None:
+    made = wave(4)
+    made.join("origin", up_bytes_s=RECEIVER, down_bytes_s=RECEIVER, origin=True)
+    assert parents(made, 4) == ["origin", "r0", "r1", "r2"]
+    for now_s in (0.5, 1.0, 1.25, 1.5):
+        for name in ("r2", "r3") if now_s > 0.5 else ("r0", "r1", "r2", "r3"):  # r0 and r1 are gone
+            made.progress(name, int(RECEIVER * 0.5), now_s)
+    assert made.ask("r3", 1.5) == "origin"
+
+
 def test_who_is_weak_behind_two_parents_is_slow_itself_and_serves_nobody() -> None:
     made = wave(9)
     given = parents(made, 9)
@@ -237,7 +285,7 @@ def test_who_is_weak_behind_two_parents_is_slow_itself_and_serves_nobody() -> No
         for number in range(9):
             share = 0.15 if number == 0 or f"r{number}" == child else 0.5
             made.progress(f"r{number}", int(share * RECEIVER * now_s), now_s)
-        made.settle(now_s)
+        turn(made, now_s)
     assert made.parent_of(child) != "r0"
 
 
@@ -251,7 +299,7 @@ def test_one_of_a_site_pulls_across_and_the_others_from_each_other() -> None:
 
 
 def test_when_the_one_that_pulled_across_dies_who_has_most_takes_its_place() -> None:
-    made = wave(crossing=1e9)
+    made = wave()
     for number in range(4):
         made.ask(joined(made, f"far{number}", site="far"), 0.0)
     for number in range(4):
@@ -259,11 +307,11 @@ def test_when_the_one_that_pulled_across_dies_who_has_most_takes_its_place() -> 
     made.lose("far0")
     made.lose("far1")
     assert made.ask(joined(made, "far9", site="far"), 1.0) is None, "it would pull across what far2 has"
-    assert made.settle(1.0) == {"far2": "origin", "far9": "far3"}
+    assert turn(made, 1.0) == {"far2": "origin", "far9": "far3"}
 
 
 def test_a_site_that_has_the_version_pulls_nothing_across() -> None:
-    made = wave(crossing=1e9)
+    made = wave()
     joined(made, "far0", site="far", have=PAYLOAD)
     late = [made.ask(joined(made, f"late{number}", site="far"), 0.0) for number in range(4)]
     assert "origin" not in late
@@ -332,7 +380,7 @@ class Play:
             elif parent is not None:
                 self.wave.ask(target, self.now_s, exclude=[parent])
         self.check()
-        self.wave.settle(self.now_s)
+        turn(self.wave, self.now_s)
         self.check()
 
     def tick(self, share: float = 1.0) -> None:
