@@ -41,14 +41,14 @@ LIES: dict[str, Callable[[Offered], Offered]] = {
 
 def lies(all: Hosts, name: str, lie: Callable[[Offered], Offered]) -> list[int]:
     """Whatever this host offers from now on goes through `lie`; how often it did."""
-    agent, told = all.agents[name], [0]
-    honest = agent._offered
+    offering, told = all.agents[name]._offering, [0]
+    honest = offering._offered
 
     def offered(*args: object, **options: object) -> Offered:
         told[0] += 1
         return lie(honest(*args, **options))  # type: ignore[arg-type]
 
-    agent._offered = offered  # type: ignore[method-assign]
+    offering._offered = offered  # type: ignore[method-assign]
     return told
 
 
