@@ -14,6 +14,7 @@ from tiny_command import CONFIG, Rlctl, command
 from chaos.procs import find
 from rlctl import preflight
 from rlctl.errors import INTERRUPTED, USAGE
+from rlctl.head import STOP_S
 
 realprocess = pytest.mark.realprocess
 
@@ -117,7 +118,7 @@ def test_a_second_ctrl_c_stops_a_run_at_once_though_its_head_hangs_while_it_star
         time.sleep(0.5)
         assert run._process.poll() is None  # it waits for the head to end in order
         run._process.send_signal(signal.SIGINT)
-        assert run._process.wait(8.0) == INTERRUPTED
+        assert run._process.wait(STOP_S - 5.0) == INTERRUPTED
         assert "error: stopped on request" in run.output.read_text()
         assert "Traceback" not in run.output.read_text()
         assert run.left() == []

@@ -35,7 +35,7 @@ def reaches(one: Host, other: Host) -> bool:
 def listening(host: Host, output: Path) -> subprocess.Popen[bytes]:
     with output.open("wb") as file:
         process = host.popen([sys.executable, "-c", LISTEN, host.address], output=file)
-    deadline = time.monotonic() + 20.0
+    deadline = time.monotonic() + 60.0
     while ":9 " not in host.run(["ss", "-ltn"], 10.0).stdout + " ":
         assert time.monotonic() < deadline, output.read_text()
         time.sleep(0.05)

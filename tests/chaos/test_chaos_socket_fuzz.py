@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "nodeagent"))
 
 from real_nodes import Nodes
 
-pytestmark = [pytest.mark.realprocess, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.realprocess, pytest.mark.timeout(300)]
 
 
 @pytest.fixture

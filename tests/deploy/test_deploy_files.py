@@ -89,7 +89,7 @@ def test_the_schema_of_the_values_knows_all_of_them_and_no_others() -> None:
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_every_script_is_one_that_bash_reads(script: Path) -> None:
     assert len(SCRIPTS) >= 3
-    subprocess.run(["bash", "-n", str(script)], check=True, timeout=20.0)
+    subprocess.run(["bash", "-n", str(script)], check=True, timeout=60.0)
 
 
 @pytest.mark.parametrize("name", ["cluster", "preemptible"])
@@ -110,7 +110,7 @@ def test_keys_come_through_a_secret_and_the_init_container_as_they_were(tmp_path
         [str(DEPLOY / "key_secrets.sh"), str(keys), "spot"],
         capture_output=True,
         text=True,
-        timeout=20.0,
+        timeout=60.0,
         check=True,
     ).stdout
     assert "name: gleaner-keys-spot" in made
@@ -122,7 +122,7 @@ def test_keys_come_through_a_secret_and_the_init_container_as_they_were(tmp_path
     text = (CHART / "templates" / "_helpers.tpl").read_text()
     script = text.partition("- -euc\n        - |\n")[2].partition("      securityContext:")[0]
     script = script.replace("/keys-given", str(given)).replace("/keys/", f"{copied}/")
-    subprocess.run(["/bin/sh", "-euc", script], check=True, timeout=20.0)
+    subprocess.run(["/bin/sh", "-euc", script], check=True, timeout=60.0)
     assert NodeKeys.load(copied) == NodeKeys.load(keys / "spot")
 
 
@@ -131,7 +131,7 @@ def test_a_secret_of_what_is_no_key_directory_is_refused(tmp_path: Path) -> None
         [str(DEPLOY / "key_secrets.sh"), str(tmp_path), "head"],
         capture_output=True,
         text=True,
-        timeout=20.0,
+        timeout=60.0,
         check=False,
     )
     assert refused.returncode == 2

@@ -32,7 +32,7 @@ def test_the_examples_of_a_page_pass_as_they_stand(page: str, tmp_path: Path) ->
         capture_output=True,
         text=True,
         cwd=ROOT,
-        timeout=90,
+        timeout=200,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -17,7 +17,7 @@ from rlctl.evidence import gather
 from rlctl.runs import RunDir
 
 HEADS = ("head", "head-2")
-LEASE_S = 3.0
+LEASE_S = 8.0
 
 
 class FailoverCluster(Cluster):

@@ -30,7 +30,7 @@ REQUESTS = 8
 STALL_S = 2.0
 LONGEST = 160  # tokens
 ATTEMPTS = 10
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 async def all_of(running: Plane, name: str) -> list[Generated]:

@@ -19,7 +19,7 @@ from nodeagent.site import RealSite
 from supervisor import ActorSystem
 
 GATEWAY = "rollout/gateway"
-WITHIN_S = 30.0
+WITHIN_S = 60.0
 DEATHS = 2
 
 

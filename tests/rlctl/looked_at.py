@@ -148,7 +148,7 @@ class LookedAt:
         await head.tell("falls", Fall())
         await restarted.wait()
         silent = ClaimNames(endpoint="tcp://127.0.0.1:1", names={"spot-2/agent": 1}, life=9, first=True)
-        await head.ask("registry", silent, deadline_s=5.0, expect=LeaseGranted)
+        await head.ask("registry", silent, deadline_s=60.0, expect=LeaseGranted)
         async with asyncio.timeout(60.0):
             while len(spot.waits.snapshot()) == 0 or not head.dead_letters.counts:
                 await asyncio.sleep(0.01)
@@ -163,5 +163,5 @@ class LookedAt:
 
 
 async def _registered(head: ActorSystem) -> list[str]:
-    names = await head.ask("registry", ListNames(), deadline_s=5.0, expect=Names)
+    names = await head.ask("registry", ListNames(), deadline_s=60.0, expect=Names)
     return [address.name for address in names.addresses]

@@ -65,7 +65,7 @@ async def test_what_a_run_left_is_killed_and_its_memory_freed(
     monkeypatch.setattr("rlctl.head.VANISH_S", 0.2)
     folder = SHARED_MEMORY / f"gleaner-{run.id}-spot-1"
     folder.mkdir()
-    sleeper = [sys.executable, "-c", "import time; time.sleep(60)"]
+    sleeper = [sys.executable, "-c", "import time; time.sleep(600)"]
     process = await asyncio.create_subprocess_exec(*sleeper, env={**os.environ, RUN_VARIABLE: str(run.path)})
     other = await asyncio.create_subprocess_exec(*sleeper)
     try:

@@ -132,7 +132,7 @@ def test_the_feed_gives_what_is_written_after_it_began_and_ends_with_the_run(tmp
     for record in RECORDS[5:]:
         writer.write(record)
     writer.close()
-    loggers.stop(within_s=20.0)
+    loggers.stop(within_s=60.0)
     assert [figures.at for figures in kept.got if figures.over == "step"] == [2, 2]
     assert kept.closed
 
@@ -144,7 +144,7 @@ def test_a_logger_that_cannot_be_opened_costs_the_run_nothing(tmp_path: Path) ->
     told: list[str] = []
     loggers = Feed(HistoryFollower(tmp_path / "history.jsonl"), refuse, tell=told.append)  # type: ignore[arg-type]
     loggers.start()
-    loggers.stop(within_s=20.0)
+    loggers.stop(within_s=60.0)
     assert told == ["no such project (the run goes on without)"]
 
 

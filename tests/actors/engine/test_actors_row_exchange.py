@@ -9,7 +9,7 @@ from actors.engine import row_exchange
 from actors.engine.row_exchange import RowExchange, Stream, Taken
 from actors.engine.server_wire import Ask, Chunk
 
-FOREVER_S = 60.0
+FOREVER_S = 600.0
 
 
 @pytest.fixture(autouse=True)
