@@ -34,6 +34,7 @@ from supervisor import AskFailed
 WAIT_S = 120.0  # machines that run tests are busy; nothing here takes longer than 20 s on a quiet one
 POLL_S = 0.05
 PR_SET_PDEATHSIG = 1
+CALM = "liveness.dead_s=10"  # where a test sets no other: whoever waits for a core is not dead
 
 
 class NotYet(AssertionError):
@@ -54,7 +55,7 @@ class RealRun:
         self.output = root / "rlctl.out"
         self.records: list[AnyRecord] = []
         self._config = config
-        self._settings = settings
+        self._settings = [CALM, *settings]
         self._process: subprocess.Popen[bytes] | None = None
         self._run: RunDir | None = None
         self._follower: HistoryFollower | None = None
