@@ -305,6 +305,9 @@ class Weights(Section, frozen=True, kw_only=True):
     kept_delta_bytes: Annotated[int, Meta(ge=0)] = 2 * 2**30
     """Memory of a host for deltas that it serves; beyond it the oldest go, and who needs one of those pulls
     the whole image."""
+    delta_threads: Annotated[int, Meta(ge=0, le=64)] = 0
+    """Threads of a host that make and apply a delta together; 0 = a quarter of its cores, at most 8: engines
+    decode beside them."""
     disk: HostPath = ""
     """Folder on a shared file system where each version is written too, as a checkpoint or its difference to
     the one before, for engines of slime or Stitch (docs/weights.md, "On disk"); one for each run. "" = none.

@@ -20,6 +20,7 @@ from actors.training.history import HistoryWriter
 from actors.training.rank import RankWork
 from actors.training.records import History
 from actors.training.work import TrainerWork
+from actors.weights.delta import Mapper
 from actors.weights.disk_publishing import DiskVersions
 from actors.weights.image_store import ImageStore
 from actors.weights.images import Images
@@ -61,6 +62,9 @@ class Fittings(Protocol):
 
     def image_store(self, store_dir: Path) -> Images:
         """The images of weights on this host, for a TransferAgent."""
+
+    def delta_threads(self, config: Config) -> Mapper:
+        """What has the chunks of deltas made and applied, for a TransferAgent."""
 
     def disk_versions(self, config: Config, model_dir: Path, run_id: str) -> DiskVersions | None:
         """The folder of `weights.disk`, for the TransferAgent of the host that trains; None for none. Raises
@@ -138,6 +142,12 @@ class RealFittings:
     def image_store(self, store_dir: Path) -> Images:
         """See `Fittings`."""
         return ImageStore(store_dir)
+
+    def delta_threads(self, config: Config) -> Mapper:
+        """See `Fittings`."""
+        from actors.weights.delta_threads import on_threads
+
+        return on_threads(config.weights.delta_threads)
 
     def disk_versions(self, config: Config, model_dir: Path, run_id: str) -> DiskVersions | None:
         """See `Fittings`."""

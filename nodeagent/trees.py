@@ -93,6 +93,7 @@ def transfer(place: Place) -> TreeSpec:
                 place.config,
                 place.datacenter,
                 lambda: fittings.disk_versions(place.config, Path(place.job.model_dir), place.job.run_id),
+                fittings.delta_threads(place.config),
             ),
         ),
         name="transfer",

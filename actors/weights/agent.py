@@ -12,6 +12,7 @@ survives the agent: manifests lie beside the images; deltas do not, who misses o
 import asyncio
 from collections.abc import Callable
 
+from actors.weights.delta import Mapper
 from actors.weights.disk_publishing import DiskVersions
 from actors.weights.fetching import FETCH_LATE_S, Fetching
 from actors.weights.images import Images
@@ -49,6 +50,7 @@ class TransferAgent(Actor):
         config: `weights`.
         site: where this host is; links between sites are slow.
         disk: opens the folder where what is published here is written too, if there is one.
+        each: has the chunks of deltas made and applied, on as many threads as the host gives.
     """
 
     def __init__(
@@ -57,12 +59,14 @@ class TransferAgent(Actor):
         config: Config,
         site: str = "",
         disk: Callable[[], DiskVersions | None] = lambda: None,
+        each: Mapper = map,
     ) -> None:
         self._config = config
         self._settings = config.weights
         self._site = site
         self._store = images
         self._open_disk = disk
+        self._each = each
         self._fetching: dict[tuple[int, bytes], list[Deferred]] = {}
         self._coming: dict[tuple[int, bytes], Fetching] = {}
         self._publishers: dict[str, None] = {}  # of what was pulled here, the newest last
@@ -77,7 +81,7 @@ class TransferAgent(Actor):
     async def on_start(self) -> None:
         self._server = await self.ctx.network.bulk_server()
         self.ctx.at_end(self._server.close)
-        self._deltas = ServedDeltas(self.ctx, self._store, self._server, self._settings)
+        self._deltas = ServedDeltas(self.ctx, self._store, self._server, self._settings, self._each)
         self._tracking = Tracking(self.ctx, self._deltas, self._settings, self._site)
         self._served = Served(self.ctx, self._store, self._server, self._tracking.forget)
         self._offering = Offering(self.ctx, self._server, self._served, self._deltas, self._coming)
@@ -161,6 +165,7 @@ class TransferAgent(Actor):
             base_manifest=self._served.manifest,
             site=self._site,
             down_bytes_s=self._down_bytes_s,
+            each=self._each,
         )
         on = message.sources[0]
         async with self.ctx.wait("a version of weights", on=on, deadline_s=FETCH_LATE_S, go_on=True) as wait:

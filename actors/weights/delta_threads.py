@@ -4,8 +4,9 @@ Adapter of `delta.Mapper`.
 """
 
 import itertools
+import os
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, wait
+from concurrent.futures import Executor, ThreadPoolExecutor, wait
 from typing import TypeVar
 
 from actors.weights.delta import Mapper
@@ -13,7 +14,24 @@ from actors.weights.delta import Mapper
 AT_ONCE = 64
 """Chunks given to the executor together: what is encoded and not yet bundled stays bounded by them."""
 
+MOST = 8
+"""Threads that are taken unasked: with more, memory is what they wait for."""
+
 _Out = TypeVar("_Out")
+
+
+def on_threads(count: int) -> Mapper:
+    """On so many threads, which live as long as one delta takes; 0: a quarter of the cores that this process
+    may use, at most `MOST`. One needs none: its caller's is taken."""
+    threads = count if count else max(1, min(MOST, len(os.sched_getaffinity(0)) // 4))
+    if threads == 1:
+        return map
+
+    def each(call: Callable[[int], _Out], numbers: Iterable[int], /) -> Iterator[_Out]:
+        with ThreadPoolExecutor(threads, "delta") as executor:
+            yield from lots(executor)(call, numbers)
+
+    return each
 
 
 def lots(executor: Executor) -> Mapper:

@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Callable, Sequence
 
 from actors.weights.by_deltas import UnusableDelta, chain_of, payloads_of, tables_of
-from actors.weights.delta import Delta, apply
+from actors.weights.delta import Delta, Mapper, apply
 from actors.weights.delta_codec import DeltaError
 from actors.weights.delta_table import DeltaTable
 from actors.weights.finding import ASK_AGAIN_S, ASK_SOON_S, Finding, Lie
@@ -50,6 +50,7 @@ class Fetching:
         holds: the versions that are here, newest last.
         base_manifest: of one of them.
         site: of this host.
+        each: has the chunks of deltas applied.
     """
 
     def __init__(
@@ -64,10 +65,11 @@ class Fetching:
         base_manifest: Callable[[int], Manifest],
         site: str,
         down_bytes_s: float,
+        each: Mapper = map,
     ) -> None:
         self._ctx, self._wanted, self._store, self._server = ctx, wanted, images, server
         self._settings = config.weights
-        self._holds, self._base_manifest = holds, base_manifest
+        self._holds, self._base_manifest, self._each = holds, base_manifest, each
         self._began_s = ctx.now()
         self._deltas_tried = not config.weights.delta
         self._draft: ImageDraft | None = None
@@ -251,7 +253,9 @@ class Fetching:
         base_manifest = self._base_manifest(self.base)
         with self._store.open(self.base) as base:
             draft = await self._image_draft(manifest)
-            await self._ctx.offload(apply, chain, base.view, draft.view, base_manifest, manifest)
+            await self._ctx.offload(
+                apply, chain, base.view, draft.view, base_manifest, manifest, each=self._each
+            )
         self._seal()
         self.applied = tuple((delta, one.into) for delta, one in zip(chain, self._payloads, strict=True))
 

@@ -6,7 +6,7 @@ Owns making them on a thread of their own, and having the bulk server serve exac
 import asyncio
 from collections.abc import Sequence
 
-from actors.weights.delta import Delta
+from actors.weights.delta import Delta, Mapper
 from actors.weights.delta_choice import DELTA_SHARE
 from actors.weights.delta_codec import DeltaError
 from actors.weights.images import Images, NoSuchImage
@@ -21,8 +21,11 @@ from transport.bulk import BulkServer
 class ServedDeltas:
     """See the module."""
 
-    def __init__(self, ctx: Context, images: Images, server: BulkServer, settings: Weights) -> None:
+    def __init__(
+        self, ctx: Context, images: Images, server: BulkServer, settings: Weights, each: Mapper = map
+    ) -> None:
         self._ctx, self._store, self._server, self._settings = ctx, images, server, settings
+        self._each = each
         self._kept = KeptDeltas(settings.kept_delta_bytes)
         self._making: dict[int, asyncio.Event] = {}  # by the version that they lead to
 
@@ -50,6 +53,7 @@ class ServedDeltas:
                     manifest,
                     compress=self._settings.compress,
                     most_bytes=int(DELTA_SHARE * manifest.image_bytes),
+                    each=self._each,
                 )
         except (DeltaError, NoSuchImage) as problem:
             self._ctx.log.info("no delta to version %d: %s", manifest.version, problem)

@@ -13,6 +13,7 @@ from typing import Never
 from actors.cluster.messages import Inventory
 from actors.reward.scoring import WorkerSpec
 from actors.training.records import AnyRecord
+from actors.weights.delta import Mapper
 from configs import trace
 from configs.load import ConfigError
 from configs.schema import Config
@@ -118,6 +119,10 @@ class SimFittings:
     def image_store(self, store_dir: Path) -> SimImages:
         """See `Fittings`."""
         return SimImages(self.kept.memory, store_dir, self.plant.pool)
+
+    def delta_threads(self, config: Config) -> Mapper:
+        """See `Fittings`: on the one thread that there is."""
+        return map
 
     def disk_versions(self, config: Config, model_dir: Path, run_id: str) -> None:
         """See `Fittings`: a simulated host has no shared file system."""

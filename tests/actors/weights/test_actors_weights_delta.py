@@ -1,5 +1,6 @@
 """A delta of an image leads from one version to the next bit for bit, or says by name why it does not."""
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
@@ -19,7 +20,7 @@ from actors.weights.delta import (
 )
 from actors.weights.delta_codec import Codec, DamagedPayload, DeltaError
 from actors.weights.delta_table import BadDelta, DeltaTable, Row
-from actors.weights.delta_threads import lots
+from actors.weights.delta_threads import lots, on_threads
 from actors.weights.manifest import Manifest
 from transport.bulk_frames import MAX_CHUNK_BYTES, Chunk
 
@@ -112,6 +113,25 @@ def test_threads_make_the_same_delta_and_the_same_image() -> None:
         with pytest.raises(WrongResult) as caught:
             apply([delta], memoryview(changed), memoryview(into), *manifests, each=lots(executor))
         assert caught.value.chunk == 0
+    for each in (on_threads(0), on_threads(1), on_threads(3)):
+        assert Delta.build(*views, *manifests, each=each) == alone
+        into[:] = bytes(len(into))
+        apply([delta], views[0], memoryview(into), *manifests, each=each)
+        assert bytes(into) == images[1]
+    assert Delta.build(*views, *manifests, most_bytes=1, each=on_threads(3)) is None
+
+
+def test_threads_are_those_that_were_asked_for_and_none_for_one() -> None:
+    seen = set()
+
+    def where(number: int) -> int:
+        seen.add(threading.current_thread().name.rpartition("_")[0])
+        return number
+
+    assert on_threads(1) is map
+    assert list(on_threads(2)(where, range(200))) == list(range(200))
+    assert seen == {"delta"}
+    assert not [one for one in threading.enumerate() if one.name.startswith("delta_")], "all have ended"
 
 
 def test_equal_images_give_an_empty_delta_and_only_changed_chunks_have_rows() -> None:

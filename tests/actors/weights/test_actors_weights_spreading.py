@@ -3,11 +3,13 @@ where anything else fails; what is served is bit for bit what was published, wha
 
 import asyncio
 import os
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from actors.weights import finding
+from actors.weights import delta, finding
 from actors.weights.image_store import ImageStore
 from actors.weights.messages import HostLeaves
 from actors.weights.sources import Sources
@@ -24,6 +26,33 @@ async def test_who_is_a_version_behind_pulls_what_changed_and_no_more(tmp_path: 
         assert all.image("b", 2) == new
         assert fetched.deltas == 1
         assert fetched.pulled_bytes < SIZE / 20, "one element of a hundred changed"
+
+
+async def test_deltas_are_made_and_applied_on_the_threads_that_a_host_gives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, set[str]] = {"made": set(), "applied": set()}
+    encode, put = delta.encode_chunk, delta.apply_chunk
+
+    def encoding(*args: Any, **kwargs: Any) -> Any:
+        seen["made"].add(threading.current_thread().name)
+        return encode(*args, **kwargs)
+
+    def applying(*args: Any, **kwargs: Any) -> None:
+        seen["applied"].add(threading.current_thread().name)
+        put(*args, **kwargs)
+
+    monkeypatch.setattr(delta, "encode_chunk", encoding)
+    monkeypatch.setattr(delta, "apply_chunk", applying)
+    async with hosts(tmp_path, "ab", delta_threads=2) as two:
+        old = os.urandom(SIZE)
+        new = changed(old, every=100)
+        await two.fetch("b", 1, await two.publish(1, old))
+        assert (await two.fetch("b", 2, await two.publish(2, new))).deltas == 1
+        assert two.image("b", 2) == new
+    for names in seen.values():
+        assert names
+        assert all(name.startswith("delta_") for name in names), names
 
 
 async def test_who_missed_versions_gets_a_chain_of_deltas(tmp_path: Path) -> None:

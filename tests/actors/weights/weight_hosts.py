@@ -10,6 +10,7 @@ import pytest
 
 from actors.engine.tensor_spec import TensorSpec
 from actors.weights.agent import TransferAgent
+from actors.weights.delta_threads import on_threads
 from actors.weights.image_store import ImageStore
 from actors.weights.messages import Fetch, Fetched, Publish, Published
 from configs.load import from_tree
@@ -40,7 +41,8 @@ class Hosts:
 
         def made() -> TransferAgent:
             datacenter = "far" if name in self.far else "near"
-            self.agents[name] = TransferAgent(ImageStore(store), config, datacenter)
+            each = on_threads(config.weights.delta_threads)
+            self.agents[name] = TransferAgent(ImageStore(store), config, datacenter, each=each)
             return self.agents[name]
 
         self.systems[name].spawn(f"{name}/transfer", made)
