@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rlctl.blocking import Publisher as publisher  # called like `connect`
     from rlctl.client import Cluster, connect
-    from rlctl.publishing import CannotPublish
+    from rlctl.publishing_home import CannotPublish
 
 __all__ = ["CannotPublish", "Cluster", "connect", "publisher"]
 
 _PLACES = {
-    "CannotPublish": ("publishing", "CannotPublish"),
+    "CannotPublish": ("publishing_home", "CannotPublish"),
     "Cluster": ("client", "Cluster"),
     "connect": ("client", "connect"),
     "publisher": ("blocking", "Publisher"),

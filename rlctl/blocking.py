@@ -13,7 +13,9 @@ from typing import TypeVar
 from nodeagent.exit_codes import CannotRun
 from rlctl.client import Cluster, connect, connect_to_run
 from rlctl.errors import CommandError
-from rlctl.publishing import WAIT_S, CannotPublish, ModelConfig, Publication, State
+from rlctl.publishing import ModelConfig, Publication, State
+from rlctl.publishing_home import WAIT_S, CannotPublish
+from rlctl.publishing_parts import OwnParts, Ranks
 from rlctl.runs import find_driven
 from supervisor import AskFailed
 from transport.keys import NodeKeys
@@ -63,12 +65,26 @@ class Publisher:
             raise
 
     def publish(
-        self, weights: State | Path | str, version: int, *, config: ModelConfig = None
+        self,
+        weights: State | Path | str,
+        version: int,
+        *,
+        config: ModelConfig = None,
+        ranks: Ranks | None = None,
+        parts: OwnParts | None = None,
     ) -> Publication:
         """Hand a version over; see `Cluster.publish`. When it returns the tensors may change again; what went
         wrong with a version afterwards is raised by the next call, by `wait` or by `close`."""
         self._last = self._do(
-            self._cluster.publish(weights, version, config=config, host=self._host, wait_s=self._wait_s)
+            self._cluster.publish(
+                weights,
+                version,
+                config=config,
+                host=self._host,
+                wait_s=self._wait_s,
+                ranks=ranks,
+                parts=parts,
+            )
         )
         return self._last
 

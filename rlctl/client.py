@@ -8,6 +8,7 @@ key until their deadline. To read an answer its message type must be imported.
 """
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -18,7 +19,9 @@ from actors.rollout.single_messages import Generate, Generated, VersionNotReady
 from nodeagent.files import find_agent
 from nodeagent.host import wall_ms
 from rlctl.errors import nothing
-from rlctl.publishing import WAIT_S, ModelConfig, Publication, Publishing, State
+from rlctl.publishing import ModelConfig, Publication, Publishing, State
+from rlctl.publishing_home import WAIT_S
+from rlctl.publishing_parts import OwnParts, Ranks
 from rlctl.runs import RunDir
 from rlctl.targets import AGENT
 from supervisor import ActorSystem, Address, AskFailed, Incarnations, JournalError, Message, Refused
@@ -86,6 +89,8 @@ class Cluster:
         host: str = "",
         wait_s: float = WAIT_S,
         progress: Callable[[int, int], None] | None = None,
+        ranks: Ranks | None = None,
+        parts: OwnParts | None = None,
     ) -> Publication:
         """Have the instances of a job serve these weights as `version`; docs/weights.md, "From your own
         trainer". It returns when they are copied into the shared memory of this host, whose agent does the
@@ -99,10 +104,20 @@ class Cluster:
             host: whose agent serves it, where several are on this machine; "" for a reserved one.
             wait_s: for that agent, when the job has just begun.
             progress: told bytes copied and bytes in all, from another thread.
+            ranks: of a sharded trainer, which rank this is; default: as torch.distributed and torchrun say.
+                Every rank publishes what it has of each version, and the version is one when all have.
+            parts: what of the image's tensors the rank has, where they are not DTensors, which say so.
 
         Raises: CannotPublish; AskTimeout, Unreachable or Overloaded where the cluster does not answer."""
         return await self._publishing.publish(
-            weights, version, config=config, host=host, wait_s=wait_s, progress=progress
+            weights,
+            version,
+            config=config,
+            host=host,
+            wait_s=wait_s,
+            progress=progress,
+            ranks=ranks,
+            parts=parts,
         )
 
     async def tell(self, to: Address | str, message: Message) -> None:
@@ -209,10 +224,11 @@ async def connect(
     incarnations = Incarnations(wall_ms)
     endpoints, head_keys = endpoint.split(","), head_key.split(",") if head_key else []
     heads = [Peer(*one) for one in zip(endpoints, head_keys or [""] * len(endpoints), strict=True)]
+    node = f"rlctl-{os.urandom(8).hex()}"  # ranks of a trainer begin in the same millisecond
     system = ActorSystem(
-        node="rlctl",
+        node=node,
         process="client",
-        wire=ZmqWire("rlctl", incarnations.mint(), LOOPBACK, own),
+        wire=ZmqWire(node, incarnations.mint(), LOOPBACK, own),
         journals=_NoJournal(),
         network=Network("127.0.0.1", own),
         incarnations=incarnations,

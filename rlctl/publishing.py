@@ -7,62 +7,41 @@ announces, also when the trainer has ended meanwhile.
 
 import asyncio
 import json
-import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
-from actors.cluster.job import store_dir
-from actors.cluster.messages import HostsUp, JobIs, JobSpec, JobStatus, WhoIsUp
 from actors.rollout.instance_messages import InstancesAre, ListInstances
 from actors.weights.image_store import Draft, ImageStore
 from actors.weights.images import ImageStoreError, VersionConflict
-from actors.weights.messages import FindStore, Publish, Published, StoreIs
-from supervisor import Address, AskFailed, Message, Refused
+from actors.weights.messages import (
+    OpenPart,
+    PartIsOpen,
+    PartWritten,
+    Publish,
+    Published,
+)
+from rlctl.publishing_home import ASK_S, WAIT_S, Asks, CannotPublish, Home, find_home
+from rlctl.publishing_parts import OwnParts, Ranks, is_sharded, shards_of, write_shards
+from supervisor import Refused
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from actors.engine.named_tensors import NamedTensors
 
-R = TypeVar("R", bound=Message)
-
-SCHEDULER = "cluster/scheduler"
 MANAGER = "rollout/manager"
-ASK_S = 5.0
-WAIT_S = 60.0
-"""For the host's agent: a job that was just started has none yet."""
-LOOK_S = 0.2
-DESCRIBE_S = 600.0
-"""Until the agent has hashed and announced an image: 1 TB at 2 GB/s."""
+OPEN_S = 60.0
+"""Until there is room for an image."""
+DESCRIBE_S = 900.0
+"""Until the agent has hashed and announced an image: 1 TB at 2 GB/s; of a sharded trainer, until all ranks
+have written, which is the longer part."""
 
 State = Mapping[str, "Tensor"]
 ModelConfig = bytes | str | Path | Mapping[str, object] | object | None
 """A checkpoint's config.json: its bytes, the file or its folder, a mapping, or what has `to_dict`."""
-
-
-class CannotPublish(Exception):
-    """Nothing was published, and instances serve what they served; the text says why and what to do."""
-
-
-class Asks(Protocol):
-    """A client of the cluster."""
-
-    async def ask(
-        self, to: Address | str, message: Message, *, expect: type[R], deadline_s: float = 5.0, key: str = ""
-    ) -> R: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Home:
-    """The agent of this host, where its images are, and the config of the model that it has."""
-
-    node: str
-    agent: str
-    store: Path
-    model_config: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +83,19 @@ class Publishing:
         host: str = "",
         wait_s: float = WAIT_S,
         progress: Callable[[int, int], None] | None = None,
+        ranks: Ranks | None = None,
+        parts: OwnParts | None = None,
     ) -> Publication:
         """See `Cluster.publish`."""
         async with self._one:
-            if self._before is not None:  # one image is hashed at a time: two more may lie in the store
-                await self._before.known()
-                self._before = None
+            before, self._before = self._before, None
+            if before is not None:  # one image is hashed at a time: two more may lie in the store
+                await before.known()
             home = await self._at_home(host, wait_s)
             await self._require_new(version)
+            if not isinstance(weights, Path | str) and (parts is not None or is_sharded(weights)):
+                self._before = await self._publish_part(home, weights, version, config, ranks, parts)
+                return self._before
             try:
                 source, found = await asyncio.to_thread(
                     _source, weights, config, self._config or home.model_config
@@ -133,6 +117,52 @@ class Publishing:
             )
             return self._before
 
+    async def _publish_part(
+        self,
+        home: Home,
+        weights: State,
+        version: int,
+        config: ModelConfig,
+        ranks: Ranks | None,
+        parts: OwnParts | None,
+    ) -> Publication:
+        """What this rank has; the version is one when all ranks have handed theirs over."""
+        try:
+            own = ranks if ranks is not None else Ranks.of_this_process()
+            self._config = _config_of(config, self._config or home.model_config)
+            shards = await asyncio.to_thread(shards_of, weights, parts, own)
+        except (ValueError, OSError) as problem:
+            raise CannotPublish(str(problem)) from problem
+        whole = OpenPart(version=version, tensors=shards.specs, image_bytes=shards.nbytes)
+        try:
+            opened = await self._cluster.ask(home.agent, whole, expect=PartIsOpen, deadline_s=OPEN_S)
+            began_s = time.monotonic()
+            await asyncio.to_thread(write_shards, Path(opened.path), shards)
+        except Refused as refusal:
+            raise CannotPublish(str(refusal)) from refusal
+        except OSError as problem:
+            raise CannotPublish(str(problem)) from problem
+        written = PartWritten(
+            version=version,
+            tensors=shards.specs,
+            image_bytes=shards.nbytes,
+            model_config=self._config,
+            rank=own.rank,
+            ranks=own.ranks,
+            here=own.here,
+            runs=shards.runs,
+            join=home.join,
+        )
+        told = self._cluster.ask(home.agent, written, expect=Published, deadline_s=DESCRIBE_S)
+        return Publication(
+            version=version,
+            host=home.node,
+            tensors=len(shards.pieces),
+            nbytes=sum(run.length for run in shards.runs),
+            copy_s=time.monotonic() - began_s,
+            announced=_heard(told),
+        )
+
     async def _at_home(self, host: str, wait_s: float) -> Home:
         if self._home is None or (host and self._home.node != host) or not self._home.store.is_dir():
             self._home = await find_home(self._cluster, host, wait_s)
@@ -148,45 +178,6 @@ class Publishing:
                 if version >= 0
                 else f"version {version}: versions are numbers from 0 up"
             )
-
-
-async def find_home(cluster: Asks, host: str = "", wait_s: float = WAIT_S) -> Home:
-    """The agent of this host: the named one's, a reserved one before others. Raises CannotPublish where there
-    is none after `wait_s`."""
-    until_s = time.monotonic() + wait_s
-    while True:
-        try:
-            return await _find_home(cluster, host)
-        except (CannotPublish, AskFailed) as problem:
-            if isinstance(problem, Refused):
-                raise CannotPublish(str(problem)) from problem
-            if time.monotonic() >= until_s:
-                raise (
-                    problem if isinstance(problem, CannotPublish) else CannotPublish(str(problem))
-                ) from problem
-        await asyncio.sleep(LOOK_S)
-
-
-async def _find_home(cluster: Asks, host: str) -> Home:
-    job = await cluster.ask(SCHEDULER, JobStatus(), expect=JobIs, deadline_s=ASK_S)
-    if job.state != "running":
-        raise CannotPublish('no job runs there: start one whose settings say training.backend = "own"')
-    up = await cluster.ask(SCHEDULER, WhoIsUp(), expect=HostsUp, deadline_s=ASK_S)
-    spec = JobSpec(run_id=job.run_id, run_dir="", model_dir="", config="")
-    known = sorted(up.roles, key=lambda node: (up.roles[node] != "reserved", node))
-    here = [node for node in known if host in ("", node) and store_dir(spec, node).is_dir()]
-    if not here:
-        raise CannotPublish(
-            f"no node agent of job {job.run_id} keeps weights on this host{f' as {host}' if host else ''} "
-            f"(its hosts: {', '.join(known) or 'none yet'}): start one here, `nodeagent start --role "
-            "reserved`; a trainer in a container needs the host's /dev/shm"
-        )
-    agent = f"{here[0]}/transfer"
-    found = await cluster.ask(agent, FindStore(), expect=StoreIs, deadline_s=ASK_S)
-    store = Path(found.place).parent
-    if not os.access(store, os.R_OK | os.W_OK | os.X_OK):
-        raise CannotPublish(f"{store} is another user's: run the trainer as the user of its node agent")
-    return Home(here[0], agent, store, found.model_config)
 
 
 def _heard(told: Awaitable[Published]) -> "asyncio.Task[Published]":
@@ -206,13 +197,18 @@ def _source(weights: State | Path | str, config: ModelConfig, known: bytes) -> "
         folder = Path(weights)
         found = config_of_folder(folder) if config is None else encoded_config(config)
         return of_folder(folder), found
+    found = _config_of(config, known)
+    tied = json.loads(found).get("tie_word_embeddings", True)
+    return of_state(weights, tied=bool(tied)), found
+
+
+def _config_of(config: ModelConfig, known: bytes) -> bytes:
     found = known if config is None else encoded_config(config)
     if not found:
         raise CannotPublish(
             "the first version needs config=, the model's config.json: engines must know the model"
         )
-    tied = json.loads(found).get("tie_word_embeddings", True)
-    return of_state(weights, tied=bool(tied)), found
+    return found
 
 
 def encoded_config(config: ModelConfig) -> bytes:

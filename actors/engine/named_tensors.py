@@ -73,14 +73,14 @@ def of_state(state: Mapping[str, Tensor], *, tied: bool = True) -> NamedTensors:
         name = bare_name(given)
         if name in found:
             raise Unpublishable(f"{name!r} is there twice, once as {given!r}: publish one of them")
-        _require_plain(name, tensor)
+        require_plain(name, tensor)
         own = tensor.detach()
         same = (own.device, own.data_ptr(), own.dtype, own.shape, own.stride())
         if tied and own.numel() and same in seen:
             continue
         seen.add(same)
         found[name] = own
-    specs = _laid_out([(name, _dtype(one), tuple(one.shape), one.nbytes) for name, one in found.items()])
+    specs = laid_out([(name, _dtype(one), tuple(one.shape), one.nbytes) for name, one in found.items()])
     return NamedTensors(specs, lambda: iter(found.values()))
 
 
@@ -106,7 +106,7 @@ def of_folder(directory: Path) -> NamedTensors:
                 where[name] = path
     if not metas:
         raise Unpublishable(f"{directory}: there is no tensor in its files")
-    specs = _laid_out(sorted(metas))
+    specs = laid_out(sorted(metas))
 
     def tensors() -> Iterator[Tensor]:
         for spec in specs:
@@ -180,7 +180,8 @@ def _opened(path: Path) -> safe_open:
         raise Unpublishable(f"{path} is torn or cut short ({problem}): copy it again") from problem
 
 
-def _require_plain(name: str, tensor: object) -> None:
+def require_plain(name: str, tensor: object) -> None:
+    """Raises Unpublishable unless it is a dense tensor with data, whole."""
     if not isinstance(tensor, Tensor):
         raise Unpublishable(f"{name!r} is {type(tensor).__name__}, not a tensor: publish weights alone")
     if hasattr(tensor, "placements"):
@@ -195,8 +196,9 @@ def _dtype(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def _laid_out(metas: Sequence[tuple[str, str, tuple[int, ...], int]]) -> tuple[TensorSpec, ...]:
-    """Name, dtype, shape, bytes: one behind the other, each at a multiple of `ALIGNMENT_BYTES`."""
+def laid_out(metas: Sequence[tuple[str, str, tuple[int, ...], int]]) -> tuple[TensorSpec, ...]:
+    """Name, dtype, shape, bytes: one behind the other, each at a multiple of `ALIGNMENT_BYTES`. Raises
+    Unpublishable where there are none."""
     specs, offset = [], 0
     for name, dtype, shape, nbytes in metas:
         specs.append(TensorSpec(name, dtype, shape, offset, nbytes))

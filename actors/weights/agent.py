@@ -22,8 +22,13 @@ from actors.weights.messages import (
     FindSource,
     FindStore,
     HostLeaves,
+    JoinPart,
     Offer,
     Offered,
+    OpenPart,
+    PartIsOpen,
+    PartLost,
+    PartWritten,
     Publish,
     Published,
     ReceiverLeaves,
@@ -31,6 +36,7 @@ from actors.weights.messages import (
     StoreIs,
 )
 from actors.weights.offering import Offering
+from actors.weights.parts import Parts
 from actors.weights.publishing import Publishing
 from actors.weights.served import Served
 from actors.weights.served_deltas import ServedDeltas
@@ -88,9 +94,28 @@ class TransferAgent(Actor):
         self._publishing = Publishing(
             self.ctx, self._store, self._served, self._deltas, self._config, self._open_disk
         )
+        self._parts = Parts(
+            self.ctx, self._store, self._served, self._settings.chunk_bytes, self._publishing.tell_manager
+        )
         await self._served.find_again()
 
     # -- publishing --
+
+    @handles(OpenPart)
+    async def open_part(self, message: OpenPart) -> PartIsOpen:
+        return await self._parts.open(message)
+
+    @handles(PartWritten)
+    async def part_written(self, message: PartWritten) -> Deferred:
+        return await self._parts.written(message)
+
+    @handles(JoinPart)
+    async def join_part(self, message: JoinPart) -> Deferred:
+        return self._parts.join(message)
+
+    @handles(PartLost)
+    async def part_lost(self, message: PartLost) -> None:
+        self._parts.lost(message)
 
     @handles(FindStore)
     async def find_store(self, message: FindStore) -> StoreIs:
@@ -142,6 +167,10 @@ class TransferAgent(Actor):
 
     @handles(Fetch)
     async def fetch(self, message: Fetch) -> Deferred:
+        if self._served.is_part(message.version):
+            raise Refused(
+                f"a part of version {message.version} was published at {self.ctx.name}: it serves that"
+            )
         deferred = Deferred()
         for other in self._coming.values():
             other.overtaken_by(message.version)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 
 from actors.weights.by_deltas import UnusableDelta, chain_of, payloads_of, tables_of
 from actors.weights.delta import Delta, Mapper, apply
@@ -138,6 +138,8 @@ class Fetching:
                     self.without_room += 1
                 else:
                     self._finding.failed(source, problem)
+                if self.manifest is not None and self.manifest.owners and source in self._wanted.sources:
+                    self._finding.incomplete(source)
                 here_now = f"{self.have_bytes} bytes are here"
                 self._ctx.log.warning(
                     "version %d, attempt %d: %s; %s", self._wanted.version, attempt, why, here_now
@@ -220,7 +222,10 @@ class Fetching:
             if draft.left:
                 payload.has_all_but(await self._ctx.offload(manifest.missing, draft.view))
             self._begin([payload])
-        await self._pull(source, offered.endpoint, [offered.token], wait)
+        if manifest.owners and source in self._wanted.sources:
+            await self._pull(source, self._pull_from_owners(manifest, wait))
+        else:
+            await self._pull(source, self._pull_all(offered.endpoint, [offered.token], wait))
         assert self._draft is not None
         try:
             await self._ctx.offload(manifest.verify, self._draft.view)
@@ -239,7 +244,8 @@ class Fetching:
                 self._tables = tables
             elif tables != self._tables:
                 raise UnusableDelta(f"{source} has other deltas than the one before")
-            await self._pull(source, offered.endpoint, [link.token for link in offered.deltas], wait)
+            tokens = [link.token for link in offered.deltas]
+            await self._pull(source, self._pull_all(offered.endpoint, tokens, wait))
             await self._apply(manifest)
         except (DeltaError, ManifestError, ImageStoreError) as problem:
             raise UnusableDelta(str(problem)) from problem
@@ -277,10 +283,10 @@ class Fetching:
         self._draft.seal()
         self._draft, self.sealed = None, True
 
-    async def _pull(self, source: str, endpoint: str, tokens: Sequence[bytes], wait: Waiting) -> None:
-        """All payloads, one after the other, from this source, unless who keeps track names another one
-        meanwhile. A failure keeps what has come. Raises `Moved`, `Overtaken`."""
-        pulling = self._pulling = asyncio.ensure_future(self._pull_all(endpoint, tokens, wait))
+    async def _pull(self, source: str, work: Coroutine[object, object, None]) -> None:
+        """All that is pulled from this source, unless who keeps track names another one meanwhile. A failure
+        keeps what has come. Raises `Moved`, `Overtaken`."""
+        pulling = self._pulling = asyncio.ensure_future(work)
         had_bytes, turn_s = self.pulled_bytes, ASK_AGAIN_S
         try:
             while not (await asyncio.wait([pulling], timeout=turn_s))[0]:
@@ -296,6 +302,25 @@ class Fetching:
             pulling.cancel()
             await asyncio.wait([pulling])
 
+    async def _pull_from_owners(self, manifest: Manifest, fetching: Waiting) -> None:
+        """Each chunk from who published it, from all of them at once; what one does not give, the others'
+        comes all the same. Raises what the first one failed with."""
+        pulls = (self._pull_share(owner, chunks, fetching) for owner, chunks in manifest.shares().items())
+        for outcome in await asyncio.gather(*pulls, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    async def _pull_share(self, owner: str, chunks: Sequence[Chunk], fetching: Waiting) -> None:
+        [payload] = self._payloads
+        left = [chunk for chunk in chunks if chunk.offset not in payload.done]
+        if not left:
+            return
+        asked = Offer(version=self._wanted.version, root=self._wanted.root)
+        offered = await self._ctx.ask(owner, asked, deadline_s=OFFER_DEADLINE_S, expect=Offered)
+        on, late_s = offered.endpoint, CHUNK_DEADLINE_S
+        async with self._ctx.wait("a bulk pull", on=on, deadline_s=late_s, go_on=True) as wait:
+            await self._pull_one(payload, BulkSource(on, offered.token), wait, fetching, left)
+
     async def _pull_all(self, endpoint: str, tokens: Sequence[bytes], fetching: Waiting) -> None:
         async with self._ctx.wait(
             "a bulk pull", on=endpoint, deadline_s=CHUNK_DEADLINE_S, go_on=True
@@ -303,8 +328,15 @@ class Fetching:
             for one, token in zip(self._payloads, tokens, strict=True):
                 await self._pull_one(one, BulkSource(endpoint, token), wait, fetching)
 
-    async def _pull_one(self, one: Payload, source: BulkSource, wait: Waiting, fetching: Waiting) -> None:
-        left = one.left
+    async def _pull_one(
+        self,
+        one: Payload,
+        source: BulkSource,
+        wait: Waiting,
+        fetching: Waiting,
+        share: Sequence[Chunk] | None = None,
+    ) -> None:
+        left = one.left if share is None else share
         self.resumed += bool(one.done and left)
 
         def come(chunk: Chunk) -> None:

@@ -35,10 +35,12 @@ class Finding:
         self._named = itertools.cycle(wanted.sources)
         self._excluded: dict[str, None] = {}
         self._liar = ""
+        self._away = ""
         self._nobody_since_s: float | None = None
 
     async def find(self, asked: FindSource) -> SourceFound | None:
         """The source to pull from, and as what; None where nobody can serve it now."""
+        self._away = ""
         try:
             found = await self._ctx.ask(
                 self._wanted.sources[0], asked, deadline_s=FIND_DEADLINE_S, expect=SourceFound
@@ -96,7 +98,7 @@ class Finding:
             down_bytes_s=down_bytes_s,
             site=self._site,
             current=current,
-            excluded=tuple(self._excluded),
+            excluded=(*self._excluded, *([self._away] if self._away else [])),
             liar=self._liar,
         )
 
@@ -106,6 +108,11 @@ class Finding:
             self._excluded[source] = None
             if isinstance(problem, BadHash | Lie):
                 self._liar = source
+
+    def incomplete(self, source: str) -> None:
+        """Some of what it stands for does not answer: whoever else has that is asked for, once; then it is
+        tried again."""
+        self._away = source
 
     def pause_s(self, fruitless: int, problem: Exception) -> float:
         """Before the next attempt; drawn, so that those who failed together do not come back together."""

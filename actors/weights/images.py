@@ -4,6 +4,7 @@ Owns the words. Pure: `image_store` keeps images as files in shared memory. A se
 as it is; one that is being written is a draft, and no one else's.
 """
 
+from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
@@ -44,6 +45,11 @@ class ImageDraft(Protocol):
     @property
     def view(self) -> memoryview:
         """Its bytes, to be written."""
+
+    @property
+    def path(self) -> Path:
+        """The file that it is until it is sealed, whose last bytes are the image: other processes may write
+        too."""
 
     @property
     def left(self) -> bool:

@@ -8,7 +8,7 @@ of everything else, the chunk digests among it, so equal roots mean equal descri
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 import xxhash
@@ -151,13 +151,15 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         for fault in self._faults():
             raise BadManifest(f"{where}: {fault}; fetch it again from the publisher")
 
-    def verify(self, image: memoryview) -> None:
-        """Raises `ImageMismatch` unless the image is bit for bit the one that was described."""
+    def verify(self, image: memoryview, part: Sequence[Chunk] | None = None) -> None:
+        """Raises `ImageMismatch` unless the image, or these chunks of it, is bit for bit the one that was
+        described."""
         data = image.cast("B")
         if len(data) != self.image_bytes:
             sizes = f"{len(data)} bytes, its manifest {self.image_bytes}"
             raise ImageMismatch(f"the image of version {self.version} has {sizes}", 0)
-        for number in self._differing(data):
+        wanted = None if part is None else {chunk.offset for chunk in part}
+        for number in self._differing(data, wanted):
             chunk = self.chunks[number]
             raise ImageMismatch(
                 f"version {self.version}: chunk {number} of {len(self.chunks)} (bytes {chunk.offset} to "
@@ -172,8 +174,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             return list(self.chunks)
         return [self.chunks[number] for number in self._differing(data)]
 
-    def _differing(self, data: memoryview) -> Iterator[int]:
+    def _differing(self, data: memoryview, wanted: Collection[int] | None = None) -> Iterator[int]:
+        """Numbers of the chunks, of those at the offsets `wanted`."""
         for number, chunk in enumerate(self.chunks):
+            if wanted is not None and chunk.offset not in wanted:
+                continue
             part = data[chunk.offset : chunk.offset + chunk.length]
             if xxhash.xxh3_128_digest(part) != chunk.digest:
                 yield number

@@ -3,7 +3,9 @@
 import msgspec
 
 from actors.engine.tensor_spec import TensorSpec
+from actors.weights.runs import Run
 from supervisor import Address, Message
+from transport.bulk_frames import Chunk
 
 
 class Publish(Message, frozen=True):
@@ -25,6 +27,67 @@ class Published(Message, frozen=True):
 
     version: int
     root: bytes
+
+
+class OpenPart(Message, frozen=True):
+    """From a rank of a sharded trainer, to the agent of its host: where is the image of `version` written, of
+    which other ranks write the rest? `tensors`: all of the image."""
+
+    version: int
+    tensors: tuple[TensorSpec, ...]
+    image_bytes: int
+
+
+class PartIsOpen(Message, frozen=True):
+    """In the last bytes of this file."""
+
+    path: str
+
+
+class PartWritten(Message, frozen=True):
+    """From such a rank: `runs` of the image are written. Answered as `Publish` is, when all ranks' are.
+
+    Args:
+        rank, ranks: which of how many; `here` of them are on this host.
+        join: the agent that makes the one manifest; all ranks name the same.
+    """
+
+    version: int
+    tensors: tuple[TensorSpec, ...]
+    image_bytes: int
+    model_config: bytes
+    rank: int
+    ranks: int
+    here: int
+    runs: tuple[Run, ...]
+    join: str
+
+
+class JoinPart(Message, frozen=True):
+    """From an agent to the one that joins: the ranks of this host have written these chunks."""
+
+    version: int
+    source: str
+    tensors: tuple[TensorSpec, ...]
+    model_config: bytes
+    image_bytes: int
+    ranks: int
+    members: tuple[int, ...]
+    chunks: tuple[Chunk, ...]
+
+
+class PartLost(Message, frozen=True):
+    """From an agent to the one that joins: what its ranks have of `version` will not come; nobody need wait
+    for it."""
+
+    version: int
+    why: str
+
+
+class Joined(Message, frozen=True):
+    """The manifest (encoded) of what all ranks have written, with `owners`."""
+
+    manifest: bytes
 
 
 class FindStore(Message, frozen=True):

@@ -61,16 +61,24 @@ class Publishing:
     async def _announce(self, message: Publish, deferred: Deferred) -> None:
         try:
             published = await self._describe(message)
-            weights = Weights(version=message.version, root=published.root, sources=(self._ctx.name,))
-            newest = PublishVersion(weights=weights, ascending=True)
-            await self._ctx.ask(MANAGER, newest, deadline_s=TELL_DEADLINE_S, expect=Done)
+            await self.tell_manager(message.version, published.root, (self._ctx.name,))
         except Refused as refusal:
             deferred.answer(refusal)
-        except AskFailed as problem:
-            late = f"version {message.version} is here, {MANAGER} was not told: {problem}; publish it again"
-            deferred.answer(Refused(late))
         else:
             deferred.answer(published)
+
+    async def tell_manager(self, version: int, root: bytes, sources: tuple[str, ...]) -> None:
+        """Instances are to serve this version. Raises Refused."""
+        weights = Weights(version=version, root=root, sources=sources)
+        newest = PublishVersion(weights=weights, ascending=True)
+        try:
+            await self._ctx.ask(MANAGER, newest, deadline_s=TELL_DEADLINE_S, expect=Done)
+        except Refused:
+            raise
+        except AskFailed as problem:
+            raise Refused(
+                f"version {version} is here, {MANAGER} was not told: {problem}; publish it again"
+            ) from problem
 
     async def _describe(self, message: Publish) -> Published:
         try:

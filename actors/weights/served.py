@@ -11,7 +11,7 @@ from actors.weights.images import Images, ImageStoreFull, NoSuchImage
 from actors.weights.manifest import Manifest, ManifestError
 from actors.weights.messages import Holds
 from supervisor import Context, Refused
-from transport.bulk import BulkServer
+from transport.bulk import BulkServer, Chunk, PartialContent
 
 
 class _Note(msgspec.Struct, frozen=True, array_like=True):
@@ -19,6 +19,7 @@ class _Note(msgspec.Struct, frozen=True, array_like=True):
 
     manifest: bytes
     model_config: bytes
+    part: tuple[Chunk, ...] | None = None  # what is here of it; None: all
 
 
 class Served:
@@ -29,6 +30,7 @@ class Served:
     ) -> None:
         self._ctx, self._store, self._server, self._on_gone = ctx, images, server, on_gone
         self._have: dict[int, tuple[Manifest, bytes]] = {}
+        self._parts: dict[int, tuple[Chunk, ...]] = {}  # of those that are not here whole
 
     def __contains__(self, version: int) -> bool:
         return version in self._have
@@ -56,28 +58,39 @@ class Served:
         manifest = Manifest.decode(note.manifest)
         try:
             with self._store.open(version) as image:
-                await self._ctx.offload(manifest.verify, image.view)
+                await self._ctx.offload(manifest.verify, image.view, note.part)
         except ManifestError as damage:
             self._ctx.log.warning("what was left of an earlier life is discarded: %s", damage)
             self._store.discard(version)
             return
-        self.add(manifest, note.model_config)
+        self.add(manifest, note.model_config, note.part)
 
-    def add(self, manifest: Manifest, model_config: bytes) -> None:
-        """Its image is sealed in the store: serve it, and no longer what has made way there. Raises
-        NoSuchImage where it has made way itself."""
+    def add(self, manifest: Manifest, model_config: bytes, part: tuple[Chunk, ...] | None = None) -> None:
+        """Its image is sealed in the store: serve it, or the `part` that is here of it, and no longer what
+        has made way there. Raises NoSuchImage where it has made way itself."""
         version = manifest.version
-        note = msgspec.msgpack.encode(_Note(manifest.encode(), model_config))
+        note = msgspec.msgpack.encode(_Note(manifest.encode(), model_config, part))
         try:
             self._store.note(version, note)
         except ImageStoreFull as full:
             self._ctx.log.warning(
                 "version %d is served; whoever starts here again pulls it: %s", version, full
             )
-        self._server.publish(version, self._store.content(version))
+        content = self._store.content(version)
+        if part is None:
+            self._server.publish(version, content)
+        else:
+            partial = PartialContent(content)
+            for chunk in part:
+                partial.landed(chunk.offset, chunk.length)
+            self._server.publish(version, partial)
         self._have[version] = (manifest, model_config)
+        self._parts.pop(version, None)
+        if part is not None:
+            self._parts[version] = part
         for old in sorted(self._have.keys() - self._store.versions()):
             self._on_gone(self._have.pop(old)[0].root)
+            self._parts.pop(old, None)
             self._server.retire(old)
 
     def known(self, version: int) -> tuple[Manifest, bytes] | None:
@@ -102,11 +115,19 @@ class Served:
         known = self._have.get(version)
         return known is not None and known[0].root == root
 
+    def is_part(self, version: int) -> bool:
+        """Whether some of it is here, and not all."""
+        return version in self._parts
+
     def holds(self) -> tuple[Holds, ...]:
         """What a delta could start from."""
-        return tuple(Holds(version, manifest.root) for version, (manifest, _) in self._have.items())
+        return tuple(
+            Holds(version, manifest.root)
+            for version, (manifest, _) in self._have.items()
+            if version not in self._parts
+        )
 
     def before(self, version: int) -> Manifest | None:
         """The newest one below this version; None for none."""
-        older = [one for one in self._have if one < version]
+        older = [one for one in self._have if one < version and one not in self._parts]
         return self._have[max(older)][0] if older else None

@@ -19,7 +19,8 @@ from rlctl.commands.terminal import (
     run_async,
 )
 from rlctl.errors import OK, failed, usage
-from rlctl.publishing import WAIT_S, CannotPublish, Publication
+from rlctl.publishing import Publication
+from rlctl.publishing_home import WAIT_S, CannotPublish
 from supervisor import AskFailed
 
 _DESCRIPTION = """\

@@ -67,6 +67,7 @@ class SimDraft:
     """An image that is being written. Leaving the `with` block without `seal` drops it."""
 
     left = False
+    path = Path()  # no other process sees this memory
 
     def __init__(self, store: "SimImages", version: int, nbytes: int) -> None:
         self.version = version

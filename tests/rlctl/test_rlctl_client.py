@@ -126,3 +126,17 @@ async def test_a_head_with_keys_answers_those_whom_it_trusts_alone(tmp_path: Pat
             async with connect(head.endpoint, other, head_key=own.public if other else "") as refused:
                 with pytest.raises(CommandError, match="and the keys"):
                     await refused.probe(deadline_s=0.5)
+
+
+async def test_clients_that_begin_in_the_same_millisecond_get_each_their_own_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlctl.client.wall_ms", lambda: 1_700_000_000_000)
+
+    async def count(address: str, text: str) -> int:
+        async with connect(address) as client:
+            return (await client.ask("counter", ClientCount(text=text), expect=Total)).words
+
+    async with Head(tmp_path, None) as head:
+        totals = await asyncio.gather(*(count(head.endpoint, "one more") for _ in range(4)))
+    assert sorted(totals) == [2, 4, 6, 8]

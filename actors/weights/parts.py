@@ -1,0 +1,237 @@
+"""A version that ranks of a sharded trainer publish, each its own part, on one host or many; nothing is
+gathered.
+
+Owns the way from runs that ranks have written to one manifest: the ranks of a host write into its image; when
+all of them have, their host cuts and hashes what they wrote, and tells the agent that joins. When that has
+heard of all ranks it makes the manifest, with who owns what, and all serve their own. Soft state: whoever
+waits for an answer asks again when an agent was restarted, and what was written lies in shared memory.
+"""
+
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from actors.engine.tensor_spec import TensorSpec
+from actors.weights.images import ImageDraft, Images, ImageStoreError
+from actors.weights.manifest import BadManifest, Manifest, hashed
+from actors.weights.messages import Joined, JoinPart, OpenPart, PartIsOpen, PartLost, PartWritten, Published
+from actors.weights.runs import Run, TilingError, check_tiling, cut, joined
+from actors.weights.served import Served
+from supervisor import AskFailed, Context, Deferred, Refused
+from transport.bulk_frames import Chunk
+
+JOIN_DEADLINE_S = 600.0  # until the slowest rank has written; a dead one is known by then
+LOST_S = 5.0  # ranks that are slower than those that failed hear of it; then it may be tried again
+MAX_JOINING = 2  # versions: the one that is written, and one whose last ranks are late
+
+
+@dataclass(slots=True)
+class _Here:
+    """What the ranks of this host write."""
+
+    tensors: tuple[TensorSpec, ...]
+    draft: ImageDraft | None = None
+    runs: dict[int, tuple[Run, ...]] = field(default_factory=dict)
+    waiting: list[Deferred] = field(default_factory=list)
+    sent: bool = False
+
+
+@dataclass(slots=True)
+class _Joining:
+    """What hosts have said."""
+
+    said: dict[str, JoinPart] = field(default_factory=dict)
+    waiting: list[Deferred] = field(default_factory=list)
+
+
+class Parts:
+    """See the module.
+
+    Args:
+        announce: of a version that is served, tell the manager.
+    """
+
+    def __init__(
+        self,
+        ctx: Context,
+        images: Images,
+        served: Served,
+        chunk_bytes: int,
+        announce: Callable[[int, bytes, tuple[str, ...]], Coroutine[object, object, None]],
+    ) -> None:
+        self._ctx, self._store, self._served, self._chunk_bytes = ctx, images, served, chunk_bytes
+        self._announce = announce
+        self._here: dict[int, _Here] = {}
+        self._joining: dict[int, _Joining] = {}
+        self._lost = (-1, "", 0.0)  # a version that will not be whole, why, and until when that is told
+
+    # -- ranks of this host --
+
+    async def open(self, message: OpenPart) -> PartIsOpen:
+        """Raises Refused."""
+        here = await self._opened(message.version, message.tensors, message.image_bytes)
+        if here.sent or here.draft is None:
+            raise Refused(f"version {message.version} is being published: its parts were written")
+        return PartIsOpen(path=str(here.draft.path))
+
+    async def _opened(self, version: int, tensors: tuple[TensorSpec, ...], nbytes: int) -> _Here:
+        if version not in self._here:
+            here = _Here(tensors)
+            self._here[version] = here
+            for older in sorted(self._here)[:-MAX_JOINING]:
+                self._give_up(older, f"version {version} is written, and not all ranks had written {older}")
+            try:
+                here.draft = await self._ctx.offload(self._store.create, version, nbytes)
+            except (ImageStoreError, ValueError) as problem:
+                self._here.pop(version, None)
+                raise Refused(f"version {version} cannot be written: {problem}") from problem
+        found = self._here[version]
+        if found.tensors != tensors:
+            raise Refused(f"version {version}: ranks of this host do not agree which tensors there are")
+        return found
+
+    async def written(self, message: PartWritten) -> Deferred:
+        """Raises Refused."""
+        version, anew = message.version, message.version not in self._here
+        here = await self._opened(version, message.tensors, message.image_bytes)
+        if anew and here.draft is not None and not here.draft.left:  # nobody wrote into this one
+            self._give_up(version, lost := f"what was written of version {version} is gone: publish it again")
+            raise Refused(lost)
+        for rank, runs in here.runs.items():
+            twice = _overlap(runs, message.runs) if rank != message.rank else None
+            if twice is not None:
+                why = (
+                    f"version {version}: bytes {twice.offset} to {twice.end} are held by rank {rank} and by "
+                    f"rank {message.rank}: each byte is one rank's to publish"
+                )
+                self._give_up(version, why)
+                await self._ctx.tell(message.join, PartLost(version=version, why=why))
+                raise Refused(why)
+        here.runs[message.rank] = message.runs
+        deferred = Deferred()
+        here.waiting.append(deferred)
+        if len(here.runs) >= message.here and not here.sent:
+            here.sent = True
+            self._ctx.background(self._publish(message, here), f"part of {version}")
+        return deferred
+
+    async def _publish(self, last: PartWritten, here: _Here) -> None:
+        """All ranks of this host have written."""
+        version = last.version
+        try:
+            chunks = await self._ctx.offload(self._hashed, here)
+            part = JoinPart(
+                version=version,
+                source=self._ctx.name,
+                tensors=last.tensors,
+                model_config=last.model_config,
+                image_bytes=last.image_bytes,
+                ranks=last.ranks,
+                members=tuple(sorted(here.runs)),
+                chunks=chunks,
+            )
+            reply = await self._ctx.ask(last.join, part, deadline_s=JOIN_DEADLINE_S, expect=Joined)
+            manifest = Manifest.decode(reply.manifest)
+            self._seal(version, here, manifest)
+            self._served.add(manifest, last.model_config, chunks)
+            if last.join == self._ctx.name:
+                owners = {owner.source: None for owner in manifest.owners}
+                await self._announce(version, manifest.root, tuple({last.join: None, **owners}))
+        except (AskFailed, ImageStoreError, BadManifest) as problem:
+            self._give_up(version, str(problem))
+            return
+        self._here.pop(version, None)
+        for deferred in here.waiting:
+            deferred.answer(Published(version=version, root=manifest.root))
+
+    def _hashed(self, here: _Here) -> tuple[Chunk, ...]:
+        assert here.draft is not None
+        runs = joined(run for runs in here.runs.values() for run in runs)
+        return hashed(here.draft.view, cut(runs, self._chunk_bytes))
+
+    def _seal(self, version: int, here: _Here, manifest: Manifest) -> None:
+        """Raises ImageStoreError, Refused."""
+        assert here.draft is not None
+        known = self._served.known(version)
+        if known is not None:
+            here.draft.abandon()
+            if known[0].root != manifest.root:
+                raise Refused(f"version {version} was published before with other bytes")
+            return
+        if version in self._store.versions():  # of a life that ended before it was known what it is
+            self._store.discard(version)
+        here.draft.seal()
+
+    def _give_up(self, version: int, why: str) -> None:
+        here = self._here.pop(version, None)
+        if here is None:
+            return
+        self._ctx.log.warning("version %d is not published: %s", version, why)
+        if here.draft is not None:
+            here.draft.abandon()
+        for deferred in here.waiting:
+            deferred.answer(Refused(why))
+
+    # -- hosts --
+
+    def join(self, message: JoinPart) -> Deferred:
+        """What one host has; answered when all ranks are there."""
+        deferred = Deferred()
+        known = self._served.known(message.version)
+        if known is not None and known[0].shares().get(message.source) == message.chunks:
+            deferred.answer(Joined(manifest=known[0].encode()))  # told again
+            return deferred
+        lost, why, until_s = self._lost
+        if message.version == lost and self._ctx.now() < until_s:
+            deferred.answer(Refused(why))
+            return deferred
+        joining = self._joining.setdefault(message.version, _Joining())
+        joining.said[message.source] = message
+        joining.waiting.append(deferred)
+        for older in sorted(self._joining)[:-MAX_JOINING]:
+            self._joined(older, Refused(f"version {older}: a newer one came before all ranks had written it"))
+        members = [rank for said in joining.said.values() for rank in said.members]
+        if len(members) >= message.ranks:
+            self._ctx.background(self._join(message.version, joining), f"join {message.version}")
+        return deferred
+
+    def lost(self, message: PartLost) -> None:
+        """Ranks of a host do not publish it after all. Hosts that have not said what they have are told when
+        they do."""
+        self._lost = (message.version, message.why, self._ctx.now() + LOST_S)
+        self._joined(message.version, Refused(message.why))
+
+    async def _join(self, version: int, joining: _Joining) -> None:
+        first, *others = joining.said.values()
+        shares = {source: said.chunks for source, said in joining.said.items()}
+        if any(one.tensors != first.tensors or one.image_bytes != first.image_bytes for one in others):
+            why = f"version {version}: hosts do not agree which tensors there are"
+            self._joined(version, Refused(why))
+            return
+        held = {
+            f"{source} (rank {', '.join(map(str, said.members))})": joined(
+                Run(chunk.offset, chunk.length) for chunk in said.chunks
+            )
+            for source, said in joining.said.items()
+        }
+        try:
+            check_tiling(held, first.image_bytes)
+            manifest = await self._ctx.offload(Manifest.join, version, first.tensors, shares)
+        except (TilingError, BadManifest) as fault:
+            self._joined(version, Refused(f"version {version} cannot be published: {fault}"))
+        else:
+            self._joined(version, Joined(manifest=manifest.encode()))
+
+    def _joined(self, version: int, outcome: Joined | Refused) -> None:
+        joining = self._joining.pop(version, None)
+        for deferred in joining.waiting if joining is not None else []:
+            deferred.answer(outcome)
+
+
+def _overlap(one: Sequence[Run], other: Sequence[Run]) -> Run | None:
+    """Bytes that are in both; None for none."""
+    both = sorted([*joined(one), *joined(other)], key=lambda run: run.offset)
+    for before, after in pairwise(both):
+        if after.offset < before.end:
+            return Run(after.offset, min(before.end, after.end) - after.offset)
+    return None

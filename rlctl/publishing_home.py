@@ -1,0 +1,89 @@
+"""The agent of a trainer's host: who it is, and where its images are.
+
+Owns how a client finds it: by the hosts of the job that runs, and by the shared memory of the machine that
+the client runs on. Nothing is written.
+"""
+
+import asyncio
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from actors.cluster.job import store_dir
+from actors.cluster.messages import HostsUp, JobIs, JobSpec, JobStatus, WhoIsUp
+from actors.weights.messages import FindStore, StoreIs
+from supervisor import Address, AskFailed, Message, Refused
+
+R = TypeVar("R", bound=Message)
+
+SCHEDULER = "cluster/scheduler"
+ASK_S = 5.0
+WAIT_S = 60.0
+"""For the host's agent: a job that was just started has none yet."""
+LOOK_S = 0.2
+
+
+class CannotPublish(Exception):
+    """Nothing was published, and instances serve what they served; the text says why and what to do."""
+
+
+class Asks(Protocol):
+    """A client of the cluster."""
+
+    async def ask(
+        self, to: Address | str, message: Message, *, expect: type[R], deadline_s: float = 5.0, key: str = ""
+    ) -> R: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The agent of this host, where its images are, and the config of the model that it has. `join`: the
+    agent that makes one version of what the ranks of several hosts publish."""
+
+    node: str
+    agent: str
+    join: str
+    store: Path
+    model_config: bytes
+
+
+async def find_home(cluster: Asks, host: str = "", wait_s: float = WAIT_S) -> Home:
+    """The agent of this host: the named one's, a reserved one before others. Raises CannotPublish where there
+    is none after `wait_s`."""
+    until_s = time.monotonic() + wait_s
+    while True:
+        try:
+            return await _find_home(cluster, host)
+        except (CannotPublish, AskFailed) as problem:
+            if isinstance(problem, Refused):
+                raise CannotPublish(str(problem)) from problem
+            if time.monotonic() >= until_s:
+                raise (
+                    problem if isinstance(problem, CannotPublish) else CannotPublish(str(problem))
+                ) from problem
+        await asyncio.sleep(LOOK_S)
+
+
+async def _find_home(cluster: Asks, host: str) -> Home:
+    job = await cluster.ask(SCHEDULER, JobStatus(), expect=JobIs, deadline_s=ASK_S)
+    if job.state != "running":
+        raise CannotPublish('no job runs there: start one whose settings say training.backend = "own"')
+    up = await cluster.ask(SCHEDULER, WhoIsUp(), expect=HostsUp, deadline_s=ASK_S)
+    spec = JobSpec(run_id=job.run_id, run_dir="", model_dir="", config="")
+    known = sorted(up.roles, key=lambda node: (up.roles[node] != "reserved", node))
+    here = [node for node in known if host in ("", node) and store_dir(spec, node).is_dir()]
+    if not here:
+        raise CannotPublish(
+            f"no node agent of job {job.run_id} keeps weights on this host{f' as {host}' if host else ''} "
+            f"(its hosts: {', '.join(known) or 'none yet'}): start one here, `nodeagent start --role "
+            "reserved`; a trainer in a container needs the host's /dev/shm"
+        )
+    agent = f"{here[0]}/transfer"
+    found = await cluster.ask(agent, FindStore(), expect=StoreIs, deadline_s=ASK_S)
+    store = Path(found.place).parent
+    if not os.access(store, os.R_OK | os.W_OK | os.X_OK):
+        raise CannotPublish(f"{store} is another user's: run the trainer as the user of its node agent")
+    join = next((node for node in known if up.roles[node] == "reserved"), here[0])
+    return Home(here[0], agent, f"{join}/transfer", store, found.model_config)

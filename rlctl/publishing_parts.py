@@ -1,0 +1,78 @@
+"""Publishing from a sharded trainer: each rank hands its own part over, and nothing is gathered.
+
+Owns what a rank says of itself and of its tensors, and the write into the image of its host, of which the
+other ranks there write the rest. What makes one version of all parts is the agents'
+(`actors.weights.parts`).
+"""
+
+import mmap
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from actors.engine.tensor_spec import TensorSpec
+from actors.weights.layout import Part
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from actors.engine.shards import Shards
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """Which rank of how many publishes, and how many of them are on its host."""
+
+    rank: int
+    ranks: int
+    here: int
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.rank < self.ranks and 1 <= self.here <= self.ranks):
+            raise ValueError(f"{self}: expected 0 <= rank < ranks and 1 <= here <= ranks")
+
+    @staticmethod
+    def of_this_process() -> "Ranks":
+        """As torch.distributed and torchrun (LOCAL_WORLD_SIZE) have it. Raises ValueError where they do not
+        say."""
+        from torch import distributed
+
+        here = os.environ.get("LOCAL_WORLD_SIZE", "")
+        if not distributed.is_initialized() or not here.isdigit():
+            raise ValueError(
+                "ranks= is needed: which rank of how many this is, and how many are on its host "
+                "(torchrun with an initialized torch.distributed says it)"
+            )
+        return Ranks(distributed.get_rank(), distributed.get_world_size(), int(here))
+
+
+@dataclass(frozen=True, slots=True)
+class OwnParts:
+    """What this rank has of the image's tensors `whole` (`actors.engine.shards.layout_of`; the same on every
+    rank): `parts`, as `actors.weights.layout.fsdp_parts` and `megatron_layout.megatron_parts` tell them."""
+
+    whole: Sequence[TensorSpec]
+    parts: Sequence[Part]
+
+
+def is_sharded(weights: object) -> bool:
+    """Whether these are the DTensors of one rank."""
+    return isinstance(weights, Mapping) and any(hasattr(one, "placements") for one in weights.values())
+
+
+def shards_of(weights: "Mapping[str, Tensor]", parts: OwnParts | None, ranks: Ranks) -> "Shards":
+    """What this rank writes. Raises Unpublishable."""
+    from actors.engine.shards import of_dtensors, of_parts
+
+    if parts is not None:
+        return of_parts(weights, parts.parts, parts.whole)
+    return of_dtensors(weights, first=ranks.rank == 0)
+
+
+def write_shards(path: Path, shards: "Shards") -> None:
+    """Write them into the image that this file ends with. Raises OSError."""
+    with path.open("r+b") as file:
+        mapped = mmap.mmap(file.fileno(), 0)
+    shards.write(memoryview(mapped)[len(mapped) - shards.nbytes :])

@@ -1,0 +1,293 @@
+"""A sharded trainer on two hosts publishes each rank's own part; instances pull each chunk from its owner."""
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from actors.cluster.job import memory_dir, store_dir
+from actors.cluster.messages import HostsUp, JobIs, JobSpec, JobStatus, WhoIsUp
+from actors.engine.shards import layout_of
+from actors.rollout.instance_messages import InstancesAre, ListInstances
+from actors.rollout.load_balancer import LoadBalancer
+from actors.rollout.manager import RolloutManager
+from actors.weights import fetching
+from actors.weights.agent import TransferAgent
+from actors.weights.image_store import ImageStore
+from actors.weights.layout import Part, fsdp_parts
+from actors.weights.messages import Fetch, Fetched, Published
+from configs.load import from_tree
+from rlctl import CannotPublish, connect
+from rlctl.publishing_parts import OwnParts, Ranks
+from supervisor import Actor, ActorSystem, AskTimeout, Incarnations, Registry, SqliteJournal, handles
+from supervisor.network import Network
+from transport.mesh import ZmqWire
+
+CHUNK = 64 * 1024
+CONFIG = from_tree({"training": {"backend": "own"}, "weights": {"chunk_bytes": CHUNK}}, "test")
+OWNERS, RECEIVERS = ("one", "two"), ("x", "y")
+RANKS = 4
+MODEL = {
+    "embed": torch.randn(101, 512),
+    "a": torch.randn(1000, 256).to(torch.bfloat16),
+    "b": torch.randn(7, 64, 33),
+    "norm": torch.randn(3),
+    "scale": torch.tensor(2.5),
+}
+WHOLE = layout_of({name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in MODEL.items()})
+
+
+class JobOf(Actor):
+    """What a client asks the scheduler."""
+
+    def __init__(self, run_id: str) -> None:
+        self._run_id = run_id
+
+    @handles(JobStatus)
+    async def status(self, message: JobStatus) -> JobIs:
+        return JobIs(state="running", run_id=self._run_id)
+
+    @handles(WhoIsUp)
+    async def who(self, message: WhoIsUp) -> HostsUp:
+        return HostsUp(boot=1, roles=dict.fromkeys(OWNERS, "reserved"))
+
+
+class Job:
+    """Two hosts of a trainer and two that receive, in one process and over real sockets."""
+
+    def __init__(self, system: ActorSystem, spec: JobSpec) -> None:
+        self.system, self.spec = system, spec
+
+    @property
+    def address(self) -> str:
+        return self.system.wire.local.endpoint
+
+    def start(self, host: str) -> None:
+        store = ImageStore(store_dir(self.spec, host))
+        self.system.spawn(f"{host}/transfer", lambda: TransferAgent(store, CONFIG))
+
+    def kill(self, host: str) -> None:
+        cell = self.system.cell(f"{host}/transfer")
+        assert cell is not None
+        cell.crash(RuntimeError("killed by the test"))
+
+    def served_bytes(self, host: str) -> int:
+        cell = self.system.cell(f"{host}/transfer")
+        assert cell is not None
+        return int(cell.actor.summary()["served_bytes"])
+
+    async def fetch(self, host: str, version: int, root: bytes) -> dict[str, bytes]:
+        """What this host has under each name when it has pulled all."""
+        asked = Fetch(version=version, root=root, sources=tuple(f"{one}/transfer" for one in OWNERS))
+        fetched = await self.system.ask(f"{host}/transfer", asked, deadline_s=60.0, expect=Fetched)
+        with ImageStore(store_dir(self.spec, host)).open(version) as image:
+            return {
+                spec.name: bytes(image.view[spec.offset : spec.offset + spec.nbytes])
+                for spec in fetched.tensors
+            }
+
+
+@pytest.fixture
+def spec() -> Iterator[JobSpec]:
+    spec = JobSpec(run_id=f"parts-{time.time_ns()}", run_dir="", model_dir="", config="")
+    yield spec
+    for host in (*OWNERS, *RECEIVERS):
+        shutil.rmtree(memory_dir(spec, host), ignore_errors=True)
+
+
+@pytest.fixture
+async def job(tmp_path: Path, spec: JobSpec) -> AsyncIterator[Job]:
+    system = ActorSystem(
+        node="box",
+        process="agent",
+        wire=ZmqWire("box", 1),
+        journals=SqliteJournal(tmp_path / "box.sqlite"),
+        network=Network("127.0.0.1", None),
+        incarnations=Incarnations(lambda: 0),
+    )
+    system.start()
+    system.spawn("registry", lambda: Registry(lambda: 3.0))
+    system.spawn("cluster/scheduler", lambda: JobOf(spec.run_id))
+    system.spawn("rollout/balancer", lambda: LoadBalancer(4))
+    system.spawn("rollout/manager", lambda: RolloutManager(CONFIG))
+    found = Job(system, spec)
+    for host in (*OWNERS, *RECEIVERS):
+        found.start(host)
+    yield found
+    await system.close()
+
+
+def raw(tensor: Tensor) -> bytes:
+    return bytes(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+
+
+EXPECTED = {name: raw(tensor) for name, tensor in MODEL.items()}
+
+
+def rows(parts: Sequence[Part]) -> dict[str, Tensor]:
+    """A rank's own tensors, each under the name that its part says."""
+    found = {part.local: MODEL[part.tensor] for part in parts}
+    lows = {part.local: slice(part.low, part.high) for part in parts}
+    return {name: one[lows[name]] if one.dim() else one for name, one in found.items()}
+
+
+def shares() -> list[list[Part]]:
+    """Of four ranks, as FSDP2 would cut them."""
+    return [list(fsdp_parts(WHOLE, rank, RANKS)) for rank in range(RANKS)]
+
+
+async def publish(
+    job: Job, version: int, parts: Mapping[int, Sequence[Part]] | None = None
+) -> list[Published | BaseException]:
+    """All ranks at once, two on each host; what each of them hears."""
+
+    async def one(rank: int, parts: Sequence[Part]) -> Published:
+        own = [replace(part, local=f"{part.tensor} from {part.low}") for part in parts]
+        async with connect(job.address) as cluster:
+            handed = await cluster.publish(
+                rows(own),
+                version,
+                config=b"{}",
+                host=OWNERS[rank // 2],
+                ranks=Ranks(rank, RANKS, 2),
+                parts=OwnParts(WHOLE, own),
+            )
+            return await handed.known()
+
+    all_parts = parts if parts is not None else dict(enumerate(shares()))
+    work = (one(rank, own) for rank, own in all_parts.items())
+    return await asyncio.gather(*work, return_exceptions=True)
+
+
+async def root_of(job: Job, version: int) -> bytes:
+    heard = await publish(job, version)
+    roots = {one.root for one in heard if isinstance(one, Published)}
+    assert len(roots) == 1, heard
+    return roots.pop()
+
+
+async def test_each_rank_hands_over_its_own_and_receivers_have_the_whole_from_all_owners(job: Job) -> None:
+    root = await root_of(job, 1)
+    assert await job.fetch("x", 1, root) == EXPECTED
+    assert all(job.served_bytes(host) > 0 for host in OWNERS)
+    assert await root_of(job, 1) == root, "the same again is fine"
+    assert await job.fetch("y", 1, root) == EXPECTED
+    again = await root_of(job, 2)
+    assert await job.fetch("x", 2, again) == EXPECTED
+
+
+async def test_a_byte_that_two_ranks_hold_or_none_is_refused_with_whose_it_is(job: Job) -> None:
+    twice = dict(enumerate(shares()))
+    twice[1] = [*twice[1], Part("a", 0, 10)]
+    heard = await publish(job, 1, twice)
+    assert any("are held by rank" in str(one) for one in heard), heard
+    across = dict(enumerate(shares()))
+    across[3] = [*across[3], Part("a", 0, 10)]
+    heard = await publish(job, 2, across)
+    assert all(isinstance(one, CannotPublish) for one in heard)
+    assert {
+        "are held by one/transfer (rank 0, 1) and by two/transfer (rank 2, 3)" in str(one) for one in heard
+    } == {True}
+    nobody = dict(enumerate(shares()))
+    nobody[2] = [part for part in nobody[2] if part.tensor != "a"]
+    heard = await publish(job, 3, nobody)
+    assert {"are held by nobody" in str(one) for one in heard} == {True}, heard
+    assert await job.fetch("x", 4, await root_of(job, 4)) == EXPECTED, "the next ones are fine"
+
+
+async def test_an_owner_that_comes_back_serves_its_part_again(job: Job) -> None:
+    root = await root_of(job, 1)
+    job.kill("two")
+    pulling = asyncio.create_task(job.fetch("x", 1, root))
+    await asyncio.sleep(0.3)
+    assert not pulling.done()
+    job.start("two")
+    assert await pulling == EXPECTED
+
+
+async def test_what_a_dead_owner_had_comes_from_whoever_has_it(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetching, "OFFER_DEADLINE_S", 0.5)
+    root = await root_of(job, 1)
+    assert await job.fetch("x", 1, root) == EXPECTED
+    job.kill("two")
+    assert await job.fetch("y", 1, root) == EXPECTED
+
+
+async def test_what_an_owner_rots_is_not_taken_from_it(job: Job) -> None:
+    root = await root_of(job, 1)
+    path = ImageStore(store_dir(job.spec, "two")).path(1)
+    job.kill("two")
+    with path.open("r+b") as image:
+        image.seek(path.stat().st_size - 300_000)
+        image.write(bytes(200_000))
+    job.start("two")
+    asked = Fetch(version=1, root=root, sources=("one/transfer",))
+    with pytest.raises(AskTimeout):
+        await job.system.ask("x/transfer", asked, deadline_s=1.0, expect=Fetched)
+    assert ImageStore(store_dir(job.spec, "x")).versions() == []
+
+
+RANK = """
+import os, sys, torch
+from torch import distributed
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from rlctl import publisher
+address, host, store, rank = *sys.argv[1:4], int(sys.argv[4])
+torch.set_num_threads(1)
+distributed.init_process_group("gloo", store=distributed.FileStore(store, 2), rank=rank, world_size=2)
+mesh = init_device_mesh("cpu", (2,))
+model = torch.load(sys.argv[5])
+cut = {"embed": Shard(0), "a": Shard(1), "b": Shard(0), "norm": Replicate()}
+state = {name: distribute_tensor(t, mesh, [cut[name]]) if name in cut else t for name, t in model.items()}
+with publisher(address, host=host) as weights:
+    weights.publish(state, 5, config=b"{}")
+    weights.wait()
+distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.realprocess
+@pytest.mark.long
+async def test_ranks_in_processes_of_their_own_publish_their_dtensors_on_two_hosts(
+    job: Job, tmp_path: Path
+) -> None:
+    torch.save(MODEL, tmp_path / "model")
+    arguments = [(host, str(rank)) for rank, host in enumerate(OWNERS)]
+    ranks = [
+        subprocess.Popen(
+            [
+                sys.executable,
+                "-c",
+                RANK,
+                job.address,
+                host,
+                str(tmp_path / "store"),
+                rank,
+                str(tmp_path / "model"),
+            ],
+            env={**os.environ, "LOCAL_WORLD_SIZE": "1"},
+        )
+        for host, rank in arguments
+    ]
+    try:
+        codes = await asyncio.gather(*(asyncio.to_thread(rank.wait, 120) for rank in ranks))
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert codes == [0, 0]
+    store = ImageStore(store_dir(job.spec, "one"))
+    assert store.versions() == [5]
+    seen = await job.system.ask("rollout/manager", ListInstances(), deadline_s=5.0, expect=InstancesAre)
+    assert seen.published == 5
