@@ -88,6 +88,8 @@ LATER = {
     "Score": "Verdict",
     "TakeGroups": "Groups",
     "Fetch": "Fetched",
+    "PartWritten": "Published",
+    "JoinPart": "Joined",
     "ClaimNames": "LeaseGranted",
     "Unregister": "Done",
 }
