@@ -110,14 +110,19 @@ bench: setup
 	$(BIN)/python -m bench.token_stream
 	$(BIN)/python -m bench.token_plane
 	$(BIN)/python -m bench.recovery
-	$(BIN)/python -m bench.weight_pull
+	$(BIN)/python -m bench.weights.pull
 	$(BIN)/python -m bench.weights.delta_codec
 	$(BIN)/python -m bench.exact_decoding
 	$(BIN)/python -m bench.runtime
 
-# what bench.runtime (actor systems) and bench.token_plane (a router) are compared with, each pinned, in environments
-# of their own (2 GB)
-bench-peers: .bench/peers/.ready .bench/monarch/.ready .bench/router/.ready
+# what bench.runtime (actor systems), bench.token_plane (a router) and bench.weights.pull (transfer engines) are compared
+# with, each pinned, in environments of their own (2 GB)
+bench-peers: .bench/peers/.ready .bench/monarch/.ready .bench/router/.ready .bench/transfer/.ready
+
+.bench/transfer/.ready: bench/weights/peers.txt
+	$(PYTHON) -m venv .bench/transfer
+	.bench/transfer/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) --no-deps -r $<
+	touch $@
 
 .bench/peers/.ready: bench/runtime/peers.txt
 .bench/monarch/.ready: bench/runtime/peers_monarch.txt
