@@ -53,6 +53,7 @@ class RemoteHost:
         self._id = uuid.uuid4().hex[:12]  # before a ticket in a request's id: servers may have other clients
         self._version: int | None = None
         self._staged: Fetched | None = None
+        self._starting = asyncio.Lock()
         self._name = ""  # of the version, in the server's words
         self._root = b""
         self._vocabulary = 0
@@ -87,11 +88,19 @@ class RemoteHost:
             taken.output, refusals, self._version, self._root, False, taken.work, load_failed, taken.experts
         )
 
+    async def prepare(self, model: Fetched) -> None:
+        """See `AwaitedHost`. Raises `ServerDied`."""
+        try:
+            async with asyncio.timeout(self._serve_s), self._starting:
+                await self._wire.start(model)
+        except TimeoutError as late:
+            raise ServerDied(f"the server did not start within {self._serve_s:g} s") from late
+
     async def stage(self, fetched: Fetched) -> None:
         """See `EngineHost.stage`; starts a server of ours. Raises `ServerDied`."""
         self._staged = None
         try:
-            async with asyncio.timeout(self._serve_s):
+            async with asyncio.timeout(self._serve_s), self._starting:
                 await self._wire.stage(fetched)
         except LoadFailed as problem:  # it is tried again, and told, when they are to be loaded
             log.info("%s", problem)

@@ -77,6 +77,10 @@ class Loads:
 class ServerWire(Protocol):
     """Each call has a deadline. All raise `ServerDied` where the server is not what it should be."""
 
+    async def start(self, model: Fetched) -> None:
+        """Start it, if it is ours, without weights, for a model whose image is still coming; not where it
+        cannot be started so."""
+
     async def stage(self, fetched: Fetched) -> None:
         """Prepare all that can be prepared while the server serves what it has. Starts it if it is ours and
         does not run. Raises `LoadFailed`."""

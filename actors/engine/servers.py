@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from actors.engine.remote import RemoteHost
-from actors.engine.served_folder import version_name
+from actors.engine.served_folder import WEIGHTS, version_name
 from actors.engine.server_process import ServerProcess, free_port
 from actors.engine.sglang import SglangWire, environment
 from actors.engine.sglang_weights import LOADER, PLUGIN
@@ -19,6 +19,8 @@ from configs.schema import Config
 
 VLLM_PLUGIN = Path(__file__).with_name("vllm_plugin")
 """Before the one that is installed, whose entry point vLLM needs: ours speaks as this program does."""
+NO_WEIGHTS = "none-yet"
+"""What a server calls the numbers that it was started with while its weights came."""
 CONTEXT_SLACK = 8  # tokens: servers count the one that they are about to make, and refuse what just fits
 
 
@@ -38,10 +40,14 @@ def sglang_host(config: Config, api_key: str = "") -> RemoteHost:
         url = f"http://127.0.0.1:{free_port()}"
 
         def start(folder: Path, fetched: Fetched, log: Path) -> ServerProcess:
-            command = sglang_command(config, url, folder, version_name(fetched))
+            if (folder / WEIGHTS).exists():
+                command = sglang_command(config, url, folder, version_name(fetched))
+            else:
+                command = [*sglang_command(config, url, folder, NO_WEIGHTS), "--load-format", "dummy"]
             return ServerProcess(command, environment(), log, PLUGIN)
 
-        wire = SglangWire(url, start)
+        own_format = any(word.startswith("--load-format") for word in engine.args)
+        wire = SglangWire(url, start, early=not own_format)
     return RemoteHost(wire, stall_s=engine.stall_s, serve_s=engine.start_s)
 
 

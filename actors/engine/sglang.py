@@ -53,9 +53,11 @@ class SglangWire:
         url: of the server.
         start: starts it; None where somebody else runs it.
         api_key: of the server, "" for none.
+        early: `start` starts it without weights too, where its folder has none.
     """
 
-    def __init__(self, url: str, start: Start | None, api_key: str = "") -> None:
+    def __init__(self, url: str, start: Start | None, api_key: str = "", *, early: bool = False) -> None:
+        self._early = early
         self._http = HttpWire(url, api_key)
         self._server = OwnServer(self._http, start, HEALTH_S)
         self._weights = SglangWeights(self._http, self._server.folder)
@@ -70,6 +72,11 @@ class SglangWire:
     def pid(self) -> int | None:
         """Of a server that is ours and runs."""
         return self._server.pid
+
+    async def start(self, model: Fetched) -> None:
+        """See `ServerWire`: with numbers that mean nothing (`--load-format dummy`)."""
+        if model.tensors and self._early:
+            await self._server.begin(model, weights=False)
 
     async def stage(self, fetched: Fetched) -> None:
         """See `ServerWire`."""

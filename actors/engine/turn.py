@@ -136,6 +136,10 @@ class AwaitedHost(Protocol):
     def cache_tokens(self) -> int:
         """See `EngineHost`."""
 
+    async def prepare(self, model: Fetched) -> None:
+        """Start what takes long to start, for the model of these first weights, whose image is still coming;
+        `stage` waits for it. Without it `stage` starts it."""
+
     async def stage(self, fetched: Fetched) -> None:
         """See `EngineHost.stage`."""
 

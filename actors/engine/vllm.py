@@ -76,6 +76,11 @@ class VllmWire:
         """Of a server that is ours and runs."""
         return self._server.pid
 
+    async def start(self, model: Fetched) -> None:
+        """See `ServerWire`."""
+        if model.tensors:
+            await self._server.begin(model, weights=False)
+
     async def stage(self, fetched: Fetched) -> None:
         """See `ServerWire`."""
         self._flip.stage(fetched)

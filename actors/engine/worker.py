@@ -8,6 +8,7 @@ manager next. It does not survive its own death; its requests continue elsewhere
 
 import asyncio
 
+from actors.engine.early_start import EarlyStart
 from actors.engine.expert_telling import ExpertTelling
 from actors.engine.served_weights import ServedWeights
 from actors.engine.turn import AnyHost, AwaitedHost, Orders, Refusal, Turn
@@ -88,6 +89,7 @@ class RolloutWorker(Actor):
         self._weights = ServedWeights(
             self.ctx, self._config, self._node, self._kind == "preemptible", self._stage, self._load
         )
+        self._early = EarlyStart(self.ctx, self._node, self._host)
         self._turn_times = TurnTimes(self.ctx, self._config.liveness.beat_s)
         self._experts = ExpertTelling(self.ctx)
         self.ctx.background(self._experts.run(), "experts")
@@ -111,7 +113,7 @@ class RolloutWorker(Actor):
             self.ctx.watch(reply.manager)
             self._sender.connect(Peer(reply.stream_endpoint, reply.stream_key))
             if reply.weights is not None:
-                self._weights.want(reply.weights)
+                self._want(reply.weights)
             elif self._kind == "reserved" and self._weights.wanted is not None and not self._closing:
                 self._weights.want(self._weights.wanted)
             while await self._still_registered():
@@ -160,7 +162,11 @@ class RolloutWorker(Actor):
 
     @handles(ServeWeights)
     async def serve_weights(self, message: ServeWeights) -> None:
-        self._weights.want(message.weights)
+        self._want(message.weights)
+
+    def _want(self, weights: Weights) -> None:
+        self._weights.want(weights)
+        self._early.begin(weights)
 
     @handles(OpenSeeding)
     async def open_seeding(self, message: OpenSeeding) -> Done:
@@ -300,4 +306,5 @@ class RolloutWorker(Actor):
             "unacknowledged": self._sender.unacknowledged,
             "frames_sent_again": self._sender.resent,
             **self._weights.times.summary(),
+            **({"engine_s": round(self._early.seconds, 3)} if self._early.seconds else {}),
         }

@@ -12,10 +12,13 @@ survives the agent: manifests lie beside the images; deltas do not, who misses o
 import asyncio
 from collections.abc import Callable
 
+import msgspec
+
 from actors.weights.delta import Mapper
 from actors.weights.disk_publishing import DiskVersions
 from actors.weights.fetching import FETCH_LATE_S, Fetching
 from actors.weights.images import Images
+from actors.weights.manifest import Manifest
 from actors.weights.messages import (
     Fetch,
     Fetched,
@@ -34,6 +37,7 @@ from actors.weights.messages import (
     ReceiverLeaves,
     SourceFound,
     StoreIs,
+    WhatComes,
 )
 from actors.weights.offering import Offering
 from actors.weights.parts import Parts
@@ -44,6 +48,7 @@ from actors.weights.tracking import Tracking
 from configs.schema import Config
 from supervisor import Actor, Deferred, Refused, Terminated, handles
 
+MANIFEST_LATE_S = 50.0  # until a version that is fetched has begun to come
 DELTA_LATE_S = 3.0  # who wants a delta that is still being made pulls the whole image then
 MAX_PUBLISHERS = 8  # that are told when this host has notice
 
@@ -210,6 +215,24 @@ class TransferAgent(Actor):
         for deferred in self._fetching.pop(key, []):
             deferred.answer(outcome)
 
+    @handles(WhatComes)
+    async def what_comes(self, message: WhatComes) -> Deferred:
+        deferred = Deferred()
+        self.ctx.background(self._tell_what_comes(message, deferred), f"what is {message.version}")
+        return deferred
+
+    async def _tell_what_comes(self, message: WhatComes, deferred: Deferred) -> None:
+        coming = self._coming.get((message.version, message.root))
+        if coming is not None:
+            await self.ctx.idle(coming.begun, MANIFEST_LATE_S)
+        if coming is not None and coming.manifest is not None:
+            deferred.answer(self._here(coming.manifest, coming.model_config))
+            return
+        try:
+            deferred.answer(self._here(*self._served.require(message.version, message.root)))
+        except Refused as refusal:
+            deferred.answer(refusal)
+
     def _remember(self, publisher: str) -> None:
         self._publishers.pop(publisher, None)
         self._publishers[publisher] = None
@@ -240,16 +263,23 @@ class TransferAgent(Actor):
         self._relayed += fetching.relayed
         self._bad_chunks += fetching.bad_chunks
         self._down_bytes_s = fetching.down_bytes_s
-        manifest, model_config = self._served.require(message.version, message.root)
+        here = self._here(*self._served.require(message.version, message.root))
+        return msgspec.structs.replace(
+            here,
+            pulled_bytes=fetching.pulled_bytes,
+            seconds=fetching.seconds,
+            deltas=len(fetching.applied),
+        )
+
+    def _here(self, manifest: Manifest, model_config: bytes) -> Fetched:
         return Fetched(
             version=manifest.version,
             root=manifest.root,
             path=self._store.place(manifest.version),
             tensors=manifest.tensors,
             model_config=model_config,
-            pulled_bytes=fetching.pulled_bytes,
-            seconds=fetching.seconds,
-            deltas=len(fetching.applied),
+            pulled_bytes=0,
+            seconds=0.0,
         )
 
     def summary(self) -> dict[str, str | int | float]:

@@ -1,5 +1,7 @@
 """What is said to a TransferAgent."""
 
+from typing import ClassVar
+
 import msgspec
 
 from actors.engine.tensor_spec import TensorSpec
@@ -198,6 +200,16 @@ class Fetch(Message, frozen=True):
     version: int
     root: bytes
     sources: tuple[str, ...]
+
+
+class WhatComes(Message, frozen=True):
+    """From a worker on the same host that has asked for this version: what model is it? Answered with a
+    `Fetched` as soon as the manifest is here; the image may still be coming."""
+
+    QUESTION: ClassVar[bool] = True
+
+    version: int
+    root: bytes
 
 
 class Fetched(Message, frozen=True):

@@ -47,6 +47,8 @@ class ToldServer:
         self.staged = FETCHED
         self.fails = ""
 
+    async def start(self, model: Fetched) -> None: ...
+
     async def stage(self, fetched: Fetched) -> None:
         if self.fails == "stage":
             raise LoadFailed("no room")

@@ -16,7 +16,7 @@ from actors.weights import fetching, finding
 from actors.weights.agent import TransferAgent
 from actors.weights.image_store import ImageStore
 from actors.weights.manifest import Manifest
-from actors.weights.messages import Fetch, Fetched, FindSource, Offer, Offered, Publish, Published
+from actors.weights.messages import Fetch, Fetched, FindSource, Offer, Offered, Publish, Published, WhatComes
 from actors.weights.sources import Sources
 from configs.load import from_tree
 from supervisor import Refused
@@ -70,6 +70,23 @@ async def test_what_is_pulled_is_bit_for_bit_what_was_published(tmp_path: Path) 
         assert Path(fetched.path).read_bytes() == data
         assert (fetched.root, fetched.pulled_bytes, fetched.tensors) == (root, SIZE, TENSORS)
         assert (await two.fetch(3, root)).pulled_bytes == 0, "it was here already"
+
+
+async def test_who_fetches_a_version_is_told_before_it_is_here_of_what_model_it_is(tmp_path: Path) -> None:
+    async with pair(tmp_path) as two:
+        root = await two.publish(3, os.urandom(SIZE))
+        with pytest.raises(Refused, match="does not have version 3"):
+            await two.receiver.ask("b/transfer", WhatComes(version=3, root=root), Fetched)
+        pulling = asyncio.create_task(two.fetch(3, root))
+        await asyncio.sleep(0)
+        told = await two.receiver.ask("b/transfer", WhatComes(version=3, root=root), Fetched, deadline_s=60)
+        here = await pulling
+        assert (told.version, told.path, told.tensors, told.model_config) == (
+            3,
+            here.path,
+            TENSORS,
+            here.model_config,
+        )
 
 
 async def test_many_who_want_the_same_version_share_one_pull(tmp_path: Path) -> None:
