@@ -80,7 +80,7 @@ class World:
         async with asyncio.timeout(WITHIN_S):
             while True:
                 seen = await self.system.ask(
-                    "rollout/manager", ListInstances(), deadline_s=5.0, expect=InstancesAre
+                    "rollout/manager", ListInstances(), deadline_s=60.0, expect=InstancesAre
                 )
                 if [one.version for one in seen.instances] == [version]:
                     return

@@ -7,7 +7,7 @@ from sim.cluster import SimCluster
 from sim.setting import Setting
 
 GONE_S = 3.0  # after the first step began: they are in the midst of one
-SETS = ["job.steps=8", "task.heldout_problems=4", "rollout.max_new_tokens=128"]
+SETS = ["job.steps=3", "task.heldout_problems=4", "rollout.max_new_tokens=128"]
 
 
 def ended_s(*, one_machine: bool) -> float:

@@ -491,7 +491,7 @@ async def test_each_connection_is_told_what_is_wrong_and_the_pull_ends_once(
     wanted = [*chunks[:2], bad, *chunks[3:]]
     with pytest.raises(bulk.BadHash) as caught:
         await pull(
-            source_of(server), 3, wanted, memoryview(bytearray(len(content))), sockets=4, deadline_s=10
+            source_of(server), 3, wanted, memoryview(bytearray(len(content))), sockets=4, deadline_s=60
         )
     assert caught.value.chunk == bad
     assert bad not in caught.value.done
