@@ -1,5 +1,6 @@
 """What holds for every test: nothing depends on how fast the machine is; one PostgreSQL server serves all."""
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +11,8 @@ from postgres_server import PostgresServer, why_not
 settings.register_profile("gleaner", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("gleaner")
 be_patient()
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell has it in its background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # tests send it to what they start
 
 
 @pytest.fixture(scope="session")

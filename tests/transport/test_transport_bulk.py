@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from patient_loop import PatientPolicy
 
-from transport import bulk, bulk_frames, bulk_pull
+from transport import bulk, bulk_frames, bulk_pull, bulk_server
 from transport.bulk import BulkServer, BulkSource, Chunk, pull
 from transport.keys import NodeKeys, RefusedToListen
 from transport.refusal import NotAnEnvelope
@@ -27,6 +27,13 @@ CHUNK = 64 << 10
 @pytest.fixture(params=[PatientPolicy(), uvloop.EventLoopPolicy()], ids=["asyncio", "uvloop"])
 def event_loop_policy(request: pytest.FixtureRequest) -> asyncio.AbstractEventLoopPolicy:
     return request.param
+
+
+@pytest.fixture(autouse=True)
+def _nobody_is_given_up_for_being_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a test does not ask for it: both ends have threads, which a busy machine keeps waiting."""
+    monkeypatch.setattr(bulk_pull, "STALL_S", 600.0)
+    monkeypatch.setattr(bulk_server, "FIRST_REQUEST_S", 600.0)
 
 
 @pytest.fixture
