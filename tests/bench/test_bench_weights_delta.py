@@ -1,10 +1,12 @@
 """The bench of weight deltas measures what it says, and its page says what was measured."""
 
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 import torch
 
-from bench.weights import change_rates, delta_codec, delta_codec_page
+from bench.weights import change_rates, delta_codec, delta_codec_page, job_deltas
 from bench.weights.simulated_adam import bfloat16, versions
 
 
@@ -54,3 +56,10 @@ def test_a_change_is_counted_between_versions_that_far_apart() -> None:
     assert begun.next_number == 1.0
     assert far.next_number == 0.0
     assert begun.delta < far.delta < 0.1
+
+
+def test_the_table_of_a_job_says_what_was_pulled_of_what_images_would_have_been() -> None:
+    row = job_deltas.Row(1e-6, "bfloat16", 9, 1_000_000, 1, 4_000_000, 40_000_000)
+    assert row.spared == 0.875
+    results = {"began": "then", "took_s": 1, "steps": 12, "rows": [asdict(row)]}
+    assert "| 1e-06 | bfloat16 | 9 | 1 | 5.00 MB | 40.00 MB | 88% |" in job_deltas.text(results)
