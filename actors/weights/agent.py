@@ -45,6 +45,7 @@ from actors.weights.publishing import Publishing
 from actors.weights.served import Served
 from actors.weights.served_deltas import ServedDeltas
 from actors.weights.tracking import Tracking
+from actors.weights.wanted import tensors_of
 from configs.schema import Config
 from supervisor import Actor, Deferred, Refused, Terminated, handles
 
@@ -172,10 +173,10 @@ class TransferAgent(Actor):
 
     @handles(Fetch)
     async def fetch(self, message: Fetch) -> Deferred:
-        if self._served.is_part(message.version):
-            raise Refused(
-                f"a part of version {message.version} was published at {self.ctx.name}: it serves that"
-            )
+        coming = self._coming.get((message.version, message.root))
+        differs = coming is not None and coming.wanted_part != message.part
+        if differs or not self._served.suffices(message.version, message.part):
+            raise Refused(f"{self.ctx.name} has another part of version {message.version} than is wanted")
         deferred = Deferred()
         for other in self._coming.values():
             other.overtaken_by(message.version)
@@ -243,7 +244,8 @@ class TransferAgent(Actor):
         """The version is whole: serve it, and the deltas that led to it."""
         manifest = fetching.manifest
         assert manifest is not None
-        self._served.add(manifest, fetching.model_config)
+        part = None if fetching.wanted_part is None else fetching.chunks
+        self._served.add(manifest, fetching.model_config, part)
         way = f"{len(fetching.applied)} deltas" if fetching.applied else "whole"
         self.ctx.log.info(
             "version %d is here: %s, %d of its %d bytes pulled in %.3f s",
@@ -276,7 +278,7 @@ class TransferAgent(Actor):
             version=manifest.version,
             root=manifest.root,
             path=self._store.place(manifest.version),
-            tensors=manifest.tensors,
+            tensors=tensors_of(manifest, message.part),
             model_config=model_config,
             pulled_bytes=0,
             seconds=0.0,

@@ -19,9 +19,11 @@ from actors.weights.delta_codec import DeltaError
 from actors.weights.delta_table import DeltaTable
 from actors.weights.finding import ASK_AGAIN_S, ASK_SOON_S, Finding, Lie
 from actors.weights.images import ImageDraft, Images, ImageStoreError
+from actors.weights.layout import LayoutError
 from actors.weights.manifest import Manifest, ManifestError
-from actors.weights.messages import Fetch, FindSource, Holds, Offer, Offered
+from actors.weights.messages import EnginePart, Fetch, FindSource, Holds, Offer, Offered
 from actors.weights.payload import Payload
+from actors.weights.wanted import chunks_of
 from configs.schema import Config
 from supervisor import AskFailed, Context, Refused, Waiting
 from transport.bulk import BadHash, BadRange, BulkServer, BulkSource, Chunk, PullError
@@ -71,7 +73,7 @@ class Fetching:
         self._settings = config.weights
         self._holds, self._base_manifest, self._each = holds, base_manifest, each
         self._began_s = ctx.now()
-        self._deltas_tried = not config.weights.delta
+        self._deltas_tried = not config.weights.delta or wanted.part is not None
         self._draft: ImageDraft | None = None
         self._payloads: list[Payload] = []
         self._tables: tuple[DeltaTable, ...] = ()
@@ -83,6 +85,7 @@ class Fetching:
         self.begun = asyncio.Event()  # it has something to pass on, or soon
         self.manifest: Manifest | None = None
         self.model_config = b""
+        self.chunks: tuple[Chunk, ...] = ()  # of the image, that are wanted here
         self.applied: tuple[tuple[Delta, memoryview], ...] = ()
         self.pulled_bytes = 0
         self.down_bytes_s = down_bytes_s
@@ -100,6 +103,11 @@ class Fetching:
     def have_bytes(self) -> int:
         """Of what is pulled by now, verified."""
         return sum(one.have_bytes for one in self._payloads)
+
+    @property
+    def wanted_part(self) -> EnginePart | None:
+        """What of the image is wanted here; None for all."""
+        return self._wanted.part
 
     def passes_on(self, base: int) -> list[tuple[DeltaTable, int]] | None:
         """What it can pass on by now to who wants the image (-1) or deltas from `base`, those with what they
@@ -218,7 +226,11 @@ class Fetching:
     async def _whole(self, source: str, offered: Offered, manifest: Manifest, wait: Waiting) -> None:
         if not self._payloads:
             draft = await self._image_draft(manifest)
-            payload = Payload(manifest.version, manifest.chunks, draft.view)
+            try:
+                self.chunks = chunks_of(manifest, self._wanted.part)
+            except LayoutError as problem:
+                raise Refused(str(problem)) from problem
+            payload = Payload(manifest.version, self.chunks, draft.view)
             if draft.left:
                 payload.has_all_but(await self._ctx.offload(manifest.missing, draft.view))
             self._begin([payload])
@@ -228,7 +240,7 @@ class Fetching:
             await self._pull(source, self._pull_all(offered.endpoint, [offered.token], wait))
         assert self._draft is not None
         try:
-            await self._ctx.offload(manifest.verify, self._draft.view)
+            await self._ctx.offload(manifest.verify, self._draft.view, self.chunks)
         except ManifestError:
             self._payloads[0].forget()
             raise
@@ -312,7 +324,8 @@ class Fetching:
 
     async def _pull_share(self, owner: str, chunks: Sequence[Chunk], fetching: Waiting) -> None:
         [payload] = self._payloads
-        left = [chunk for chunk in chunks if chunk.offset not in payload.done]
+        own = {chunk.offset for chunk in chunks}
+        left = [chunk for chunk in payload.left if chunk.offset in own]
         if not left:
             return
         asked = Offer(version=self._wanted.version, root=self._wanted.root)

@@ -100,6 +100,7 @@ class Finding:
             current=current,
             excluded=(*self._excluded, *([self._away] if self._away else [])),
             liar=self._liar,
+            part=self._wanted.part,
         )
 
     def failed(self, source: str, problem: Exception) -> None:

@@ -112,6 +112,16 @@ class Holds(msgspec.Struct, frozen=True, array_like=True):
     root: bytes
 
 
+class EnginePart(msgspec.Struct, frozen=True, array_like=True):
+    """What an engine has of a model: of its layers those of pipeline `stage` of `stages`, of its experts
+    those of `rank` of `ranks`, in equal parts."""
+
+    stage: int
+    stages: int
+    rank: int = 0
+    ranks: int = 1
+
+
 class FindSource(Message, frozen=True):
     """From an agent that pulls, to the one that published: whom am I to pull `version` from?
 
@@ -128,6 +138,7 @@ class FindSource(Message, frozen=True):
         current: whom it pulls from.
         excluded: whom it could not pull from.
         liar: whose bytes did not hash to their digest.
+        part: of the image, that it pulls from those who pull the same part; None: all of it.
     """
 
     version: int
@@ -141,6 +152,7 @@ class FindSource(Message, frozen=True):
     current: str = ""
     excluded: tuple[str, ...] = ()
     liar: str = ""
+    part: EnginePart | None = None
 
 
 class SourceFound(Message, frozen=True):
@@ -195,11 +207,13 @@ class Offered(Message, frozen=True):
 
 
 class Fetch(Message, frozen=True):
-    """From a worker on the same host: have `version` here, whole and verified, from one of `sources`."""
+    """From a worker on the same host: have `version` here, whole and verified, from one of `sources`; or the
+    `part` of it that its engine has."""
 
     version: int
     root: bytes
     sources: tuple[str, ...]
+    part: EnginePart | None = None
 
 
 class WhatComes(Message, frozen=True):
@@ -213,8 +227,9 @@ class WhatComes(Message, frozen=True):
 
 
 class Fetched(Message, frozen=True):
-    """The verified image in shared memory. `pulled_bytes` is 0 when it was here already. `deltas`: how many
-    were applied to a version that was here; 0 when the whole image was pulled."""
+    """The verified image in shared memory; of a part, `tensors` are those that are there. `pulled_bytes` is 0
+    when it was here already. `deltas`: how many were applied to a version that was here; 0 when the whole
+    image was pulled."""
 
     version: int
     root: bytes

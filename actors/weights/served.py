@@ -8,8 +8,10 @@ from collections.abc import Callable
 import msgspec
 
 from actors.weights.images import Images, ImageStoreFull, NoSuchImage
+from actors.weights.layout import LayoutError
 from actors.weights.manifest import Manifest, ManifestError
-from actors.weights.messages import Holds
+from actors.weights.messages import EnginePart, Holds
+from actors.weights.wanted import chunks_of
 from supervisor import Context, Refused
 from transport.bulk import BulkServer, Chunk, PartialContent
 
@@ -115,9 +117,15 @@ class Served:
         known = self._have.get(version)
         return known is not None and known[0].root == root
 
-    def is_part(self, version: int) -> bool:
-        """Whether some of it is here, and not all."""
-        return version in self._parts
+    def suffices(self, version: int, part: EnginePart | None) -> bool:
+        """Whether what is here of a version, if it is, has all of this part."""
+        here = self._parts.get(version)
+        if here is None:
+            return True
+        try:
+            return part is not None and set(chunks_of(self._have[version][0], part)) <= set(here)
+        except LayoutError:
+            return False
 
     def holds(self) -> tuple[Holds, ...]:
         """What a delta could start from."""

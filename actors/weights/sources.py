@@ -7,9 +7,11 @@ that is known here with every question, so it may be lost at any time.
 
 import contextlib
 
-from actors.weights.messages import FindSource
+from actors.weights.messages import EnginePart, FindSource
 from actors.weights.relay import NotInWave, TooManyPeers, Wave
 
+_Key = tuple[bytes, int, EnginePart | None]
+"""Root, base and part of what is pulled in a wave."""
 MAX_WAVES = 16  # the oldest goes first: who still pulls in it begins it anew
 
 
@@ -26,13 +28,13 @@ class Sources:
     def __init__(self, own: str, link_bytes_s: float, *, chunk_bytes: int, relay: bool) -> None:
         self._own, self._link_bytes_s, self._relay = own, link_bytes_s, relay
         self._chunk_bytes = chunk_bytes
-        self._waves: dict[tuple[bytes, int], Wave] = {}  # by root and base; the oldest first
+        self._waves: dict[_Key, Wave] = {}  # the oldest first
 
     def find(self, asked: FindSource, payload_bytes: int, site: str, now_s: float) -> str:
         """Whom the receiver is to pull `payload_bytes` from; "" for nobody now. `site`: of this host."""
         if not self._relay:
             return self._own
-        wave = self._wave((asked.root, asked.base), payload_bytes, site)
+        wave = self._wave((asked.root, asked.base, asked.part), payload_bytes, site)
         name = asked.receiver.name
         have_bytes = min(asked.have_bytes, payload_bytes)
         try:
@@ -72,7 +74,7 @@ class Sources:
         for key in [key for key in self._waves if key[0] == root]:
             del self._waves[key]
 
-    def _wave(self, key: tuple[bytes, int], payload_bytes: int, site: str) -> Wave:
+    def _wave(self, key: _Key, payload_bytes: int, site: str) -> Wave:
         wave = self._waves.get(key)
         if wave is None or wave.payload_bytes != payload_bytes:
             wave = self._waves[key] = Wave(payload_bytes, chunk_bytes=self._chunk_bytes)

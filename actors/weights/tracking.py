@@ -6,12 +6,14 @@ receivers, so that who pulls from one that died gets another source at once.
 
 import msgspec
 
+from actors.weights.layout import LayoutError
 from actors.weights.manifest import Manifest
 from actors.weights.messages import FindSource, ReceiverLeaves, SourceFound
 from actors.weights.served_deltas import ServedDeltas
 from actors.weights.sources import Sources
+from actors.weights.wanted import chunks_of
 from configs.schema import Weights
-from supervisor import Context, Terminated
+from supervisor import Context, Refused, Terminated
 
 MAX_RECEIVERS = 4096  # watched; beyond it their children find out by themselves
 
@@ -37,6 +39,11 @@ class Tracking:
             payload_bytes = sum(one.offer.nbytes for one in chain)
         elif base >= 0:  # they have gone meanwhile: it finds that out when it asks for them
             return SourceFound(source=self._ctx.name, base=base)
+        elif asked.part is not None:
+            try:
+                payload_bytes = sum(chunk.length for chunk in chunks_of(manifest, asked.part))
+            except LayoutError as problem:
+                raise Refused(str(problem)) from problem
         self._watch(asked)
         told = msgspec.structs.replace(asked, base=base)
         source = self._sources.find(told, payload_bytes, self._site, self._ctx.now())
