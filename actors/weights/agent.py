@@ -265,9 +265,10 @@ class TransferAgent(Actor):
         self._relayed += fetching.relayed
         self._bad_chunks += fetching.bad_chunks
         self._down_bytes_s = fetching.down_bytes_s
-        here = self._here(*self._served.require(message.version, message.root))
+        manifest, model_config = self._served.require(message.version, message.root)
         return msgspec.structs.replace(
-            here,
+            self._here(manifest, model_config),
+            tensors=tensors_of(manifest, message.part),
             pulled_bytes=fetching.pulled_bytes,
             seconds=fetching.seconds,
             deltas=len(fetching.applied),
@@ -278,7 +279,7 @@ class TransferAgent(Actor):
             version=manifest.version,
             root=manifest.root,
             path=self._store.place(manifest.version),
-            tensors=tensors_of(manifest, message.part),
+            tensors=manifest.tensors,
             model_config=model_config,
             pulled_bytes=0,
             seconds=0.0,
