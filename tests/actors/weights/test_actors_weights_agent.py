@@ -3,7 +3,7 @@
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -153,10 +153,10 @@ async def test_an_agent_answers_while_it_verifies_an_image(
     begun, answered = threading.Event(), threading.Event()
     verify = Manifest.verify
 
-    def long(manifest: Manifest, image: memoryview) -> None:
+    def long(manifest: Manifest, image: memoryview, part: Sequence[Chunk] | None) -> None:
         begun.set()
         assert answered.wait(20.0), "the loop stood still meanwhile"
-        verify(manifest, image)
+        verify(manifest, image, part)
 
     async with pair(tmp_path) as two:
         data = os.urandom(SIZE)
