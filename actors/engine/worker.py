@@ -8,8 +8,8 @@ manager next. It does not survive its own death; its requests continue elsewhere
 
 import asyncio
 
-from actors.engine.early_start import EarlyStart
 from actors.engine.expert_telling import ExpertTelling
+from actors.engine.preparing import Preparing
 from actors.engine.served_weights import ServedWeights
 from actors.engine.turn import AnyHost, AwaitedHost, Orders, Refusal, Turn
 from actors.engine.turn_times import TurnTimes
@@ -86,10 +86,9 @@ class RolloutWorker(Actor):
         )
         self.ctx.at_end(self._sender.close)
         self.ctx.at_end(self._let_go)
-        self._weights = ServedWeights(
-            self.ctx, self._config, self._node, self._kind == "preemptible", self._stage, self._load
-        )
-        self._early = EarlyStart(self.ctx, self._node, self._host)
+        self._preparing = Preparing(self.ctx, self._node, self._host)
+        drains, stage = self._kind == "preemptible", self._preparing.stage
+        self._weights = ServedWeights(self.ctx, self._config, self._node, drains, stage, self._load)
         self._turn_times = TurnTimes(self.ctx, self._config.liveness.beat_s)
         self._experts = ExpertTelling(self.ctx)
         self.ctx.background(self._experts.run(), "experts")
@@ -166,7 +165,7 @@ class RolloutWorker(Actor):
 
     def _want(self, weights: Weights) -> None:
         self._weights.want(weights)
-        self._early.begin(weights)
+        self._preparing.begin(weights)
 
     @handles(OpenSeeding)
     async def open_seeding(self, message: OpenSeeding) -> Done:
@@ -201,16 +200,6 @@ class RolloutWorker(Actor):
             deferred.answer(Refused(f"the requests of {self.ctx.name} were not handed over: {late}"))
             return
         deferred.answer(Done())
-
-    async def _stage(self, fetched: Fetched) -> None:
-        """While the engine decodes. What goes wrong goes wrong again when it loads, and is told then."""
-        try:
-            if isinstance(self._host, AwaitedHost):
-                await self._host.stage(fetched)
-            else:
-                await self.ctx.offload_aside(self._host.stage, fetched)
-        except (OSError, ValueError) as problem:
-            self.ctx.log.info("weights %d were not staged: %s", fetched.version, problem)
 
     async def _load(self, fetched: Fetched) -> str:
         """Before the engine's next turn. Why it has those of before, or ""."""
@@ -306,5 +295,5 @@ class RolloutWorker(Actor):
             "unacknowledged": self._sender.unacknowledged,
             "frames_sent_again": self._sender.resent,
             **self._weights.times.summary(),
-            **({"engine_s": round(self._early.seconds, 3)} if self._early.seconds else {}),
+            **self._preparing.figures,
         }

@@ -1,6 +1,8 @@
-"""A server of an instance that has no weights yet, started while they are pulled, which is quicker.
+"""What an instance does for weights before they are loaded: its server is started while the first ones are
+pulled, which is quicker; newer ones are made ready while the engine decodes.
 
-Owns that one start. What it is started on is the model that comes, as soon as its manifest is on this host.
+Owns that one start. What a server is started on is the model that comes, as soon as its manifest is on this
+host.
 """
 
 from actors.engine.turn import AnyHost, AwaitedHost
@@ -12,7 +14,7 @@ MANIFEST_DEADLINE_S = 60.0  # then the server is started as soon as its weights 
 START_LATE_S = 120.0
 
 
-class EarlyStart:
+class Preparing:
     """See the module.
 
     Args:
@@ -24,8 +26,8 @@ class EarlyStart:
     def __init__(self, ctx: Context, node: str, host: AnyHost) -> None:
         self._ctx, self._source, self._host = ctx, f"{node}/transfer", host
         self._begun = False
-        self.seconds = 0.0
-        """From the news of the first weights until the server ran; 0: it does not yet, or was not started."""
+        self.figures: dict[str, str | int | float] = {}
+        """`engine_s`: from the news of the first weights until the server ran; nothing before that."""
 
     def begin(self, weights: Weights) -> None:
         """These are being fetched. Only the first call does something, and only for a server."""
@@ -47,4 +49,14 @@ class EarlyStart:
             "its server to start", on=self._ctx.name, deadline_s=START_LATE_S, go_on=True
         ):
             await host.prepare(model)
-        self.seconds = self._ctx.now() - began_s
+        self.figures = {"engine_s": round(self._ctx.now() - began_s, 3)}
+
+    async def stage(self, fetched: Fetched) -> None:
+        """Have the engine make these ready. What goes wrong goes wrong again when it loads: it is told then."""
+        try:
+            if isinstance(self._host, AwaitedHost):
+                await self._host.stage(fetched)
+            else:
+                await self._ctx.offload_aside(self._host.stage, fetched)
+        except (OSError, ValueError) as problem:
+            self._ctx.log.info("weights %d were not staged: %s", fetched.version, problem)
