@@ -52,7 +52,7 @@ class Preparing:
         self.figures = {"engine_s": round(self._ctx.now() - began_s, 3)}
 
     async def stage(self, fetched: Fetched) -> None:
-        """Have the engine make these ready. What goes wrong goes wrong again when it loads: it is told then."""
+        """Have the engine make these ready. What goes wrong goes wrong again when it loads: told then."""
         try:
             if isinstance(self._host, AwaitedHost):
                 await self._host.stage(fetched)
