@@ -22,7 +22,7 @@ class Server:
         self.instead: dict[str, web.StreamResponse | bytes] = {}
         self.slow_s: dict[str, float] = {}
         self.clock_ahead_s = 0.0
-        self._began_s = time.time()
+        self._stopped_s: float | None = None
         self.url = ""
         self._runner: web.AppRunner | None = None
 
@@ -47,8 +47,11 @@ class Server:
         await self._runner.cleanup()
 
     def now_s(self) -> float:
-        """Its clock stands still, as if nothing that a test does took any time."""
-        return self._began_s + self.clock_ahead_s
+        return (time.time() if self._stopped_s is None else self._stopped_s) + self.clock_ahead_s
+
+    def stop_clock(self) -> None:
+        """From now on no time passes on it, as if nothing that a test does took any."""
+        self._stopped_s = time.time()
 
     @web.middleware
     async def _around(self, request: web.Request, handler: object) -> web.StreamResponse:

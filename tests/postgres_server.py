@@ -124,7 +124,7 @@ class PostgresServer:
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGQUIT)  # at once, with its children
             try:
-                self._process.wait(10.0)
+                self._process.wait(60.0)
             except subprocess.TimeoutExpired:
                 self.kill()
         shutil.rmtree(self.root, ignore_errors=True)

@@ -213,7 +213,7 @@ def test_what_a_program_left_running_is_ended_by_its_mark() -> None:
     with left.stdout as said:
         said.readline()
     harness.end("left-behind")
-    assert left.wait(5) < 0
+    assert left.wait(60) < 0
 
 
 def test_our_own_rows_and_the_limit_are_measured_from_end_to_end() -> None:

@@ -36,11 +36,11 @@ def aws() -> Iterator[AwsServer]:
     thread = threading.Thread(target=asyncio.run, args=[serve()])
     thread.start()
     try:
-        assert ready.wait(10.0)
+        assert ready.wait(60.0)
         yield server
     finally:
         over.set()
-        thread.join(10.0)
+        thread.join(60.0)
 
 
 @contextmanager
@@ -58,10 +58,10 @@ def host(run: RealRun, root: Path, name: str, server: AwsServer) -> Iterator[sub
         if process.poll() is None:
             process.terminate()
         try:
-            process.wait(40.0)
+            process.wait(60.0)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait(10.0)
+            process.wait(60.0)
 
 
 def status(root: Path, name: str) -> str:
@@ -90,7 +90,7 @@ def test_a_host_with_a_notice_drains_and_leaves_and_one_whose_notice_is_withdraw
         assert "aws; says notice terminate at" in status(tmp_path, stays)
         spared.take_back()
         run.wait(lambda: run.events("left", goes), "the end of the one that goes")
-        assert process.wait(20.0) == 0
+        assert process.wait(60.0) == 0
         run.wait(lambda: run.events("spared", stays), "the end of the notice")
         back = len(run.steps()) + 2  # the step under way still has tokens from before
         run.until_step_after(back, "with the spared host")

@@ -94,4 +94,4 @@ class Nodes:
         for process in self.processes.values():
             if process.poll() is None:
                 process.kill()
-            process.wait(10.0)
+            process.wait(60.0)

@@ -167,7 +167,7 @@ def test_a_node_agent_serves_its_metrics_until_it_stops(nodes: Nodes) -> None:
     assert resident is not None
     assert float(resident[1]) > 1e7
     nodes.processes["head"].terminate()
-    assert nodes.processes["head"].wait(20.0) == 0
+    assert nodes.processes["head"].wait(60.0) == 0
     with socket.socket() as probe, pytest.raises(OSError, match="refused"):
         probe.connect(("127.0.0.1", int(head.metrics.rpartition(":")[2].partition("/")[0])))
     code, said = nodes.fails("other", "--role", "head", "--metrics", "0.0.0.0:9464")

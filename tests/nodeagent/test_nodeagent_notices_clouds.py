@@ -34,6 +34,7 @@ async def look(cloud: Cloud, name: str, *, at_once: bool = False) -> Finding:
 
 async def test_aws_tells_an_interruption_with_its_time_by_its_own_clock_and_404_is_nothing() -> None:
     async with AwsServer() as server:
+        server.stop_clock()
         server.clock_ahead_s = -7200.0  # this host's clock is wrong by two hours
         aws = Aws(Metadata(server.url))
         assert await look(aws, "instance-action") == NOTHING
@@ -128,6 +129,7 @@ async def test_what_does_not_say_that_it_is_google_s_metadata_server_is_not() ->
 
 async def test_azure_tells_of_this_vm_s_events_alone_and_of_the_first_of_them() -> None:
     async with AzureServer() as server:
+        server.stop_clock()
         azure = Azure(Metadata(server.url))
         assert await look(azure, "scheduled-events") == NOTHING
         server.schedule("Preempt", 30.0, id="other", resources=("spot_4",))

@@ -91,7 +91,7 @@ class LookedAt:
     def __exit__(self, *_: object) -> None:
         self.run(self._stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10.0)
+        self._thread.join(60.0)
         self._loop.close()
 
     @property
@@ -101,7 +101,7 @@ class LookedAt:
 
     def run(self, work: Coroutine[object, object, T]) -> T:
         """Run on the cluster's loop."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30.0)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60.0)
 
     def call_later(self, delay_s: float, work: Callable[[], object]) -> None:
         """Call on the cluster's loop, a little later."""

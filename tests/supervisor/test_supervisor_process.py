@@ -87,7 +87,7 @@ async def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:
         "time.sleep(60)"
     )
     parent = await asyncio.create_subprocess_exec(sys.executable, "-c", parent_code)
-    await until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), 10)
+    await until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
     pid = int((tmp_path / "pid").read_text())
     os.kill(pid, 0)
     parent.kill()

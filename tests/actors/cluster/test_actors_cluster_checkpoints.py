@@ -178,10 +178,10 @@ def test_a_writer_that_is_killed_leaves_the_older_checkpoint_and_its_litter_goes
         assert writer.stdout is not None
         assert writer.stdout.readline() == b"writing\n"
         writer.send_signal(signal.SIGKILL)
-        writer.wait(10)
+        writer.wait(60)
     finally:
         writer.kill()
-        writer.wait(10)
+        writer.wait(60)
         writer.stdout.close() if writer.stdout else None
     latest = store.latest()
     assert latest.checkpoint is not None

@@ -159,7 +159,7 @@ class SlowDisk(CheckpointStore):
         self.go_on = threading.Event()
 
     def adopt(self, source: Sealed) -> Sealed:
-        self.go_on.wait(10)
+        self.go_on.wait(60)
         return super().adopt(source)
 
 

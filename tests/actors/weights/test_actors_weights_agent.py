@@ -155,7 +155,7 @@ async def test_an_agent_answers_while_it_verifies_an_image(
 
     def long(manifest: Manifest, image: memoryview, part: Sequence[Chunk] | None) -> None:
         begun.set()
-        assert answered.wait(20.0), "the loop stood still meanwhile"
+        assert answered.wait(60.0), "the loop stood still meanwhile"
         verify(manifest, image, part)
 
     async with pair(tmp_path) as two:

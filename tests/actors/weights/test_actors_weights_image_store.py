@@ -153,7 +153,7 @@ def test_a_killed_writers_draft_is_gone_on_with_and_a_living_ones_is_left_alone(
         assert ImageStore(directory).cleaned == []
         assert len(list(directory.iterdir())) == 1
         writer.send_signal(signal.SIGKILL)
-        writer.wait(10)
+        writer.wait(60)
         store = ImageStore(directory)
         assert store.cleaned == []
         with store.create(5, 4096) as draft:
@@ -162,7 +162,7 @@ def test_a_killed_writers_draft_is_gone_on_with_and_a_living_ones_is_left_alone(
         assert list(directory.iterdir()) == []
     finally:
         writer.kill()
-        writer.wait(10)
+        writer.wait(60)
         writer.stdout.close() if writer.stdout else None
 
 

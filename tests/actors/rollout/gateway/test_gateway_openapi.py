@@ -59,10 +59,10 @@ def url() -> Iterator[str]:
 
     thread = threading.Thread(target=loop.run_until_complete, args=(serve(),), daemon=True)
     thread.start()
-    assert ready.wait(20)
+    assert ready.wait(60)
     yield began[0]
     loop.call_soon_threadsafe(over.set)
-    thread.join(20)
+    thread.join(60)
     loop.close()
 
 
