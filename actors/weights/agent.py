@@ -261,10 +261,10 @@ class TransferAgent(Actor):
     def _fetched(self, message: Fetch, fetching: Fetching) -> Fetched:
         self._pulled_bytes += fetching.pulled_bytes
         self._applied += len(fetching.applied)
-        self._resumed += fetching.resumed
+        self._resumed += fetching.pulls.resumed
         self._relayed += fetching.relayed
-        self._bad_chunks += fetching.bad_chunks
-        self._down_bytes_s = fetching.down_bytes_s
+        self._bad_chunks += fetching.pulls.bad_chunks
+        self._down_bytes_s = fetching.pulls.down_bytes_s
         manifest, model_config = self._served.require(message.version, message.root)
         return msgspec.structs.replace(
             self._here(manifest, model_config),

@@ -23,17 +23,16 @@ from actors.weights.layout import LayoutError
 from actors.weights.manifest import Manifest, ManifestError
 from actors.weights.messages import EnginePart, Fetch, FindSource, Holds, Offer, Offered
 from actors.weights.payload import Payload
+from actors.weights.pulls import CHUNK_DEADLINE_S, Pulls
 from actors.weights.wanted import chunks_of
 from configs.schema import Config
 from supervisor import AskFailed, Context, Refused, Waiting
 from transport.bulk import BadHash, BadRange, BulkServer, BulkSource, Chunk, PullError
 
 OFFER_DEADLINE_S = 5.0
-CHUNK_DEADLINE_S = 60.0  # until another chunk is here; 4 MiB in that time are a link of 70 KB/s
 ATTEMPTS = 20  # in a row that gave no new chunk; each costs at least the pause. Then whoever wants it is told
 FETCH_LATE_S = 60.0  # a fetch without a new chunk for so long is worth a line, again each time
 MOST = 0.5  # of a version: beyond that its pull is ended even though a newer one is wanted
-MEASURED_BYTES = 8 << 20  # a pull of less says nothing of a link
 
 
 class Moved(Exception):
@@ -70,7 +69,6 @@ class Fetching:
         each: Mapper = map,
     ) -> None:
         self._ctx, self._wanted, self._store, self._server = ctx, wanted, images, server
-        self._settings = config.weights
         self._holds, self._base_manifest, self._each = holds, base_manifest, each
         self._began_s = ctx.now()
         self._deltas_tried = not config.weights.delta or wanted.part is not None
@@ -87,17 +85,19 @@ class Fetching:
         self.model_config = b""
         self.chunks: tuple[Chunk, ...] = ()  # of the image, that are wanted here
         self.applied: tuple[tuple[Delta, memoryview], ...] = ()
-        self.pulled_bytes = 0
-        self.down_bytes_s = down_bytes_s
-        self.resumed = 0
+        self.pulls = Pulls(ctx, config.weights, down_bytes_s)
         self.relayed = 0
-        self.bad_chunks = 0
         self.without_room = 0
 
     @property
     def seconds(self) -> float:
         """Since it began."""
         return self._ctx.now() - self._began_s
+
+    @property
+    def pulled_bytes(self) -> int:
+        """By now, and kept or not."""
+        return self.pulls.pulled_bytes
 
     @property
     def have_bytes(self) -> int:
@@ -196,7 +196,7 @@ class Fetching:
             holds=() if begun or self._deltas_tried else self._holds(),
             base=self.base if begun else -1,
             have_bytes=self.have_bytes,
-            down_bytes_s=self.down_bytes_s,
+            down_bytes_s=self.pulls.down_bytes_s,
             current=current,
         )
 
@@ -237,7 +237,9 @@ class Fetching:
         if manifest.owners and source in self._wanted.sources:
             await self._pull(source, self._pull_from_owners(manifest, wait))
         else:
-            await self._pull(source, self._pull_all(offered.endpoint, [offered.token], wait))
+            await self._pull(
+                source, self.pulls.all_of(self._payloads, offered.endpoint, [offered.token], wait)
+            )
         assert self._draft is not None
         try:
             await self._ctx.offload(manifest.verify, self._draft.view, self.chunks)
@@ -257,7 +259,7 @@ class Fetching:
             elif tables != self._tables:
                 raise UnusableDelta(f"{source} has other deltas than the one before")
             tokens = [link.token for link in offered.deltas]
-            await self._pull(source, self._pull_all(offered.endpoint, tokens, wait))
+            await self._pull(source, self.pulls.all_of(self._payloads, offered.endpoint, tokens, wait))
             await self._apply(manifest)
         except (DeltaError, ManifestError, ImageStoreError) as problem:
             raise UnusableDelta(str(problem)) from problem
@@ -332,47 +334,4 @@ class Fetching:
         offered = await self._ctx.ask(owner, asked, deadline_s=OFFER_DEADLINE_S, expect=Offered)
         on, late_s = offered.endpoint, CHUNK_DEADLINE_S
         async with self._ctx.wait("a bulk pull", on=on, deadline_s=late_s, go_on=True) as wait:
-            await self._pull_one(payload, BulkSource(on, offered.token), wait, fetching, left)
-
-    async def _pull_all(self, endpoint: str, tokens: Sequence[bytes], fetching: Waiting) -> None:
-        async with self._ctx.wait(
-            "a bulk pull", on=endpoint, deadline_s=CHUNK_DEADLINE_S, go_on=True
-        ) as wait:
-            for one, token in zip(self._payloads, tokens, strict=True):
-                await self._pull_one(one, BulkSource(endpoint, token), wait, fetching)
-
-    async def _pull_one(
-        self,
-        one: Payload,
-        source: BulkSource,
-        wait: Waiting,
-        fetching: Waiting,
-        share: Sequence[Chunk] | None = None,
-    ) -> None:
-        left = one.left if share is None else share
-        self.resumed += bool(one.done and left)
-
-        def come(chunk: Chunk) -> None:
-            one.landed(chunk)
-            self.pulled_bytes += chunk.length
-            wait.progress()
-            fetching.progress()
-
-        try:
-            result = await self._ctx.network.pull(
-                source,
-                one.key,
-                left,
-                one.into,
-                window=self._settings.window,
-                sockets=self._settings.pull_sockets,
-                limit_bytes_s=self._settings.pull_limit_bytes_s,
-                deadline_s=CHUNK_DEADLINE_S,
-                on_chunk=come,
-            )
-        except ValueError as problem:
-            raise Lie(f"{source.endpoint!r} is nothing to pull from: {problem}") from problem
-        self.bad_chunks += result.retried_chunks
-        if result.received_bytes >= MEASURED_BYTES and result.seconds > 0:
-            rate_bytes_s = result.received_bytes / result.seconds
-            self.down_bytes_s = max(self.down_bytes_s, rate_bytes_s)  # a source may have had others too
+            await self.pulls.one(payload, BulkSource(on, offered.token), wait, fetching, left)

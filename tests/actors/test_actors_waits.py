@@ -37,7 +37,7 @@ ALLOWED = {
     (
         "actors/weights/fetching.py",
         "_pull",
-    ): "the end of a pull that was cancelled; `_pull_all` lists the pull",
+    ): "the end of a pull that was cancelled; `Pulls` lists the pull",
     (
         "actors/engine/remote.py",
         "_follow",

@@ -1,0 +1,75 @@
+"""Bytes of one version from a source into memory: what came of it, and how fast.
+
+Owns the counts. What is to come, and from whom, is `fetching`.
+"""
+
+from collections.abc import Sequence
+
+from actors.weights.finding import Lie
+from actors.weights.payload import Payload
+from configs.schema import Weights
+from supervisor import Context, Waiting
+from transport.bulk import BulkSource, Chunk
+
+CHUNK_DEADLINE_S = 60.0  # until another chunk is here; 4 MiB in that time are a link of 70 KB/s
+MEASURED_BYTES = 8 << 20  # a pull of less says nothing of a link
+
+
+class Pulls:
+    """See the module. `down_bytes_s`: the best rate at which anything came to this host, 0 for none yet.
+    `resumed`: pulls that went on from what was there; `bad_chunks`: that were asked for again."""
+
+    def __init__(self, ctx: Context, settings: Weights, down_bytes_s: float) -> None:
+        self._ctx, self._settings = ctx, settings
+        self.down_bytes_s = down_bytes_s
+        self.pulled_bytes = 0
+        self.resumed = 0
+        self.bad_chunks = 0
+
+    async def all_of(
+        self, payloads: Sequence[Payload], endpoint: str, tokens: Sequence[bytes], fetching: Waiting
+    ) -> None:
+        """What is left of each, one after the other, from one source. Raises `Lie`, `PullError`."""
+        async with self._ctx.wait(
+            "a bulk pull", on=endpoint, deadline_s=CHUNK_DEADLINE_S, go_on=True
+        ) as wait:
+            for one, token in zip(payloads, tokens, strict=True):
+                await self.one(one, BulkSource(endpoint, token), wait, fetching)
+
+    async def one(
+        self,
+        one: Payload,
+        source: BulkSource,
+        wait: Waiting,
+        fetching: Waiting,
+        share: Sequence[Chunk] | None = None,
+    ) -> None:
+        """What is left of it, or `share` of it. `wait` is for the next chunk, `fetching` for the version.
+        Raises `Lie`, `PullError`."""
+        left = one.left if share is None else share
+        self.resumed += bool(one.done and left)
+
+        def come(chunk: Chunk) -> None:
+            one.landed(chunk)
+            self.pulled_bytes += chunk.length
+            wait.progress()
+            fetching.progress()
+
+        try:
+            result = await self._ctx.network.pull(
+                source,
+                one.key,
+                left,
+                one.into,
+                window=self._settings.window,
+                sockets=self._settings.pull_sockets,
+                limit_bytes_s=self._settings.pull_limit_bytes_s,
+                deadline_s=CHUNK_DEADLINE_S,
+                on_chunk=come,
+            )
+        except ValueError as problem:
+            raise Lie(f"{source.endpoint!r} is nothing to pull from: {problem}") from problem
+        self.bad_chunks += result.retried_chunks
+        if result.received_bytes >= MEASURED_BYTES and result.seconds > 0:
+            rate_bytes_s = result.received_bytes / result.seconds
+            self.down_bytes_s = max(self.down_bytes_s, rate_bytes_s)  # a source may have had others too
