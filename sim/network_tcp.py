@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PIECE_BYTES = 1 << 20  # as much as is read at a time (`transport.bulk_exchange`)
+PIECE_BYTES = 1 << 20  # as much as travels at a time
 PIECE_S = 0.05  # of a slow line, or of content that stands for more: so long a piece may take at most
 PIECES = 4  # of one connection on the line and not read: its window
 BACKLOG = 128  # connections that nobody has accepted yet

@@ -25,7 +25,7 @@ from transport.carrier import Connection
 from transport.refusal import NotAnEnvelope
 
 RETRIES = 2  # of a chunk whose hash was wrong; of all, where so many in a row are
-PIECE_BYTES = 1 << 20  # read and hashed at a time, while it is in the cache
+PIECE_BYTES = 4 << 20  # read, then hashed: each turn lets go of the interpreter and waits for it again
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ Owns the processes. A way that does not run here says why.
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -64,6 +65,7 @@ class Ends:
             pull = [*command, "pull", way, str(target), str(connections), json.dumps(where)]
             if self._start(pull) != "ready":
                 raise CannotRun("the receiver did not start")
+            self._all(signal.SIGSTOP)
         except BaseException:
             self.close()
             raise
@@ -71,17 +73,24 @@ class Ends:
     def transfer(self) -> Cost:
         receiver = self._processes[1]
         assert receiver.stdin is not None
+        self._all(signal.SIGCONT)
         before = _cpu_s(self._processes)
         receiver.stdin.write("\n")
         receiver.stdin.flush()
         seconds = self._line(receiver)
         assert isinstance(seconds, float)
-        return Cost(self._nbytes, seconds, _cpu_s(self._processes) - before)
+        cost = Cost(self._nbytes, seconds, _cpu_s(self._processes) - before)
+        self._all(signal.SIGSTOP)  # an engine that polls while it is idle would slow the others down
+        return cost
 
     def close(self) -> None:
         for process in self._processes:
             process.kill()
             process.communicate()
+
+    def _all(self, what: signal.Signals) -> None:
+        for process in self._processes:
+            process.send_signal(what)
 
     def _start(self, command: list[str]) -> object:
         process = subprocess.Popen(

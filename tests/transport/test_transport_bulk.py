@@ -314,6 +314,7 @@ async def test_a_silent_source_is_given_up_and_a_late_one_too(monkeypatch, conte
         into = memoryview(bytearray(len(content)))
         with pytest.raises(bulk.PullTimeout, match="nothing arrived"):
             await pull(source, 3, chunks_of(content), into, deadline_s=60)
+        monkeypatch.setattr(bulk_pull, "STALL_S", 60.0)
         with pytest.raises(bulk.PullTimeout, match=r"no chunk within 0\.1 s"):
             await pull(source, 3, chunks_of(content), into, deadline_s=0.1)
 
@@ -592,3 +593,16 @@ async def test_a_signed_request_for_more_than_there_is_gets_nothing(server, cont
             await loop.sock_sendall(raw, bulk_frames.encode_request(request, token[16:]))
             answer = await loop.sock_recv(raw, 100)
             assert answer == bulk_frames.encode_answer(bulk_frames.Status.BAD_RANGE, 3, 7, 0)
+
+
+async def test_who_says_a_request_byte_by_byte_is_given_up(server, monkeypatch, eventually) -> None:
+    monkeypatch.setattr("transport.bulk_server.FIRST_REQUEST_S", 0.1)
+    token = server.issue_token(3)
+    request = bulk_frames.Request(token[:16], 3, 0, 10, 1)
+    with socket.create_connection(address_of(server)) as raw:
+        for byte in bulk_frames.encode_request(request, token[16:])[:-1]:
+            if server.refused:
+                break
+            raw.sendall(bytes([byte]))
+            await asyncio.sleep(0.02)
+        await eventually(lambda: server.refused == {"silent": 1})
