@@ -38,6 +38,13 @@ def test_the_pause_is_the_longest_silence_of_any_one_request() -> None:
     assert timeline.longest_gap_s(8.0, 9.0) == 0
 
 
+def test_it_is_the_silence_of_all_where_one_request_ends_before_it_and_the_next_begins_after_it() -> None:
+    timeline = Timeline()
+    timeline.add(1.0, "a", 1, "1")
+    timeline.add(4.0, "b", 1, "2")
+    assert timeline.longest_gap_s(0.0, 9.0) == 3.0
+
+
 def test_the_lag_ends_with_the_first_token_of_the_version() -> None:
     timeline = two_requests()
     assert timeline.first_s("2") == 5.0

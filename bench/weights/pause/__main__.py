@@ -14,7 +14,7 @@ from rich.console import Console
 from bench.runtime.harness import ROOT
 from bench.runtime.machine import machine
 from bench.weights.pause import page
-from bench.weights.pause.measuring import Sizes, measure
+from bench.weights.pause.measuring import Found, Sizes, measure
 
 RESULTS = ROOT / "docs" / "pause.json"
 PYTHON = ROOT / ".engines" / "sglang" / "bin" / "python"
@@ -40,6 +40,8 @@ def main() -> None:
         page.write(json.loads((arguments.json or RESULTS).read_text()), ROOT / "docs")
         return
     engines = arguments.engines.split(",")
+    if not set(engines) <= {"builtin", "sglang"}:
+        sys.exit(f"--engines: expected builtin, sglang or both, got {arguments.engines!r}")
     if "sglang" in engines and not arguments.python.exists():
         sys.exit(f"there is no {arguments.python}: `make engines` makes it; or --engines builtin")
     console = Console(width=130, soft_wrap=False)
@@ -50,19 +52,21 @@ def main() -> None:
     def say(line: str) -> None:
         console.print(line, highlight=False)
 
-    found = [measure(engine, arguments.python, sizes, say) for engine in engines]
-    results = {
-        "began": began.isoformat(timespec="seconds"),
-        "took_s": round((datetime.now(UTC) - began).total_seconds()),
-        "machine": before,
-        "load": asdict(sizes.load),
-        "flips": [asdict(flip) for one in found for flip in one.flips],
-        "joins": [asdict(join) for one in found for join in one.joins],
-    }
+    found: list[Found] = []
+    for engine in engines:
+        found.append(measure(engine, arguments.python, sizes, say))
+        results = {
+            "began": began.isoformat(timespec="seconds"),
+            "took_s": round((datetime.now(UTC) - began).total_seconds()),
+            "machine": before,
+            "load": asdict(sizes.load),
+            "flips": [asdict(flip) for one in found for flip in one.flips],
+            "joins": [asdict(join) for one in found for join in one.joins],
+        }
+        if arguments.json is not None:
+            arguments.json.write_text(json.dumps(results, indent=1) + "\n")
     for line in page.tables(results):
         say(line)
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

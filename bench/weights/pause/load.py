@@ -32,6 +32,10 @@ class Load:
         drawn = np.random.default_rng(number).integers(1, vocabulary, self.prompt)
         return array("I", drawn.tolist())
 
+    def length(self, number: int) -> int:
+        """Of the response of a request, from 1 on: the first ones are shorter, so that not all end at once."""
+        return self.response if number > self.together else max(1, self.response * number // self.together)
+
 
 class Followed(Actor):
     """Hears what is made while it is made."""
@@ -100,7 +104,7 @@ class ThroughManager(_Steady):
         ask = Generate(
             id=f"load-{number}",
             prompt=prompt.tobytes(),
-            max_new_tokens=self._load.response,
+            max_new_tokens=self._load.length(number),
             seed=number,
             wait_s=DEADLINE_S,
             deadline_s=DEADLINE_S,
@@ -119,7 +123,7 @@ class ToServer(_Steady):
         self._wire = wire
 
     async def _one(self, number: int, prompt: "array[int]") -> None:
-        ask = Ask(f"load-{number}-{time.monotonic_ns()}", prompt, self._load.response, 1.0, number)
+        ask = Ask(f"load-{number}-{time.monotonic_ns()}", prompt, self._load.length(number), 1.0, number)
         async for chunk in self._wire.stream(ask):
             if chunk.tokens:
                 self.timeline.add(time.monotonic(), ask.rid, len(chunk.tokens), chunk.version)

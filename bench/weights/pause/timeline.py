@@ -34,15 +34,15 @@ class Timeline:
         return sum(one.tokens for one in self.came if begin_s < one.at_s <= end_s) / (end_s - begin_s)
 
     def longest_gap_s(self, begin_s: float, end_s: float) -> float:
-        """The longest silence of any one request that lies in this time at least in part; 0 for none. The
-        time before its first token and after its last is nobody's silence."""
-        by_request: dict[str, list[float]] = defaultdict(list)
+        """The longest silence, of any one request or of all, that lies in this time at least in part; 0 for
+        none. The time before the first token and after the last is nobody's silence."""
+        moments: dict[str, list[float]] = defaultdict(list)
         for one in self.came:
-            by_request[one.request].append(one.at_s)
+            moments[one.request].append(one.at_s)
         gaps = (
             later - earlier
-            for moments in by_request.values()
-            for earlier, later in pairwise(moments)
+            for came in (*moments.values(), [one.at_s for one in self.came])
+            for earlier, later in pairwise(came)
             if later > begin_s and earlier < end_s
         )
         return max(gaps, default=0.0)
