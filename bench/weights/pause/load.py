@@ -33,7 +33,7 @@ class Load:
         return array("I", drawn.tolist())
 
     def length(self, number: int) -> int:
-        """Of the response of a request, from 1 on: the first ones are shorter, so that not all end at once."""
+        """Of the response of a request, from 1 on: the first ones are shorter, so that they end apart."""
         return self.response if number > self.together else max(1, self.response * number // self.together)
 
 
