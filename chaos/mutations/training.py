@@ -64,7 +64,7 @@ TRAINING: tuple[Mutation, ...] = (
             Edit("transport.bulk_exchange", "        if digest == chunk.digest:\n", "        if True:\n"),
             Edit(
                 "actors.weights.fetching",
-                "            await self._ctx.offload(manifest.verify, self._draft.view)\n",
+                "            await self._ctx.offload(manifest.verify, self._draft.view, self.chunks)\n",
                 "            pass\n",
             ),
         ),
