@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from actors.rollout.instance_messages import InstancesAre, ListInstances
-from actors.weights.image_store import Draft, ImageStore
+from actors.weights.image_draft import Draft
+from actors.weights.image_store import ImageStore
 from actors.weights.images import ImageStoreError, VersionConflict
 from actors.weights.messages import (
     OpenPart,
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from actors.engine.named_tensors import NamedTensors
 
 MANAGER = "rollout/manager"
+READERS_S = 10.0
+"""Of a version that is to make way: so long they may take to let go of it."""
 OPEN_S = 60.0
 """Until there is room for an image."""
 DESCRIBE_S = 900.0
@@ -243,7 +246,7 @@ def _write(
             progress(copied, source.nbytes)
 
     store = ImageStore(directory)
-    with store.create(version, source.nbytes) as draft:
+    with store.create(version, source.nbytes, source.specs, patience_s=READERS_S) as draft:
         source.write(draft.view, more)
         _seal(store, draft)
 

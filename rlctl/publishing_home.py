@@ -82,7 +82,7 @@ async def _find_home(cluster: Asks, host: str) -> Home:
         )
     agent = f"{here[0]}/transfer"
     found = await cluster.ask(agent, FindStore(), expect=StoreIs, deadline_s=ASK_S)
-    store = Path(found.place).parent
+    store = Path(found.place).parent.parent  # a version is a folder in it
     if not os.access(store, os.R_OK | os.W_OK | os.X_OK):
         raise CannotPublish(f"{store} is another user's: run the trainer as the user of its node agent")
     join = next((node for node in known if up.roles[node] == "reserved"), here[0])

@@ -4,11 +4,7 @@ Owns making the engine when the first weights arrive, loading images from shared
 refusals of the engine into an answer. Adapter: touches torch and files; knows no actor.
 """
 
-import mmap
 from array import array
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 from actors.engine.builtin import BuiltinEngine
 from actors.engine.engine import Assignment, CannotServe, EngineFull, EngineStats
@@ -17,7 +13,9 @@ from actors.engine.turn import Orders, Refusal, Turn, TurnWork
 from actors.engine.unmade import unmade
 from actors.engine.weight_image import BadImage, view_weights
 from actors.rollout.instance_messages import Work
+from actors.weights.lease import let_go, mapped
 from actors.weights.messages import Fetched
+from actors.weights.safetensors_file import NotSafetensors
 from configs.schema import Config
 
 
@@ -83,11 +81,14 @@ class BuiltinHost:
 
     def stage(self, fetched: Fetched) -> None:
         """See `EngineHost`. Also makes the engine, when the first weights come."""
-        with _mapped(fetched) as image:
+        image = mapped(fetched.path)
+        try:
             if self._engine is None:
                 self._made = self._make(fetched, image)
             else:
                 self._engine.stage_weights(image, fetched.tensors, fetched.version)
+        finally:
+            let_go(image)
         self._staged_root = fetched.root
 
     def _load(self, fetched: Fetched) -> str:
@@ -95,7 +96,7 @@ class BuiltinHost:
         try:
             if self._staged_root != fetched.root:
                 self.stage(fetched)
-        except (BadImage, OSError) as problem:  # both before anything is changed
+        except (BadImage, NotSafetensors, OSError) as problem:  # both before anything is changed
             if self._engine is None:
                 raise
             return f"version {fetched.version} was not loaded: {problem}"
@@ -123,17 +124,6 @@ class BuiltinHost:
             weights_version=fetched.version,
             exact=self._config.job.exact,
         )
-
-
-@contextmanager
-def _mapped(fetched: Fetched) -> Iterator[memoryview]:
-    """The bytes of an image. Raises OSError."""
-    with (
-        Path(fetched.path).open("rb") as file,
-        mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as image,
-        memoryview(image) as view,
-    ):
-        yield view
 
 
 def _tickets(work: list[Work]) -> list[int]:

@@ -16,7 +16,6 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from actors.engine.tensor_spec import TensorSpec, image_bytes
-from actors.engine.weight_image import ALIGNMENT_BYTES
 
 INDEX = "model.safetensors.index.json"
 CONFIG = "config.json"
@@ -44,19 +43,16 @@ class NamedTensors:
         return image_bytes(self.specs)
 
     def write(self, into: memoryview, progress: Progress | None = None) -> None:
-        """Copy all of them, bit for bit, from whatever device; what lies between them becomes zero."""
+        """Copy all of them, bit for bit, from whatever device."""
         target = torch.frombuffer(into, dtype=torch.uint8)
         if torch.cuda.is_available():
             torch.cuda.synchronize()  # what was computed on another stream than this thread's
-        end = 0
         for spec, tensor in zip(self.specs, self.tensors(), strict=True):
-            target[end : spec.offset] = 0
-            end = spec.offset + spec.nbytes
             if spec.nbytes:
-                target[spec.offset : end].copy_(tensor.contiguous().reshape(-1).view(torch.uint8))
+                place = target[spec.offset : spec.offset + spec.nbytes]
+                place.copy_(tensor.contiguous().reshape(-1).view(torch.uint8))
             if progress is not None:
                 progress(spec.nbytes)
-        target[end:] = 0
 
 
 def of_state(state: Mapping[str, Tensor], *, tied: bool = True) -> NamedTensors:
@@ -80,6 +76,7 @@ def of_state(state: Mapping[str, Tensor], *, tied: bool = True) -> NamedTensors:
             continue
         seen.add(same)
         found[name] = own
+    found = dict(sorted(found.items(), key=lambda named: -named[1].element_size()))
     specs = laid_out([(name, _dtype(one), tuple(one.shape), one.nbytes) for name, one in found.items()])
     return NamedTensors(specs, lambda: iter(found.values()))
 
@@ -106,7 +103,7 @@ def of_folder(directory: Path) -> NamedTensors:
                 where[name] = path
     if not metas:
         raise Unpublishable(f"{directory}: there is no tensor in its files")
-    specs = laid_out(sorted(metas))
+    specs = laid_out(sorted(metas, key=lambda meta: (-getattr(torch, meta[1]).itemsize, meta)))
 
     def tensors() -> Iterator[Tensor]:
         for spec in specs:
@@ -197,12 +194,12 @@ def _dtype(tensor: Tensor) -> str:
 
 
 def laid_out(metas: Sequence[tuple[str, str, tuple[int, ...], int]]) -> tuple[TensorSpec, ...]:
-    """Name, dtype, shape, bytes: one behind the other, each at a multiple of `ALIGNMENT_BYTES`. Raises
-    Unpublishable where there are none."""
+    """Name, dtype, shape, bytes, those of wide elements first: one right behind the other, as a safetensors
+    file has them, so that each lies at a multiple of its element. Raises Unpublishable for none."""
     specs, offset = [], 0
     for name, dtype, shape, nbytes in metas:
         specs.append(TensorSpec(name, dtype, shape, offset, nbytes))
-        offset = -(-(offset + nbytes) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        offset += nbytes
     if not offset:
         raise Unpublishable("there is nothing to publish: no tensor has a byte")
     return tuple(specs)

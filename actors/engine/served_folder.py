@@ -3,28 +3,26 @@
 Owns the folder, beside the image in shared memory, and what dead processes left of theirs. There too lies
 what our loader inside of a server is told and tells (`sglang_plugin`). Adapter: files.
 
-A safetensors file begins with its header and an image does not, so the tensors are copied, once, within the
-kernel; the copy is removed when the server has loaded it.
+An image is a safetensors file already, so its folder has a link to it. One with bytes that no tensor has is
+copied without them, once, within the kernel; either is removed when the server has loaded it.
 """
 
-import json
 import os
 import shutil
-import struct
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
-from actors.engine.model_config import of_checkpoint, qwen3
-from actors.engine.qwen3_config import Qwen3Config
+from actors.engine.model_settings import hub_settings
 from actors.engine.tensor_spec import TensorSpec
+from actors.weights.lease import in_file
 from actors.weights.messages import Fetched
+from actors.weights.safetensors_file import has_padding, header
 
 PREFIX = "served-"
 WEIGHTS = "model.safetensors"
 ORDER, REPORTS = "order.json", "loaded-*.json"
-_DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float64": "F64"}
 _COPY_BYTES = 1 << 30
 
 
@@ -47,19 +45,28 @@ class ServedFolder:
 
     def write(self, fetched: Fetched, *, weights: bool = True) -> Path:
         """A folder with the model's settings and, if wanted, these weights, unless they are there. Blocks
-        while it copies. Raises OSError, ValueError for a dtype that safetensors does not have."""
+        where it copies. Raises OSError, NotSafetensors."""
         folder = self._made(fetched)
-        (folder / "config.json").write_text(settings_of(fetched.model_config, fetched.tensors[0].dtype))
+        (folder / "config.json").write_bytes(hub_settings(fetched.model_config, fetched.tensors[0].dtype))
         if weights and not (folder / WEIGHTS).exists():
-            copy_weights(Path(fetched.path), fetched.tensors, folder / WEIGHTS)
+            image = Path(fetched.path)
+            placed = in_file(image, fetched.tensors)
+            if has_padding(
+                fetched.tensors, image.stat().st_size - placed[0].offset + fetched.tensors[0].offset
+            ):
+                copy_weights(image, placed, folder / WEIGHTS)
+            else:
+                (folder / WEIGHTS).symlink_to(image.absolute())
         return folder
 
     def write_order(self, fetched: Fetched) -> Path:
-        """A file that tells our loader where the image and each of its tensors lies. Raises OSError."""
+        """A file that tells our loader where the image and each of its tensors lies. Raises OSError,
+        NotSafetensors."""
         order = self._made(fetched) / ORDER
         for report in order.parent.glob(REPORTS):
             report.unlink()
-        rows = [(spec.name, spec.dtype, spec.shape, spec.offset, spec.nbytes) for spec in fetched.tensors]
+        placed = in_file(fetched.path, fetched.tensors)
+        rows = [(spec.name, spec.dtype, spec.shape, spec.offset, spec.nbytes) for spec in placed]
         order.write_bytes(msgspec.json.encode({"path": fetched.path, "tensors": rows}))
         return order
 
@@ -86,7 +93,7 @@ class ServedFolder:
 
     def _made(self, fetched: Fetched) -> Path:
         """The folder of these weights."""
-        store = Path(fetched.path).parent
+        store = Path(fetched.path).parent.parent  # an image has a folder of its own
         if self._path is None:
             _sweep(store)
             self._path = store / f"{PREFIX}{os.getpid()}-{os.urandom(4).hex()}"
@@ -95,68 +102,12 @@ class ServedFolder:
         return folder
 
 
-def settings_of(model_config: bytes, dtype: str) -> str:
-    """`config.json` for a server: the published one, of whatever architecture, or one that is made."""
-    values = of_checkpoint(model_config)
-    if values is None:
-        return settings(qwen3(model_config), dtype)
-    return json.dumps({**values, "dtype": dtype, "torch_dtype": dtype}, indent=2)
-
-
-def settings(model: Qwen3Config, dtype: str) -> str:
-    """`config.json`, as transformers 5 writes it."""
-    same = (
-        "vocab_size",
-        "hidden_size",
-        "intermediate_size",
-        "num_hidden_layers",
-        "num_attention_heads",
-        "num_key_value_heads",
-        "head_dim",
-        "rms_norm_eps",
-        "tie_word_embeddings",
-        "max_position_embeddings",
-        "initializer_range",
-    )
-    told = {
-        "architectures": ["Qwen3ForCausalLM"],
-        "model_type": "qwen3",
-        "hidden_act": "silu",
-        "attention_bias": False,
-        "use_sliding_window": False,
-        "rope_parameters": {"rope_type": "default", "rope_theta": model.rope_theta},
-        "rope_theta": model.rope_theta,
-        "dtype": dtype,
-        "torch_dtype": dtype,
-        "eos_token_id": list(model.eos_token_ids) or None,
-        **{name: getattr(model, name) for name in same},
-    }
-    return json.dumps(told, indent=2)
-
-
-def header(tensors: Sequence[TensorSpec]) -> bytes:
-    """The first bytes of a safetensors file whose data are these tensors, one after the other.
-
-    Source: https://huggingface.co/docs/safetensors: length u64 little-endian, then JSON, padded with spaces.
-    """
-    entries: dict[str, dict[str, object]] = {}
-    end = 0
-    for spec in tensors:
-        if spec.dtype not in _DTYPES:
-            raise ValueError(f"{spec.name!r} is of {spec.dtype}, expected one of {sorted(_DTYPES)}")
-        begin, end = end, end + spec.nbytes
-        dtype, shape = _DTYPES[spec.dtype], list(spec.shape)
-        entries[spec.name] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
-    text = json.dumps(entries, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return struct.pack("<Q", len(text)) + text
-
-
 def copy_weights(image: Path, tensors: Sequence[TensorSpec], target: Path) -> None:
-    """The tensors of an image as a safetensors file, which appears when it is whole."""
-    draft = target.with_suffix(".draft")
+    """The tensors, which lie at these offsets of a file, as a safetensors file, which appears when it is
+    whole."""
+    draft = target.with_suffix(".partial")
     with image.open("rb") as source, draft.open("wb", buffering=0) as file:
-        file.write(header(tensors))
+        file.write(header(_together(tensors), sum(spec.nbytes for spec in tensors)))
         for begin, end in _runs(tensors):
             at = begin
             while at < end:
@@ -165,6 +116,15 @@ def copy_weights(image: Path, tensors: Sequence[TensorSpec], target: Path) -> No
                     raise OSError(f"{image} ends at byte {at}, its tensors at {end}")
                 at += copied
     draft.rename(target)
+
+
+def _together(tensors: Sequence[TensorSpec]) -> list[TensorSpec]:
+    """The same tensors one right behind the other, from 0."""
+    moved, end = [], 0
+    for spec in tensors:
+        moved.append(msgspec.structs.replace(spec, offset=end))
+        end += spec.nbytes
+    return moved
 
 
 def _runs(tensors: Sequence[TensorSpec]) -> list[tuple[int, int]]:

@@ -211,6 +211,7 @@ class SglangWire:
     async def disconnect(self) -> None:
         """See `ServerWire`."""
         await self._server.disconnect()
+        self._flip.close()
 
     async def _leaves_temperature_out(self) -> bool:
         """Whether log-probs are those before the temperature: so near to 0 it leaves one token to choose."""

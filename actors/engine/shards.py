@@ -98,9 +98,10 @@ def of_parts(tensors: Mapping[str, Tensor], parts: Sequence[Part], whole: Sequen
 
 
 def layout_of(shapes: Mapping[str, tuple[torch.dtype, Sequence[int]]]) -> tuple[TensorSpec, ...]:
-    """The image of tensors of these dtypes and shapes, in this order. Raises Unpublishable."""
+    """The image of tensors of these dtypes and shapes, in this order, those of wide elements first. Raises
+    Unpublishable."""
     rows = []
-    for name, (dtype, shape) in shapes.items():
+    for name, (dtype, shape) in sorted(shapes.items(), key=lambda one: -one[1][0].itemsize):
         nbytes = math.prod(shape) * dtype.itemsize
         rows.append((name, str(dtype).removeprefix("torch."), tuple(shape), nbytes))
     return laid_out(rows)

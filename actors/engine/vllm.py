@@ -43,7 +43,9 @@ from actors.engine.vllm_messages import (
     update_of,
 )
 from actors.rollout.sampling_params import Sampling
+from actors.weights.lease import in_file
 from actors.weights.messages import Fetched
+from actors.weights.safetensors_file import NotSafetensors
 
 ORDER_S = 60.0  # of a pause or a release of memory, which waits for the step at hand
 LOAD_S = 600.0  # of weights; who asked has a deadline of its own
@@ -126,8 +128,12 @@ class VllmWire:
         """What a `Flip` calls."""
         name = version_name(fetched)
         if self._by_image:
+            try:
+                placed = in_file(fetched.path, fetched.tensors)
+            except (OSError, NotSafetensors) as problem:
+                raise ServerRefused(str(problem), never=False) from problem
             await self._http.tell("/start_weight_update", Nothing(), LOAD_S)
-            await self._http.tell("/update_weights", update_of(fetched.path, fetched.tensors), LOAD_S)
+            await self._http.tell("/update_weights", update_of(fetched.path, placed), LOAD_S)
             await self._http.tell("/finish_weight_update", FinishUpdate(name), LOAD_S)
         else:
             await self._reload(fetched, name)
@@ -225,6 +231,7 @@ class VllmWire:
     async def disconnect(self) -> None:
         """See `ServerWire`."""
         await self._server.disconnect()
+        self._flip.close()
 
     async def _has_our_engine(self) -> bool:
         """Whether it has our weight transfer engine. Raises `ServerDied` where it takes no weights."""

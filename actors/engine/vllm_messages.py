@@ -168,7 +168,7 @@ class CollectiveRpc(msgspec.Struct, frozen=True):
 
 
 def update_of(path: str, tensors: tuple[TensorSpec, ...]) -> UpdateWeights:
-    """Of a verified image."""
+    """Of a verified image in this file, where its tensors lie at these offsets."""
     rows = [(spec.name, spec.dtype, spec.shape, spec.offset, spec.nbytes) for spec in tensors]
     return UpdateWeights(ImageInfo(path, rows))
 

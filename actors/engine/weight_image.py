@@ -27,8 +27,6 @@ __all__ = [
     "write_weights",
 ]
 
-ALIGNMENT_BYTES = 64  # a cache line, and the widest vector load (AVX-512)
-
 
 WIDENED = {("bfloat16", "float32"), ("float16", "float32")}
 """What an image may be where the model is the other, which holds all values of the first."""
@@ -39,27 +37,26 @@ class BadImage(ValueError):
 
 
 def weight_layout(model: nn.Module, dtype: torch.dtype | None = None) -> list[TensorSpec]:
-    """The layout of a model's parameters: in `named_parameters()` order, each at a multiple of 64 bytes.
+    """The layout of a model's parameters: one right behind the other, as a safetensors file has them, in
+    `named_parameters()` order; those of wider elements first, so that each lies at a multiple of its element.
 
     `dtype`: what they are in the image; None: what they are in the model. The same architecture gives the
     same layout in every process; a tied matrix appears once.
     """
     specs: list[TensorSpec] = []
     offset = 0
-    for name, parameter in model.named_parameters():
+    for name, parameter in _in_order(model):
         told = dtype if dtype is not None else parameter.dtype
         size = parameter.numel() * told.itemsize
         specs.append(TensorSpec(name, _name(told), tuple(parameter.shape), offset, size))
-        offset = -(-(offset + size) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        offset += size
     return specs
 
 
 def write_weights(model: nn.Module, into: memoryview, dtype: torch.dtype | None = None) -> None:
     """Copy the parameters, rounded to `dtype`, into a writable buffer of at least
-    `image_bytes(weight_layout(model, dtype))` bytes.
-
-    The gaps between tensors are zeroed: equal weights give equal images, whatever the buffer held before.
-    """
+    `image_bytes(weight_layout(model, dtype))` bytes: equal weights give equal images, whatever the buffer
+    held before."""
     specs = weight_layout(model, dtype)
     _require_room(into, specs)
     if into.readonly:
@@ -67,12 +64,9 @@ def write_weights(model: nn.Module, into: memoryview, dtype: torch.dtype | None 
             "the buffer for the weights is read-only: map it writable in the process that publishes"
         )
     target = np.frombuffer(into, dtype=np.uint8)
-    end = 0
-    for spec, parameter in zip(specs, model.parameters(), strict=True):
-        target[end : spec.offset] = 0
-        end = spec.offset + spec.nbytes
+    for spec, (_, parameter) in zip(specs, _in_order(model), strict=True):
         told = parameter.detach().to(dtype if dtype is not None else parameter.dtype)
-        target[spec.offset : end] = bytes_of(told.contiguous())
+        target[spec.offset : spec.offset + spec.nbytes] = bytes_of(told.contiguous())
 
 
 def read_weights(model: nn.Module, source: memoryview, specs: Sequence[TensorSpec]) -> None:
@@ -142,6 +136,10 @@ def bytes_of(tensor: Tensor) -> NDArray[np.uint8]:
     """The memory of a contiguous tensor on the CPU, shared, uint8 [nbytes]."""
     array: NDArray[np.uint8] = tensor.view(-1).view(torch.uint8).numpy()
     return array
+
+
+def _in_order(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    return sorted(model.named_parameters(), key=lambda named: -named[1].element_size())
 
 
 def _require_room(buffer: memoryview, specs: Sequence[TensorSpec]) -> None:

@@ -23,7 +23,7 @@ from actors.training.gang_orders import Add, Begin, Finish, Load, Order, Row, Su
 from actors.training.policy_update import NotFinite
 from actors.training.sample import Sample
 from actors.training.shares import shares
-from actors.training.trainer_files import COMMIT_FILE
+from actors.training.trainer_files import COMMIT_FILE, READERS_S
 from actors.training.work import Commit, MicroBatchStats, StepStats
 from actors.weights.image_store import ImageStore
 from actors.weights.messages import Publish
@@ -114,7 +114,7 @@ class GangFiles:
         """See `TrainerWork`."""
         layout = self.shard.image_layout()
         nbytes = image_bytes(layout)
-        with self._store.create(version, nbytes) as draft:
+        with self._store.create(version, nbytes, layout, patience_s=READERS_S) as draft:
             self._together(
                 [WriteImage(str(draft.path))] * (self._ranks - 1),
                 lambda: self.shard.write_image(draft.path),

@@ -19,6 +19,7 @@ from actors.training.fsdp2_compute import ShardedCompute
 from actors.training.policy_update import DTYPES
 from actors.training.row_files import RowFile, row_file, write_rows
 from actors.training.trainer_files import STATE_FILE
+from actors.weights.lease import in_file
 from configs.schema import Config
 
 
@@ -64,8 +65,8 @@ class Shard:
         write_rows(directory / STATE_FILE, files[STATE_FILE].tensors, compute.state(), compute.rows)
 
     def write_image(self, path: Path) -> None:
-        """Write the rows of this rank into an image of the weights. Raises OSError."""
-        write_rows(path, self.image_layout(), self.compute.served(), self.compute.rows)
+        """Write the rows of this rank into the file of an image. Raises OSError."""
+        write_rows(path, in_file(path, self.image_layout()), self.compute.served(), self.compute.rows)
 
     def _files(self) -> dict[str, RowFile]:
         """What a state consists of, by the names of its files."""

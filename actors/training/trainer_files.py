@@ -24,6 +24,7 @@ from configs.schema import Config
 
 STATE_FILE = "trainer.safetensors"
 COMMIT_FILE = "commit.msgpack"
+READERS_S = 10.0  # of a version that is to make way; who lags behind more than that is in the error
 
 
 class TrainerFiles:
@@ -75,7 +76,7 @@ class TrainerFiles:
         model = self.compute.model
         dtype = DTYPES[self._config.training.rollout_dtype]
         specs = tuple(weight_layout(model, dtype))
-        with self._store.create(version, image_bytes(specs)) as draft:
+        with self._store.create(version, image_bytes(specs), specs, patience_s=READERS_S) as draft:
             write_weights(model, draft.view, dtype)
             draft.seal()
         return Publish(version=version, tensors=specs, model_config=msgspec.json.encode(model.config))

@@ -289,7 +289,8 @@ class Fetching:
     async def _image_draft(self, manifest: Manifest) -> ImageDraft:
         """What takes time for its size is not done on the loop."""
         if self._draft is None:
-            self._draft = await self._ctx.offload(self._store.create, manifest.version, manifest.image_bytes)
+            size, tensors = manifest.image_bytes, manifest.tensors
+            self._draft = await self._ctx.offload(self._store.create, manifest.version, size, tensors)
         return self._draft
 
     def _seal(self) -> None:

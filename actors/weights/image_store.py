@@ -1,48 +1,58 @@
 """Images of versions of the weights as files in shared memory.
 
-Owns a directory (under /dev/shm): one file an image, and one for a note beside it (its manifest). There is no
-other state, so the trainer that writes, the agent that serves and the engine that reads may each hold a
-store on it. Does not own what the bytes mean (`manifest`, `actors.engine.weight_image`) nor how they
-travel.
+Owns a directory (under /dev/shm): a folder for each version, which any engine loads as a checkpoint
+(`model.safetensors`, `config.json`), with a note (its manifest). There is no other state, so the trainer that
+writes, the agent that serves and the engine that reads may each hold a store on it. Does not own what the
+bytes mean (`manifest`, `actors.engine.weight_image`) nor how they travel.
 
-An image is written under a temporary name that is locked while its writer lives, and becomes visible by
-rename when it is sealed; so a visible image is whole, and what a dead writer left is known by its free
-lock.
+A version is written in a folder of another name (`image_draft`) and becomes visible by rename when it is
+sealed, so a visible image is whole. Who reads has a lease (`lease`): unless somebody reads it, a version that
+makes way becomes the next draft, whose pages are there already.
 """
 
 import contextlib
 import errno
-import fcntl
-import mmap
 import os
 import re
-from collections import Counter
+import shutil
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
-from actors.weights.images import ImageStoreFull, NoSuchImage, VersionConflict
+from actors.engine.tensor_spec import TensorSpec
+from actors.weights.image_draft import (
+    DRAFT,
+    FILE,
+    Draft,
+    close,
+    drafts,
+    is_dead,
+    is_read,
+    left_draft,
+    new_draft,
+)
+from actors.weights.images import ImageStoreFull, NoSuchImage
+from actors.weights.lease import Leased, exclusive, let_go, mapped
+from actors.weights.safetensors_file import NotSafetensors
 
-_IMAGE = re.compile(r"v(\d{9})\.image")
+_VERSION = re.compile(r"v(\d{9})")
+_NOTE, _SETTINGS = "note", "config.json"
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+LOOK_S = 0.02  # between two looks whether a reader has let go
 
 
 class Image:
-    """A sealed version, mapped read-only. `view` stays valid after an eviction; close it when done."""
+    """A sealed version, mapped read-only, leased; close it when done. What was made from `view` stays valid,
+    and is a lease of its own."""
 
-    def __init__(self, store: "ImageStore", version: int, path: Path) -> None:
+    def __init__(self, version: int, path: Path) -> None:
         self.version, self.path = version, path
-        self._store = store
-        with path.open("rb") as file:
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        self.view = memoryview(self._map)
-        self._closed = False
-        store.in_use[version] += 1
+        self.view = mapped(path)
 
     def close(self) -> None:
-        """Give the version free for eviction. A second call does nothing."""
-        if not self._closed:
-            self._closed = True
-            self._store.in_use[self.version] -= 1
-            _unmap(self.view, self._map)
+        """Give the version free. A second call does nothing."""
+        with contextlib.suppress(ValueError):  # released before
+            let_go(self.view)
 
     def __enter__(self) -> "Image":
         return self
@@ -51,68 +61,26 @@ class Image:
         self.close()
 
 
-class Draft:
-    """An image being written. Leaving the `with` block without `seal` drops it."""
-
-    def __init__(
-        self, store: "ImageStore", version: int, path: Path, fd: int, nbytes: int, *, left: bool = False
-    ) -> None:
-        self.version, self.left = version, left
-        self._store, self._path, self._fd = store, path, fd
-        self._map = mmap.mmap(fd, nbytes)
-        self.view = memoryview(self._map)
-
-    @property
-    def path(self) -> Path:
-        """Where it is until it is sealed, zero where nothing was written: other processes may write too."""
-        return self._path
-
-    def seal(self) -> Path:
-        """Make the image visible under its version. Its bytes must not change any more.
-
-        Sealing a version again with equal bytes is harmless. Raises `VersionConflict` for other bytes.
-        """
-        final = self._store.path(self.version)
-        if final.exists() and final.read_bytes() != self.view:
-            raise VersionConflict(f"{final} holds another version {self.version}; discard it first")
-        self._path.rename(final)
-        self._close()
-        return final
-
-    def abandon(self) -> None:
-        """Drop what was written. A second call does nothing, nor does one after `seal`."""
-        if self._fd >= 0:
-            self._path.unlink(missing_ok=True)
-            self._close()
-
-    def _close(self) -> None:
-        _unmap(self.view, self._map)
-        os.close(self._fd)
-        self._fd = -1
-
-    def __enter__(self) -> "Draft":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.abandon()
-
-
 class ImageStore:
-    """See the module; the `Images` of an agent. `keep`: how many versions there may be; the oldest unused one
-    makes way."""
+    """See the module; the `Images` of an agent.
 
-    def __init__(self, directory: str | Path, *, keep: int = 3) -> None:
+    Args:
+        keep: how many versions there may be, that which is being written among them. The oldest that nobody
+            reads makes way.
+        held: how many more while older ones are read, such as by an engine that lags.
+    """
+
+    def __init__(self, directory: str | Path, *, keep: int = 3, held: int = 1) -> None:
         if keep < 2:
             raise ValueError(f"keep is {keep}; 2 are needed, one to serve while the next is written")
         self.directory = Path(directory)
-        self.keep = keep
-        self.in_use: Counter[int] = Counter()  # open images of this process, by version
+        self.keep, self.held = keep, held
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.cleaned = self._clean()
 
     def path(self, version: int) -> Path:
         """Where the image of a version is once it is sealed."""
-        return self.directory / f"v{version:09d}.image"
+        return self._folder(version) / FILE
 
     def place(self, version: int) -> str:
         """See `Images.place`."""
@@ -120,106 +88,124 @@ class ImageStore:
 
     def versions(self) -> list[int]:
         """Sealed versions, ascending."""
-        found = (_IMAGE.fullmatch(path.name) for path in self.directory.iterdir())
+        found = (_VERSION.fullmatch(path.name) for path in self.directory.iterdir())
         return sorted(int(match[1]) for match in found if match)
 
-    def create(self, version: int, nbytes: int) -> Draft:
-        """Room for an image of `nbytes` bytes, to be written and sealed. Older unused versions make way. What
-        a dead writer left of the same version and size is taken over, with what is in it (`left`).
+    def create(
+        self, version: int, nbytes: int, tensors: Sequence[TensorSpec] = (), *, patience_s: float = 0.0
+    ) -> Draft:
+        """Room for an image of `nbytes` bytes, to be written and sealed. Older versions that nobody reads
+        make way, and their memory is used again. What a dead writer left of the same version and layout is
+        taken over, with what is in it (`left`).
+
+        Args:
+            tensors: what the header says lies in it; bytes of none are declared as padding.
+            patience_s: how long readers may take to let go of a version. Blocks meanwhile.
 
         Raises:
-            ImageStoreFull: nothing is left on the file system, or `keep` versions are open in this process.
+            ImageStoreFull: nothing is left on the file system, or as many versions are read as there may be.
+            NotSafetensors: no header can declare these tensors.
         """
         if nbytes < 1 or version < 0:
             raise ValueError(f"version {version} of {nbytes} bytes cannot be stored")
-        self._make_way(version)
-        if (found := self._taken_over(version, nbytes)) is not None:
+        if (found := left_draft(version, nbytes, tensors, self._folder(version))) is not None:
+            try:
+                self._make_way(version, patience_s, spare=0)
+            except ImageStoreFull:
+                found.abandon()
+                raise
             return found
-        path = self.directory / f"v{version:09d}.{os.getpid()}.{os.urandom(4).hex()}.draft"
-        self._require(nbytes)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        used = self._make_way(version, patience_s, spare=1)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.posix_fallocate(fd, 0, nbytes)  # now, for a hole that cannot be filled later is a SIGBUS
-            return Draft(self, version, path, fd, nbytes)
+            self._require(nbytes, used)
+            return new_draft(version, nbytes, tensors, self._folder(version), used)
         except OSError as error:
-            path.unlink(missing_ok=True)
-            os.close(fd)
             if error.errno in _NO_ROOM:
                 raise self._full(nbytes) from error
             raise
 
-    def _taken_over(self, version: int, nbytes: int) -> Draft | None:
-        """The draft of a dead writer, if one fits; those that do not go."""
-        for path in sorted(self.directory.glob("*.draft")):
-            fd = _locked(path)
-            if fd is None:
-                continue
-            if path.name.startswith(f"v{version:09d}.") and os.fstat(fd).st_size == nbytes:
-                return Draft(self, version, path, fd, nbytes, left=True)
-            path.unlink(missing_ok=True)
-            os.close(fd)
-        return None
-
     def open(self, version: int) -> Image:
         """Map a sealed version read-only. Raises `NoSuchImage`."""
         try:
-            return Image(self, version, self.path(version))
-        except FileNotFoundError:
+            return Image(version, self.path(version))
+        except (FileNotFoundError, Leased, NotSafetensors):
             raise self._absent(version) from None
 
     def content(self, version: int) -> memoryview:
-        """The bytes of a sealed version, mapped; they stay valid after its eviction. Raises `NoSuchImage`."""
-        try:
-            with self.path(version).open("rb") as file:
-                return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        except FileNotFoundError:
-            raise self._absent(version) from None
+        """The bytes of a sealed version, mapped; leased while anything made from them lives. Raises
+        `NoSuchImage`."""
+        return self.open(version).view
 
-    def note(self, version: int, note: bytes) -> None:
-        """Keep something small beside a sealed version, such as its manifest; replaces what was noted. Raises
+    def note(self, version: int, note: bytes, settings: bytes = b"") -> None:
+        """Keep something small beside a sealed version, such as its manifest; replaces what was noted.
+        settings: of the model, for whoever reads the folder as a checkpoint. Raises `NoSuchImage`, and
         `ImageStoreFull`; what was noted before stays then."""
-        path = self._note_path(version)
-        draft = path.with_suffix(f".{os.getpid()}.tmp")
-        try:
-            draft.write_bytes(note)
-        except OSError as error:
-            draft.unlink(missing_ok=True)
-            if error.errno in _NO_ROOM:
-                raise self._full(len(note)) from error
-            raise
-        draft.rename(path)
+        for name, content in ((_SETTINGS, settings), (_NOTE, note)):
+            path = self._folder(version) / name
+            draft = path.with_suffix(f".{os.getpid()}.tmp")
+            try:
+                if content:
+                    draft.write_bytes(content)
+                    draft.rename(path)
+            except FileNotFoundError:
+                raise self._absent(version) from None
+            except OSError as error:
+                draft.unlink(missing_ok=True)
+                if error.errno in _NO_ROOM:
+                    raise self._full(len(content)) from error
+                raise
 
     def noted(self, version: int) -> bytes | None:
         """What was noted of a version, if anything. Raises `NoSuchImage`."""
         if not self.path(version).exists():
             raise self._absent(version)
         try:
-            return self._note_path(version).read_bytes()
+            return (self._folder(version) / _NOTE).read_bytes()
         except FileNotFoundError:
             return None
 
     def discard(self, version: int) -> None:
         """Remove a version; who has it open keeps the bytes until they close it. Absent is fine."""
-        self.path(version).unlink(missing_ok=True)
-        self._note_path(version).unlink(missing_ok=True)
+        folder = self._folder(version)
+        gone = folder.with_name(f"{folder.name}.{os.getpid()}.{os.urandom(4).hex()}{DRAFT}")
+        fd = exclusive(folder, os.O_RDONLY | os.O_DIRECTORY)
+        with contextlib.suppress(FileNotFoundError):
+            folder.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
+        close(fd)
 
-    def _note_path(self, version: int) -> Path:
-        return self.path(version).with_suffix(".note")
+    def _folder(self, version: int) -> Path:
+        return self.directory / f"v{version:09d}"
 
-    def _make_way(self, version: int) -> None:
-        kept = [other for other in self.versions() if other != version]
-        for old in list(kept):
-            if len(kept) < self.keep:
-                return
-            if not self.in_use[old]:
-                self.discard(old)
-                kept.remove(old)
-        if len(kept) >= self.keep:
-            raise ImageStoreFull(f"{self.directory} keeps {self.keep} versions, {kept} are in use: close one")
+    def _make_way(self, version: int, patience_s: float, spare: int) -> Path | None:
+        """Until there is room for one more: the oldest that nobody reads go, of which `spare` are told, to be
+        used again, and so do all drafts of dead writers."""
+        until_s = time.monotonic() + patience_s
+        while True:
+            idle = [draft for draft in drafts(self.directory) if is_dead(draft)]
+            kept = [other for other in self.versions() if other != version]
+            for old in list(kept):
+                if len(kept) >= self.keep and not is_read(self._folder(old)):
+                    idle.append(self._folder(old))
+                    kept.remove(old)
+            if len(kept) < self.keep + self.held:
+                break
+            if time.monotonic() >= until_s:
+                raise ImageStoreFull(
+                    f"{self.directory} keeps {self.keep} versions and {self.held} that are read, and all of "
+                    f"{kept} are read: whoever reads the oldest (fuser {self.path(kept[0])}) is to let go"
+                )
+            time.sleep(LOOK_S)
+        whole = [folder for folder in idle if (folder / FILE).exists()]
+        used = max(whole, key=lambda folder: (folder / FILE).stat().st_size, default=None) if spare else None
+        for folder in idle:
+            if folder != used:
+                shutil.rmtree(folder, ignore_errors=True)
+        return used
 
-    def _require(self, nbytes: int) -> None:
-        if self._free() < nbytes:
+    def _require(self, nbytes: int, used: Path | None) -> None:
+        had = (used / FILE).stat().st_size if used is not None else 0
+        if self._free() + had < nbytes:
             raise self._full(nbytes)
 
     def _free(self) -> int:
@@ -236,41 +222,9 @@ class ImageStore:
         return NoSuchImage(f"{self.directory} holds versions {self.versions()}, not {version}")
 
     def _clean(self) -> list[str]:
-        """Remove notes without an image, and drafts whose writer is dead, but for the newest: whoever was
-        writing it may go on (`create`)."""
-        removed = []
-        dead = [path for path in sorted(self.directory.glob("*.draft")) if _is_dead(path)]
-        lone = [path for path in self.directory.glob("*.note") if not path.with_suffix(".image").exists()]
-        for path in sorted([*dead[:-1], *lone]):
-            path.unlink(missing_ok=True)
-            removed.append(path.name)
-        return removed
-
-
-def _is_dead(draft: Path) -> bool:
-    """Whether nobody writes it any more."""
-    fd = _locked(draft)
-    if fd is not None:
-        os.close(fd)
-    return fd is not None
-
-
-def _locked(draft: Path) -> int | None:
-    """A descriptor of it, which holds its lock; None where its writer lives, or it is gone."""
-    try:
-        fd = os.open(draft, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(fd)
-        return None
-    return fd
-
-
-def _unmap(view: memoryview, mapped: mmap.mmap) -> None:
-    # Somebody may still read through an array made from the view; the mapping goes when they drop it.
-    with contextlib.suppress(BufferError):
-        view.release()
-        mapped.close()
+        """Remove drafts whose writer is dead, but for the newest: whoever was writing it may go on
+        (`create`)."""
+        dead = [path for path in drafts(self.directory) if is_dead(path)][:-1]
+        for path in dead:
+            shutil.rmtree(path, ignore_errors=True)
+        return [path.name for path in dead]

@@ -1,12 +1,16 @@
 """Images of versions of the weights on a host: the port behind which a TransferAgent has them.
 
 Owns the words. Pure: `image_store` keeps images as files in shared memory. A sealed image is whole and stays
-as it is; one that is being written is a draft, and no one else's.
+as it is while anybody reads it, in whatever process: its memory is used again only after that. One that is
+being written is a draft, and no one else's.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol
+
+from actors.engine.tensor_spec import TensorSpec
 
 
 class ImageStoreError(RuntimeError):
@@ -69,21 +73,22 @@ class Images(Protocol):
         """Sealed versions, ascending."""
 
     def place(self, version: int) -> str:
-        """Where an engine of this host finds the image once it is sealed."""
+        """The file in which an engine of this host finds the image once it is sealed: of safetensors, in a
+        folder that is a checkpoint."""
 
     def open(self, version: int) -> OpenImage:
         """A sealed image. Raises NoSuchImage."""
 
     def content(self, version: int) -> memoryview:
-        """The bytes of a sealed image; they stay valid after its eviction. Raises NoSuchImage."""
+        """The bytes of a sealed image; it is read until nothing holds them any more. Raises NoSuchImage."""
 
-    def create(self, version: int, nbytes: int) -> ImageDraft:
-        """Room for an image; older unused versions make way. It may be what a dead writer left of the same
-        version. Raises ImageStoreFull."""
+    def create(self, version: int, nbytes: int, tensors: Sequence[TensorSpec] = ()) -> ImageDraft:
+        """Room for an image of these tensors; older versions that nobody reads make way. It may be what a
+        dead writer left of the same version. Raises ImageStoreFull."""
 
-    def note(self, version: int, note: bytes) -> None:
-        """Keep something small beside a sealed version, such as its manifest; replaces what was noted. Raises
-        ImageStoreFull."""
+    def note(self, version: int, note: bytes, settings: bytes = b"") -> None:
+        """Keep something small beside a sealed version, such as its manifest, and the model's `config.json`;
+        replaces what was noted. Raises NoSuchImage, ImageStoreFull."""
 
     def noted(self, version: int) -> bytes | None:
         """What was noted of a version, if anything. Raises NoSuchImage."""

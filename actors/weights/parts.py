@@ -81,7 +81,7 @@ class Parts:
             for older in sorted(self._here)[:-MAX_JOINING]:
                 self._give_up(older, f"version {version} is written, and not all ranks had written {older}")
             try:
-                here.draft = await self._ctx.offload(self._store.create, version, nbytes)
+                here.draft = await self._ctx.offload(self._store.create, version, nbytes, tensors)
             except (ImageStoreError, ValueError) as problem:
                 self._here.pop(version, None)
                 raise Refused(f"version {version} cannot be written: {problem}") from problem

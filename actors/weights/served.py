@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from actors.engine.model_settings import BadCheckpoint, hub_settings
 from actors.weights.images import Images, ImageStoreFull, NoSuchImage
 from actors.weights.layout import LayoutError
 from actors.weights.manifest import Manifest, ManifestError
@@ -15,6 +16,8 @@ from actors.weights.wanted import chunks_of
 from supervisor import Context, Refused
 from transport.bulk import BulkServer, Chunk, PartialContent
 
+SERVED_VERSIONS = 2  # the newest, and what those behind it pull; what is not served is written again
+
 
 class _Note(msgspec.Struct, frozen=True, array_like=True):
     """What lies beside an image."""
@@ -22,6 +25,14 @@ class _Note(msgspec.Struct, frozen=True, array_like=True):
     manifest: bytes
     model_config: bytes
     part: tuple[Chunk, ...] | None = None  # what is here of it; None: all
+
+
+def _settings(manifest: Manifest, model_config: bytes) -> bytes:
+    """`config.json` for whoever reads the version as a checkpoint; nothing where no model is known."""
+    try:
+        return hub_settings(model_config, manifest.tensors[0].dtype if manifest.tensors else "float32")
+    except BadCheckpoint:
+        return b""
 
 
 class Served:
@@ -68,12 +79,12 @@ class Served:
         self.add(manifest, note.model_config, note.part)
 
     def add(self, manifest: Manifest, model_config: bytes, part: tuple[Chunk, ...] | None = None) -> None:
-        """Its image is sealed in the store: serve it, or the `part` that is here of it, and no longer what
-        has made way there. Raises NoSuchImage where it has made way itself."""
+        """Its image is sealed in the store: serve it, or the `part` that is here of it, and its predecessor
+        alone of those before. Raises NoSuchImage where it has made way itself."""
         version = manifest.version
         note = msgspec.msgpack.encode(_Note(manifest.encode(), model_config, part))
         try:
-            self._store.note(version, note)
+            self._store.note(version, note, _settings(manifest, model_config))
         except ImageStoreFull as full:
             self._ctx.log.warning(
                 "version %d is served; whoever starts here again pulls it: %s", version, full
@@ -86,11 +97,13 @@ class Served:
             for chunk in part:
                 partial.landed(chunk.offset, chunk.length)
             self._server.publish(version, partial)
-        self._have[version] = (manifest, model_config)
+        self._have.pop(version, None)
+        self._have[version] = (manifest, model_config)  # the newest last
         self._parts.pop(version, None)
         if part is not None:
             self._parts[version] = part
-        for old in sorted(self._have.keys() - self._store.versions()):
+        behind = set(list(self._have)[:-SERVED_VERSIONS])
+        for old in sorted(behind | self._have.keys() - self._store.versions()):
             self._on_gone(self._have.pop(old)[0].root)
             self._parts.pop(old, None)
             self._server.retire(old)

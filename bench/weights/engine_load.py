@@ -114,7 +114,7 @@ def publish(store: ImageStore) -> Fetched:
     torch.manual_seed(1)
     model = Qwen3(MODEL)
     specs = tuple(weight_layout(model))
-    with store.create(1, image_bytes(specs)) as draft:
+    with store.create(1, image_bytes(specs), specs) as draft:
         write_weights(model, draft.view)
         draft.seal()
     config = msgspec.json.encode(MODEL)

@@ -28,6 +28,6 @@ def strange_images(cluster: Cluster, versions: Mapping[str, int]) -> list[str]:
 def _image(memory: Path, version: int) -> bytes | None:
     """That of the job that runs; None where it is not there (any more)."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        for path in memory.glob(f"gleaner-*/weights/v{version:09d}.image"):
+        for path in memory.glob(f"gleaner-*/weights/v{version:09d}/model.safetensors"):
             return path.read_bytes()
     return None

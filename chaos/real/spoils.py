@@ -49,7 +49,7 @@ def _fill_up(file: int) -> None:
 
 def newest_image(memory: Path) -> Path | None:
     """The newest image of weights in a host's shared memory."""
-    return max(memory.glob("gleaner-*/weights/v*.image"), default=None)
+    return max(memory.glob("gleaner-*/weights/v?????????/model.safetensors"), default=None)
 
 
 def spoil(image: Path) -> None:

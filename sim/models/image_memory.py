@@ -3,16 +3,18 @@
 Owns the store's rules (which versions stay, what is visible when), as `actors.weights.image_store` has them
 on files. The mapping is the host's: images outlive the process that made them, and go with the host.
 
-Left out: that a draft which a killed writer leaves behind is gone on with.
+Left out: that a draft which a killed writer leaves behind is gone on with, headers, and memory that is
+used again: bytes here are never written twice.
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
 import xxhash
 
+from actors.engine.tensor_spec import TensorSpec
 from actors.weights.images import ImageStoreFull, NoSuchImage, VersionConflict
 from sim.models.clock import Clock
 
@@ -136,7 +138,7 @@ class SimImages:
         """See `Images`. Raises `NoSuchImage`."""
         return memoryview(self._content(version))
 
-    def create(self, version: int, nbytes: int) -> SimDraft:
+    def create(self, version: int, nbytes: int, tensors: Sequence[TensorSpec] = ()) -> SimDraft:
         """See `Images`. Raises `ImageStoreFull`."""
         if nbytes < 1 or version < 0:
             raise ValueError(f"version {version} of {nbytes} bytes cannot be stored")
@@ -148,7 +150,7 @@ class SimImages:
         """The room that a draft took."""
         self._memory.pop(self._path(version).with_suffix(_DRAFT), None)
 
-    def note(self, version: int, note: bytes) -> None:
+    def note(self, version: int, note: bytes, settings: bytes = b"") -> None:
         """See `Images`. Raises `ImageStoreFull`."""
         self._write(self._path(version).with_suffix(_NOTE), note)
 

@@ -140,7 +140,7 @@ def publish_image(directory: Path, version: int) -> Fetched:
     """An image of these weights, as an agent would hand it to a worker."""
     model, store = model_of(version), ImageStore(directory)
     specs = tuple(weight_layout(model))
-    with store.create(version, image_bytes(specs)) as draft:
+    with store.create(version, image_bytes(specs), specs) as draft:
         write_weights(model, draft.view)
         draft.seal()
     settings_of = msgspec.json.encode(MODEL)

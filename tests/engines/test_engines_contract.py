@@ -31,6 +31,7 @@ from actors.engine.sglang_messages import (
 )
 from actors.engine.sglang_weights import LOADER, PLUGIN
 from actors.rollout.sampling_params import Sampling
+from actors.weights.lease import mapped
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(240)]
 
@@ -58,7 +59,7 @@ def told(kind: type[msgspec.Struct]) -> list[str]:
 def loads(directory: Path) -> dict[str, object]:
     """What our loader is given for an image, and what a model must get of it."""
     fetched = publish_image(directory, 3)
-    image, order = Path(fetched.path).read_bytes(), ServedFolder().write_order(fetched)
+    image, order = mapped(fetched.path), ServedFolder().write_order(fetched)
     tensors = {
         spec.name: np.frombuffer(image, "<f4", spec.nbytes // 4, spec.offset).reshape(spec.shape).tolist()
         for spec in fetched.tensors

@@ -7,6 +7,7 @@ image and where each tensor lies in it), and beside it a report for each rank. W
 image by hash.
 """
 
+import fcntl
 import json
 import mmap
 import os
@@ -46,6 +47,7 @@ def load_image(model: torch.nn.Module, named_tensors: list[tuple[str, torch.Tens
 def _views(path: str, rows: list[Row]) -> list[tuple[str, torch.Tensor]]:
     """The tensors of the image, sharing its memory; each keeps the mapping alive."""
     with open(path, "rb") as file:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # nobody writes there while it is mapped
         size = os.fstat(file.fileno()).st_size
         # Private, so that no loader can write into what others read; nothing is copied unless one does.
         image = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)

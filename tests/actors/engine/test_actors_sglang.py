@@ -57,7 +57,7 @@ def published(directory: Path, version: int = 3) -> tuple[Qwen3, Fetched]:
     model = Qwen3(MODEL)
     specs = tuple(weight_layout(model))
     store = ImageStore(directory)
-    with store.create(version, image_bytes(specs)) as draft:
+    with store.create(version, image_bytes(specs), specs) as draft:
         write_weights(model, draft.view)
         draft.seal()
     fetched = Fetched(

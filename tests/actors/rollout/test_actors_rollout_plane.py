@@ -127,7 +127,7 @@ async def plane(directory: Path, **rollout: float) -> AsyncIterator[Plane]:
     ):
         store = ImageStore(directory / "store")
         specs = tuple(weight_layout(model))
-        with store.create(3, image_bytes(specs)) as draft:
+        with store.create(3, image_bytes(specs), specs) as draft:
             write_weights(model, draft.view)
             draft.seal()
         source.spawn("r/transfer", lambda: TransferAgent(ImageStore(directory / "store"), config))

@@ -30,7 +30,7 @@ async def newer_weights(running: Plane, version: int) -> Weights:
     torch.manual_seed(version)
     model = Qwen3(MODEL)
     specs = tuple(weight_layout(model))
-    with ImageStore(running.directory / "store").create(version, image_bytes(specs)) as draft:
+    with ImageStore(running.directory / "store").create(version, image_bytes(specs), specs) as draft:
         write_weights(model, draft.view)
         draft.seal()
     publish = Publish(version=version, tensors=specs, model_config=msgspec.json.encode(MODEL))

@@ -26,6 +26,7 @@ from actors.training.messages import StepResult
 from actors.training.policy_update import NotFinite
 from actors.training.sample import Sample
 from actors.training.work import Commit, StepStats, TrainerWork
+from actors.weights.image_store import ImageStore
 from configs.schema import Config, Training
 
 END_S = 200.0  # of a whole script: only a hang takes as long
@@ -75,7 +76,7 @@ class Places:
         return self.root / "gang"
 
     def image(self, version: int) -> bytes:
-        return (self.store / f"v{version:09d}.image").read_bytes()
+        return bytes(ImageStore(self.store).content(version))
 
 
 @dataclass(frozen=True)

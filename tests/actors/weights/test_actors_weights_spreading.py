@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from actors.weights import delta, finding
+from actors.weights.image_draft import FILE
 from actors.weights.image_store import ImageStore
 from actors.weights.messages import HostLeaves
+from actors.weights.safetensors_file import header
 from actors.weights.sources import Sources
 from supervisor import Refused
-from tests.actors.weights.weight_hosts import CHUNK, SIZE, SLOW, changed, hosts, slow_links
+from tests.actors.weights.weight_hosts import CHUNK, SIZE, SLOW, TENSORS, changed, hosts, slow_links
 
 
 async def test_who_is_a_version_behind_pulls_what_changed_and_no_more(tmp_path: Path) -> None:
@@ -109,7 +111,9 @@ async def test_a_receiver_that_was_killed_goes_on_from_what_it_had(tmp_path: Pat
         root = await all.publish(1, data)
         had = bytearray(data[: 10 * CHUNK] + bytes(SIZE - 10 * CHUNK))
         had[3 * CHUNK] ^= 1  # it was in the midst of it
-        (tmp_path / "b" / "v000000001.7.beef.draft").write_bytes(had)
+        left = tmp_path / "b" / "v000000001.7.beef.draft"
+        left.mkdir()
+        (left / FILE).write_bytes(header(TENSORS, SIZE) + had)
         fetched = await all.fetch("b", 1, root)
         assert all.image("b", 1) == data
         assert fetched.pulled_bytes == SIZE - 9 * CHUNK
@@ -210,10 +214,7 @@ async def test_a_newer_version_takes_the_place_of_one_that_has_hardly_begun(
             await older
         await newer
         assert all.image("b", 2) == new
-        assert sorted(path.name for path in (tmp_path / "b").iterdir()) == [
-            "v000000002.image",
-            "v000000002.note",
-        ]
+        assert sorted(path.name for path in (tmp_path / "b").iterdir()) == ["v000000002"]
         again = await all.fetch("b", 1, roots[0])  # who wants the older one all the same gets it
         assert (all.image("b", 1), again.pulled_bytes) == (old, SIZE)
 
@@ -226,7 +227,7 @@ async def test_who_lies_is_left_and_not_asked_again(tmp_path: Path, monkeypatch:
         await all.fetch("b", 1, root)
         with ImageStore(tmp_path / "b").path(1).open("r+b") as image:  # what it serves from here on is wrong
             for at in range(0, SIZE, CHUNK):
-                image.seek(at)
+                image.seek(at - SIZE, os.SEEK_END)
                 image.write(b"a lie")
         other = asyncio.create_task(all.fetch("d", 1, root))  # the publisher has one slot
         await asyncio.sleep(0.1)

@@ -59,7 +59,7 @@ class Hosts:
         return await self.systems[name].ask(f"{name}/transfer", message, Fetched, deadline_s=60)
 
     def image(self, name: str, version: int) -> bytes:
-        return ImageStore(self.directory / name).path(version).read_bytes()
+        return bytes(ImageStore(self.directory / name).content(version))
 
     def served(self, name: str) -> int:
         """Bytes that its agent, of this life, has given to others."""

@@ -5,6 +5,7 @@ checkpoint. Runs in vLLM's workers, so it knows nothing of Gleaner but the words
 image and where each tensor lies in it. Who calls has verified the image by hash.
 """
 
+import fcntl
 import mmap
 import os
 from collections.abc import Iterator
@@ -107,6 +108,7 @@ def _tied_modules(model: torch.nn.Module) -> list[torch.nn.Module]:
 def _tensors(update: ImageUpdate) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors of the image, sharing its memory; each keeps the mapping alive."""
     with open(update.path, "rb") as file:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # nobody writes there while it is mapped
         size = os.fstat(file.fileno()).st_size
         # Private, so that no loader can write into what others read; nothing is copied unless one does.
         image = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)

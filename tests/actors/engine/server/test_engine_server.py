@@ -141,7 +141,7 @@ def published(root: Path, folder: Path) -> Fetched:
     """The model of a folder as an image of weights, as an instance gets it."""
     model = load_checkpoint(folder)
     specs, store = tuple(weight_layout(model)), ImageStore(root / "store")
-    with store.create(7, image_bytes(specs)) as draft:
+    with store.create(7, image_bytes(specs), specs) as draft:
         write_weights(model, draft.view)
         draft.seal()
     return Fetched(

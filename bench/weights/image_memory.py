@@ -1,0 +1,62 @@
+"""`python -m bench.weights.image_memory [--json FILE]`: seconds to write a version into shared memory that is
+new, against memory that a version which makes way had.
+
+One image of `IMAGE_BYTES`, `ROUNDS` versions each way, in turn, by `ImageStore`: room is made, every byte
+is copied in from an array that lies in memory, it is sealed. Beside them the same copy within memory of the
+process, which is there already: the limit. Medians.
+"""
+
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actors.weights.image_store import ImageStore
+from bench.table import Row, run
+
+IMAGE_BYTES = 1 << 30
+ROUNDS = 5
+ABOUT = "Writing a version into shared memory: new pages against those of a version that made way"
+
+
+def written_s(store: ImageStore, version: int, source: NDArray[np.uint8]) -> float:
+    """Of one version, from asking for room to its being seen."""
+    began_s = time.perf_counter()
+    with store.create(version, len(source)) as draft:
+        np.frombuffer(draft.view, np.uint8)[:] = source
+        draft.seal()
+    return time.perf_counter() - began_s
+
+
+def copied_s(source: NDArray[np.uint8], into: NDArray[np.uint8]) -> float:
+    """The limit."""
+    began_s = time.perf_counter()
+    into[:] = source
+    return time.perf_counter() - began_s
+
+
+def measure() -> Sequence[Row]:
+    """In shared memory, which is given back."""
+    source = np.random.default_rng(1).integers(0, 256, IMAGE_BYTES, np.uint8)
+    into = source.copy()
+    fresh, again, limit = [], [], []
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="image-memory-") as directory:
+        store = ImageStore(directory, keep=2)
+        written_s(store, 0, source)
+        written_s(store, 1, source)
+        for number in range(ROUNDS):
+            version = 2 + 2 * number
+            again.append(written_s(store, version, source))
+            store.discard(version - 1)  # with one version alone the next has to have new memory
+            fresh.append(written_s(store, version + 1, source))
+            limit.append(copied_s(source, into))
+    rows = [("new memory", fresh), ("memory of a version that made way", again)]
+    least = statistics.median(limit)
+    return [Row(words, "s", statistics.median(took), "one copy", least) for words, took in rows]
+
+
+if __name__ == "__main__":
+    run("weights.image_memory", ABOUT, measure)
