@@ -15,11 +15,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from actors.engine.http_wire import HttpWire
-from actors.engine.served_folder import WEIGHTS, copy_weights, header, settings
+from actors.engine.model_settings import hub_settings
+from actors.engine.served_folder import WEIGHTS, copy_weights
 from actors.engine.sglang import SglangWire
 from actors.engine.sglang_messages import Updated, UpdateWeightsFromDisk
 from actors.training.new_tokenizer import new_tokenizer
+from actors.weights.lease import in_file, let_go, mapped
+from actors.weights.safetensors_file import header
 from bench.weights.pause.flips import Flip, Times, first_of
 from bench.weights.pause.load import Load, ToServer
 from bench.weights.pause.versions import Layout
@@ -44,7 +49,8 @@ class Baseline:
         self.folder.mkdir(parents=True, exist_ok=True)
         characters = "".join(chr(0x4E00 + number) for number in range(256))
         new_tokenizer([characters], []).save(str(self.folder / "tokenizer.json"))
-        (self.folder / "config.json").write_text(settings(self.layout.config, "bfloat16"))
+        config = msgspec.json.encode(self.layout.config)
+        (self.folder / "config.json").write_bytes(hub_settings(config, "bfloat16"))
 
     async def measured(self, load: Load, rounds: int, times: Times) -> list[Flip]:
         """Both ways, in turn."""
@@ -107,12 +113,12 @@ class Baseline:
 
     def copy(self) -> None:
         """The checkpoint, written by who trains on the same machine."""
-        copy_weights(self.image, self.layout.tensors, self.folder / WEIGHTS)
+        copy_weights(self.image, in_file(self.image, self.layout.tensors), self.folder / WEIGHTS)
 
     def _transfer(self) -> None:
         """The checkpoint, over a socket. The receiver blocks in `recv_into`, a thread in `sendall`."""
-        head = header(self.layout.tensors)
-        size = len(head) + sum(spec.nbytes for spec in self.layout.tensors)
+        head = header(self.layout.tensors, self.layout.nbytes)
+        size = len(head) + self.layout.nbytes
         target = self.folder / WEIGHTS
         target.unlink(missing_ok=True)
         with socket.create_server(("127.0.0.1", 0)) as listening, target.open("wb+") as file:
@@ -131,12 +137,8 @@ class Baseline:
                 sending.join()
 
     def _send(self, to: tuple[str, int], head: bytes) -> None:
-        with (
-            socket.create_connection(to) as connection,
-            self.image.open("rb") as file,
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image,
-            memoryview(image) as view,
-        ):
+        view = mapped(self.image)
+        with socket.create_connection(to) as connection:
             connection.sendall(head)
-            for spec in self.layout.tensors:
-                connection.sendall(view[spec.offset : spec.offset + spec.nbytes])
+            connection.sendall(view)
+        let_go(view)

@@ -145,7 +145,7 @@ class Cluster:
         return self._images.path(self.version)
 
     def _write(self, version: int, share: float) -> None:
-        with self._images.create(version, self.layout.nbytes) as draft:
+        with self._images.create(version, self.layout.nbytes, self.layout.tensors) as draft:
             if not self.version:
                 first(self.layout, draft.view)
             else:
