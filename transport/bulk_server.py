@@ -182,6 +182,7 @@ class BulkServer:
             await connection.send(answer, STALL_S)
             await connection.send_content(payload, STALL_S, PIECE_BYTES)
             self._served_by[connection] += len(payload)
+            payload = NOTHING  # an idle connection holds no version
 
     def _refuse(self, address: str, status: Status, version: int) -> None:
         self._refusals.count(address, status.name.lower().replace("_", "-"), f"version {version}")
