@@ -35,7 +35,6 @@ FIRST_REQUEST_S = 2.0  # who asks nothing within this time is no puller
 IDLE_S = 30.0  # between two requests
 STALL_S = 10.0  # a puller that does not take PIECE_BYTES of its chunk in that time is gone
 PIECE_BYTES = 128 << 10
-NOTHING = memoryview(b"")
 
 
 class BulkServer:
@@ -178,11 +177,11 @@ class BulkServer:
             status, payload = await self._look_up(connection, bytes(frame), request)
             if status not in (Status.OK, Status.NOT_YET):
                 connection.tell(partial(self._refuse, address, status, request.version))
-            answer = encode_answer(status, request.version, request.tag, len(payload))
-            await connection.send(answer, STALL_S)
-            await connection.send_content(payload, STALL_S, PIECE_BYTES)
-            self._served_by[connection] += len(payload)
-            payload = NOTHING  # an idle connection holds no version
+            with payload:  # an idle connection holds no version, nor does one that broke
+                answer = encode_answer(status, request.version, request.tag, len(payload))
+                await connection.send(answer, STALL_S)
+                await connection.send_content(payload, STALL_S, PIECE_BYTES)
+                self._served_by[connection] += len(payload)
 
     def _refuse(self, address: str, status: Status, version: int) -> None:
         self._refusals.count(address, status.name.lower().replace("_", "-"), f"version {version}")
@@ -192,19 +191,19 @@ class BulkServer:
     ) -> tuple[Status, memoryview]:
         secret, only = self._tokens.get(request.token_id, (b"", None))
         if not secret or not is_signed(frame, secret) or only not in (None, request.version):
-            return Status.UNAUTHORIZED, NOTHING
+            return Status.UNAUTHORIZED, memoryview(b"")
         content = self._files.get(request.version)
         if isinstance(content, PartialContent) and not content.there(request.offset, request.length):
             if not _fits(request, content.view):
-                return Status.BAD_RANGE, NOTHING
+                return Status.BAD_RANGE, memoryview(b"")
             if not await connection.on_loop(content.comes(request.offset, request.length)):
-                return Status.NOT_YET, NOTHING
+                return Status.NOT_YET, memoryview(b"")
             content = self._files.get(request.version)  # all may have come meanwhile, or it was given up
         if content is None:
-            return Status.GONE, NOTHING
+            return Status.GONE, memoryview(b"")
         view = content.view if isinstance(content, PartialContent) else content
         if not _fits(request, view):
-            return Status.BAD_RANGE, NOTHING
+            return Status.BAD_RANGE, memoryview(b"")
         return Status.OK, view[request.offset : request.offset + request.length]
 
 

@@ -48,7 +48,8 @@ class Hosts:
         self.systems[name].spawn(f"{name}/transfer", made)
 
     async def publish(self, version: int, data: bytes) -> bytes:
-        with ImageStore(self.directory / "a").create(version, len(data)) as draft:
+        store = ImageStore(self.directory / "a")
+        with await asyncio.to_thread(store.create, version, len(data), patience_s=60.0) as draft:
             draft.view[:] = data
             draft.seal()
         message = Publish(version=version, tensors=TENSORS, model_config=b"{}")
