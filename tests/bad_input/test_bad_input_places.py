@@ -47,7 +47,7 @@ def made(root: Path, checkpoint: Path, *settings: str) -> RealRun:
 
 
 @realprocess
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_run_whose_disk_fills_up_waits_says_why_and_goes_on_when_there_is_space(
     small_disk: Path, checkpoint: Path, tmp_path: Path
 ) -> None:

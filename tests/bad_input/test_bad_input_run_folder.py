@@ -11,7 +11,7 @@ from tiny_runs import KilledRun, change_an_event, overwrite_the_middle
 
 from rlctl.errors import FAILED, USAGE
 
-pytestmark = [pytest.mark.realprocess, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.realprocess, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from chaos.procs import is_alive
 from rlctl.client import Processes, connect_to_run
 from rlctl.head import remains
 
-pytestmark = [pytest.mark.realprocess, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.realprocess, pytest.mark.timeout(900)]
 
 GROWTH_BYTES = 150 << 20
 """More than a few messages at the limit; far less than what is thrown."""

@@ -31,7 +31,7 @@ from rlctl.report.model import Report
 from rlctl.runs import RunDir, every
 from supervisor import AskFailed
 
-WAIT_S = 120.0  # machines that run tests are busy; nothing here takes longer than 20 s on a quiet one
+WAIT_S = 240.0  # machines that run tests are busy; nothing here takes longer than 20 s on a quiet one
 POLL_S = 0.05
 PR_SET_PDEATHSIG = 1
 CALM = "liveness.dead_s=10"  # where a test sets no other: whoever waits for a core is not dead

@@ -13,7 +13,7 @@ from rlctl.evidence import MANAGER, gather
 from supervisor import JournalError
 from supervisor.journal_file import read_streams
 
-pytestmark = [pytest.mark.long, pytest.mark.alone, pytest.mark.realprocess, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.long, pytest.mark.alone, pytest.mark.realprocess, pytest.mark.timeout(900)]
 
 STEPS, PROMPTS = 6, 16  # a kill takes a step, or two where that had just been done
 SETTINGS = [

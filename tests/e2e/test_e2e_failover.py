@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.realprocess,
     pytest.mark.skipif(bool(why_not()), reason=f"no network namespaces: {why_not()}"),
     pytest.mark.skipif(bool(no_server()), reason=no_server()),
-    pytest.mark.timeout(400),
+    pytest.mark.timeout(900),
 ]
 
 STEPS = 6

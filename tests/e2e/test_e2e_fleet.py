@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from conftest import MakeRun
 
-pytestmark = [pytest.mark.alone, pytest.mark.realprocess, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.alone, pytest.mark.realprocess, pytest.mark.timeout(900)]
 
 FLOWING = 200
 ALIVE = ["liveness.dead_s=3"]

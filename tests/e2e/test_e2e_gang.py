@@ -15,7 +15,7 @@ from rlctl.evidence import MANAGER, gather
 from supervisor import JournalError
 from supervisor.journal_file import read_streams
 
-pytestmark = [pytest.mark.alone, pytest.mark.realprocess, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.alone, pytest.mark.realprocess, pytest.mark.timeout(900)]
 
 STEPS = 4  # the first, one for each blow, and one that it may have missed
 SETTINGS = [

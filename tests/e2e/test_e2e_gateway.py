@@ -10,10 +10,10 @@ from real_runs import RealRun
 
 from chaos.procs import find
 
-pytestmark = [pytest.mark.realprocess, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.realprocess, pytest.mark.timeout(900)]
 
 LENGTH = 256
-DEADLINE_S = 240
+DEADLINE_S = 600
 
 
 def gateway_of(run: RealRun) -> str:

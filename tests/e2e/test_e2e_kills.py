@@ -6,7 +6,7 @@ from real_runs import RealRun
 
 from chaos.procs import AGENT
 
-pytestmark = [pytest.mark.alone, pytest.mark.realprocess, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.alone, pytest.mark.realprocess, pytest.mark.timeout(900)]
 
 STEPS = 12  # a kill takes one or two: the one that it hits, and the next if that had just been done
 FLOWING = 200  # tokens collected before a kill, so that work is in flight

@@ -18,7 +18,7 @@ from chaos.invariants import broken
 from nodeagent.files import find_agent
 from supervisor.process import PARENT_VARIABLE
 
-pytestmark = [pytest.mark.realprocess, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.realprocess, pytest.mark.timeout(900)]
 
 FLOWING = 200
 

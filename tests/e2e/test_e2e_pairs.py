@@ -12,7 +12,7 @@ from actors.rollout.single_messages import Generate, Generated
 from actors.training.history import Step
 from rlctl.client import connect_to_run
 
-pytestmark = [pytest.mark.long, pytest.mark.alone, pytest.mark.realprocess, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.long, pytest.mark.alone, pytest.mark.realprocess, pytest.mark.timeout(900)]
 
 PAIRS = [
     (("rollout", ""), ("trainer", "")),

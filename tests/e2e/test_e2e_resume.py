@@ -10,7 +10,7 @@ from actors.cluster.messages import StepTrained
 from chaos.invariants import broken
 from rlctl.evidence import gather
 
-pytestmark = [pytest.mark.alone, pytest.mark.realprocess, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.alone, pytest.mark.realprocess, pytest.mark.timeout(900)]
 
 STEPS = 7
 FLOWING = 200

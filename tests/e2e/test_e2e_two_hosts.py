@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.alone,
     pytest.mark.realprocess,
     pytest.mark.skipif(bool(why_not()), reason=f"no network namespaces: {why_not()}"),
-    pytest.mark.timeout(400),
+    pytest.mark.timeout(900),
 ]
 
 STRANGER = Path(__file__).with_name("stranger.py")

@@ -22,7 +22,7 @@ from rlctl.runs import RunDir, every
 from supervisor.process import PARENT_VARIABLE
 
 CONFIG = Path(__file__).with_name("small.toml")
-WAIT_S = 90.0  # machines that run tests are busy; nothing here takes longer than 15 s on a quiet one
+WAIT_S = 240.0  # machines that run tests are busy; nothing here takes longer than 15 s on a quiet one
 POLL_S = 0.1
 SETTINGS = ("rollout.prompts=8", "rollout.max_new_tokens=128", "seeding.initial_s=0", "seeding.max_s=0")
 REMOTE = "spot-1"

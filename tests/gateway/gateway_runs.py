@@ -20,7 +20,7 @@ import psutil
 from tests.actors.rollout.gateway.clients.everyone import ALL, Client
 from tests.actors.rollout.gateway.clients.rollout import Rollout
 
-WAIT_S = 90.0
+WAIT_S = 240.0
 
 
 class Processes:

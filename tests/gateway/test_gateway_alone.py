@@ -8,7 +8,7 @@ import pytest
 from conftest import MakeModel
 from gateway_runs import Processes, Streamed, everybody, get, greedy, healthy, loads, post
 
-pytestmark = [pytest.mark.realprocess, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.realprocess, pytest.mark.timeout(900)]
 
 LIMIT = 160
 PROMPTS = [[7 + number, 5, 9] for number in range(3)]
