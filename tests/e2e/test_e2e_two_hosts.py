@@ -115,7 +115,7 @@ def test_a_job_trains_over_the_wire_across_hosts_where_strangers_get_nothing(clu
     versions = {version for _incarnation, version in remote}
     assert max(versions) >= 1, "it served no weights that the run made"
     weights = (cluster.model / "model.safetensors").stat().st_size
-    # One version came whole, of two bytes a weight where the file has four; of the others what changed may do.
+    # One version came whole, of two bytes a weight where the file has four; of others what changed may do.
     assert cluster.away.received_bytes() - received >= weights // 2
     assert not (cluster.state(REMOTE) / "journal" / job.run.id / "rollout.sqlite").exists()
 
