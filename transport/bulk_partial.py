@@ -14,9 +14,14 @@ class PartialContent:
 
     def __init__(self, view: memoryview) -> None:
         self.view = view
+        self._nbytes = len(view)
         self._landed: dict[int, int] = {}  # offset: length
         self._ended = False
         self._news: asyncio.Future[None] | None = None
+
+    def fits(self, offset: int, length: int) -> bool:
+        """Whether there is such a range, here or to come."""
+        return length >= 1 and offset + length <= self._nbytes
 
     def landed(self, offset: int, length: int) -> None:
         """This chunk is there, and right."""

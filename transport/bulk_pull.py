@@ -95,6 +95,7 @@ async def pull(
     finally:
         if leave is not None:
             leave()
+        running.let_go()
     received_bytes = sum(chunk.length for chunk in running.done)
     return PullResult(received_bytes, running.retried, loop.time() - began_s)
 
@@ -146,6 +147,10 @@ class _Pull:
             await self._exchange()
         if self._hung_up or self._order.wanted:
             raise SourceGone(f"{self._source.endpoint}: {self._broken}")
+
+    def let_go(self) -> None:
+        """What it pulled into is its caller's alone again: no circle holds it until those are collected."""
+        del self._order
 
     def on_keys(self, _added: frozenset[str], removed: frozenset[str]) -> None:
         """Hang up when a key was revoked."""

@@ -194,7 +194,7 @@ class BulkServer:
             return Status.UNAUTHORIZED, memoryview(b"")
         content = self._files.get(request.version)
         if isinstance(content, PartialContent) and not content.there(request.offset, request.length):
-            if not _fits(request, content.view):
+            if request.length > MAX_CHUNK_BYTES or not content.fits(request.offset, request.length):
                 return Status.BAD_RANGE, memoryview(b"")
             if not await connection.on_loop(content.comes(request.offset, request.length)):
                 return Status.NOT_YET, memoryview(b"")
@@ -202,9 +202,12 @@ class BulkServer:
         if content is None:
             return Status.GONE, memoryview(b"")
         view = content.view if isinstance(content, PartialContent) else content
-        if not _fits(request, view):
-            return Status.BAD_RANGE, memoryview(b"")
-        return Status.OK, view[request.offset : request.offset + request.length]
+        try:
+            if not _fits(request, view):
+                return Status.BAD_RANGE, memoryview(b"")
+            return Status.OK, view[request.offset : request.offset + request.length]
+        except ValueError:  # released on the loop in this moment: it is whole, and served as that next time
+            return Status.NOT_YET, memoryview(b"")
 
 
 def _fits(request: Request, view: memoryview) -> bool:

@@ -4,6 +4,7 @@ none. Who pulls ends with what was published, or with a sentence and what it had
 import asyncio
 import contextlib
 import errno
+import gc
 import os
 import subprocess
 import sys
@@ -12,15 +13,17 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import xxhash
 
 from actors.weights import fetching, finding
+from actors.weights.image_draft import is_read
 from actors.weights.image_store import ImageStore
 from actors.weights.messages import DeltaLink, FindSource, Offered
 from actors.weights.payload import Payload
 from actors.weights.sources import Sources
 from supervisor import Refused
 from tests.actors.weights.weight_hosts import CHUNK, CHUNKS, SIZE, SLOW, Hosts, changed, hosts, slow_links
-from transport.bulk import Chunk
+from transport.bulk import BulkServer, BulkSource, Chunk, PartialContent, pull
 
 
 def another(offered: Offered, **fields: object) -> Offered:
@@ -270,6 +273,42 @@ async def test_a_chain_that_lacks_a_link_gives_way_to_the_whole_image(tmp_path: 
 
 
 # -- what is there at a time --
+
+
+async def test_a_version_that_made_way_is_held_by_nobody_who_pulled_it_or_passed_it_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow_links(monkeypatch)
+    gc.disable()  # what a circle holds is held, until somebody collects those
+    try:
+        async with hosts(tmp_path, "abc", **SLOW, delta=False) as all:
+            for version in range(1, 6):
+                root = await all.publish(version, os.urandom(SIZE))
+                await asyncio.gather(*(all.fetch(name, version, root) for name in "bc"))
+            for name in "abc":
+                async with asyncio.timeout(20):
+                    while is_read(tmp_path / name / "v000000003"):
+                        await asyncio.sleep(0.01)
+                assert not is_read(tmp_path / name / "v000000001")
+    finally:
+        gc.enable()
+
+
+async def test_a_chunk_whose_image_is_sealed_in_this_moment_is_asked_for_again() -> None:
+    server, memory = BulkServer(), memoryview(bytearray(range(64)))
+    await server.start()
+    partial = PartialContent(memory)
+    partial.landed(0, 64)
+    server.publish(1, partial)
+    memory.release()
+    asyncio.get_running_loop().call_later(0.1, server.publish, 1, memoryview(bytes(range(64))))
+    into, digest = bytearray(64), xxhash.xxh3_128(bytes(range(64))).digest()
+    source = BulkSource(server.endpoint, server.issue_token(1))
+    try:
+        await pull(source, 1, [Chunk(0, 64, digest)], memoryview(into), deadline_s=60)
+    finally:
+        await server.close()
+    assert into == bytes(range(64))
 
 
 async def test_in_a_storm_of_versions_and_deaths_a_receiver_has_two_images_and_the_one_that_comes(
