@@ -24,6 +24,7 @@ from actors.engine.server_process import ServerProcess, free_port
 from actors.engine.tensor_spec import image_bytes
 from actors.engine.weight_image import weight_layout, write_weights
 from actors.engine.worker import RolloutWorker
+from actors.rollout.instance_messages import InstancesAre, ListInstances
 from actors.rollout.load_balancer import LoadBalancer
 from actors.rollout.manager import RolloutManager
 from actors.rollout.messages import PublishVersion, RolloutFigures, RolloutStatus, Weights
@@ -191,6 +192,15 @@ class Plane:
         async with asyncio.timeout(60):
             while (await self.figures()).serving_preemptible < instances:
                 await asyncio.sleep(0.05)
+
+    async def serving_newest(self) -> None:
+        """Until every instance serves what was published last."""
+        async with asyncio.timeout(60):
+            while True:
+                known = await self.head.ask("rollout/manager", ListInstances(), InstancesAre)
+                if all(one.version == known.published for one in known.instances):
+                    return
+                await asyncio.sleep(0.02)
 
     async def until_decoded(self, more: int) -> None:
         """Until so many more tokens were collected than by now."""
