@@ -108,6 +108,7 @@ PATHS: tuple[Path, ...] = (
         ("singles.refused",),
     ),
     Path("version not ready", "a single request's gate stayed closed", ("singles.not_ready",)),
+    Path("kept", "requests stayed with their instance while its weights changed", ("requests.kept",)),
     Path("revoked", "dispatches that never arrived were given to others", ("requests.revoked",)),
 )  # fmt: skip
 BY_NAME: Mapping[str, Path] = {path.name: path for path in PATHS}

@@ -16,6 +16,7 @@ from actors.rollout.events import (
     GroupsDropped,
     RequestsDue,
     SampleAgain,
+    TicketsRenewed,
     TicketsRevoked,
 )
 from actors.rollout.instance_messages import Dispatch, Registered, RegisterInstance, Withdrawn
@@ -176,6 +177,8 @@ class Recoveries:
                 self._seen["requests.moved"] += message.moved
             elif isinstance(message, TicketsRevoked):
                 self._seen["requests.revoked"] += len(message.tickets)
+            elif isinstance(message, TicketsRenewed):
+                self._seen["requests.kept"] += len(message.tickets)
 
     def withdrawn(self, host: str) -> None:
         """The provider took a host away that was up, as its trace says."""

@@ -164,6 +164,12 @@ class Engine(Section, frozen=True, kw_only=True):
     the longest pause of a sound one, which is the prefill of a long prompt or the first use of a kernel."""
     start_s: Positive = 600.0
     """Longest time until a server serves new weights; a large model takes minutes to start."""
+    in_flight: Literal["handed-over", "kept"] = "handed-over"
+    """What becomes of requests that a preemptible instance decodes when it loads newer weights.
+    `handed-over`: they end there with their tokens kept and go on where there is room first; `kept`: they
+    stay and go on under the newer weights, as far as their gates admit those. Either way a response has a
+    span for each version, and caches are computed anew. `kept` needs `rollout.staleness` above 0, or a job
+    that trains nothing; an engine that cannot keep them hands them over."""
     drain_s: NotNegative = 0.0
     """Before a preemptible instance loads newer weights, its requests have so long to end under those that it
     has; it gets no new ones meanwhile. What is left keeps its tokens and goes on under the newer ones. 0: all
@@ -533,6 +539,17 @@ class Config(Section, frozen=True, kw_only=True):
                 f"{self.rollout.staleness}: when weights change in the middle of a response is no function "
                 "of the seed"
             )
+        if self.engine.in_flight == "kept":
+            if not self.rollout.staleness and self.training.backend != "own":
+                raise ValueError(
+                    "engine.in_flight: expected handed-over where rollout.staleness is 0, got kept: no token "
+                    "may be of other weights than its response began with; set rollout.staleness above 0"
+                )
+            if self.engine.drain_s:
+                raise ValueError(
+                    "engine.drain_s: expected 0 where engine.in_flight is kept, got "
+                    f"{self.engine.drain_s:g}: what stays where it is needs no time to end"
+                )
         if self.job.exact and self.rollout.over_sampling > 1:
             raise ValueError(
                 "rollout.over_sampling: expected 1 where job.exact is set: which groups end first, and so "

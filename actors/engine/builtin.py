@@ -15,6 +15,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -53,13 +54,14 @@ _NOTHING, _FINISHED, _ENDED = np.array([0, Flag.FINISHED, Flag.ABORTED | Flag.NO
 class _Slots:
     """What is known of each slot, as parallel arrays; the first n elements are a batch."""
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, slots: int, max_tokens: int) -> None:
         self.ticket = np.zeros(slots, np.uint32)
         self.key = np.zeros(slots, np.uint64)
         self.token = np.zeros(slots, np.int64)
         self.position = np.zeros(slots, np.int64)  # of `token` in prompt + response
         self.made = np.zeros(slots, np.int64)  # tokens of the response, prefix included
         self.limit = np.zeros(slots, np.int64)
+        self.response = np.zeros((slots, max_tokens), np.uint32)  # its first `made` tokens
         self.temperature = np.ones(slots, np.float32)
         self.flags = np.zeros(slots, np.uint8)  # of the next row: FIRST or nothing
 
@@ -101,7 +103,10 @@ class BuiltinEngine:
         self._decoder = (ExactDecoder if exact else Decoder)(model, slots, max_tokens)
         self._slot_count, self._max_tokens, self._max_pending = slots, max_tokens, max_pending
         self._eos = np.array(sorted(set(eos_token_ids)), dtype=np.int64)
-        self._slots = _Slots(slots + ROWS)  # the last pass of an exact decoder may reach beyond them
+        self._slots = _Slots(
+            slots + ROWS, max_tokens
+        )  # the last pass of an exact decoder may reach beyond them
+        self._held: dict[int, Assignment] = {}  # by ticket, of executing ones
         self._sampling: dict[int, Sampling] = {}  # by ticket, of executing ones that ask for some
         self._executing = 0
         self._waiting: dict[int, Assignment] = {}  # by ticket, in order of arrival
@@ -162,6 +167,20 @@ class BuiltinEngine:
     def drain(self) -> None:
         self.abort([*self._slots.ticket[: self._executing].tolist(), *self._waiting])
 
+    def retract(self) -> list[int]:
+        """All that executes waits again, in front, with the tokens that it has: whatever is served then
+        computes its cache anew. Returns the tickets of all that waits then."""
+        slots, again = self._slots, dict[int, Assignment]()
+        for slot in range(self._executing):
+            ticket = int(slots.ticket[slot])
+            made = slots.response[slot, : slots.made[slot]].tolist()
+            again[ticket] = replace(self._held[ticket], prefix=made)
+        self._executing = 0
+        self._held.clear()
+        self._sampling.clear()
+        self._waiting = again | self._waiting
+        return list(self._waiting)
+
     def load_weights(self, source: memoryview, specs: Sequence[TensorSpec], version: int) -> None:
         self._require_idle(version)
         self.stage_weights(source, specs, version)
@@ -175,13 +194,17 @@ class BuiltinEngine:
         view_weights(model, source, specs)
         self._staged = pack(model), version
 
-    def commit_weights(self) -> None:
-        """Serve what was staged. Raises `EngineBusy` unless idle."""
+    def commit_weights(self, *, keep: bool = False) -> list[int]:
+        """Serve what was staged. Raises `EngineBusy` unless idle; with `keep` all that is here goes on under
+        it, with caches computed anew: their tickets."""
         assert self._staged is not None, "stage_weights comes first"
         packed, version = self._staged
-        self._require_idle(version)
+        if not keep:
+            self._require_idle(version)
+        kept = self.retract() if keep else []
         self._retired, self._staged = self._decoder.take(packed), None
         self._weights_version = version
+        return kept
 
     @property
     def staged_version(self) -> int | None:
@@ -203,6 +226,7 @@ class BuiltinEngine:
         slots.token[:n] = tokens
         slots.position[:n] += 1
         attended = int(slots.position[:n].sum())
+        slots.response[np.arange(n), slots.made[:n]] = tokens
         slots.made[:n] += 1
         ended = slots.made[:n] == slots.limit[:n]
         for eos in self._eos:
@@ -320,7 +344,9 @@ class BuiltinEngine:
             slots.ticket[slot], slots.key[slot], slots.temperature[slot] = one.ticket, key, one.temperature
             slots.token[slot], slots.position[slot] = context[-1], len(context) - 1
             slots.made[slot], slots.limit[slot] = len(one.prefix), one.max_new_tokens
+            slots.response[slot, : len(one.prefix)] = one.prefix
             slots.flags[slot] = Flag.FIRST
+            self._held[one.ticket] = one
             if one.sampling not in (None, PLAIN):
                 self._sampling[one.ticket] = one.sampling
         self._executing += len(entering)
@@ -347,6 +373,7 @@ class BuiltinEngine:
         """Free a slot; the last executing request takes its place."""
         self._executing = last = self._executing - 1
         self._sampling.pop(int(self._slots.ticket[slot]), None)
+        del self._held[int(self._slots.ticket[slot])]
         if slot != last:
             self._slots.move(last, slot)
             self._decoder.move(last, slot, int(self._slots.position[slot]))

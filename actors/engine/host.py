@@ -40,15 +40,16 @@ class BuiltinHost:
 
     def turn(self, orders: Orders) -> Turn:
         """See `EngineHost`."""
-        failed = "" if orders.load is None else self._load(orders.load)
+        failed, kept = ("", None) if orders.load is None else self._load(orders.load, orders.keep)
         engine = self._engine
         if engine is None:
             refusals = [Refusal(_tickets(work), "it has no weights yet") for _, work in orders.adds]
             return Turn(None, refusals, None, b"", idle=True)
         engine.abort(orders.aborts)
         refusals = [refusal for version, work in orders.adds for refusal in self._add(engine, version, work)]
-        if engine.idle:
-            return Turn(None, refusals, engine.weights_version, self._root, True, load_failed=failed)
+        if engine.idle or kept is not None:
+            idle, version = engine.idle, engine.weights_version
+            return Turn(None, refusals, version, self._root, idle, load_failed=failed, kept=kept)
         before = engine.stats()
         output = engine.step()
         work = _work(before, engine.stats())
@@ -91,23 +92,27 @@ class BuiltinHost:
             let_go(image)
         self._staged_root = fetched.root
 
-    def _load(self, fetched: Fetched) -> str:
-        """The verified image becomes the engine's weights; or why it does not, and they are as before."""
+    def _load(self, fetched: Fetched, keep: bool) -> tuple[str, list[int] | None]:
+        """The verified image becomes the engine's weights, and "", with the tickets that it keeps; or why it
+        does not, and they are as before."""
         try:
             if self._staged_root != fetched.root:
                 self.stage(fetched)
         except (BadImage, NotSafetensors, OSError) as problem:  # both before anything is changed
             if self._engine is None:
                 raise
-            return f"version {fetched.version} was not loaded: {problem}"
+            return f"version {fetched.version} was not loaded: {problem}", None
         self._staged_root = b""
+        kept: list[int] | None = None
         if self._engine is None:
             self._engine = self._made
+        elif keep:
+            kept = self._engine.commit_weights(keep=True)
         else:
             self._engine.drain()  # on-policy: what is left of an older version is told as aborted
             self._engine.commit_weights()
         self._root = fetched.root
-        return ""
+        return "", kept
 
     def _make(self, fetched: Fetched, image: memoryview) -> BuiltinEngine:
         """An engine that serves these weights."""

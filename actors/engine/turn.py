@@ -28,6 +28,8 @@ class Orders:
     """What the worker wants done before the next decode step, in this order."""
 
     load: Fetched | None = None
+    keep: bool = False
+    """With what is executed: it stays where it is, and the turn makes no token. Else it ends there."""
     aborts: list[int] = field(default_factory=list)
     adds: list[tuple[int, list[Work]]] = field(default_factory=list)  # (weights version, work)
 
@@ -79,7 +81,8 @@ class TurnWork:
 class Turn:
     """What a turn did: rows to stream, refusals to report, the weights that are served, whether work is
     left; how much it computed, where the host tells. load_failed: why it does not serve what it was to load,
-    but what it served before; "": it does. experts: of requests that ended and want them."""
+    but what it served before; "": it does. experts: of requests that ended and want them. kept: tickets that
+    go on under what was loaded; None: nothing was to be kept, or this engine keeps nothing."""
 
     output: StepOutput | None
     refusals: list[Refusal]
@@ -89,6 +92,7 @@ class Turn:
     work: TurnWork | None = None
     load_failed: str = ""
     experts: list[ExpertPiece] = field(default_factory=list)
+    kept: list[int] | None = None
 
 
 class EngineHost(Protocol):
@@ -111,7 +115,8 @@ class EngineHost(Protocol):
         """Carry the orders out, then one decode step if there is anything to decode. Blocks meanwhile.
 
         Without weights all work is refused; work of another version than the one that is served is refused;
-        loading a version ends what is left of the one before, which is told as aborted. A load that fails
+        loading a version ends what is left of the one before, which is told as aborted, unless it is to be
+        kept: then the rows of the turn are all that the version before made. A load that fails
         goes back to what was served, and is told; where there is no way back it raises.
         """
 

@@ -9,6 +9,7 @@ manager next. It does not survive its own death; its requests continue elsewhere
 import asyncio
 
 from actors.engine.expert_telling import ExpertTelling
+from actors.engine.keeping import Keeping
 from actors.engine.preparing import Preparing
 from actors.engine.served_weights import ServedWeights
 from actors.engine.turn import AnyHost, AwaitedHost, Orders, Refusal, Turn
@@ -89,6 +90,7 @@ class RolloutWorker(Actor):
         self._preparing = Preparing(self.ctx, self._node, self._host)
         drains, stage = self._kind == "preemptible", self._preparing.stage
         self._weights = ServedWeights(self.ctx, self._config, self._node, drains, stage, self._load)
+        self._keeping = Keeping(self.ctx, self._config, self._sender, drains)
         self._turn_times = TurnTimes(self.ctx, self._config.liveness.beat_s)
         self._experts = ExpertTelling(self.ctx)
         self.ctx.background(self._experts.run(), "experts")
@@ -203,7 +205,8 @@ class RolloutWorker(Actor):
 
     async def _load(self, fetched: Fetched) -> str:
         """Before the engine's next turn. Why it has those of before, or ""."""
-        self._orders.load = fetched
+        serves = self._weights.served[0] is not None
+        self._orders.load, self._orders.keep = fetched, serves and self._keeping.wanted
         self._loaded.clear()
         self._hurry()
         async with self.ctx.wait(
@@ -257,6 +260,8 @@ class RolloutWorker(Actor):
                 self._turn_times.ended(turn.work, began_s)
             for refusal in turn.refusals:
                 await self._report(refusal, turn.version)
+            if orders.keep and not turn.load_failed and turn.version is not None:
+                self._orders.abort(await self._keeping.to_end(turn.kept, turn.version, turn.root))
             if orders.load is not None:
                 self._weights.served, self._load_failed = (turn.version, turn.root), turn.load_failed
                 self._weights.times.loaded(began_s, self.ctx.now(), self.ctx.log)
@@ -296,4 +301,5 @@ class RolloutWorker(Actor):
             "frames_sent_again": self._sender.resent,
             **self._weights.times.summary(),
             **self._preparing.figures,
+            **self._keeping.figures,
         }

@@ -106,6 +106,16 @@ class TicketsRevoked(Message, frozen=True):
     tickets: tuple[int, ...]
 
 
+class TicketsRenewed(Message, frozen=True):
+    """An instance that stands still goes on with these dispatches under other weights. `version`: of those;
+    they made what it sends from now on."""
+
+    instance: str
+    incarnation: int
+    version: int
+    tickets: tuple[int, ...]
+
+
 class FrameLogged(Message, frozen=True):
     """`frames` frames of an instance's token stream, joined row by row; `seq` is the number of the last one.
 

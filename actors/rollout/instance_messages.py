@@ -101,6 +101,25 @@ class Serving(Message, frozen=True):
     pulled: Pulled | None = None
 
 
+class KeepRequests(Message, frozen=True):
+    """To the manager, from an instance that has loaded these weights, stands still with these tickets, and
+    whose stream is acknowledged to its last row: which of them may it go on with?"""
+
+    QUESTION: ClassVar[bool] = True
+
+    instance: str
+    incarnation: int
+    version: int
+    root: bytes
+    tickets: list[int]
+
+
+class RequestsKept(Message, frozen=True):
+    """What comes of these tickets from now on counts as made by the newer weights. The others are to end."""
+
+    tickets: list[int]
+
+
 class Work(msgspec.Struct, frozen=True, kw_only=True):
     """One dispatch: continue `prompt` + `prefix` (u32, raw) under this ticket. sampling: None leaves the
     distribution as it is. experts: who is told which experts its tokens were routed to; None: nobody."""

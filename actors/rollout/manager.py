@@ -14,10 +14,12 @@ from actors.rollout.handing_out import MAX_WAIT_S
 from actors.rollout.instance_messages import (
     CannotTake,
     InstancesAre,
+    KeepRequests,
     ListInstances,
     NewWork,
     Registered,
     RegisterInstance,
+    RequestsKept,
     Serving,
     StillRegistered,
     Withdraw,
@@ -84,6 +86,10 @@ class RolloutManager(Actor):
     @handles(Serving)
     async def serving(self, message: Serving) -> None:
         await self._parts.members.serving(message)
+
+    @handles(KeepRequests)
+    async def keep(self, message: KeepRequests) -> RequestsKept:
+        return await self._parts.members.keep(message)
 
     @handles(Withdraw, lane=Lane.SYSTEM)
     async def withdraw(self, message: Withdraw) -> Deferred | Withdrawn:

@@ -14,13 +14,15 @@ from actors.rollout.balancer_messages import BALANCER
 from actors.rollout.books import Books
 from actors.rollout.changes import Changes
 from actors.rollout.dispatching import Dispatching
-from actors.rollout.events import InstanceGone, InstanceJoined, TicketsRevoked
+from actors.rollout.events import InstanceGone, InstanceJoined, TicketsRenewed, TicketsRevoked
 from actors.rollout.instance_messages import (
     Abort,
     CannotTake,
+    KeepRequests,
     NewWork,
     Registered,
     RegisterInstance,
+    RequestsKept,
     ServeWeights,
     Serving,
     StillRegistered,
@@ -31,6 +33,7 @@ from actors.rollout.instances import Instance, Instances
 from actors.rollout.measuring import Measuring
 from actors.rollout.owed import Owed
 from actors.rollout.quarantine import Quarantine
+from actors.rollout.renewing import may_renew
 from actors.rollout.tickets import Stream
 from actors.rollout.withdrawing import Withdrawals
 from configs.schema import Config
@@ -149,6 +152,25 @@ class Membership:
         self._on_serving()
         self._measuring.there()
         self._dispatching.wake()
+
+    async def keep(self, message: KeepRequests) -> RequestsKept:
+        """The instance goes on with what its newer weights may be used for. Raises Refused."""
+        name, incarnation, version = message.instance, message.incarnation, message.version
+        instance, known = self._instances.get(name), self._state.versions.known.get(version)
+        if instance is None or instance.incarnation != incarnation or instance.idle:
+            raise Refused(f"{name}#{incarnation} is not registered, or was told to hand its requests over")
+        if known is None or known.root != message.root:
+            raise Refused(f"version {version} of {name} is not one that was published")
+        stream = self._state.streams.alive(name, incarnation)
+        if stream is None:
+            raise Refused(f"the stream of {name}#{incarnation} does not count any more")
+        state = self._state
+        if kept := may_renew(state.log, state.versions, stream, version, message.tickets):
+            renewed = TicketsRenewed(
+                instance=name, incarnation=incarnation, version=version, tickets=tuple(kept)
+            )
+            self._act(await self._books.record(renewed))
+        return RequestsKept(tickets=kept)
 
     async def withdraw(self, message: Withdraw) -> Deferred | Withdrawn:
         """The instance gets nothing more; what it still has after the grace is taken back, token by token.

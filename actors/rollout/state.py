@@ -34,10 +34,12 @@ from actors.rollout.events import (
     RolloutSnapshot,
     SampleAgain,
     Scored,
+    TicketsRenewed,
     TicketsRevoked,
     VersionPublished,
 )
 from actors.rollout.frame_rows import enter_rows
+from actors.rollout.renewing import renew
 from actors.rollout.request_log import RequestLog, RequestState
 from actors.rollout.selection import select
 from actors.rollout.snapshot import record_batch, record_stream, restore_batch, restore_stream
@@ -99,6 +101,8 @@ class RolloutState:
                     for ticket in sorted(set(event.tickets)):
                         if stream.is_live(ticket):
                             revoke(self.log, self.counters, event.instance, stream, ticket, changes)
+            case TicketsRenewed():
+                self._renewed(event, changes)
             case RequestsDue():
                 self._due(event, changes)
             case VersionPublished():
@@ -233,6 +237,13 @@ class RolloutState:
                 self.counters.requests_migrated += log.attempts > 1
                 self.log.move(log, RequestState.DISPATCHED)
                 stream.give(number, name, log.attempts, event.version)
+
+    def _renewed(self, event: TicketsRenewed, changes: Changes) -> None:
+        stream = self.streams.alive(event.instance, event.incarnation)
+        if stream is None:
+            changes.refused.append("fenced")
+        else:
+            renew(self.log, self.versions, stream, event, changes)
 
     def _published(self, log: RequestLog, version: int) -> bool:
         """Whether there is such a version; a batch of exactly one says so itself."""

@@ -47,6 +47,11 @@ class Stream:
         self.held += 1
         self.next_ticket = max(self.next_ticket, ticket + 1)
 
+    def renew(self, ticket: int, attempt: int, version: int) -> None:
+        """It goes on as another attempt, under another version: its next row is looked at by itself."""
+        self.tickets[ticket] = msgspec.structs.replace(self.tickets[ticket], attempt=attempt, version=version)
+        self._flow_no_more(ticket)
+
     def start(self, ticket: int) -> None:
         self.tickets[ticket] = msgspec.structs.replace(self.tickets[ticket], started=True)
 

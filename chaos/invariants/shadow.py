@@ -25,6 +25,7 @@ from actors.rollout.events import (
     RequestsDue,
     SampleAgain,
     Scored,
+    TicketsRenewed,
     TicketsRevoked,
     VersionPublished,
 )
@@ -108,6 +109,8 @@ class Shadow:
                 yield from self._dispatched(event)
             case TicketsRevoked():
                 self._revoked(event)
+            case TicketsRenewed():
+                yield from self._renewed(event)
             case FrameLogged():
                 yield from self._frame(event)
             case Scored():
@@ -275,6 +278,24 @@ class Shadow:
                 known.past.add(ticket)
                 self.requests[name].holder = None
                 self._left(self.requests[name])
+
+    def _renewed(self, event: TicketsRenewed) -> Iterator[Fault]:
+        """The same instance goes on with them under other weights."""
+        known = self._alive(event.instance, event.incarnation)
+        for ticket in event.tickets if known is not None else ():
+            assert known is not None
+            name = known.tickets.get(ticket)
+            if name is None:
+                yield "I4", f"ticket {ticket} of {event.instance} went on, and does not count"
+                continue
+            request = self.requests[name]
+            if request.min_version is None or event.version < request.min_version:
+                yield "I3", f"{name} of version {request.version} went on under {event.version}"
+            elif event.version not in self.published:
+                yield "I3", f"{name} went on under version {event.version}, which the trainer has not"
+            else:
+                request.attempts += 1
+                request.under = (event.version, self.published[event.version])
 
     def _frame(self, event: FrameLogged) -> Iterator[Fault]:
         where = f"frame {event.seq} of {event.instance}#{event.incarnation}"

@@ -18,8 +18,8 @@ What `frame_rows` and `token_scale` above 1 change, against one frame a decode s
 The time of a turn is exact: steps are summed with the rows and the context of each of them.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -151,6 +151,14 @@ class ContinuousBatch:
     def drain(self) -> None:
         """Abort everything."""
         self.abort([*self._held["ticket"].tolist(), *self._waiting])
+
+    def retract(self, key_of: Callable[[int], int]) -> list[int]:
+        """All that executes waits again, in front; what waits goes on with the keys that are given, by
+        ticket. Returns the tickets."""
+        self._retract(self._held)
+        self._held, self._sums = self._held[:0], None
+        self._waiting = {one: replace(entry, key=key_of(one)) for one, entry in self._waiting.items()}
+        return list(self._waiting)
 
     def turn(self) -> tuple[StepOutput, float]:
         """One frame, and the seconds that it takes."""

@@ -8,7 +8,7 @@ A turn of one copy is under way while others end theirs. What is to be aborted m
 next turn, as orders that come in a turn wait for its end anyway.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from actors.engine.engine import StepOutput
@@ -78,6 +78,13 @@ class Copies:
                 ended = copy.output.tickets[(copy.output.flags & _ENDED) != 0]
                 copy.batch.abort(ended.tolist())
                 copy.output = None
+
+    def retract(self, key_of: Callable[[int], int]) -> list[int] | None:
+        """As `ContinuousBatch.retract`, for all copies; None, and nothing is done, where turns are under
+        way."""
+        if any(copy.output is not None for copy in self._copies):
+            return None
+        return [ticket for batch in self.batches for ticket in batch.retract(key_of)]
 
     def turn(self) -> tuple[StepOutput | None, float]:
         """The next turn of a copy that is over: its frame, and the seconds until then."""

@@ -56,6 +56,7 @@ class SimEngineHost:
         self._version: int | None = None
         self._root = b""
         self._weights = b""
+        self._seeds: dict[int, int] = {}  # by ticket, of what was added since the last load
 
     @property
     def engines(self) -> int:
@@ -72,8 +73,7 @@ class SimEngineHost:
 
     def turn(self, orders: Orders) -> Turn:
         """See `EngineHost`. Raises `BrokenImage` for an image that nobody can have published."""
-        if orders.load is not None:
-            self._load(orders.load)
+        kept = None if orders.load is None else self._load(orders.load, orders.keep)
         if self._version is None:
             refusals = [Refusal(_tickets(work), "it has no weights yet") for _, work in orders.adds]
             return Turn(None, refusals, None, b"", idle=True)
@@ -83,8 +83,8 @@ class SimEngineHost:
             for version, work in orders.adds
             if (why := self._add(version, work)) is not None
         ]
-        if self.batch.idle:
-            return Turn(None, refusals, self._version, self._root, idle=True)
+        if self.batch.idle or kept is not None:
+            return Turn(None, refusals, self._version, self._root, idle=self.batch.idle, kept=kept)
         before = self.batch.work
         output, seconds = self.batch.turn()
         self._clock.spend(seconds)
@@ -97,14 +97,19 @@ class SimEngineHost:
     def close(self) -> None:
         """See `EngineHost`: nothing outlives it."""
 
-    def _load(self, fetched: Fetched) -> None:
+    def _load(self, fetched: Fetched, keep: bool) -> list[int] | None:
+        """The tickets that it keeps."""
         self._clock.spend(self._engine.load_s)
         image = self._memory.get(Path(fetched.path))
         if image is None:
             raise BrokenImage(f"{fetched.path} is gone: it was evicted while it was to be loaded")
-        self.batch.drain()
         self._weights = weights_of(image)
         self._version, self._root = fetched.version, fetched.root
+        kept = self.batch.retract(lambda ticket: self._key(self._seeds[ticket])) if keep else None
+        if kept is None:
+            self.batch.drain()
+        self._seeds = {ticket: self._seeds[ticket] for ticket in kept or ()}
+        return kept
 
     def _add(self, version: int, work: list[Work]) -> str | None:
         """Take the work, or say why none of it is taken."""
@@ -128,6 +133,9 @@ class SimEngineHost:
             ):
                 return f"ticket {entry.ticket}: {longest} tokens are more than the engine holds"
         batch.add(entries)
+        self._seeds |= {one.ticket: one.seed for one in work}
+        if len(self._seeds) > 2 * engine.max_pending:
+            self._seeds = {ticket: seed for ticket, seed in self._seeds.items() if batch.knows(ticket)}
         return None
 
     def _entry(self, work: Work) -> Entry:
@@ -135,15 +143,17 @@ class SimEngineHost:
         told = work.prompt if known is None else work.prompt[: 4 * known]
         prompt = int.from_bytes(hashlib.blake2b(told, digest_size=8).digest(), "little")
         made = len(work.prefix) // 4
-        weights = self._weights if self._engine.tokens_follow_weights else b""
         return Entry(
             ticket=work.ticket,
-            key=request_key(work.seed, weights),
+            key=self._key(work.seed),
             prompt_id=prompt,
             prompt=len(work.prompt) // 4,
             made=made,
             end=max(made + 1, self._engine.law.length(work.seed, prompt, work.max_new_tokens)),
         )
+
+    def _key(self, seed: int) -> int:
+        return request_key(seed, self._weights if self._engine.tokens_follow_weights else b"")
 
 
 def _tickets(work: list[Work]) -> list[int]:

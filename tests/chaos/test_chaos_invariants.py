@@ -21,6 +21,7 @@ from actors.rollout.events import (
     Prompt,
     Scored,
     Span,
+    TicketsRenewed,
     TicketsRevoked,
     VersionPublished,
 )
@@ -208,6 +209,25 @@ def under_two_versions(*, borne: int = 1, bound: int = 1) -> list[Fact]:
         commit(trained(), StepTrained(step=2, samples=(sample,), root=b"r2"), stream="training/state"),
         commit(BatchLedger(batch="step-2", version=1, requests=(row,)), stream="rollout/manager/ledger"),
     ]
+
+
+def stayed_under_two_versions(newer: int = 1) -> list[Fact]:
+    """As `under_two_versions`, but the request stays with its instance, which loads version `newer`."""
+    facts, renewed = (
+        under_two_versions(),
+        TicketsRenewed(instance=ENGINE, incarnation=5, version=newer, tickets=(1,)),
+    )
+    published = commit(VersionPublished(version=1, root=b"other", sources=("a",)), renewed)
+    return [*facts[:3], published, commit(frame(2, [SEED + 4], last=True)), *facts[6:]]
+
+
+def test_a_request_that_stays_while_weights_change_has_tokens_of_both() -> None:
+    assert judged(stayed_under_two_versions(), staleness=1) == []
+
+
+def test_a_request_never_goes_on_under_weights_that_nobody_published() -> None:
+    said = judged(stayed_under_two_versions(newer=7), staleness=1)
+    assert any("went on under version 7, which the trainer has not" in str(fault) for fault in said)
 
 
 def test_tokens_within_the_bound_are_those_of_the_weights_that_made_them() -> None:

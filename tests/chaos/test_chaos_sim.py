@@ -52,6 +52,16 @@ def test_one_seed_and_schedule_is_one_history_whoever_watches(tiny: Loaded) -> N
     assert run(tiny, 4, KILLS).trace_hash != once.trace_hash
 
 
+def test_requests_that_stay_while_weights_change_keep_every_promise_under_kills(tmp_path: Path) -> None:
+    kept = '[settings.engine]\nin_flight = "kept"\n[settings.rollout]\nstaleness = 1\n'
+    file = tmp_path / "kept.toml"
+    longer = Path(TINY).read_text().replace("steps = 2", "steps = 4").replace("tokens = 48", "tokens = 96")
+    file.write_text(longer.replace("[settings.rollout]\n", kept))
+    told = run(load(str(file)), 3, KILLS)
+    assert (told.broken, told.ended) == ((), "done")
+    assert told.counts["requests.kept"] > 0
+
+
 def test_a_replay_writes_every_message_down_and_ends_as_the_run_did(tiny: Loaded, tmp_path: Path) -> None:
     trace = tmp_path / "trace.txt"
     told = replay(tiny, 3, KILLS, trace=trace)

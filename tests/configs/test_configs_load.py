@@ -222,3 +222,13 @@ def test_settings_cannot_be_changed_after_loading() -> None:
     config = load("quickstart")
     with pytest.raises(AttributeError):
         config.job.seed = 3  # type: ignore[misc]
+
+
+def test_requests_are_kept_across_versions_only_where_a_response_may_have_two(tmp_path: Path) -> None:
+    kept = '[engine]\nin_flight = "kept"\n'
+    said = refused(write(tmp_path, kept))
+    assert "engine.in_flight: expected handed-over where rollout.staleness is 0, got kept" in said
+    assert load(str(write(tmp_path, kept + "[rollout]\nstaleness = 1\n"))).engine.in_flight == "kept"
+    assert load(str(write(tmp_path, kept + '[training]\nbackend = "own"\n'))).engine.in_flight == "kept"
+    said = refused(write(tmp_path, kept + "drain_s = 2.0\n[rollout]\nstaleness = 1\n"))
+    assert "engine.drain_s: expected 0 where engine.in_flight is kept, got 2" in said

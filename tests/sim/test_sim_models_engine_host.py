@@ -177,3 +177,17 @@ def test_samples_of_one_prompt_resemble_each_other_in_length() -> None:
     spread_within = sum(max(group) - min(group) for group in lengths) / len(lengths)
     everything = [length for group in lengths for length in group]
     assert spread_within < max(everything) - min(everything)
+
+
+def test_what_is_kept_goes_on_with_the_tokens_of_the_newer_weights() -> None:
+    world, fresh = World(follow=True), World(follow=True)
+    world.load(1)
+    first = world.host.turn(Orders(adds=[(1, [work(1), work(2), work(3)])]))  # one of them waits
+    assert first.output is not None
+    before = dict(zip(first.output.tickets.tolist(), first.output.tokens.tolist(), strict=True))
+    turn = world.host.turn(Orders(load=fetched(2), keep=True))
+    assert sorted(turn.kept or []) == [1, 2, 3]
+    assert (turn.output, turn.version, turn.idle) == (None, 2, False)
+    fresh.load(2)
+    rest = [work(ticket, prefix=[before[ticket]] if ticket in before else None) for ticket in turn.kept or []]
+    assert world.finish() == fresh.finish((2, rest))

@@ -319,3 +319,46 @@ def test_broken_weights_are_named_and_sound_ones_heal_the_engine(make_model: Mak
     collect(engine)
     engine.load_weights(memoryview(image), specs, 7)
     assert collect(queued(engine, requests(3))) == collect(queued(engine_of(sound), requests(3)))
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3, 9])
+def test_what_is_kept_goes_on_under_newer_weights_as_if_it_had_come_with_its_tokens(
+    make_model: MakeModel, steps: int
+) -> None:
+    trained = make_model(seed=5)
+    specs = weight_layout(trained)
+    image = bytearray(image_bytes(specs))
+    write_weights(trained, memoryview(image))
+    asked = requests(7)  # more than the slots: some wait
+    engine = queued(engine_of(make_model(seed=0)), asked)
+    before = tokens_of(collect(engine, steps=steps))
+    over = {ticket for ticket, made in before.items() if made[-1] == 95}
+    over |= {one.ticket for one in asked if len(before.get(one.ticket, [])) == one.max_new_tokens}
+    engine.stage_weights(memoryview(image), specs, 8)
+    kept = engine.commit_weights(keep=True)
+    assert sorted(kept) == [one.ticket for one in asked if one.ticket not in over]
+    assert (engine.executing, engine.weights_version) == (0, 8)
+    rest = [
+        dataclasses.replace(one, prefix=before.get(one.ticket, [])) for one in asked if one.ticket in kept
+    ]
+    order = {ticket: place for place, ticket in enumerate(kept)}
+    rest.sort(key=lambda one: order[one.ticket])
+    assert collect(engine) == collect(queued(engine_of(trained), rest))
+    assert tokens_of(collect(queued(engine_of(make_model(seed=0)), rest))) != {}
+
+
+def test_weights_change_twice_within_a_response_and_each_token_is_of_its_own(make_model: MakeModel) -> None:
+    models = [make_model(seed=seed) for seed in (0, 5, 6)]
+    specs = weight_layout(models[0])
+    asked = Assignment(ticket=1, prompt=[3, 4, 5], seed=9, max_new_tokens=12, temperature=0.0)
+    engine = queued(engine_of(models[0], eos=()), [asked])
+    made = tokens_of(collect(engine, steps=4))[1]
+    for version, model in enumerate(models[1:], 1):
+        image = bytearray(image_bytes(specs))
+        write_weights(model, memoryview(image))
+        engine.stage_weights(memoryview(image), specs, version)
+        assert engine.commit_weights(keep=True) == [1]
+        alone = queued(engine_of(model, eos=()), [dataclasses.replace(asked, prefix=made)])
+        made = made + (more := tokens_of(collect(engine, steps=4))[1])
+        assert more == tokens_of(collect(alone, steps=4))[1]
+    assert (len(made), engine.idle) == (12, True)

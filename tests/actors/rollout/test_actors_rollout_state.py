@@ -19,7 +19,9 @@ from actors.rollout.events import (
     InstanceJoined,
     Prompt,
     Scored,
+    TicketsRenewed,
     TicketsRevoked,
+    VersionPublished,
 )
 from actors.rollout.request_log import RequestState
 from actors.rollout.state import RolloutState
@@ -352,3 +354,65 @@ def test_requests_of_a_lost_instance_that_begin_anew_have_wasted_what_they_had(s
     state.apply(frame("other", 5, 1, [(1, 90, -1.0, FIRST), (1, 91, -1.0, 0)]))
     assert tokens_of(log) == [90, 91]
     assert state.check() == []
+
+
+def between_versions() -> RolloutState:
+    """Request `ONE` admits any version from 1 on and has a token of version 1, `spot` has it under ticket 1;
+    version 2 is known, 3 is not."""
+    state = RolloutState()
+    for version in (1, 2):
+        state.apply(VersionPublished(version=version, root=b"r%d" % version, sources=("r",)))
+    state.apply(msgspec.structs.replace(submission(), min_version=1))
+    state.apply(InstanceJoined(instance="spot", incarnation=4))
+    dispatch(state, "spot", 4, 1, ONE)
+    state.apply(frame("spot", 4, 1, [(1, 70, 0.0, FIRST)]))
+    state.apply(frame("spot", 4, 2, [(1, 71, 0.0, 0)]))
+    return state
+
+
+def renewed(version: int = 2, ticket: int = 1, incarnation: int = 4) -> TicketsRenewed:
+    return TicketsRenewed(instance="spot", incarnation=incarnation, version=version, tickets=(ticket,))
+
+
+def test_a_ticket_that_goes_on_under_newer_weights_has_a_span_of_them_from_its_next_token_on() -> None:
+    state = between_versions()
+    assert state.apply(renewed()).refused == []
+    state.apply(frame("spot", 4, 3, [(1, 72, 0.0, 0), (1, 73, 0.0, 0)]))
+    state.apply(frame("spot", 4, 4, [(1, 74, 0.0, FINISHED)]))
+    log = state.log.requests[ONE]
+    assert tokens_of(log) == [70, 71, 72, 73, 74]
+    spans = [(span.attempt, span.instance, span.version, span.start, span.count) for span in log.spans]
+    assert spans == [(1, "spot", 1, 0, 2), (2, "spot", 2, 2, 3)]
+    assert state.counters.requests_migrated == 0
+    assert log.state is RequestState.FINISHED
+    assert state.check() == []
+
+
+def test_a_ticket_that_is_renewed_and_lost_has_no_span_without_a_token() -> None:
+    state = between_versions()
+    state.apply(renewed())
+    assert state.apply(InstanceGone(instance="spot", incarnation=4, cause="SIGKILL")).queued == [ONE]
+    assert [(span.version, span.count) for span in state.log.requests[ONE].spans] == [(1, 2)]
+    assert state.check() == []
+
+
+@pytest.mark.parametrize(
+    ("event", "why"),
+    [
+        (renewed(version=3), "wrong_version"),  # nobody published it
+        (renewed(version=0), "wrong_version"),  # below the gate
+        (renewed(ticket=7), "wrong_version"),
+        (renewed(incarnation=3), "fenced"),
+    ],
+)
+def test_what_no_gate_admits_is_not_renewed(event: TicketsRenewed, why: str) -> None:
+    state = between_versions()
+    assert state.apply(event).refused == [why]
+    state.apply(frame("spot", 4, 3, [(1, 72, 0.0, 0)]))
+    assert [(span.version, span.count) for span in state.log.requests[ONE].spans] == [(1, 3)]
+
+
+def test_a_request_of_exactly_one_version_is_never_renewed(state: RolloutState) -> None:
+    state.apply(VersionPublished(version=2, root=b"r2", sources=("r",)))
+    assert state.apply(renewed()).refused == ["wrong_version"]
+    assert state.streams["spot"].tickets[1].attempt == 1

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rollout_world import World, submission
 
-from actors.rollout.events import BatchSubmitted, Dispatched, RequestsDue, VersionPublished
+from actors.rollout.events import BatchSubmitted, Dispatched, RequestsDue, TicketsRenewed, VersionPublished
+from actors.rollout.renewing import may_renew
 from actors.rollout.request_log import RequestState
 from actors.rollout.state import RolloutState
 from actors.rollout.versions import MAX_KNOWN, Versions
@@ -28,7 +29,7 @@ class VersionWorld(World):
         self.version = self.highest = 0
         self.serves: dict[int, int] = {}  # the version of each incarnation
         self.made: dict[tuple[str, int], int] = {}  # (request, position) -> the version that really made it
-        self.refused_versions = 0
+        self.refused_versions = self.kept = 0
 
     def step_batch(self, step: int) -> BatchSubmitted:
         least = max(0, step - 1 - self.bound) if self.bound else None
@@ -59,6 +60,28 @@ class VersionWorld(World):
             engine = self.rng.choice(list(self.engines.values()))
             engine.drain()
             self.serves[engine.incarnation] = self.version
+
+    def keep(self) -> None:
+        """An instance loads the newest weights, and goes on with what the state allows it."""
+        if not self.engines:
+            return
+        engine = self.rng.choice(list(self.engines.values()))
+        while engine.made:  # its stream is journaled to its end first
+            self.apply(engine.made.pop(0))
+        state, name, incarnation = self.state, engine.name, engine.incarnation
+        stream = state.streams.alive(name, incarnation)
+        if stream is None:
+            return
+        kept = may_renew(state.log, state.versions, stream, self.version, engine.tickets)
+        renewed = TicketsRenewed(
+            instance=name, incarnation=incarnation, version=self.version, tickets=tuple(kept)
+        )
+        assert not self.apply(renewed).refused
+        stay = {ticket: engine.tickets.pop(ticket) for ticket in kept}
+        engine.drain()
+        engine.tickets |= stay
+        self.kept += len(kept)
+        self.serves[incarnation] = self.version
 
     def join(self) -> None:
         super().join()
@@ -102,7 +125,7 @@ class VersionWorld(World):
     def run(self, moves: int) -> None:
         self.apply(published(0))
         self.ahead()
-        kinds = [self.join, self.dispatch, self.decode, self.deliver, self.flip] * 3
+        kinds = [self.join, self.dispatch, self.decode, self.deliver, self.flip, self.keep] * 3
         kinds += [self.publish, self.kill, self.revoke, self.score, self.due]
         for _ in range(moves):
             self.rng.choice(kinds)()
@@ -161,10 +184,11 @@ def test_a_manager_that_comes_back_knows_the_same_versions(
     assert rebuilt.versions.roots(0) == world.state.versions.roots(0)
 
 
-def test_the_worlds_of_these_laws_meet_refusals_flips_and_deadlines() -> None:
+def test_the_worlds_of_these_laws_meet_refusals_flips_kept_requests_and_deadlines() -> None:
     worlds = [lived(seed, 120, 1 + seed % 2) for seed in range(20)]
     logs = [log for world in worlds for log in world.state.log.requests.values()]
     assert sum(world.refused_versions for world in worlds) > 10
+    assert sum(world.kept for world in worlds) > 10
     assert sum(len({span.version for span in log.spans}) > 1 for log in logs) > 5
     assert sum(log.due and log.state is RequestState.FINISHED for log in logs) > 5
 
