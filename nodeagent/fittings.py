@@ -20,6 +20,7 @@ from actors.training.history import HistoryWriter
 from actors.training.rank import RankWork
 from actors.training.records import History
 from actors.training.work import TrainerWork
+from actors.weights.control_page import ControlPage
 from actors.weights.delta import Mapper
 from actors.weights.disk_publishing import DiskVersions
 from actors.weights.image_store import ImageStore
@@ -43,6 +44,9 @@ class Fittings(Protocol):
 
     def engine_host(self, config: Config, kind: str) -> AnyHost:
         """An engine without weights, for a RolloutWorker of this kind (reserved or preemptible)."""
+
+    def control_page(self, store_dir: Path, instance: str) -> ControlPage | None:
+        """Where an instance shows the processes of its host which weights it serves; None: nobody looks."""
 
     def trainer_work(
         self, config: Config, model_dir: Path, store_dir: Path, state_dir: Path, gang_dir: Path
@@ -120,6 +124,12 @@ class RealFittings:
         from actors.engine.host import BuiltinHost
 
         return BuiltinHost(config)
+
+    def control_page(self, store_dir: Path, instance: str) -> ControlPage:
+        """See `Fittings`."""
+        from actors.weights.control_file import ControlFile
+
+        return ControlFile(store_dir, instance)
 
     def trainer_work(
         self, config: Config, model_dir: Path, store_dir: Path, state_dir: Path, gang_dir: Path

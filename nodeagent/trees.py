@@ -110,7 +110,13 @@ def trainer(place: Place) -> TreeSpec:
     return one_for_all(
         child(
             f"{node}/engine",
-            lambda: RolloutWorker(config, node, "reserved", fittings.engine_host(config, "reserved")),
+            lambda: RolloutWorker(
+                config,
+                node,
+                "reserved",
+                fittings.engine_host(config, "reserved"),
+                fittings.control_page(places.store_dir(job, node), f"{node}/engine"),
+            ),
         ),
         child(
             "training/trainer",
@@ -154,11 +160,17 @@ def engine(place: Place) -> TreeSpec:
     """A preemptible instance."""
     from actors.engine.worker import RolloutWorker
 
-    config, node, fittings = place.config, place.node, place.fittings
+    job, config, node, fittings = place.job, place.config, place.node, place.fittings
     return one_for_one(
         child(
             f"{node}/engine",
-            lambda: RolloutWorker(config, node, "preemptible", fittings.engine_host(config, "preemptible")),
+            lambda: RolloutWorker(
+                config,
+                node,
+                "preemptible",
+                fittings.engine_host(config, "preemptible"),
+                fittings.control_page(places.store_dir(job, node), f"{node}/engine"),
+            ),
         ),
         name="engine",
         intensity=place.intensity,

@@ -1,15 +1,17 @@
 """Which weights an instance serves, and how it comes to others: fetched, drained for, loaded, told of.
 
-Owns what is wanted and what is served. Drives no engine: its worker's `load` does, between two turns.
+Owns what is wanted, what is served and what its control page says of it. Drives no engine: its worker's
+`load` does, between two turns.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from actors.engine.flip_times import FlipTimes
+from actors.engine.flip_times import Figures, FlipTimes
 from actors.engine.tensor_spec import image_bytes
 from actors.rollout.instance_messages import Pulled, Serving, Withdraw, Withdrawn
 from actors.rollout.messages import Weights
+from actors.weights.control_page import NONE, ControlPage, Page
 from actors.weights.messages import Fetch, Fetched
 from configs.schema import Config
 from supervisor import AskFailed, AskTimeout, Context, Done
@@ -36,20 +38,32 @@ class ServedWeights:
         config: resolved settings.
         node: this host; its TransferAgent is `<node>/transfer`.
         drains: whether requests may end before newer weights are loaded (`engine.drain_s`).
-        stage: for the engine, while it decodes.
-        load: into the engine.
+        take: `Stage`, for the engine, while it decodes; `Load`, into the engine.
+        control: where other processes of the host see all that; None where nobody looks.
     """
 
     def __init__(
-        self, ctx: Context, config: Config, node: str, drains: bool, stage: Stage, load: Load
+        self,
+        ctx: Context,
+        config: Config,
+        node: str,
+        drains: bool,
+        take: tuple[Stage, Load],
+        control: ControlPage | None = None,
     ) -> None:
-        self._ctx, self._source, self._load = ctx, f"{node}/transfer", load
-        self._stage, self._flipping = stage, asyncio.Lock()
+        self._ctx, self._source = ctx, f"{node}/transfer"
+        (self._stage, self._load), self._flipping = take, asyncio.Lock()
         self._grace_s = config.engine.drain_s if drains else 0.0
         self.times = FlipTimes()
         self.wanted: Weights | None = None
         self.served: tuple[int | None, bytes] = (None, b"")
         """Version and root."""
+        self._control = control
+        if control is not None:
+            ctx.at_end(control.closed)
+        self._failures = (b"", 0)  # root of the last that did not load, and how often
+        self._page = Page() if control is None else control.left()
+        self._say(self._page.begun(ctx.incarnation))
         self._came: dict[bytes, Pulled] = {}  # by root, one at most, until the manager was told
 
     def want(self, weights: Weights) -> None:
@@ -66,7 +80,7 @@ class ServedWeights:
     async def _serve(self, weights: Weights) -> None:
         late_s = WEIGHTS_LATE_S
         async with self._ctx.wait("weights to serve", on=self._source, deadline_s=late_s, go_on=True):
-            failures, loaded = 0, False
+            loaded = False
             while self.wanted == weights:
                 if loaded or self._has(weights):
                     if await self._told(weights.version, weights.root):
@@ -76,15 +90,17 @@ class ServedWeights:
                     async with self._flipping:  # told twice, the second finds it served
                         if self.wanted != weights or self._has(weights):
                             continue
+                        self._say(self._page.preparing(weights.version, weights.root))
                         await self._stage(fetched)
                         self.times.staged(self._ctx.now())
                         await self._drain()
                         if self.wanted != weights:
                             continue
+                        self._say(self._page.loading())
                         why = await self._load(fetched)
+                        self._say(self._page.failed(why) if why else self._page.loaded())
                     if why:
-                        failures += 1
-                        await self._not_loaded(weights, failures, why)
+                        await self._not_loaded(weights, why)
                     loaded = not why
 
     def _has(self, weights: Weights) -> bool:
@@ -136,13 +152,31 @@ class ServedWeights:
         except AskFailed as problem:
             self._ctx.log.info("not drained before newer weights: %s", problem)
 
-    async def _not_loaded(self, weights: Weights, failures: int, why: str) -> None:
+    async def _not_loaded(self, weights: Weights, why: str) -> None:
         """What was served before is served on; after a while these are tried again. Each try may end what
         executes, so the last one is the end of this instance."""
+        root, before = self._failures
+        failures = before + 1 if root == weights.root else 1
+        self._failures = (weights.root, failures)
         self._ctx.log.warning("try %d of %d of weights %d: %s", failures, LOAD_TRIES, weights.version, why)
-        if failures == LOAD_TRIES:
+        if failures >= LOAD_TRIES:
+            self.wanted = None  # nor by who else was told of them
             raise RuntimeError(f"its engine does not load weights {weights.version}: {why}")
         version, root = self.served
         if self._grace_s and version is not None:
             await self._told(version, root)  # drained, it gets nothing until it says so
         await asyncio.sleep(LOAD_AGAIN_S)
+
+    def _say(self, page: Page) -> None:
+        self._page = page
+        if self._control is not None:
+            self._control.tell(page)
+
+    def summary(self) -> Figures:
+        """What is served (-1: nothing yet) and how it came; what did not load since then, how often, why."""
+        version, page = self.served[0], self._page
+        figures: Figures = {"version": NONE if version is None else version, **self.times.summary()}
+        if page.failed_version != NONE:
+            figures |= {"failed_version": page.failed_version, "failed_tries": page.tries}
+            figures |= {"failed_why": page.why}
+        return figures

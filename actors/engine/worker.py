@@ -27,6 +27,7 @@ from actors.rollout.instance_messages import (
 )
 from actors.rollout.messages import Weights
 from actors.training.messages import CloseSeeding, OpenSeeding
+from actors.weights.control_page import ControlPage
 from actors.weights.messages import Fetched
 from configs.schema import Config
 from supervisor import (
@@ -61,15 +62,17 @@ class RolloutWorker(Actor):
         node: this host; its TransferAgent is `<node>/transfer`.
         kind: reserved or preemptible.
         host: the engine; this worker's own.
+        page: where other processes see which weights it serves; its own too.
     """
 
-    def __init__(self, config: Config, node: str, kind: str, host: AnyHost) -> None:
+    def __init__(
+        self, config: Config, node: str, kind: str, host: AnyHost, page: ControlPage | None = None
+    ) -> None:
         self._config = config
         self._node = node
         self._kind = kind
-        self._host = host
-        self._orders = Orders()
-        self._load_failed = ""
+        self._host, self._page = host, page
+        self._orders, self._load_failed = Orders(), ""
         self._tokens = 0
         self._epoch = ""
         self._received = 0
@@ -88,8 +91,8 @@ class RolloutWorker(Actor):
         self.ctx.at_end(self._sender.close)
         self.ctx.at_end(self._let_go)
         self._preparing = Preparing(self.ctx, self._node, self._host)
-        drains, stage = self._kind == "preemptible", self._preparing.stage
-        self._weights = ServedWeights(self.ctx, self._config, self._node, drains, stage, self._load)
+        drains, take = self._kind == "preemptible", (self._preparing.stage, self._load)
+        self._weights = ServedWeights(self.ctx, self._config, self._node, drains, take, self._page)
         self._keeping = Keeping(self.ctx, self._config, self._sender, drains)
         self._turn_times = TurnTimes(self.ctx, self._config.liveness.beat_s)
         self._experts = ExpertTelling(self.ctx)
@@ -293,13 +296,11 @@ class RolloutWorker(Actor):
         await self.ctx.tell(MANAGER, message)
 
     def summary(self) -> dict[str, str | int | float]:
-        version = self._weights.served[0]
         return {
-            "version": -1 if version is None else version,
+            **self._weights.summary(),
             "rows": self._tokens,
             "unacknowledged": self._sender.unacknowledged,
             "frames_sent_again": self._sender.resent,
-            **self._weights.times.summary(),
             **self._preparing.figures,
             **self._keeping.figures,
         }

@@ -16,6 +16,7 @@ from actors.cluster.saved_state import Damaged
 from actors.cluster.sealed import SEAL, Seal, read_seal
 from actors.rollout.events import BatchSubmitted, FrameLogged, GroupsTaken, Scored
 from actors.training.history import AnyRecord, HistoryError, read_history
+from actors.weights.control_page import BadPage, Page, decode, encode
 from chaos.examples import example
 from chaos.fuzz.target import Target, WrongAccept, same
 from configs import load, trace
@@ -42,6 +43,7 @@ def targets(scratch: Path) -> list[Target]:
         Target("history", _history(scratch), (HistoryError,), _histories),
         Target("seal", _seal(scratch), (Damaged,), _seals),
         Target("job", _job(scratch), (CannotRun,), _jobs),
+        Target("control_page", _control_page, (BadPage,), _control_pages),
     ]
 
 
@@ -145,6 +147,17 @@ def _history(scratch: Path) -> Callable[[bytes], None]:
 def _histories() -> list[bytes]:
     records = [example(cls) for cls in AnyRecord.__args__]
     return [b"".join(msgspec.json.encode(record) + b"\n" for record in records)]
+
+
+def _control_page(data: bytes) -> None:
+    """A checksum stands between bytes and what they say: what is taken is what was written."""
+    same(encode(decode(data), int.from_bytes(data[8:16], "little")), data[:512])
+
+
+def _control_pages() -> list[bytes]:
+    page = Page().begun(3).preparing(7, b"r" * 32)
+    failed = page.loading().failed("the image lacks lm_head.weight")
+    return [encode(it, 2 * n) for n, it in enumerate((page, page.loading().loaded(), failed), 1)]
 
 
 def _seal(scratch: Path) -> Callable[[bytes], None]:

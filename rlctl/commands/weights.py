@@ -1,4 +1,5 @@
-"""`rlctl weights export|import`: versions of weights on disk, as slime and Stitch have them."""
+"""`rlctl weights export|import|pages`: versions of weights on disk, as slime and Stitch have them; and which
+ones the instances of this host serve."""
 
 import argparse
 import mmap
@@ -9,7 +10,7 @@ from typing import cast
 import msgspec
 
 from rlctl.commands.terminal import Subparsers, add_command, add_json, console, print_json
-from rlctl.errors import OK, failed, usage
+from rlctl.errors import OK, failed, nothing, usage
 from rlctl.preflight import size
 
 _DESCRIPTION = """\
@@ -30,6 +31,16 @@ _IMPORT = """\
   rlctl weights import shared merged --base model       the newest version, from the checkpoint it began with
   rlctl weights import shared merged --version 8        from the newest whole version at or before 8
   rlctl run quickstart --set model.path=merged          go on with it"""
+
+
+_PAGES_DESCRIPTION = """\
+Say which weights the instances of this host serve, which they prepare, and which did not load and why: read
+from their control pages in shared memory, without asking anybody, so also when nobody answers any more."""
+
+_PAGES = """\
+  rlctl weights pages                                      every instance on this host
+  rlctl weights pages /dev/shm/gleaner-RUN-spot-1/weights  those of one host of a run
+  rlctl weights pages --json                               for machines"""
 
 
 class Exported(msgspec.Struct):
@@ -62,11 +73,11 @@ def add(commands: Subparsers) -> None:
         commands,
         "weights",
         export,
-        help="weights on disk, for slime and Stitch",
-        description=_DESCRIPTION,
-        examples=f"{_EXPORT}\n{_IMPORT}",
+        help="weights on disk, for slime and Stitch; and what the instances of this host serve",
+        description=f"{_DESCRIPTION}\n\n{_PAGES_DESCRIPTION}",
+        examples=f"{_EXPORT}\n{_IMPORT}\n{_PAGES}",
     )
-    kinds = cast(Subparsers, parser.add_subparsers(dest="what", required=True, metavar="export|import"))
+    kinds = cast(Subparsers, parser.add_subparsers(dest="what", required=True, metavar="export|import|pages"))
     out = add_command(
         kinds, "export", export, help="write a version", description=_DESCRIPTION, examples=_EXPORT
     )
@@ -93,6 +104,18 @@ def add(commands: Subparsers) -> None:
     )
     into.add_argument("--version", type=int, metavar="N", help="default: the newest")
     add_json(into)
+    look = add_command(
+        kinds,
+        "pages",
+        pages,
+        help="what the instances of this host serve",
+        description=_PAGES_DESCRIPTION,
+        examples=_PAGES,
+    )
+    look.add_argument(
+        "path", type=Path, nargs="?", metavar="PATH", help="a page, or their folder (default: all)"
+    )
+    add_json(look)
 
 
 def export(args: argparse.Namespace) -> int:
@@ -180,6 +203,23 @@ def import_(args: argparse.Namespace) -> int:
             f"tensor as its publisher says; {told.tensors} tensors, {size(told.image_bytes)}",
             markup=False,
         )
+    return OK
+
+
+def pages(args: argparse.Namespace) -> int:
+    """Show control pages. Exit code 1 where one cannot be read, 3 where there is none."""
+    from rlctl.weight_pages import find, read, table
+
+    found = find(args.path)
+    if not found:
+        raise nothing(f"no control page in {args.path or 'shared memory'}: no instance began there")
+    known, problems = read(found)
+    if args.json:
+        print_json(known)
+    elif known.pages:
+        console().print(table(known.pages, console().width))
+    if problems:
+        raise failed(*problems)
     return OK
 
 

@@ -92,6 +92,9 @@ class SimFittings:
         """See `Fittings`."""
         return SimEngineHost(self.plant.engine(config, self.rig), self.kept.memory, self._clock)
 
+    def control_page(self, store_dir: Path, instance: str) -> None:
+        """See `Fittings`: a simulated host has no processes beside its own."""
+
     def trainer_work(
         self, config: Config, model_dir: Path, store_dir: Path, state_dir: Path, gang_dir: Path
     ) -> SimTrainerWork:

@@ -45,6 +45,7 @@ ADAPTERS = {
     "actors.training.history",
     "actors.training.policy_update",
     "actors.training.trainer_files",
+    "actors.weights.control_file",
     "actors.weights.delta_threads",
     "actors.weights.disk_reader",
     "actors.weights.disk_writer",

@@ -36,7 +36,7 @@ NAMES = [
         "bulk_request",
         "bulk_answer",
     ),
-    *("manifest", "pipe", "keys", "journal", "trace", "config", "history", "seal", "job"),
+    *("manifest", "pipe", "keys", "journal", "trace", "config", "history", "seal", "job", "control_page"),
     *("delta_payload", "delta_table", "experts"),
     *("disk_delta", "disk_index", "disk_header"),
 ]

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from actors.weights.control_file import PageWriter
+from actors.weights.control_page import Page
 from rlctl.__main__ import main
-from rlctl.errors import FAILED, OK, USAGE
+from rlctl.errors import FAILED, NOTHING, OK, USAGE
 
 
 def checkpoint(folder: Path, step: int) -> Path:
@@ -80,3 +82,27 @@ def test_a_version_or_checkpoint_that_exists_is_not_written_over(
     assert main(["weights", "export", str(first), str(shared), "--version", "2"]) == FAILED
     assert "never written again" in capsys.readouterr().err
     assert main(["weights", "import", str(shared), str(first)]) == USAGE
+
+
+def test_pages_say_what_the_instances_of_a_host_serve_and_which_are_no_pages(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["weights", "pages", str(tmp_path)]) == NOTHING
+    writer = PageWriter(tmp_path / "engine.control")
+    served = Page().begun(3).preparing(7, bytes(32)).loading().loaded()
+    writer.write(served.preparing(8, b"r" * 32).loading().failed("the image lacks lm_head.weight"))
+    capsys.readouterr()
+    assert main(["weights", "pages", str(tmp_path)]) == OK
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "load failed 7 - 8 (1x)" in shown
+    assert "the image lacks lm_head.weight" in shown
+    writer.close()
+    assert main(["weights", "pages", str(tmp_path), "--json"]) == OK
+    (page,) = json.loads(capsys.readouterr().out)["pages"]
+    assert (page["version"], page["failed_version"], page["alive"]) == (7, 8, False)
+    assert page["failed_root"] == (b"r" * 32).hex()
+    (tmp_path / "torn.control").write_bytes(b"GLEANCP1")
+    assert main(["weights", "pages", str(tmp_path), "--json"]) == FAILED
+    told = capsys.readouterr()
+    assert len(json.loads(told.out)["pages"]) == 1, "one that is broken hides no other"
+    assert "torn.control: 8 bytes, a control page has 512" in told.err

@@ -52,6 +52,7 @@ ADAPTERS = {
     "actors/training/new_model.py": "makes model files; a command, no actor",
     "actors/training/row_files.py": "files that several processes write",
     "actors/training/trainer_files.py": "a trainer on torch and files",
+    "actors/weights/control_file.py": "a page in shared memory, read by other processes",
     "actors/weights/delta_threads.py": "threads for encoding and applying deltas",
     "actors/weights/disk_reader.py": "versions on a shared file system",
     "actors/weights/disk_writer.py": "versions on a shared file system",

@@ -1,7 +1,11 @@
 """Weights that do not load: what was served is served on, it is tried again, at last the instance ends."""
 
 import asyncio
+import logging
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import pytest
@@ -10,15 +14,19 @@ from test_actors_sglang import published
 
 from actors.engine import served_weights
 from actors.engine.host import BuiltinHost
+from actors.engine.served_weights import ServedWeights
 from actors.engine.turn import Orders, Turn
 from actors.engine.weight_image import BadImage
 from actors.engine.worker import RolloutWorker
+from actors.rollout.instance_messages import Serving
 from actors.rollout.load_balancer import LoadBalancer
 from actors.rollout.manager import RolloutManager
 from actors.rollout.messages import PublishVersion, RolloutFigures, RolloutStatus, Weights
+from actors.weights.control_file import ControlFile, has_writer, read_page
+from actors.weights.control_page import NONE, State
 from actors.weights.messages import Fetch, Fetched
 from configs.schema import Config
-from supervisor import Actor, Done, handles
+from supervisor import Actor, Context, Done, handles
 from supervisor.testing import TestSystem
 
 
@@ -83,7 +91,8 @@ async def test_a_load_that_fails_is_tried_again_and_an_instance_whose_tries_all_
         head.spawn("rollout/balancer", lambda: LoadBalancer(4))
         head.spawn("rollout/manager", lambda: RolloutManager(Config()))
         spot.spawn("s/transfer", Transfer)
-        spot.spawn("s/engine", lambda: RolloutWorker(Config(), "s", "preemptible", host))
+        page = ControlFile(tmp_path, "s/engine")
+        spot.spawn("s/engine", lambda: RolloutWorker(Config(), "s", "preemptible", host, page))
 
         async def until(serving: int) -> None:
             async with asyncio.timeout(60):
@@ -100,14 +109,75 @@ async def test_a_load_that_fails_is_tried_again_and_an_instance_whose_tries_all_
 
         await publish(1)
         await until(serving=1)
+        assert (read_page(page.path).state, read_page(page.path).version) == (State.SERVING, 1)
         await publish(2)
         if tries <= served_weights.LOAD_TRIES:
             async with asyncio.timeout(60):
                 while host.tried < tries:
                     await asyncio.sleep(0.01)
             assert spot.system.cell("s/engine") is not None
+            async with asyncio.timeout(60):
+                while read_page(page.path).version != 2:
+                    await asyncio.sleep(0.01)
+            assert read_page(page.path).failed_version == NONE
+            assert read_page(page.path).failures == 1
             return
         async with asyncio.timeout(60):
             while spot.system.cell("s/engine") is not None:
                 await asyncio.sleep(0.01)
         assert host.tried == served_weights.LOAD_TRIES
+        left = read_page(page.path)
+        assert (left.state, left.version, left.failed_version) == (State.LOAD_FAILED, 1, 2)
+        assert (left.tries, left.why) == (served_weights.LOAD_TRIES, "it does not fit")
+        assert not has_writer(page.path)
+
+
+class Waiting:
+    """The context of a worker, as far as its weights need one: every version is here, nobody is told."""
+
+    name, incarnation = "s/engine", 1
+    log = logging.LoggerAdapter(logging.getLogger("test"))
+
+    def __init__(self) -> None:
+        self.tasks: list[asyncio.Task[None]] = []
+
+    def now(self) -> float:
+        return 0.0
+
+    def background(self, work: Coroutine[object, object, None], _: str) -> None:
+        self.tasks.append(asyncio.create_task(work))
+
+    @asynccontextmanager
+    async def wait(self, *_: object, **__: object) -> AsyncIterator[None]:
+        yield
+
+    async def ask(self, _: str, message: Fetch | Serving, **__: object) -> Fetched | Done:
+        if isinstance(message, Serving):
+            return Done()
+        return msgspec.structs.replace(without_tensors(message.version), root=message.root)
+
+
+async def test_weights_that_are_told_again_are_not_tried_more_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served_weights, "LOAD_AGAIN_S", 0.0)
+    tried = 0
+
+    async def stage(_: Fetched) -> None: ...
+
+    async def load(_: Fetched) -> str:
+        nonlocal tried
+        tried += 1
+        return "it does not fit"
+
+    ctx = Waiting()
+    weights = ServedWeights(cast(Context, ctx), Config(), "s", False, (stage, load))
+    for _ in range(3):
+        weights.want(Weights(version=2, root=b"r2", sources=("s/transfer",)))
+    done, rest = await asyncio.wait(ctx.tasks, return_when=asyncio.FIRST_EXCEPTION)
+    for task in rest:
+        task.cancel()
+    await asyncio.gather(*ctx.tasks, return_exceptions=True)
+    assert [str(task.exception()) for task in done if task.exception()]
+    assert tried == served_weights.LOAD_TRIES
+    figures = weights.summary()
+    assert (figures["version"], figures["failed_version"], figures["failed_tries"]) == (-1, 2, tried)
+    assert figures["failed_why"] == "it does not fit"
