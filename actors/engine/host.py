@@ -9,6 +9,8 @@ from array import array
 from actors.engine.builtin import BuiltinEngine
 from actors.engine.engine import Assignment, CannotServe, EngineFull, EngineStats
 from actors.engine.model_config import qwen3
+from actors.engine.served_folder import version_name
+from actors.engine.server_wire import LoadFailed
 from actors.engine.turn import Orders, Refusal, Turn, TurnWork
 from actors.engine.unmade import unmade
 from actors.engine.weight_image import BadImage, view_weights
@@ -26,7 +28,8 @@ class BuiltinHost:
         self._config = config
         self._engine: BuiltinEngine | None = None
         self._made: BuiltinEngine | None = None  # with the first weights, before it serves
-        self._root = self._staged_root = b""
+        self._staged: Fetched | None = None
+        self._served: Fetched | None = None
 
     @property
     def engines(self) -> int:
@@ -41,7 +44,7 @@ class BuiltinHost:
     def turn(self, orders: Orders) -> Turn:
         """See `EngineHost`."""
         failed, kept = ("", None) if orders.load is None else self._load(orders.load, orders.keep)
-        engine = self._engine
+        engine, root = self._engine, b"" if self._served is None else self._served.root
         if engine is None:
             refusals = [Refusal(_tickets(work), "it has no weights yet") for _, work in orders.adds]
             return Turn(None, refusals, None, b"", idle=True)
@@ -49,11 +52,11 @@ class BuiltinHost:
         refusals = [refusal for version, work in orders.adds for refusal in self._add(engine, version, work)]
         if engine.idle or kept is not None:
             idle, version = engine.idle, engine.weights_version
-            return Turn(None, refusals, version, self._root, idle, load_failed=failed, kept=kept)
+            return Turn(None, refusals, version, root, idle, load_failed=failed, kept=kept)
         before = engine.stats()
         output = engine.step()
         work = _work(before, engine.stats())
-        return Turn(output, refusals, engine.weights_version, self._root, engine.idle, work, failed)
+        return Turn(output, refusals, engine.weights_version, root, engine.idle, work, failed)
 
     def hurry(self) -> None:
         """See `EngineHost`: a turn of this one waits for nobody."""
@@ -82,37 +85,54 @@ class BuiltinHost:
 
     def stage(self, fetched: Fetched) -> None:
         """See `EngineHost`. Also makes the engine, when the first weights come."""
-        image = mapped(fetched.path)
+        self._staged = None
         try:
-            if self._engine is None:
-                self._made = self._make(fetched, image)
-            else:
-                self._engine.stage_weights(image, fetched.tensors, fetched.version)
-        finally:
-            let_go(image)
-        self._staged_root = fetched.root
+            image = mapped(fetched.path)
+            try:
+                if self._engine is None:
+                    self._made = self._make(fetched, image)
+                else:
+                    self._engine.stage_weights(image, fetched.tensors, fetched.version)
+            finally:
+                let_go(image)
+        except (BadImage, NotSafetensors, OSError) as problem:
+            raise LoadFailed(f"version {fetched.version} was not loaded: {problem}") from problem
+        self._staged = fetched
+
+    def commit(self) -> str:
+        """As `TakesWeights.commit`, on the thread of `turn`. Cannot fail: all that can is done by `stage`."""
+        self._commit(keep=False)
+        return self.version()
+
+    def version(self) -> str:
+        """As `TakesWeights.version`; "" before the first."""
+        return "" if self._served is None else version_name(self._served)
 
     def _load(self, fetched: Fetched, keep: bool) -> tuple[str, list[int] | None]:
         """The verified image becomes the engine's weights, and "", with the tickets that it keeps; or why it
         does not, and they are as before."""
         try:
-            if self._staged_root != fetched.root:
+            if self._staged is None or self._staged.root != fetched.root:
                 self.stage(fetched)
-        except (BadImage, NotSafetensors, OSError) as problem:  # both before anything is changed
+        except LoadFailed as problem:
             if self._engine is None:
                 raise
-            return f"version {fetched.version} was not loaded: {problem}", None
-        self._staged_root = b""
+            return str(problem), None
+        return "", self._commit(keep)
+
+    def _commit(self, keep: bool) -> list[int] | None:
+        """The tickets that go on under what was staged, where that is asked for; all others are aborted."""
+        assert self._staged is not None, "stage comes first"
         kept: list[int] | None = None
         if self._engine is None:
-            self._engine = self._made
+            self._engine, self._made = self._made, None
         elif keep:
             kept = self._engine.commit_weights(keep=True)
         else:
             self._engine.drain()  # on-policy: what is left of an older version is told as aborted
             self._engine.commit_weights()
-        self._root = fetched.root
-        return "", kept
+        self._served, self._staged = self._staged, None
+        return kept
 
     def _make(self, fetched: Fetched, image: memoryview) -> BuiltinEngine:
         """An engine that serves these weights."""

@@ -5,6 +5,7 @@ Owns that one start. What a server is started on is the model that comes, as soo
 host.
 """
 
+from actors.engine.server_wire import LoadFailed
 from actors.engine.turn import AnyHost, AwaitedHost
 from actors.rollout.messages import Weights
 from actors.weights.messages import Fetched, WhatComes
@@ -58,5 +59,5 @@ class Preparing:
                 await self._host.stage(fetched)
             else:
                 await self._ctx.offload_aside(self._host.stage, fetched)
-        except (OSError, ValueError) as problem:
+        except (LoadFailed, OSError, ValueError) as problem:
             self._ctx.log.info("weights %d were not staged: %s", fetched.version, problem)

@@ -74,12 +74,9 @@ class Loads:
     waiting: int
 
 
-class ServerWire(Protocol):
-    """Each call has a deadline. All raise `ServerDied` where the server is not what it should be."""
-
-    async def start(self, model: Fetched) -> None:
-        """Start it, if it is ours, without weights, for a model whose image is still coming; not where it
-        cannot be started so."""
+class TakesWeights(Protocol):
+    """How any engine comes to other weights: the small port that the builtin one has too (`host`, called on
+    its thread instead of awaited)."""
 
     async def stage(self, fetched: Fetched) -> None:
         """Prepare all that can be prepared while the server serves what it has. Starts it if it is ours and
@@ -88,6 +85,17 @@ class ServerWire(Protocol):
     async def commit(self) -> str:
         """Have the server serve what was staged; of requests of before none goes on. Returns what it calls
         this version (`Chunk.version`). Raises `LoadFailed`."""
+
+    async def version(self) -> str:
+        """What it calls the weights that it serves."""
+
+
+class ServerWire(TakesWeights, Protocol):
+    """Each call has a deadline. All raise `ServerDied` where the server is not what it should be."""
+
+    async def start(self, model: Fetched) -> None:
+        """Start it, if it is ours, without weights, for a model whose image is still coming; not where it
+        cannot be started so."""
 
     def stream(self, ask: Ask) -> AsyncIterator[Chunk]:
         """The tokens of a request as they are made; the last chunk has `finish`. Raises `ServerRefused`.
@@ -102,9 +110,6 @@ class ServerWire(Protocol):
 
     async def loads(self) -> Loads:
         """What it has to do."""
-
-    async def version(self) -> str:
-        """What it calls the weights that it serves."""
 
     async def pause(self, mode: PauseMode) -> None:
         """Decode nothing until `go_on`. Pausing what is paused changes nothing."""

@@ -109,7 +109,7 @@ class EngineHost(Protocol):
     def stage(self, fetched: Fetched) -> None:
         """Prepare all that can be prepared of these weights while the engine decodes, before they are ordered
         to be loaded; from another thread than that of `turn`, which may be in one. Without it the load takes
-        longer. Raises what a load would fail with, and then changed nothing."""
+        longer. Raises `server_wire.LoadFailed`, as the load would then; what is served is as before."""
 
     def turn(self, orders: Orders) -> Turn:
         """Carry the orders out, then one decode step if there is anything to decode. Blocks meanwhile.

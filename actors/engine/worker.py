@@ -301,6 +301,5 @@ class RolloutWorker(Actor):
             "rows": self._tokens,
             "unacknowledged": self._sender.unacknowledged,
             "frames_sent_again": self._sender.resent,
-            **self._preparing.figures,
-            **self._keeping.figures,
+            **(self._preparing.figures | self._keeping.figures),
         }

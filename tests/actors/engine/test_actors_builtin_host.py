@@ -3,9 +3,11 @@
 from array import array
 from pathlib import Path
 
+import pytest
 from msgspec.structs import replace
 
 from actors.engine.host import BuiltinHost
+from actors.engine.server_wire import LoadFailed
 from actors.engine.turn import Orders
 from actors.rollout.expert_messages import ExpertsWanted
 from actors.rollout.instance_messages import Work
@@ -47,3 +49,15 @@ def test_what_was_staged_is_loaded_without_its_image(tmp_path: Path) -> None:
     gone = replace(fetched, version=5, root=b"5" * 32)
     assert "version 5 was not loaded" in host.turn(Orders(load=gone)).load_failed
     assert host.turn(Orders()).version == 4
+
+
+def test_weights_that_were_staged_before_others_that_could_not_be_are_loaded_all_the_same(
+    tmp_path: Path,
+) -> None:
+    host = BuiltinHost(Config())
+    host.turn(Orders(load=published(tmp_path / "one")[1]))
+    sound = replace(published(tmp_path / "two")[1], version=4, root=b"4" * 32)
+    host.stage(sound)
+    with pytest.raises(LoadFailed):
+        host.stage(replace(sound, version=5, root=b"5" * 32, tensors=sound.tensors[:-1]))
+    assert host.turn(Orders(load=sound)).version == 4

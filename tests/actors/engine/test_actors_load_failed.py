@@ -15,8 +15,8 @@ from test_actors_sglang import published
 from actors.engine import served_weights
 from actors.engine.host import BuiltinHost
 from actors.engine.served_weights import ServedWeights
+from actors.engine.server_wire import LoadFailed
 from actors.engine.turn import Orders, Turn
-from actors.engine.weight_image import BadImage
 from actors.engine.worker import RolloutWorker
 from actors.rollout.instance_messages import Serving
 from actors.rollout.load_balancer import LoadBalancer
@@ -33,7 +33,7 @@ from supervisor.testing import TestSystem
 def test_the_builtin_engine_keeps_its_weights_where_an_image_is_of_another_model(tmp_path: Path) -> None:
     host, good = BuiltinHost(Config()), published(tmp_path)[1]
     other = msgspec.structs.replace(good, version=4, root=b"4", tensors=good.tensors[:-1])
-    with pytest.raises(BadImage, match="lacks"):
+    with pytest.raises(LoadFailed, match="lacks"):
         BuiltinHost(Config()).turn(Orders(load=other))
     host.turn(Orders(load=good))
     turn = host.turn(Orders(load=other))

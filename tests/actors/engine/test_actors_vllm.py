@@ -57,6 +57,8 @@ class FakeVllm:
     image: bool = True
     device: str = "cuda"
     development: bool = True
+    alien: str = ""  # a tensor that its model does not have
+    version: str = "v4-abababab"
     masked_logprob: float = 0.0
     status: int = 200
     events: list[bytes] = field(default_factory=list)
@@ -101,10 +103,14 @@ class FakeVllm:
         if path.startswith("/server_info"):
             return web.json_response({"vllm_config": f"model='m', device_config={self.device}, x=1"})
         if path == "/weight_info":
-            return web.json_response({"weight_version": "v4-abababab"})
+            return web.json_response({"weight_version": self.version})
         if request.can_read_body:
             body = await request.json()
             self.bodies.append(body)
+            if path == "/update_weights" and self.alien in str(body) and self.alien:
+                return web.json_response({"error": {"message": f"no {self.alien}"}}, status=500)
+            if path == "/finish_weight_update":
+                self.version = body["weight_version"]
             if path == "/collective_rpc":
                 folder = Path(body["kwargs"]["weights_path"])
                 self.reloaded = load_file(folder / "model.safetensors")

@@ -1,0 +1,130 @@
+"""Whatever the engine, it comes to other weights in the same way: stage, commit, version."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from test_actors_sglang import published
+from test_actors_sglang_weights import FakeSglang, image
+from test_actors_vllm import FakeVllm, image_in
+
+from actors.engine.host import BuiltinHost
+from actors.engine.served_folder import version_name
+from actors.engine.server_wire import LoadFailed, TakesWeights
+from actors.engine.sglang import SglangWire
+from actors.engine.tensor_spec import TensorSpec
+from actors.engine.vllm import VllmWire
+from actors.weights.messages import Fetched
+from configs.schema import Config
+
+
+class OnItsThread:
+    """The builtin engine, called as its worker does: not on the loop."""
+
+    def __init__(self) -> None:
+        self._host = BuiltinHost(Config())
+
+    async def stage(self, fetched: Fetched) -> None:
+        await asyncio.to_thread(self._host.stage, fetched)
+
+    async def commit(self) -> str:
+        return await asyncio.to_thread(self._host.commit)
+
+    async def version(self) -> str:
+        return self._host.version()
+
+
+@dataclass
+class Given:
+    """An engine; `sound`: weights that it takes; `unsound`: of which it says that it does not."""
+
+    engine: TakesWeights
+    sound: Fetched
+    unsound: Fetched
+
+    def weights(self, version: int) -> Fetched:
+        return msgspec.structs.replace(self.sound, version=version, root=bytes([version]) * 32)
+
+
+async def served(open_servers: AsyncExitStack, fake: FakeSglang | FakeVllm) -> str:
+    app = web.Application()
+    if isinstance(fake, FakeVllm):
+        app.router.add_post("/v1/completions", fake.completions)
+    app.router.add_route("*", "/{path:.*}", fake.answer if isinstance(fake, FakeSglang) else fake.other)
+    server = await open_servers.enter_async_context(TestServer(app))
+    return str(server.make_url("")).rstrip("/")
+
+
+def of_another_model(fetched: Fetched) -> Fetched:
+    """As an engine says so that has no such tensor."""
+    alien = TensorSpec("c.weight", "float32", (1,), 0, 4)
+    return msgspec.structs.replace(fetched, version=9, root=b"9" * 32, tensors=(alien,))
+
+
+@pytest.fixture(params=["builtin", "sglang", "vllm"])
+async def given(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Given]:
+    async with AsyncExitStack() as open_servers:
+        if request.param == "builtin":
+            sound = published(tmp_path)[1]
+            yield Given(OnItsThread(), sound, of_another_model(sound))
+        elif request.param == "sglang":
+
+            async def tempered(_: SglangWire) -> bool:
+                return False
+
+            monkeypatch.setattr(SglangWire, "_leaves_temperature_out", tempered)  # it takes no requests
+            wire = SglangWire(await served(open_servers, FakeSglang()), None)
+            open_servers.push_async_callback(wire.disconnect)
+            sound = image(tmp_path, 1)[0]
+            yield Given(wire, sound, of_another_model(sound))
+        else:
+            fake = FakeVllm(alien="c.weight")
+            other = VllmWire(await served(open_servers, fake), start=None)
+            open_servers.push_async_callback(other.disconnect)
+            sound = image_in(tmp_path)[0]
+            yield Given(other, sound, of_another_model(sound))
+
+
+async def flip(given: Given, fetched: Fetched) -> str:
+    await given.engine.stage(fetched)
+    return await given.engine.commit()
+
+
+async def test_what_is_staged_is_served_once_it_is_committed_and_not_before(given: Given) -> None:
+    first, second = given.weights(1), given.weights(2)
+    assert await flip(given, first) == await given.engine.version() == version_name(first)
+    await given.engine.stage(second)
+    assert await given.engine.version() == version_name(first)
+    assert await given.engine.commit() == await given.engine.version() == version_name(second)
+
+
+async def test_of_what_was_staged_the_last_is_committed(given: Given) -> None:
+    await flip(given, given.weights(1))
+    await given.engine.stage(given.weights(2))
+    assert await flip(given, given.weights(3)) == version_name(given.weights(3))
+
+
+async def test_weights_that_it_does_not_take_leave_what_was_served_and_others_are_taken_then(
+    given: Given,
+) -> None:
+    await flip(given, given.weights(1))
+    with pytest.raises(LoadFailed, match="version 9 was not loaded"):
+        await flip(given, given.unsound)
+    assert await given.engine.version() == version_name(given.weights(1))
+    assert await flip(given, given.weights(2)) == version_name(given.weights(2))
+
+
+async def test_an_image_that_is_gone_cannot_be_staged_and_what_was_served_is(given: Given) -> None:
+    await flip(given, given.weights(1))
+    gone = msgspec.structs.replace(given.weights(2), path=f"{given.sound.path}.gone")
+    with pytest.raises(LoadFailed, match="version 2"):
+        await flip(given, gone)
+    assert await given.engine.version() == version_name(given.weights(1))
