@@ -5,9 +5,11 @@ Owns what is wanted, what is served and what its control page says of it. Drives
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 
 from actors.engine.flip_times import Figures, FlipTimes
+from actors.engine.server_wire import LoadFailed, ServerDied
 from actors.engine.tensor_spec import image_bytes
 from actors.rollout.instance_messages import Pulled, Serving, Withdraw, Withdrawn
 from actors.rollout.messages import Weights
@@ -166,6 +168,16 @@ class ServedWeights:
         if self._grace_s and version is not None:
             await self._told(version, root)  # drained, it gets nothing until it says so
         await asyncio.sleep(LOAD_AGAIN_S)
+
+    @contextmanager
+    def turn(self, load: Fetched | None) -> Iterator[None]:
+        """A turn of the engine, in which it loads these, if any: where that is its end, the page says why."""
+        try:
+            yield
+        except (LoadFailed, ServerDied) as problem:
+            if load is not None:
+                self._say(self._page.failed(str(problem)))
+            raise
 
     def _say(self, page: Page) -> None:
         self._page = page

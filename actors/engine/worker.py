@@ -251,7 +251,8 @@ class RolloutWorker(Actor):
                 raise Fenced(str(refused)) from refused
             orders, self._orders = self._orders, Orders()
             began_s = self.ctx.now()
-            turn = await self._turn(orders)
+            with self._weights.turn(orders.load):
+                turn = await self._turn(orders)
             idle = turn.idle
             if turn.experts:
                 self._experts.add(turn.experts)

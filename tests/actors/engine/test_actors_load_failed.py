@@ -15,7 +15,7 @@ from test_actors_sglang import published
 from actors.engine import served_weights
 from actors.engine.host import BuiltinHost
 from actors.engine.served_weights import ServedWeights
-from actors.engine.server_wire import LoadFailed
+from actors.engine.server_wire import LoadFailed, ServerDied
 from actors.engine.turn import Orders, Turn
 from actors.engine.worker import RolloutWorker
 from actors.rollout.instance_messages import Serving
@@ -130,6 +130,37 @@ async def test_a_load_that_fails_is_tried_again_and_an_instance_whose_tries_all_
         assert (left.state, left.version, left.failed_version) == (State.LOAD_FAILED, 1, 2)
         assert (left.tries, left.why) == (served_weights.LOAD_TRIES, "it does not fit")
         assert not has_writer(page.path)
+
+
+class Mortal(Stubborn):
+    """A host whose engine does not outlive its first load."""
+
+    def turn(self, orders: Orders) -> Turn:
+        if orders.load is not None:
+            raise ServerDied("the server has no room for it")
+        return super().turn(orders)
+
+
+async def test_an_instance_that_ends_in_a_load_leaves_on_its_page_which_weights_it_was_and_why(
+    tmp_path: Path,
+) -> None:
+    page = ControlFile(tmp_path, "s/engine")
+    async with (
+        TestSystem(tmp_path, node="head") as head,
+        TestSystem(tmp_path, node="s", join=head) as spot,
+    ):
+        head.spawn("rollout/balancer", lambda: LoadBalancer(4))
+        head.spawn("rollout/manager", lambda: RolloutManager(Config()))
+        spot.spawn("s/transfer", Transfer)
+        spot.spawn("s/engine", lambda: RolloutWorker(Config(), "s", "preemptible", Mortal(1), page))
+        weights = Weights(version=1, root=b"r1", sources=("s/transfer",))
+        await head.ask("rollout/manager", PublishVersion(weights=weights), Done)
+        async with asyncio.timeout(60):
+            while spot.system.cell("s/engine") is not None:
+                await asyncio.sleep(0.01)
+    left = read_page(page.path)
+    assert (left.state, left.version, left.failed_version) == (State.LOAD_FAILED, -1, 1)
+    assert left.why == "the server has no room for it"
 
 
 class Waiting:
