@@ -7,6 +7,7 @@ from array import array
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import numpy as np
@@ -16,6 +17,7 @@ from test_actors_remote import ToldServer
 from test_actors_sglang import published
 
 from actors.engine.host import BuiltinHost
+from actors.engine.keeping import Keeping
 from actors.engine.remote import RemoteHost
 from actors.engine.turn import AnyHost, Orders, Turn
 from actors.engine.worker import RolloutWorker
@@ -29,6 +31,7 @@ from configs.load import from_tree
 from configs.schema import Config
 from supervisor import Actor, Done, Refused, handles
 from supervisor.testing import TestSystem
+from transport.token_stream import StreamSender
 
 TOKENS, BEFORE = 20, 5
 CONFIG = from_tree(
@@ -192,6 +195,54 @@ async def test_without_leave_of_the_manager_all_is_handed_over(tmp_path: Path) -
         host.steps = TOKENS
         assert [span.version for span in (await answer).versions] == [3, 4]
         assert (await running.figures()).requests_migrated == 1
+
+
+class Sender:
+    """A stream of which so many frames are not journaled yet."""
+
+    unacknowledged = 3
+
+
+class Asked(Actor):
+    """A manager that allows the first ticket, and notes what was on its way when it was asked."""
+
+    def __init__(self, sender: Sender) -> None:
+        self._sender = sender
+        self.under_way: list[int] = []
+
+    @handles(KeepRequests)
+    async def keep(self, message: KeepRequests) -> RequestsKept:
+        self.under_way.append(self._sender.unacknowledged)
+        return RequestsKept(tickets=message.tickets[:1])
+
+
+class Owner(Actor):
+    """Has two requests that may stay."""
+
+    def __init__(self, sender: Sender) -> None:
+        self._sender = cast(StreamSender, sender)
+        self.to_end: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
+
+    async def on_start(self) -> None:
+        keeping = Keeping(self.ctx, CONFIG, self._sender, preemptible=True)
+        self.ctx.background(self._ask(keeping), "keep")
+
+    async def _ask(self, keeping: Keeping) -> None:
+        self.to_end.set_result(await keeping.to_end([7, 8], 4, b"r"))
+
+
+async def test_the_manager_is_asked_when_it_has_every_token_of_the_weights_before(tmp_path: Path) -> None:
+    sender = Sender()
+    manager, owner = Asked(sender), Owner(sender)
+    async with asyncio.timeout(60), TestSystem(tmp_path) as system:
+        system.spawn("rollout/manager", lambda: manager)
+        system.spawn("s/engine", lambda: owner)
+        for left in (2, 1, 0):
+            await asyncio.sleep(0.05)
+            assert not manager.under_way
+            sender.unacknowledged = left
+        assert await owner.to_end == [8], "what it does not allow is to end"
+        assert manager.under_way == [0]
 
 
 async def test_an_engine_that_keeps_nothing_hands_over_and_its_instance_says_so(tmp_path: Path) -> None:
