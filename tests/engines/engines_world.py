@@ -202,9 +202,9 @@ class Plane:
                     return
                 await asyncio.sleep(0.02)
 
-    async def until_decoded(self, more: int) -> None:
-        """Until so many more tokens were collected than by now."""
-        least = (await self.figures()).tokens_collected + more
+    async def until_decoded(self, more: int, since: int | None = None) -> None:
+        """Until so many more tokens were collected than `since`, or by now."""
+        least = (since if since is not None else (await self.figures()).tokens_collected) + more
         async with asyncio.timeout(60):
             while (await self.figures()).tokens_collected < least:
                 await asyncio.sleep(0.01)

@@ -78,8 +78,9 @@ async def test_weights_change_in_the_middle_of_a_response_and_its_spans_say_wher
         loading = told_of_loads(servers, monkeypatch)
         for old in range(3, 3 + ATTEMPTS):  # a response that was quicker than this process is followed by one
             asked, new = request(f"under-{old}", 1), old + 1
+            since = (await running.figures()).tokens_collected
             answer = asyncio.create_task(running.generate(asked))
-            await running.until_decoded(10)
+            await running.until_decoded(10, since)
             servers.both[0].freeze()  # it may not come to its end while the new weights travel
             loading.clear()
             try:
