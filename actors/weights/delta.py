@@ -25,6 +25,7 @@ from actors.weights.delta_codec import (
     encode_chunk,
     kernels_for,
 )
+from actors.weights.delta_sample import is_hopeless
 from actors.weights.delta_table import DeltaTable, Row, padded
 from actors.weights.manifest import Manifest
 from transport.bulk_frames import MAX_CHUNK_BYTES, Chunk
@@ -80,7 +81,8 @@ class Delta:
         """What turns image `old` into image `new`, which their manifests describe.
 
         Reads both once, `each` chunk on the caller's thread or on others. None comes back as soon as the
-        payload exceeds `most_bytes`: send the version in full. Raises `OtherLayout`, and `DeltaError` where a
+        payload exceeds `most_bytes`, or at once where a sample tells that it will (`delta_sample`): send the
+        version in full. Raises `OtherLayout`, and `DeltaError` where a
         manifest is not the one of its image.
         """
         _require_one_layout(old_manifest, new_manifest)
@@ -98,11 +100,21 @@ class Delta:
 
         rows: list[Row] = []
         bundles = _Bundles()
-        changed = (
+        changed = [
             number
             for number, (one, other) in enumerate(zip(old_manifest.chunks, new_manifest.chunks, strict=True))
             if one.digest != other.digest
-        )
+        ]
+        if most_bytes is not None and is_hopeless(
+            was,
+            now,
+            [new_manifest.chunks[number] for number in changed],
+            [widths[number] for number in changed],
+            most_bytes,
+            seed=int.from_bytes(new_manifest.root[:8]),
+            compress=compress,
+        ):
+            return None
         for number, width, codec, payload in each(encode, changed):
             if codec is Codec.SAME:  # another digest of the same bytes: a manifest is not of its image
                 raise DeltaError(

@@ -23,6 +23,10 @@ ESCAPE = 255
 TILE_WORDS = 1024
 """Words of 8 bytes that are compared before what differs is written down: both stay in the first cache."""
 
+TOGETHER = 8
+"""Gaps that are followed after one look at the ends: that no value of theirs can lie outside. Unsigned
+numbers, for numba takes a signed index below 0 to count from the end."""
+
 ALIAS_BYTES, PAGE_BYTES = 1 << 28, 4096
 """Two images that lie a multiple of 256 MiB apart, as slots of such a size do, are read in step at a third of
 the speed on AMD's processors: their first cache takes the lines for one another (Lipp et al., Take A Way,
@@ -140,17 +144,29 @@ def _differences(width: int) -> Callable[..., tuple[int, int]]:
 @functools.cache
 def _place(width: int) -> Callable[..., bool]:
     def loop(gaps, values, into):  # type: ignore[no-untyped-def]
-        at, count = np.int64(0), 0
-        for i in range(gaps.size):
-            gap = np.int64(gaps[i])
+        one, many = np.uint64(1), np.uint64(TOGETHER)
+        ends, most, size = np.uint64(gaps.size), np.uint64(values.size), np.uint64(into.size)
+        i, at, count = np.uint64(0), np.uint64(0), np.uint64(0)
+        while i + many <= ends and count + many <= most and at + many * np.uint64(ESCAPE) <= size:
+            for each in range(many):  # a gap passes 255 at most, with what is written behind it
+                gap = np.uint64(gaps[i + each])
+                at += gap
+                if gap != ESCAPE:
+                    into[at] = values[count]
+                    count += one
+                    at += one
+            i += many
+        while i < ends:
+            gap = np.uint64(gaps[i])
             at += gap
             if gap != ESCAPE:
-                if at >= into.size or count >= values.size:
+                if at >= size or count >= most:
                     return False
                 into[at] = values[count]
-                count += 1
-                at += 1
-        return count == values.size and (gaps.size == 0 or gaps[gaps.size - 1] != ESCAPE)
+                count += one
+                at += one
+            i += one
+        return count == most and (ends == 0 or gaps[ends - one] != ESCAPE)
 
     element = _UNSIGNED[width]
     return _compiled(loop, (_in(types.uint8), _in(element), _out(element)))
@@ -178,22 +194,23 @@ def _shorter() -> Callable[..., int]:
 @functools.cache
 def _place_sparse(width: int) -> Callable[..., bool]:
     def loop(gaps, values, into):  # type: ignore[no-untyped-def]
-        at, wide, count, shift = np.int64(0), np.int64(0), 0, 0
-        for i in range(gaps.size):
-            part = np.int64(gaps[i])
-            wide |= (part & 0x7F) << shift
-            shift += 7
+        one, most, size = np.uint64(1), np.uint64(values.size), np.uint64(into.size)
+        at, wide, count, shift = np.uint64(0), np.uint64(0), np.uint64(0), np.uint64(0)
+        for i in range(np.uint64(gaps.size)):
+            part = np.uint64(gaps[i])
+            wide |= (part & np.uint64(0x7F)) << shift
+            shift += np.uint64(7)
             if part < 0x80:
                 at += wide
-                if at >= into.size or count >= values.size:
+                if at >= size or count >= most:
                     return False
                 into[at] = values[count]
-                count += 1
-                at += 1
-                wide, shift = np.int64(0), 0
+                count += one
+                at += one
+                wide, shift = np.uint64(0), np.uint64(0)
             elif shift == 28:  # no gap within a chunk takes a fifth byte
                 return False
-        return count == values.size and shift == 0
+        return count == most and shift == 0
 
     element = _UNSIGNED[width]
     return _compiled(loop, (_in(types.uint8), _in(element), _out(element)))

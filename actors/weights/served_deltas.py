@@ -60,6 +60,8 @@ class ServedDeltas:
         else:
             if delta is not None:
                 self.keep(delta, memoryview(b"".join(delta.bundles)))
+            else:
+                self._ctx.log.info("no delta to version %d: too much changed for one", manifest.version)
         finally:
             self._making.pop(manifest.version).set()
 

@@ -1,9 +1,10 @@
 """What one core makes of weight deltas: `python -m bench.weights.delta_codec [--json FILE] [--write-docs]`.
 
 GB/s are of the model's bytes, for a processor second of one thread: what else runs on the machine slows it
-through caches and memory, not through the queue. The ways take turns, and so does a plain copy of the image
-(np.copyto), the limit of the same moment. Weights are those of `simulated_adam` at three learning rates, in
-bfloat16, in memory as a store of images has it (shared, pages of 4 KiB). GB is 1e9 bytes.
+through caches and memory, not through the queue. The ways take turns, and so do the limits of the same
+moment: a plain copy of the image, its digest, and only writing what changed where that is known. Weights are
+those of `simulated_adam` at three learning rates, in bfloat16, in memory as a store of images has it (shared,
+pages of 4 KiB). GB is 1e9 bytes.
 """
 
 import argparse
@@ -17,13 +18,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+import numba
 import numpy as np
+import xxhash
 from backports import zstd
 from numpy.typing import NDArray
 
 from actors.engine.tensor_spec import TensorSpec
 from actors.weights import delta_numpy
 from actors.weights.delta import Delta, apply
+from actors.weights.delta_choice import DELTA_SHARE
 from actors.weights.delta_codec import Kernels, apply_chunk, encode_chunk
 from actors.weights.manifest import Manifest
 from bench.runtime.machine import machine
@@ -41,7 +45,8 @@ ROUNDS = 5
 GAP_BYTES = 1 << 20
 """Behind each image: what else is mapped between two of them. See `delta_kernels.ALIAS_BYTES`."""
 
-COPY = "copy of the image"
+COPY, DIGEST = "copy of the image (np.copyto)", "digest of the image (xxh3-128)"
+WRITE = "what changed written, places known"
 BUILD, IN_PLACE, APART = "build: encode, bundle, hash", "apply in place, verify", "copy, apply, verify"
 
 Image = NDArray[np.uint16]
@@ -70,6 +75,15 @@ class Measured:
     apply: list[float] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class GivenUp:
+    """Seconds, one a round, until it is known that an image which changed everywhere has no delta: from a
+    sample, and by encoding until it is too large, as it would be without one."""
+
+    sampled_s: list[float] = field(default_factory=list)
+    encoded_s: list[float] = field(default_factory=list)
+
+
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.weights.delta_codec", description=__doc__)
@@ -89,12 +103,14 @@ def main() -> None:
         return
     before, began = machine(), datetime.now(UTC)
     found = measure(arguments.repeats, arguments.rounds)
+    useless = given_up(BLOCK * arguments.repeats, arguments.rounds)
     results = {
         "began": began.isoformat(timespec="seconds"),
         "took_s": round((datetime.now(UTC) - began).total_seconds()),
         "machine": before,
         "image_bytes": BLOCK * 2 * arguments.repeats,
         "rows": [asdict(one) for one in found],
+        "given_up": asdict(useless),
     }
     print("\n".join(page.lines(results)))
     if arguments.json is not None:
@@ -122,8 +138,10 @@ def at_rate(rate: float, old: Image, new: Image, rounds: int) -> list[Measured]:
     changed = int(np.count_nonzero(old != new))
     rows = {
         name: Measured(name, rate, changed / old.size)
-        for name in (COPY, *(way.name for way in WAYS), BUILD, IN_PLACE, APART)
+        for name in (COPY, DIGEST, WRITE, *(way.name for way in WAYS), BUILD, IN_PLACE, APART)
     }
+    places = np.flatnonzero(old.view(np.uint8) != new.view(np.uint8)).astype(np.uint32)
+    bytes_there, write = new.view(np.uint8)[places], numba.njit(_written, nogil=True)
     into = image(old.size)
     parts = [slice(at, at + CHUNK_BYTES // 2) for at in range(0, old.size, CHUNK_BYTES // 2)]
     manifests = [_manifest(version, one) for version, one in enumerate((old, new))]
@@ -140,6 +158,12 @@ def at_rate(rate: float, old: Image, new: Image, rounds: int) -> list[Measured]:
             if not np.array_equal(into, new):
                 raise AssertionError(f"{way.name}: another image came out")
             rows[way.name].bytes_each = sum(map(way.size, encoded)) / changed
+        with _timed(spent, DIGEST, "apply"):
+            for part in parts:
+                xxhash.xxh3_128_digest(_view(into[part]))
+        np.copyto(into, old)
+        with _timed(spent, WRITE, "apply"):
+            write(places, bytes_there, into.view(np.uint8))
         with _timed(spent, BUILD, "encode"):
             delta = Delta.build(_view(old), _view(new), *manifests)
         assert delta is not None
@@ -154,6 +178,32 @@ def at_rate(rate: float, old: Image, new: Image, rounds: int) -> list[Measured]:
     return list(rows.values())
 
 
+def given_up(elements: int, rounds: int) -> GivenUp:
+    """Of an image in which every element changed."""
+    old, new = image(elements), image(elements)
+    new[:] = 0xFFFF
+    manifests = [_manifest(version, one) for version, one in enumerate((old, new))]
+    most = int(DELTA_SHARE * old.nbytes)
+    found = GivenUp()
+    for turn in range(rounds + 1):
+        spent: dict[tuple[str, str], float] = {}
+        with _timed(spent, BUILD, "sampled"):
+            delta = Delta.build(_view(old), _view(new), *manifests, most_bytes=most)
+        if delta is not None:
+            raise AssertionError("a delta of all that there is was not given up")
+        with _timed(spent, BUILD, "encoded"):
+            sent = 0
+            for at in range(0, old.size, CHUNK_BYTES // 2):
+                part = slice(at, at + CHUNK_BYTES // 2)
+                sent += len(encode_chunk(_view(old[part]), _view(new[part]), 1)[1])
+                if sent > most:
+                    break
+        if turn:
+            found.sampled_s.append(spent[BUILD, "sampled"])
+            found.encoded_s.append(spent[BUILD, "encoded"])
+    return found
+
+
 @contextmanager
 def _timed(spent: dict[tuple[str, str], float], name: str, what: str) -> Iterator[None]:
     began_s = time.thread_time()
@@ -166,6 +216,11 @@ def image(elements: int) -> Image:
     memory = np.frombuffer(mmap.mmap(-1, elements * 2 + GAP_BYTES), np.uint16)[:elements]
     memory[:] = 0
     return memory
+
+
+def _written(places: NDArray[np.uint32], values: NDArray[np.uint8], into: NDArray[np.uint8]) -> None:
+    for at in range(np.uint64(places.size)):  # unsigned: numba takes no index from the end
+        into[np.uint64(places[at])] = values[at]
 
 
 def _view(one: Image) -> memoryview:

@@ -13,7 +13,18 @@ from matplotlib import pyplot
 
 from bench import page_sections
 from bench.runtime.table import VERDICTS, figure
-from bench.weights.delta_codec import BUILD, COPY, RESULTS, WAYS, Measured
+from bench.weights.delta_codec import (
+    APART,
+    BUILD,
+    COPY,
+    DIGEST,
+    IN_PLACE,
+    RESULTS,
+    WAYS,
+    WRITE,
+    GivenUp,
+    Measured,
+)
 
 NAME = "weight deltas"
 FIGURE = "delta_codec.png"
@@ -70,7 +81,31 @@ def lines(results: Mapping[str, Any]) -> list[str]:
             found.append(f"| {row.name} | {' | '.join(cells)} |")
         found.append("")
     found += ["| goal, at 1 % | measured | goal | verdict |", "|---|---:|---:|---|"]
-    return [*found, *(f"| {' | '.join(cells)} |" for cells in goals(rows))]
+    found += (f"| {' | '.join(cells)} |" for cells in goals(rows))
+    found += ["", "| a version applied, at 1 % | ms for a GB of weights | GB/s |", "|---|---:|---:|"]
+    found += (f"| {what} | {figure(1e3 / rate)} | {figure(rate)} |" for what, rate in parts(rows))
+    useless, size_mb = GivenUp(**results["given_up"]), results["image_bytes"] / 1e6
+    sampled, encoded = (figure(1e3 * median(each)) for each in (useless.sampled_s, useless.encoded_s))
+    return [
+        *found,
+        "",
+        f"An image of {size_mb:.0f} MB that changed everywhere is known to have no delta after {sampled} ms "
+        f"of a core; to encode it until it is too large takes {encoded} ms.",
+    ]
+
+
+def parts(rows: Sequence[Measured]) -> list[tuple[str, float]]:
+    """What bringing a version to a host's memory is made of, and how fast each part is alone, in GB/s."""
+    rates = {row.name: median(row.apply) for row in rows if row.learning_rate == AT and row.apply}
+    ours = WAYS[0].name
+    return [
+        ("decode and write: the goal's *apply*", rates[ours]),
+        ("... of it, writing alone (places known): its limit", rates[WRITE]),
+        ("copy of the base, whole", rates[COPY]),
+        ("digest of what came out", rates[DIGEST]),
+        ("decode, write, digest, in place", rates[IN_PLACE]),
+        ("copy, decode, write, digest, chunk by chunk: what a host does", rates[APART]),
+    ]
 
 
 def speed(rates: Sequence[float]) -> str:

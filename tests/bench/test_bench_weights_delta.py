@@ -31,10 +31,20 @@ def test_every_way_gives_the_new_image_and_the_page_tells_bytes_and_speeds_of_ea
     assert all(len(row.encode) == len(row.apply) == 1 for row in measured)
     bytewise, _, _, elementwise, *_, coordinates, _ = measured
     assert bytewise.bytes_each < elementwise.bytes_each < coordinates.bytes_each == 6.0
-    results = {"rows": [delta_codec.asdict(row) for row in rows]}
+    useless = asdict(delta_codec.GivenUp([0.004], [0.1]))
+    results = {"rows": [asdict(row) for row in rows], "given_up": useless, "image_bytes": old.nbytes}
     text = "\n".join(delta_codec_page.lines(results))
     assert all(f"| {way.name} |" in text for way in delta_codec.WAYS)
     assert "| bytes for a changed element |" in text
+    assert "no delta after 4.00 ms of a core" in text
+    parts = dict(delta_codec_page.parts(rows))
+    assert len(parts) == 6
+    assert all(rate > 0 for rate in parts.values())
+
+
+def test_how_long_it_takes_to_give_a_delta_up_is_measured_by_sample_and_by_encoding() -> None:
+    found = delta_codec.given_up(8 << 20, rounds=1)
+    assert len(found.sampled_s) == len(found.encoded_s) == 1
 
 
 def test_a_way_that_loses_a_change_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.engine.tensor_spec import TensorSpec
+from actors.weights import delta, delta_sample
 from actors.weights.delta import (
     Delta,
     OtherLayout,
@@ -168,6 +169,22 @@ def test_a_delta_that_grows_too_large_is_given_up() -> None:
     views = [memoryview(image) for image in images]
     assert Delta.build(*views, *manifests, most_bytes=SIZE // 2) is None
     assert Delta.build(*views, *manifests, most_bytes=SIZE * 2) is not None
+
+
+def test_a_delta_of_which_a_sample_says_that_it_will_be_too_large_is_not_begun(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    images = versions(3, 0.99)
+    manifests = [manifest_of(version, image) for version, image in enumerate(images)]
+    views = [memoryview(image) for image in images]
+    monkeypatch.setattr(delta_sample, "SAMPLED", 100.0)  # these images are smaller than what it is for
+    encoded = []
+    encode = delta.encode_chunk
+    monkeypatch.setattr(delta, "encode_chunk", lambda *args, **how: encoded.append(1) or encode(*args, **how))
+    assert Delta.build(views[0], views[1], *manifests[:2], most_bytes=SIZE // 2) is None
+    assert not encoded
+    assert Delta.build(views[0], views[1], *manifests[:2]) is not None
+    assert encoded
 
 
 def test_the_width_of_a_chunk_is_that_of_the_tensors_in_it() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from actors.weights import delta, finding
+from actors.weights import agent, delta, delta_sample, finding
 from actors.weights.image_draft import FILE
 from actors.weights.image_store import ImageStore
 from actors.weights.messages import HostLeaves
@@ -76,6 +76,27 @@ async def test_where_most_has_changed_or_deltas_are_off_the_whole_image_comes(tm
             await all.fetch("b", 1, await all.publish(1, old))
             fetched = await all.fetch("b", 2, await all.publish(2, new))
             assert (all.image("b", 2), fetched.deltas, fetched.pulled_bytes) == (new, 0, SIZE)
+
+
+async def test_who_asks_for_a_version_that_changed_everywhere_waits_for_no_delta(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delta_sample, "SAMPLED", 1.0)  # this image is smaller than what it is for
+    monkeypatch.setattr(agent, "DELTA_LATE_S", 3600.0)
+    may_end = threading.Event()
+
+    def long(*_: object, **how: object) -> object:
+        assert may_end.wait(60.0), "somebody waited for it"
+        raise AssertionError("a chunk of it was encoded")
+
+    monkeypatch.setattr(delta, "encode_chunk", long)
+    async with hosts(tmp_path, "ab") as all:
+        old, new = os.urandom(SIZE), os.urandom(SIZE)
+        await all.fetch("b", 1, await all.publish(1, old))
+        fetched = await all.fetch("b", 2, await all.publish(2, new))
+        may_end.set()
+        assert (all.image("b", 2), fetched.deltas, fetched.pulled_bytes) == (new, 0, SIZE)
+        assert all.agents["a"]._deltas.being_made(2) is None
 
 
 @pytest.mark.parametrize("rotten", [5, 15], ids=["where it changes", "where it does not"])
