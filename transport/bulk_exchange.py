@@ -7,6 +7,7 @@ as the talk of its connection (`carrier.Connection`): in a thread of its own whe
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from math import inf
 
 import xxhash
 
@@ -25,14 +26,15 @@ from transport.carrier import Connection
 from transport.refusal import NotAnEnvelope
 
 RETRIES = 2  # of a chunk whose hash was wrong; of all, where so many in a row are
+PACE_S = 0.5  # that a turn is waited for while something is under way: its source is not to wait for us
 PIECE_BYTES = 4 << 20  # read, then hashed: each turn lets go of the interpreter and waits for it again
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
     """What all connections of one pull have in common. `wanted` is taken from by all of them; `on_landed`,
-    `on_not_yet` and `pace` (when so many bytes may be asked for; None: at once) run on the loop. A source
-    from which nothing comes for `stall_s` is given up."""
+    `on_not_yet` and `pace` (`bulk_pull.Pace.pass_by`; None: there is no limit) run on the loop. A source from
+    which nothing comes for `stall_s` is given up."""
 
     source: BulkSource
     version: int
@@ -42,7 +44,7 @@ class Order:
     wanted: deque[Chunk]
     on_landed: Callable[[Chunk], None]
     on_not_yet: Callable[[], None]
-    pace: Callable[[int], Coroutine[object, object, None]] | None
+    pace: Callable[[int, float], Coroutine[object, object, float | None]] | None
 
 
 class Exchange:
@@ -78,20 +80,30 @@ class Exchange:
             self._check(chunk, digest.digest())
 
     async def _ask(self) -> bool:
-        """Keep the window full; whether there is anything to wait for."""
-        order = self._order
-        token_id, secret = order.source.token[:TOKEN_ID_BYTES], order.source.token[TOKEN_ID_BYTES:]
-        requests = []
+        """Keep the window as full as the limit lets; whether there is anything to wait for."""
+        order, requests, patience_s = self._order, b"", PACE_S
         while len(self._in_flight) < order.window and (chunk := self._next()) is not None:
-            self._tag = (self._tag + 1) & 0xFFFFFFFF
-            self._in_flight.append((self._tag, chunk))
-            request = Request(token_id, order.version, chunk.offset, chunk.length, self._tag)
-            requests.append(encode_request(request, secret))
             if order.pace is not None:
-                await self._connection.on_loop(order.pace(chunk.length))
+                self._again.appendleft(chunk)  # it is not lost, whatever ends the wait
+                turn = order.pace(chunk.length, patience_s if self._in_flight else inf)
+                if (waited_s := await self._connection.on_loop(turn)) is None:
+                    break
+                patience_s -= waited_s
+                self._again.popleft()
+            requests += self._request(chunk)
+            if order.pace is not None:
+                await self._connection.send(requests, order.stall_s)
+                requests = b""
         if requests:
-            await self._connection.send(b"".join(requests), order.stall_s)
+            await self._connection.send(requests, order.stall_s)
         return bool(self._in_flight)
+
+    def _request(self, chunk: Chunk) -> bytes:
+        token, version = self._order.source.token, self._order.version
+        self._tag = (self._tag + 1) & 0xFFFFFFFF
+        self._in_flight.append((self._tag, chunk))
+        request = Request(token[:TOKEN_ID_BYTES], version, chunk.offset, chunk.length, self._tag)
+        return encode_request(request, token[TOKEN_ID_BYTES:])
 
     def _next(self) -> Chunk | None:
         if self._again:

@@ -38,12 +38,16 @@ class Pace:
         self._bytes_s = bytes_s
         self._free_s = 0.0
 
-    async def pass_by(self, nbytes: int) -> None:
-        """Wait for the turn of so many bytes."""
+    async def pass_by(self, nbytes: int, most_s: float) -> float | None:
+        """Wait for the turn of so many bytes, unless that is further away than `most_s`: None then, and it is
+        nobody's. The seconds that it waited."""
         now_s = asyncio.get_running_loop().time()
         turn_s = max(self._free_s, now_s)
+        if turn_s - now_s > most_s:
+            return None
         self._free_s = turn_s + nbytes / self._bytes_s
         await asyncio.sleep(turn_s - now_s)
+        return turn_s - now_s
 
 
 async def pull(
@@ -85,7 +89,7 @@ async def pull(
     try:
         async with asyncio.timeout(deadline_s) as late:
             running.grant = lambda: _grant(late, loop.time() + deadline_s)
-            await running.run(_connections(ranges, sockets))
+            await running.run(_connections(ranges, sockets, limit_bytes_s))
     except TimeoutError:
         why = f"{source.endpoint}: no chunk within {deadline_s} s"
         raise PullTimeout(why, running.done) from None
@@ -207,9 +211,11 @@ class _Pull:
             raise SourceLags(f"{self._source.endpoint}: it waits for chunks itself, {LAG_S} s by now")
 
 
-def _connections(ranges: Sequence[Chunk], most: int) -> int:
-    """As many as the size of the pull is worth."""
+def _connections(ranges: Sequence[Chunk], most: int, limit_bytes_s: float) -> int:
+    """As many as the size of the pull is worth, and as have a turn within a second."""
     size_bytes = sum(chunk.length for chunk in ranges)
+    if limit_bytes_s > 0 and ranges:
+        most = min(most, int(limit_bytes_s / max(chunk.length for chunk in ranges)))
     return max(1, min(most, size_bytes // SOCKET_BYTES))
 
 

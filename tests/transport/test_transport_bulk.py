@@ -525,6 +525,18 @@ async def test_a_pull_asks_for_no_more_than_its_limit(server, content, path, mon
     assert loop.time() - began_s >= 7 * CHUNK / rate, "the last chunk waits for those before it"
 
 
+async def test_a_limit_so_low_that_a_window_takes_longer_than_a_source_waits_is_kept_to_all_the_same(
+    server, content, path, monkeypatch
+) -> None:
+    monkeypatch.setattr(bulk_pull, "SOCKET_BYTES", CHUNK)
+    monkeypatch.setattr(bulk_server, "FIRST_REQUEST_S", 1.0)
+    server.publish(3, path)
+    into, chunks = memoryview(bytearray(len(content))), chunks_of(content)[:4]
+    await pull(source_of(server), 3, chunks, into, sockets=4, limit_bytes_s=2 * CHUNK, deadline_s=60)
+    assert into[: 4 * CHUNK] == content[: 4 * CHUNK]
+    assert not server.refused, "it asked at once, and then for one after the other"
+
+
 async def test_what_the_caller_raises_for_a_chunk_ends_the_pull(server, content, path, monkeypatch) -> None:
     monkeypatch.setattr(bulk_pull, "SOCKET_BYTES", CHUNK)
     server.publish(3, path)
