@@ -28,10 +28,6 @@ class PartialContent:
         self._landed[offset] = length
         self._tell()
 
-    def forget(self) -> None:
-        """What had landed was wrong after all: serve nothing of it."""
-        self._landed.clear()
-
     def end(self) -> None:
         """Nothing more comes: whoever waits is told at once."""
         self._ended = True

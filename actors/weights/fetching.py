@@ -11,19 +11,20 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 
 from actors.weights.by_deltas import UnusableDelta, chain_of, payloads_of, tables_of
 from actors.weights.delta import Delta, Mapper, apply
 from actors.weights.delta_codec import DeltaError
 from actors.weights.delta_table import DeltaTable
-from actors.weights.finding import ASK_AGAIN_S, ASK_SOON_S, Finding, Lie
+from actors.weights.finding import ASK_AGAIN_S, Finding, Lie
 from actors.weights.images import ImageDraft, Images, ImageStoreError
 from actors.weights.layout import LayoutError
 from actors.weights.manifest import Manifest, ManifestError
 from actors.weights.messages import EnginePart, Fetch, FindSource, Holds, Offer, Offered
 from actors.weights.payload import Payload
 from actors.weights.pulls import CHUNK_DEADLINE_S, Pulls
+from actors.weights.under_way import Moved, Overtaken, UnderWay
 from actors.weights.wanted import chunks_of
 from configs.schema import Config
 from supervisor import AskFailed, Context, Refused, Waiting
@@ -33,14 +34,6 @@ OFFER_DEADLINE_S = 5.0
 ATTEMPTS = 20  # in a row that gave no new chunk; each costs at least the pause. Then whoever wants it is told
 FETCH_LATE_S = 60.0  # a fetch without a new chunk for so long is worth a line, again each time
 MOST = 0.5  # of a version: beyond that its pull is ended even though a newer one is wanted
-
-
-class Moved(Exception):
-    """There is a better source by now."""
-
-
-class Overtaken(Exception):
-    """A newer version is wanted instead."""
 
 
 class Fetching:
@@ -76,8 +69,9 @@ class Fetching:
         self._payloads: list[Payload] = []
         self._tables: tuple[DeltaTable, ...] = ()
         self._finding = Finding(ctx, wanted, site)
-        self._pulling: asyncio.Future[None] | None = None
-        self._overtaken = 0
+        self._under_way = UnderWay(
+            lambda source: self._finding.other_than(self._question(source)), lambda: self.pulled_bytes
+        )
         self.base = -1
         self.sealed = False
         self.begun = asyncio.Event()  # it has something to pass on, or soon
@@ -122,7 +116,7 @@ class Fetching:
         for attempt in itertools.count(1):
             if here():
                 return None
-            if self._overtaken:
+            if self._under_way.newer is not None:
                 return self._refusal()
             if fruitless == ATTEMPTS:
                 break
@@ -159,12 +153,11 @@ class Fetching:
         """A newer version is wanted: this one is given up, unless most of it is here already."""
         whole = sum(chunk.length for one in self._payloads for chunk in one.chunks)
         if version > self._wanted.version and self.have_bytes <= MOST * whole:
-            self._overtaken = version
-            if self._pulling is not None:
-                self._pulling.cancel()
+            self._under_way.overtake(version)
 
     def _refusal(self) -> Refused:
-        return Refused(f"version {self._overtaken} is wanted here instead of {self._wanted.version}")
+        newer = self._under_way.newer
+        return Refused(f"version {newer} is wanted here instead of {self._wanted.version}")
 
     def drop(self) -> None:
         """Give up what has come, unless it is whole; a second call does nothing."""
@@ -235,17 +228,11 @@ class Fetching:
                 payload.has_all_but(await self._ctx.offload(manifest.missing, draft.view))
             self._begin([payload])
         if manifest.owners and source in self._wanted.sources:
-            await self._pull(source, self._pull_from_owners(manifest, wait))
+            await self._under_way.finish(source, self._pull_from_owners(manifest, wait))
         else:
-            await self._pull(
-                source, self.pulls.all_of(self._payloads, offered.endpoint, [offered.token], wait)
-            )
-        assert self._draft is not None
-        try:
-            await self._ctx.offload(manifest.verify, self._draft.view, self.chunks)
-        except ManifestError:
-            self._payloads[0].forget()
-            raise
+            work = self.pulls.all_of(self._payloads, offered.endpoint, [offered.token], wait)
+            await self._under_way.finish(source, work)
+        self._payloads[0].require_all()
         self._seal()
 
     async def _by_deltas(self, source: str, offered: Offered, manifest: Manifest, wait: Waiting) -> None:
@@ -259,7 +246,8 @@ class Fetching:
             elif tables != self._tables:
                 raise UnusableDelta(f"{source} has other deltas than the one before")
             tokens = [link.token for link in offered.deltas]
-            await self._pull(source, self.pulls.all_of(self._payloads, offered.endpoint, tokens, wait))
+            work = self.pulls.all_of(self._payloads, offered.endpoint, tokens, wait)
+            await self._under_way.finish(source, work)
             await self._apply(manifest)
         except (DeltaError, ManifestError, ImageStoreError) as problem:
             raise UnusableDelta(str(problem)) from problem
@@ -297,25 +285,6 @@ class Fetching:
         assert self._draft is not None
         self._draft.seal()
         self._draft, self.sealed = None, True
-
-    async def _pull(self, source: str, work: Coroutine[object, object, None]) -> None:
-        """All that is pulled from this source, unless who keeps track names another one meanwhile. A failure
-        keeps what has come. Raises `Moved`, `Overtaken`."""
-        pulling = self._pulling = asyncio.ensure_future(work)
-        had_bytes, turn_s = self.pulled_bytes, ASK_AGAIN_S
-        try:
-            while not (await asyncio.wait([pulling], timeout=turn_s))[0]:
-                turn_s = ASK_AGAIN_S if self.pulled_bytes > had_bytes else ASK_SOON_S
-                had_bytes = self.pulled_bytes
-                if (other := await self._finding.other_than(self._question(source))) and not pulling.done():
-                    raise Moved(f"{source} is left for {other}")
-            if pulling.cancelled():
-                raise Overtaken
-            pulling.result()
-        finally:
-            self._pulling = None
-            pulling.cancel()
-            await asyncio.wait([pulling])
 
     async def _pull_from_owners(self, manifest: Manifest, fetching: Waiting) -> None:
         """Each chunk from who published it, from all of them at once; what one does not give, the others'

@@ -6,7 +6,7 @@ Owns which of its chunks are here. Pure but for the waits of those to whom it is
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from transport.bulk import Chunk, PartialContent
+from transport.bulk import Chunk, PartialContent, PullError
 
 
 @dataclass(slots=True)
@@ -45,7 +45,10 @@ class Payload:
             if chunk.offset not in lacking:
                 self.landed(chunk)
 
-    def forget(self) -> None:
-        """What was there was wrong after all."""
-        self.done.clear()
-        self.partial.forget()
+    def require_all(self) -> None:
+        """Each chunk was held against its digest, where it lies: as it came, or when it was found here. So
+        nothing is read again before it is used. Raises `PullError` where one is missing."""
+        if left := self.left:
+            raise PullError(
+                f"{len(left)} of {len(self.chunks)} chunks did not come, the first at {left[0].offset}"
+            )

@@ -24,7 +24,7 @@ RESULTS = ROOT / "docs" / "job_deltas.json"
 NAME = "deltas of a job"
 
 CASES = ((1e-6, "bfloat16"), (1e-5, "bfloat16"), (4e-4, "bfloat16"), (1e-6, "float32"))
-STEPS = 12
+STEPS = 24
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,15 +59,8 @@ TRAINING: tuple[Mutation, ...] = (
     ),
     Mutation(
         "believe every chunk",
-        "bytes of weights are compared with their hashes: each chunk, and the whole image",
-        (
-            Edit("transport.bulk_exchange", "        if digest == chunk.digest:\n", "        if True:\n"),
-            Edit(
-                "actors.weights.fetching",
-                "            await self._ctx.offload(manifest.verify, self._draft.view, self.chunks)\n",
-                "            pass\n",
-            ),
-        ),
+        "each chunk of weights is compared with its hash, as it comes",
+        (Edit("transport.bulk_exchange", "        if digest == chunk.digest:\n", "        if True:\n"),),
         ("I6",),
         ("corrupt_chunk",),
     ),

@@ -35,8 +35,8 @@ ALLOWED = {
     ("actors/weights/fetching.py", "run"): LISTED_BY_CALLER,
     ("actors/weights/fetching.py", "_find"): LISTED_BY_CALLER,
     (
-        "actors/weights/fetching.py",
-        "_pull",
+        "actors/weights/under_way.py",
+        "finish",
     ): "the end of a pull that was cancelled; `Pulls` lists the pull",
     (
         "actors/engine/remote.py",

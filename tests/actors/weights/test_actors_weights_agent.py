@@ -3,7 +3,7 @@
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,9 +14,11 @@ import pytest
 from actors.engine.tensor_spec import TensorSpec
 from actors.weights import fetching, finding
 from actors.weights.agent import TransferAgent
+from actors.weights.image_draft import FILE
 from actors.weights.image_store import ImageStore
 from actors.weights.manifest import Manifest
 from actors.weights.messages import Fetch, Fetched, FindSource, Offer, Offered, Publish, Published, WhatComes
+from actors.weights.safetensors_file import header
 from actors.weights.sources import Sources
 from configs.load import from_tree
 from supervisor import Refused
@@ -152,21 +154,24 @@ async def test_a_version_is_published_once_and_under_one_root(tmp_path: Path) ->
             await two.source.ask("a/transfer", Offer(version=1, root=b"another"), Offered)
 
 
-async def test_an_agent_answers_while_it_verifies_an_image(
+async def test_an_agent_answers_while_it_looks_what_is_right_of_a_draft_that_was_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, answered = threading.Event(), threading.Event()
-    verify = Manifest.verify
+    missing = Manifest.missing
 
-    def long(manifest: Manifest, image: memoryview, part: Sequence[Chunk] | None) -> None:
+    def long(manifest: Manifest, image: memoryview) -> list[Chunk]:
         begun.set()
         assert answered.wait(60.0), "the loop stood still meanwhile"
-        verify(manifest, image, part)
+        return missing(manifest, image)
 
     async with pair(tmp_path) as two:
         data = os.urandom(SIZE)
         root = await two.publish(1, data)
-        monkeypatch.setattr(Manifest, "verify", long)
+        left = tmp_path / "b" / "v000000001.7.beef.draft"
+        left.mkdir(parents=True)
+        (left / FILE).write_bytes(header(TENSORS, SIZE) + data)
+        monkeypatch.setattr(Manifest, "missing", long)
         fetching = asyncio.create_task(two.fetch(1, root))
         async with asyncio.timeout(60):
             while not begun.is_set():
@@ -218,6 +223,28 @@ async def test_a_pull_that_gets_nowhere_is_given_up_and_leaves_no_draft(
         with pytest.raises(Refused, match="could not be pulled: nothing arrived"):
             await two.fetch(1, root)
         assert list((tmp_path / "b").iterdir()) == []
+
+
+async def test_a_version_of_which_a_chunk_did_not_come_is_not_served_whatever_the_pull_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetching, "ATTEMPTS", 2)
+    monkeypatch.setattr(finding, "RETRY_S", 0.001)
+    async with pair(tmp_path) as two:
+        network = two.receiver.system.network
+        pull = network.pull
+
+        async def all_but_the_last(
+            source: BulkSource, version: int, ranges: list[Chunk], into: memoryview, **options: object
+        ) -> PullResult:
+            result: PullResult = await pull(source, version, ranges[:-1], into, **options)  # type: ignore[arg-type]
+            return result
+
+        monkeypatch.setattr(network, "pull", all_but_the_last)
+        root = await two.publish(1, os.urandom(SIZE))
+        with pytest.raises(Refused, match=f"1 of 21 chunks did not come, the first at {20 * CHUNK}"):
+            await two.fetch(1, root)
+        assert ImageStore(tmp_path / "b").versions() == []
 
 
 async def test_a_source_that_hangs_up_is_asked_ever_more_seldom(

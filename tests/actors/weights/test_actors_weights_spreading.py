@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import xxhash
 
 from actors.weights import agent, delta, delta_sample, finding
 from actors.weights.image_draft import FILE
@@ -138,6 +139,60 @@ async def test_a_receiver_that_was_killed_goes_on_from_what_it_had(tmp_path: Pat
         fetched = await all.fetch("b", 1, root)
         assert all.image("b", 1) == data
         assert fetched.pulled_bytes == SIZE - 9 * CHUNK
+
+
+async def test_each_chunk_that_was_damaged_after_a_crash_is_found_before_it_is_passed_on_or_served(
+    tmp_path: Path,
+) -> None:
+    async with hosts(tmp_path, "ab") as all:
+        data = os.urandom(SIZE)
+        root = await all.publish(1, data)
+        rotten = [0, 11, SIZE // CHUNK - 1]
+        had = bytearray(data)
+        for chunk in rotten:
+            had[(chunk + 1) * CHUNK - 1] ^= 0x80
+        left = tmp_path / "b" / "v000000001.7.beef.draft"
+        left.mkdir()
+        (left / FILE).write_bytes(header(TENSORS, SIZE) + had)
+        fetched = await all.fetch("b", 1, root)
+        assert all.image("b", 1) == data
+        assert fetched.pulled_bytes == len(rotten) * CHUNK, "all else was right, and stayed"
+
+
+async def test_what_was_found_right_after_a_crash_and_what_was_pulled_is_read_for_its_hash_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = {"found": 0, "pulled": 0}
+    digest, hasher = xxhash.xxh3_128_digest, xxhash.xxh3_128
+
+    def at_once(data: memoryview) -> bytes:
+        read["found"] += len(data)
+        return digest(data)
+
+    class Piecewise:
+        def __init__(self) -> None:
+            self._hasher = hasher()
+
+        def update(self, data: memoryview) -> None:
+            read["pulled"] += len(data)
+            self._hasher.update(data)
+
+        def digest(self) -> bytes:
+            return self._hasher.digest()
+
+    async with hosts(tmp_path, "abc") as all:
+        data = os.urandom(SIZE)
+        root = await all.publish(1, data)
+        left = tmp_path / "c" / "v000000001.7.beef.draft"
+        left.mkdir(parents=True)
+        (left / FILE).write_bytes(header(TENSORS, SIZE) + data[:-CHUNK] + bytes(CHUNK))
+        monkeypatch.setattr(xxhash, "xxh3_128_digest", at_once)
+        monkeypatch.setattr(xxhash, "xxh3_128", Piecewise)
+        await all.fetch("b", 1, root)
+        assert read == {"found": 0, "pulled": SIZE}
+        await all.fetch("c", 1, root)
+        assert read == {"found": SIZE, "pulled": SIZE + CHUNK}
+        assert all.image("b", 1) == all.image("c", 1) == data
 
 
 async def test_receivers_serve_receivers_while_they_pull_and_the_publisher_gives_about_one_copy(
