@@ -90,6 +90,7 @@ LATER = {
     "Fetch": "Fetched",
     "PartWritten": "Published",
     "JoinPart": "Joined",
+    "JoinDelta": "DeltaJoined",
     "WhatComes": "Fetched",
     "ClaimNames": "LeaseGranted",
     "Unregister": "Done",

@@ -14,7 +14,9 @@ from collections.abc import Callable
 
 import msgspec
 
+from actors.weights.completing import Completing
 from actors.weights.delta import Mapper
+from actors.weights.delta_parts import DeltaParts
 from actors.weights.disk_publishing import DiskVersions
 from actors.weights.fetching import FETCH_LATE_S, Fetching
 from actors.weights.images import Images
@@ -25,6 +27,7 @@ from actors.weights.messages import (
     FindSource,
     FindStore,
     HostLeaves,
+    JoinDelta,
     JoinPart,
     Offer,
     Offered,
@@ -100,9 +103,10 @@ class TransferAgent(Actor):
         self._publishing = Publishing(
             self.ctx, self._store, self._served, self._deltas, self._config, self._open_disk
         )
-        self._parts = Parts(
-            self.ctx, self._store, self._served, self._settings.chunk_bytes, self._publishing.tell_manager
-        )
+        here = (self.ctx, self._store, self._served, self._deltas, self._publishing)
+        completing = Completing(*here, self._settings, self._each)
+        self._parts = Parts(*here, completing, self._settings.chunk_bytes)
+        self._delta_parts = DeltaParts(self.ctx, self._served)
         await self._served.find_again()
 
     # -- publishing --
@@ -122,6 +126,10 @@ class TransferAgent(Actor):
     @handles(PartLost)
     async def part_lost(self, message: PartLost) -> None:
         self._parts.lost(message)
+
+    @handles(JoinDelta)
+    async def join_delta(self, message: JoinDelta) -> Deferred:
+        return self._delta_parts.join(message)
 
     @handles(FindStore)
     async def find_store(self, message: FindStore) -> StoreIs:
@@ -255,8 +263,8 @@ class TransferAgent(Actor):
             manifest.image_bytes,
             fetching.seconds,
         )
-        for delta, payload in fetching.applied:
-            self._deltas.keep(delta, payload)
+        for delta in fetching.applied:
+            self._deltas.keep(delta)
 
     def _fetched(self, message: Fetch, fetching: Fetching) -> Fetched:
         self._pulled_bytes += fetching.pulled_bytes

@@ -9,7 +9,7 @@ byte is taken for right. After any error `Manifest.missing` says which chunks ar
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -76,9 +76,11 @@ class Delta:
         *,
         compress: bool = False,
         most_bytes: int | None = None,
+        part: Collection[Chunk] | None = None,
         each: Mapper = map,
     ) -> "Delta | None":
-        """What turns image `old` into image `new`, which their manifests describe.
+        """What turns image `old` into image `new`, which their manifests describe; of `part`, if given, what
+        turns these chunks of it into the new ones.
 
         Reads both once, `each` chunk on the caller's thread or on others. None comes back as soon as the
         payload exceeds `most_bytes`, or at once where a sample tells that it will (`delta_sample`): send the
@@ -100,10 +102,11 @@ class Delta:
 
         rows: list[Row] = []
         bundles = _Bundles()
+        here = None if part is None else {chunk.offset for chunk in part}
         changed = [
             number
             for number, (one, other) in enumerate(zip(old_manifest.chunks, new_manifest.chunks, strict=True))
-            if one.digest != other.digest
+            if one.digest != other.digest and (here is None or one.offset in here)
         ]
         if most_bytes is not None and is_hopeless(
             was,

@@ -51,7 +51,7 @@ def is_hopeless(
     count = blocks if blocks is not None else blocks_of(total)
     if not count or most_bytes >= total:
         return False
-    lowest = min(least_share(0, width, width, compress=compress) for width in set(widths))
+    lowest = min(least_share(0, width, width, compress=compress) for width in sorted(set(widths)))
     margin = (1 - lowest) * math.sqrt(math.log(1 / wrong) / (2 * count))
     bound = most_bytes / total + margin
     if bound >= 1:  # no share is more

@@ -3,10 +3,13 @@
 Owns the description and the checks against itself. Pure. The payload is one run of bytes, cut into *bundles*
 of a few MiB that are pulled as the chunks of an image are (`transport.bulk_frames.Chunk`, xxh3-128 each); a
 bundle holds the payloads of whole image chunks. The root is SHA-256 over the canonical encoding of the rest.
+
+Where several sources publish a version, each makes the delta of its own part: a table of its own chunks.
+`DeltaTable.join` puts their payloads one behind the other and says whose bundles they are.
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
@@ -35,9 +38,18 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
     length: int
 
 
-class DeltaTable(msgspec.Struct, frozen=True, kw_only=True):
+class BundleOwner(msgspec.Struct, frozen=True, array_like=True):
+    """Of a delta that several sources make: how many of its bundles, behind those of the owners before, are
+    `source`'s."""
+
+    source: str
+    bundles: int
+
+
+class DeltaTable(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Of the delta that turns one image into another. `base_root` and `target_root`: of their manifests,
-    which are what they are known by. Image chunks without a row did not change."""
+    which are what they are known by. Image chunks without a row did not change. `owners`: who has which part
+    of the payload; none: whoever publishes it has all of it."""
 
     base_version: int
     base_root: bytes
@@ -46,6 +58,40 @@ class DeltaTable(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[Row, ...]
     bundles: tuple[Chunk, ...]
     root: bytes
+    owners: tuple[BundleOwner, ...] = ()  # not encoded where there are none: such tables keep their roots
+
+    @staticmethod
+    def join(tables: Mapping[str, "DeltaTable"]) -> "DeltaTable":
+        """Of the parts of one delta, by source, each a table of the chunks that the source owns: the whole,
+        with `owners`. Raises `BadDelta` where they do not belong together."""
+        first = next(iter(tables.values()))
+        rows: list[Row] = []
+        bundles: list[Chunk] = []
+        at = 0
+        for source, table in tables.items():
+            if (table.base_root, table.target_root) != (first.base_root, first.target_root) or table.owners:
+                raise BadDelta(f"{source} has a part of another delta to version {first.version}")
+            rows += (msgspec.structs.replace(row, offset=at + row.offset) for row in table.rows)
+            bundles += (Chunk(at + one.offset, one.length, one.digest) for one in table.bundles)
+            at += table.nbytes
+        bare = msgspec.structs.replace(
+            first,
+            rows=tuple(rows),
+            bundles=tuple(bundles),
+            root=b"",
+            owners=tuple(BundleOwner(source, len(table.bundles)) for source, table in tables.items()),
+        )
+        joined = msgspec.structs.replace(bare, root=bare.expected_root())
+        joined.check()
+        return joined
+
+    def shares(self) -> dict[str, tuple[Chunk, ...]]:
+        """By source, the bundles that it has made; nothing where one has made all."""
+        found, at = {}, 0
+        for owner in self.owners:
+            found[owner.source] = self.bundles[at : at + owner.bundles]
+            at += owner.bundles
+        return found
 
     @property
     def nbytes(self) -> int:
@@ -87,14 +133,17 @@ class DeltaTable(msgspec.Struct, frozen=True, kw_only=True):
             yield f"roots have {ROOT_BYTES} bytes"
         if len(self.rows) > MAX_CHUNKS or len(self.bundles) > len(self.rows):
             yield f"{len(self.rows)} rows in {len(self.bundles)} bundles"
-        starts, end, last = set(), 0, -1
+        starts, end, chunks = set(), 0, set()
         for row in self.rows:
-            if row.codec not in _CHANGES or row.width not in WIDTHS or row.chunk <= last:
-                yield f"row of chunk {row.chunk} after {last}, codec {row.codec}, width {row.width}"
+            if row.codec not in _CHANGES or row.width not in WIDTHS or row.chunk < 0:
+                yield f"row of chunk {row.chunk}, codec {row.codec}, width {row.width}"
+            if row.chunk in chunks:
+                yield f"chunk {row.chunk} has two rows"
+            chunks.add(row.chunk)
             if row.offset != end or not 0 < row.length <= MAX_CHUNK_BYTES:
                 yield f"chunk {row.chunk} has {row.length} bytes at {row.offset}, not at {end}"
             starts.add(row.offset)
-            last, end = row.chunk, padded(end + row.length)
+            end = padded(end + row.length)
         at = 0
         for bundle in self.bundles:
             sound = 0 < bundle.length <= MAX_CHUNK_BYTES and len(bundle.digest) == DIGEST_BYTES
@@ -103,6 +152,15 @@ class DeltaTable(msgspec.Struct, frozen=True, kw_only=True):
             at = bundle.offset + bundle.length
         if at != end:
             yield f"bundles end at {at}, what they hold at {end}"
+        sources = {owner.source for owner in self.owners}
+        counted = sum(owner.bundles for owner in self.owners)
+        if self.owners and (
+            len(sources) != len(self.owners)
+            or "" in sources
+            or any(owner.bundles < 0 for owner in self.owners)
+            or counted != len(self.bundles)
+        ):
+            yield f"{len(self.owners)} owners of {counted} bundles, there are {len(self.bundles)}"
         if self.root != self.expected_root():
             yield "the root is not the digest of what it stands for"
 

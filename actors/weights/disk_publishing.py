@@ -79,9 +79,6 @@ class DiskPublishing:
         """It is to be written; `before`: the version before it, if that is here."""
         if self._stopped:
             return
-        if manifest.owners:
-            self._stop(f"version {manifest.version} is of several sources, none of which has all of it")
-            return
         self._due.append((manifest, before))
         if not self._writing:
             self._writing = True

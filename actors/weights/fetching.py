@@ -11,26 +11,27 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from actors.weights.by_deltas import UnusableDelta, chain_of, payloads_of, tables_of
-from actors.weights.delta import Delta, Mapper, apply
+from actors.weights.delta import Mapper, apply
 from actors.weights.delta_codec import DeltaError
 from actors.weights.delta_table import DeltaTable
 from actors.weights.finding import ASK_AGAIN_S, Finding, Lie
 from actors.weights.images import ImageDraft, Images, ImageStoreError
+from actors.weights.kept_deltas import KeptDelta
 from actors.weights.layout import LayoutError
 from actors.weights.manifest import Manifest, ManifestError
 from actors.weights.messages import EnginePart, Fetch, FindSource, Holds, Offer, Offered
+from actors.weights.owners import OFFER_DEADLINE_S, Owners, shares_of_deltas, shares_of_image
 from actors.weights.payload import Payload
-from actors.weights.pulls import CHUNK_DEADLINE_S, Pulls
+from actors.weights.pulls import Pulls
 from actors.weights.under_way import Moved, Overtaken, UnderWay
 from actors.weights.wanted import chunks_of
 from configs.schema import Config
 from supervisor import AskFailed, Context, Refused, Waiting
-from transport.bulk import BadHash, BadRange, BulkServer, BulkSource, Chunk, PullError
+from transport.bulk import BadHash, BadRange, BulkServer, Chunk, PullError
 
-OFFER_DEADLINE_S = 5.0
 ATTEMPTS = 20  # in a row that gave no new chunk; each costs at least the pause. Then whoever wants it is told
 FETCH_LATE_S = 60.0  # a fetch without a new chunk for so long is worth a line, again each time
 MOST = 0.5  # of a version: beyond that its pull is ended even though a newer one is wanted
@@ -78,7 +79,7 @@ class Fetching:
         self.manifest: Manifest | None = None
         self.model_config = b""
         self.chunks: tuple[Chunk, ...] = ()  # of the image, that are wanted here
-        self.applied: tuple[tuple[Delta, memoryview], ...] = ()
+        self.applied: tuple[KeptDelta, ...] = ()
         self.pulls = Pulls(ctx, config.weights, down_bytes_s)
         self.relayed = 0
         self.without_room = 0
@@ -228,7 +229,9 @@ class Fetching:
                 payload.has_all_but(await self._ctx.offload(manifest.missing, draft.view))
             self._begin([payload])
         if manifest.owners and source in self._wanted.sources:
-            await self._under_way.finish(source, self._pull_from_owners(manifest, wait))
+            shares = shares_of_image(manifest, self._payloads[0])
+            work = Owners(self._ctx, self.pulls, manifest).pull(shares, wait)
+            await self._under_way.finish(source, work)
         else:
             work = self.pulls.all_of(self._payloads, offered.endpoint, [offered.token], wait)
             await self._under_way.finish(source, work)
@@ -245,8 +248,12 @@ class Fetching:
                 self._tables = tables
             elif tables != self._tables:
                 raise UnusableDelta(f"{source} has other deltas than the one before")
-            tokens = [link.token for link in offered.deltas]
-            work = self.pulls.all_of(self._payloads, offered.endpoint, tokens, wait)
+            shares = shares_of_deltas(tables, self._payloads)
+            if shares and source in self._wanted.sources:
+                work = Owners(self._ctx, self.pulls, manifest, self.base, tables).pull(shares, wait)
+            else:
+                tokens = [link.token for link in offered.deltas]
+                work = self.pulls.all_of(self._payloads, offered.endpoint, tokens, wait)
             await self._under_way.finish(source, work)
             await self._apply(manifest)
         except (DeltaError, ManifestError, ImageStoreError) as problem:
@@ -265,7 +272,9 @@ class Fetching:
                 apply, chain, base.view, draft.view, base_manifest, manifest, each=self._each
             )
         self._seal()
-        self.applied = tuple((delta, one.into) for delta, one in zip(chain, self._payloads, strict=True))
+        self.applied = tuple(
+            KeptDelta(table, one.into) for table, one in zip(self._tables, self._payloads, strict=True)
+        )
 
     def _begin(self, payloads: list[Payload]) -> None:
         """From here on this host passes on what it has."""
@@ -285,23 +294,3 @@ class Fetching:
         assert self._draft is not None
         self._draft.seal()
         self._draft, self.sealed = None, True
-
-    async def _pull_from_owners(self, manifest: Manifest, fetching: Waiting) -> None:
-        """Each chunk from who published it, from all of them at once; what one does not give, the others'
-        comes all the same. Raises what the first one failed with."""
-        pulls = (self._pull_share(owner, chunks, fetching) for owner, chunks in manifest.shares().items())
-        for outcome in await asyncio.gather(*pulls, return_exceptions=True):
-            if isinstance(outcome, BaseException):
-                raise outcome
-
-    async def _pull_share(self, owner: str, chunks: Sequence[Chunk], fetching: Waiting) -> None:
-        [payload] = self._payloads
-        own = {chunk.offset for chunk in chunks}
-        left = [chunk for chunk in payload.left if chunk.offset in own]
-        if not left:
-            return
-        asked = Offer(version=self._wanted.version, root=self._wanted.root)
-        offered = await self._ctx.ask(owner, asked, deadline_s=OFFER_DEADLINE_S, expect=Offered)
-        on, late_s = offered.endpoint, CHUNK_DEADLINE_S
-        async with self._ctx.wait("a bulk pull", on=on, deadline_s=late_s, go_on=True) as wait:
-            await self.pulls.one(payload, BulkSource(on, offered.token), wait, fetching, left)

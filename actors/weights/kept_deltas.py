@@ -7,9 +7,10 @@ it pulls the whole image. Pure; the bulk server that serves them is told by whoe
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from actors.weights.delta import Delta
 from actors.weights.delta_choice import Offer, choose
+from actors.weights.delta_table import DeltaTable
 from actors.weights.messages import Holds
+from transport.bulk_frames import Chunk
 
 DELTA = 1 << 62
 """Added to a version, names the payload of the delta that leads to it where images are named by versions."""
@@ -17,21 +18,26 @@ DELTA = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class KeptDelta:
-    """`payload`: its bundles, one after the other."""
+    """`payload`: its bundles, one after the other. `part`: those that are in it; None: all."""
 
-    delta: Delta
+    table: DeltaTable
     payload: memoryview
+    part: tuple[Chunk, ...] | None = None
 
     @property
     def key(self) -> int:
         """What its payload is served as."""
-        return DELTA | self.delta.table.version
+        return DELTA | self.table.version
+
+    @property
+    def nbytes(self) -> int:
+        """Of it, in memory."""
+        return len(self.payload) if self.part is None else sum(bundle.length for bundle in self.part)
 
     @property
     def offer(self) -> Offer:
         """As the choice wants it."""
-        table = self.delta.table
-        return Offer(table.base_root, table.target_root, max(1, table.nbytes))
+        return Offer(self.table.base_root, self.table.target_root, max(1, self.table.nbytes))
 
 
 class KeptDeltas:
@@ -41,23 +47,26 @@ class KeptDeltas:
         self._most_bytes = most_bytes
         self._kept: dict[int, KeptDelta] = {}  # by the version that it leads to; the oldest first
 
-    def keep(self, delta: Delta, payload: memoryview) -> tuple[KeptDelta | None, list[int]]:
+    def keep(self, made: KeptDelta) -> tuple[bool, list[int]]:
         """Keep one, if it fits at all, instead of another one to the same version; the keys of those that
         went for it."""
-        kept = KeptDelta(delta, payload)
-        replaced = self._kept.pop(delta.table.version, None)
+        replaced = self._kept.pop(made.table.version, None)
         gone = [replaced.key] if replaced is not None else []
-        if len(payload) > self._most_bytes:
-            return None, gone
-        self._kept[delta.table.version] = kept
+        if made.nbytes > self._most_bytes:
+            return False, gone
+        self._kept[made.table.version] = made
         while self.nbytes > self._most_bytes:
             gone.append(self._kept.pop(next(iter(self._kept))).key)
-        return kept, gone
+        return True, gone
+
+    def to(self, version: int) -> KeptDelta | None:
+        """That which leads to a version, if it is kept."""
+        return self._kept.get(version)
 
     @property
     def nbytes(self) -> int:
         """Of all payloads."""
-        return sum(len(one.payload) for one in self._kept.values())
+        return sum(one.nbytes for one in self._kept.values())
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -74,16 +83,16 @@ class KeptDeltas:
         if not ways:
             return -1, ()
         _, base_version, chain = min(ways, key=lambda way: way[:2])
-        links = {one.delta.table.target_root: one for one in self._kept.values()}
+        links = {one.table.target_root: one for one in self._kept.values()}
         return base_version, tuple(links[offer.target_root] for offer in chain)
 
     def chain(self, base: int, root: bytes) -> tuple[KeptDelta, ...]:
         """The deltas from a version to the one with `root`, in their order; none where one lacks."""
-        links = {one.delta.table.target_root: one for one in self._kept.values()}
+        links = {one.table.target_root: one for one in self._kept.values()}
         found: list[KeptDelta] = []
         while (one := links.get(root)) is not None and len(found) < len(links):
             found.insert(0, one)
-            if one.delta.table.base_version == base:
+            if one.table.base_version == base:
                 return tuple(found)
-            root = one.delta.table.base_root
+            root = one.table.base_root
         return ()

@@ -98,7 +98,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         base_version: int | None = None,
     ) -> "Manifest":
         """Describe an image that nobody has whole. `shares`: by source, the chunks that it has and has
-        `hashed`; those of all sources make the image.
+        `hashed`; those of all sources make the image. Where one source has all of it this is what `build`
+        says of it.
 
         Raises:
             BadManifest: they do not, or the layout does not fit.
@@ -116,7 +117,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
                 tensors=tuple(tensors),
                 chunks=tuple(chunks),
                 root=b"",
-                owners=owners,
+                owners=owners if len(owners) > 1 else (),
             )
         )
 

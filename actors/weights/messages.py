@@ -92,6 +92,23 @@ class Joined(Message, frozen=True):
     manifest: bytes
 
 
+class JoinDelta(Message, frozen=True):
+    """From an owner of a part of `version` to the first of them: the table (encoded) of the delta of
+    the chunks that it owns; b"": it has none. Refused where one of the owners has none: then there is no
+    delta to that version."""
+
+    version: int
+    root: bytes
+    source: str
+    table: bytes
+
+
+class DeltaJoined(Message, frozen=True):
+    """The table (encoded) of what all owners have, with `owners`: each serves its bundles of it."""
+
+    table: bytes
+
+
 class FindStore(Message, frozen=True):
     """From a trainer of one's own on the same host: where are images written here? Refused where the job has
     a trainer that publishes."""

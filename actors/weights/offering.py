@@ -3,6 +3,7 @@
 Owns the answers to `Offer`: capabilities to read an image, or the deltas that lead to it.
 """
 
+import asyncio
 from collections.abc import Mapping
 
 from actors.weights.fetching import Fetching
@@ -33,15 +34,19 @@ class Offering:
     def answer(self, message: Offer) -> Offered | Deferred:
         """Raises Refused where there is nothing to offer."""
         coming = self._coming.get((message.version, message.root))
-        if coming is None or coming.begun.is_set() or message.version in self._served:
+        begun = self._deltas.being_made(message.version) if message.base >= 0 else None
+        if message.version not in self._served:
+            begun = coming.begun if coming is not None else None
+        if begun is None or begun.is_set():
             return self._offer(message)
         deferred = Deferred()
-        self._ctx.background(self._later(message, coming, deferred), f"offer of {message.version}")
+        self._ctx.background(self._later(message, begun, deferred), f"offer of {message.version}")
         return deferred
 
-    async def _later(self, message: Offer, coming: Fetching, deferred: Deferred) -> None:
-        """It was told to pull from us in the moment in which we began to."""
-        await self._ctx.idle(coming.begun, BEGIN_LATE_S)
+    async def _later(self, message: Offer, begun: asyncio.Event, deferred: Deferred) -> None:
+        """It was told to pull from us in the moment in which we began to pull ourselves, or in which another
+        owner heard before us that all have their part of a delta."""
+        await self._ctx.idle(begun, BEGIN_LATE_S)
         try:
             deferred.answer(self._offer(message))
         except Refused as refusal:
@@ -57,7 +62,7 @@ class Offering:
             return self._offered(coming.manifest, coming.model_config, links, whole=message.base < 0)
         manifest, model_config = self._served.require(message.version, message.root)
         chain = self._deltas.chain(message.base, message.root)
-        links = tuple(self._link(one.delta.table.encode(), one.key) for one in chain)
+        links = tuple(self._link(one.table.encode(), one.key) for one in chain)
         return self._offered(manifest, model_config, links, whole=message.base < 0)
 
     def _link(self, table: bytes, key: int) -> DeltaLink:

@@ -3,20 +3,24 @@ gathered.
 
 Owns the way from runs that ranks have written to one manifest: the ranks of a host write into its image; when
 all of them have, their host cuts and hashes what they wrote, and tells the agent that joins. When that has
-heard of all ranks it makes the manifest, with who owns what, and all serve their own. Soft state: whoever
+heard of all ranks it makes the manifest, with who owns what, and all serve their own; the first owner tells
+the manager, and keeps track of receivers. Soft state: whoever
 waits for an answer asks again when an agent was restarted, and what was written lies in shared memory.
 """
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from actors.engine.tensor_spec import TensorSpec
+from actors.weights.completing import Completing
 from actors.weights.images import ImageDraft, Images, ImageStoreError
 from actors.weights.manifest import BadManifest, Manifest, hashed
 from actors.weights.messages import Joined, JoinPart, OpenPart, PartIsOpen, PartLost, PartWritten, Published
+from actors.weights.publishing import Publishing
 from actors.weights.runs import Run, TilingError, check_tiling, cut, joined
 from actors.weights.served import Served
+from actors.weights.served_deltas import ServedDeltas
 from supervisor import AskFailed, Context, Deferred, Refused
 from transport.bulk_frames import Chunk
 
@@ -45,24 +49,23 @@ class _Joining:
 
 
 class Parts:
-    """See the module.
-
-    Args:
-        announce: of a version that is served, tell the manager.
-    """
+    """See the module."""
 
     def __init__(
         self,
         ctx: Context,
         images: Images,
         served: Served,
+        deltas: ServedDeltas,
+        publishing: Publishing,
+        completing: Completing,
         chunk_bytes: int,
-        announce: Callable[[int, bytes, tuple[str, ...]], Coroutine[object, object, None]],
     ) -> None:
         self._ctx, self._store, self._served, self._chunk_bytes = ctx, images, served, chunk_bytes
-        self._announce = announce
+        self._deltas, self._publishing, self._completing = deltas, publishing, completing
         self._here: dict[int, _Here] = {}
         self._joining: dict[int, _Joining] = {}
+        self._made: dict[int, Manifest] = {}
         self._lost = (-1, "", 0.0)  # a version that will not be whole, why, and until when that is told
 
     # -- ranks of this host --
@@ -132,17 +135,31 @@ class Parts:
             )
             reply = await self._ctx.ask(last.join, part, deadline_s=JOIN_DEADLINE_S, expect=Joined)
             manifest = Manifest.decode(reply.manifest)
+            anew = self._served.known(version) is None
             self._seal(version, here, manifest)
-            self._served.add(manifest, last.model_config, chunks)
-            if last.join == self._ctx.name:
-                owners = {owner.source: None for owner in manifest.owners}
-                await self._announce(version, manifest.root, tuple({last.join: None, **owners}))
+            owners = tuple(owner.source for owner in manifest.owners) or (self._ctx.name,)
+            if anew:
+                self._serve(manifest, last.model_config, chunks, owners[0])
+            if owners[0] == self._ctx.name:
+                await self._publishing.tell_manager(version, manifest.root, owners)
         except (AskFailed, ImageStoreError, BadManifest) as problem:
             self._give_up(version, str(problem))
             return
         self._here.pop(version, None)
         for deferred in here.waiting:
             deferred.answer(Published(version=version, root=manifest.root))
+
+    def _serve(self, manifest: Manifest, model_config: bytes, chunks: tuple[Chunk, ...], first: str) -> None:
+        """What is here of it, and the delta of that. first: of the owners, who keeps track."""
+        if not manifest.owners:  # all ranks are on this host
+            self._served.add(manifest, model_config)
+            self._publishing.follow(manifest)
+            return
+        self._served.add(manifest, model_config, chunks)
+        base = self._served.before_part(manifest.version, chunks)
+        self._deltas.begin_part(base, manifest, chunks, first)
+        if first == self._ctx.name:
+            self._completing.begin(manifest, chunks)
 
     def _hashed(self, here: _Here) -> tuple[Chunk, ...]:
         assert here.draft is not None
@@ -177,9 +194,11 @@ class Parts:
     def join(self, message: JoinPart) -> Deferred:
         """What one host has; answered when all ranks are there."""
         deferred = Deferred()
-        known = self._served.known(message.version)
-        if known is not None and known[0].shares().get(message.source) == message.chunks:
-            deferred.answer(Joined(manifest=known[0].encode()))  # told again
+        known = self._made.get(message.version)
+        if known is None and (served := self._served.known(message.version)) is not None:
+            known = served[0]
+        if known is not None and known.shares().get(message.source) == message.chunks:
+            deferred.answer(Joined(manifest=known.encode()))  # told again
             return deferred
         lost, why, until_s = self._lost
         if message.version == lost and self._ctx.now() < until_s:
@@ -220,6 +239,7 @@ class Parts:
         except (TilingError, BadManifest) as fault:
             self._joined(version, Refused(f"version {version} cannot be published: {fault}"))
         else:
+            self._made = {**dict(list(self._made.items())[1 - MAX_JOINING :]), version: manifest}
             self._joined(version, Joined(manifest=manifest.encode()))
 
     def _joined(self, version: int, outcome: Joined | Refused) -> None:

@@ -90,25 +90,31 @@ class Publishing:
             self._served.add(manifest, message.model_config)
         except NoSuchImage as absent:
             raise Refused(f"version {message.version} cannot be published: {absent}") from absent
-        before = self._served.before(message.version)
-        if known is None and before is not None:  # receivers that are behind are to need only what changed
-            self._deltas.begin(before, manifest)
         if known is None:
-            self._to_disk(manifest)
+            self.follow(manifest)
         return Published(version=message.version, root=manifest.root)
+
+    def follow(self, manifest: Manifest) -> None:
+        """A version is here whole for the first time: what follows from that."""
+        before = self._served.before(manifest.version)
+        if before is not None:  # receivers that are behind are to need only what changed
+            self._deltas.begin(before, manifest)
+        self.to_disk(manifest)
 
     @property
     def disk_state(self) -> str:
         """In a word, for a look at the agent."""
         return self._disk.state if self._disk is not None else "-"
 
-    def _to_disk(self, manifest: Manifest) -> None:
+    def to_disk(self, manifest: Manifest) -> None:
+        """A version that is here whole is written there too, where that is wanted."""
         if self._disk is None:
             self._disk = DiskPublishing(
                 self._ctx, self._store, self._open_disk, self._settings.disk_whole_every
             )
-        before = self._served.known(manifest.version - 1)
-        self._disk.publish(manifest, before[0] if before is not None else None)
+        before = self._served.before(manifest.version)
+        next_to_it = before is not None and before.version == manifest.version - 1
+        self._disk.publish(manifest, before if next_to_it else None)
 
     def _manifest(self, message: Publish, image: OpenImage) -> Manifest:
         return Manifest.build(

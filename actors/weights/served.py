@@ -3,7 +3,7 @@
 Owns what is here and what the bulk server gives of it. How a version came is `publishing`'s and `fetching`'s.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -82,13 +82,7 @@ class Served:
         """Its image is sealed in the store: serve it, or the `part` that is here of it, and its predecessor
         alone of those before. Raises NoSuchImage where it has made way itself."""
         version = manifest.version
-        note = msgspec.msgpack.encode(_Note(manifest.encode(), model_config, part))
-        try:
-            self._store.note(version, note, _settings(manifest, model_config))
-        except ImageStoreFull as full:
-            self._ctx.log.warning(
-                "version %d is served; whoever starts here again pulls it: %s", version, full
-            )
+        self._note(manifest, model_config, part)
         content = self._store.content(version)
         if part is None:
             self._server.publish(version, content)
@@ -107,6 +101,14 @@ class Served:
             self._on_gone(self._have.pop(old)[0].root)
             self._parts.pop(old, None)
             self._server.retire(old)
+
+    def is_whole(self, version: int) -> None:
+        """What lacked of a version that is here in part has come: its image was sealed anew. Raises
+        NoSuchImage."""
+        manifest, model_config = self._have[version]
+        self._note(manifest, model_config, None)
+        self._server.publish(version, self._store.content(version))
+        self._parts.pop(version, None)
 
     def known(self, version: int) -> tuple[Manifest, bytes] | None:
         """The manifest and the model's config of a version; None where it is not here."""
@@ -147,6 +149,24 @@ class Served:
             for version, (manifest, _) in self._have.items()
             if version not in self._parts
         )
+
+    def _note(self, manifest: Manifest, model_config: bytes, part: tuple[Chunk, ...] | None) -> None:
+        note = msgspec.msgpack.encode(_Note(manifest.encode(), model_config, part))
+        try:
+            self._store.note(manifest.version, note, _settings(manifest, model_config))
+        except ImageStoreFull as full:
+            self._ctx.log.warning(
+                "version %d is served; whoever starts here again pulls it: %s", manifest.version, full
+            )
+
+    def before_part(self, version: int, part: Sequence[Chunk]) -> Manifest | None:
+        """The newest one below this version, if these chunks of it are here; None for none."""
+        older = max((one for one in self._have if one < version), default=None)
+        if older is None:
+            return None
+        here = self._parts.get(older, self._have[older][0].chunks)
+        places = {(chunk.offset, chunk.length) for chunk in here}
+        return self._have[older][0] if all((one.offset, one.length) in places for one in part) else None
 
     def before(self, version: int) -> Manifest | None:
         """The newest one below this version; None for none."""

@@ -1,21 +1,30 @@
 """The deltas of a host: made from what it published, beside all else, or pulled; kept, and served to askers.
 
-Owns making them on a thread of their own, and having the bulk server serve exactly those that are kept.
+Owns making them on a thread of their own, and having the bulk server serve exactly those that are kept. Of a
+version that several hosts publish each makes and serves the part that it owns, under one table for all.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+
+import numpy as np
 
 from actors.weights.delta import Delta, Mapper
 from actors.weights.delta_choice import DELTA_SHARE
 from actors.weights.delta_codec import DeltaError
+from actors.weights.delta_parts import own_part
+from actors.weights.delta_table import DeltaTable
 from actors.weights.images import Images, NoSuchImage
-from actors.weights.kept_deltas import DELTA, KeptDelta, KeptDeltas
+from actors.weights.kept_deltas import KeptDelta, KeptDeltas
 from actors.weights.manifest import Manifest
-from actors.weights.messages import Holds
+from actors.weights.messages import DeltaJoined, Holds, JoinDelta
 from configs.schema import Weights
-from supervisor import Context
-from transport.bulk import BulkServer
+from supervisor import AskFailed, Context
+from transport.bulk import BulkServer, Chunk, PartialContent
+
+_Make = Callable[[], Coroutine[object, object, KeptDelta | None]]
+JOIN_DELTA_S = 60.0  # until the slowest owner has made its part; a dead one is known by then
 
 
 class ServedDeltas:
@@ -34,46 +43,99 @@ class ServedDeltas:
 
     def begin(self, base: Manifest, manifest: Manifest) -> None:
         """Make the delta from one image that is here to another. Nobody waits for it but who wants it."""
-        if self._settings.delta:
-            self._making[manifest.version] = asyncio.Event()
-            self._ctx.background(self._make(base, manifest), f"delta {manifest.version}")
+        self._begin(manifest.version, partial(self._whole, base, manifest))
+
+    def begin_part(
+        self, base: Manifest | None, manifest: Manifest, part: Sequence[Chunk], first: str
+    ) -> None:
+        """The same of the part of them that is here; None: there is no base of it. The agent `first` makes
+        one delta of all parts."""
+        self._begin(manifest.version, partial(self._part, base, manifest, part, first))
 
     def being_made(self, version: int) -> asyncio.Event | None:
         """Set when the delta to that version is there, or will not be; None where none is being made."""
         return self._making.get(version)
 
-    async def _make(self, base: Manifest, manifest: Manifest) -> None:
-        try:
-            with self._store.open(base.version) as old, self._store.open(manifest.version) as new:
-                delta = await self._ctx.offload_aside(
-                    Delta.build,
-                    old.view,
-                    new.view,
-                    base,
-                    manifest,
-                    compress=self._settings.compress,
-                    most_bytes=int(DELTA_SHARE * manifest.image_bytes),
-                    each=self._each,
-                )
-        except (DeltaError, NoSuchImage) as problem:
-            self._ctx.log.info("no delta to version %d: %s", manifest.version, problem)
-        else:
-            if delta is not None:
-                self.keep(delta, memoryview(b"".join(delta.bundles)))
-            else:
-                self._ctx.log.info("no delta to version %d: too much changed for one", manifest.version)
-        finally:
-            self._making.pop(manifest.version).set()
+    def _begin(self, version: int, make: _Make) -> None:
+        if self._settings.delta:
+            self._making[version] = asyncio.Event()
+            self._ctx.background(self._make(version, make), f"delta {version}")
 
-    def keep(self, delta: Delta, payload: memoryview) -> None:
+    async def _make(self, version: int, make: _Make) -> None:
+        try:
+            made = await make()
+        except (AskFailed, DeltaError, NoSuchImage) as problem:
+            self._ctx.log.info("no delta to version %d: %s", version, problem)
+        else:
+            if made is not None:
+                self.keep(made)
+            else:
+                self._ctx.log.info("no delta to version %d: too much changed for one", version)
+        finally:
+            self._making.pop(version).set()
+
+    async def _whole(self, base: Manifest, manifest: Manifest) -> KeptDelta | None:
+        delta = await self._built(base, manifest, None, manifest.image_bytes)
+        return None if delta is None else KeptDelta(delta.table, memoryview(b"".join(delta.bundles)))
+
+    async def _part(
+        self, base: Manifest | None, manifest: Manifest, part: Sequence[Chunk], first: str
+    ) -> KeptDelta:
+        """Raises AskFailed, DeltaError."""
+        delta = None
+        try:
+            if base is not None:
+                delta = await self._built(base, manifest, part, sum(chunk.length for chunk in part))
+        except (DeltaError, NoSuchImage) as problem:
+            self._ctx.log.info("no delta of this host's part of version %d: %s", manifest.version, problem)
+        said = JoinDelta(
+            version=manifest.version,
+            root=manifest.root,
+            source=self._ctx.name,
+            table=delta.table.encode() if delta is not None else b"",
+        )
+        reply = await self._ctx.ask(first, said, deadline_s=JOIN_DELTA_S, expect=DeltaJoined)
+        joined = DeltaTable.decode(reply.table)
+        assert delta is not None  # else it was refused
+        at = own_part(joined, delta.table, self._ctx.name)
+        payload = await self._ctx.offload_aside(_placed, delta, at, joined.nbytes)
+        return KeptDelta(joined, payload, joined.shares()[self._ctx.name])
+
+    async def _built(
+        self, base: Manifest, manifest: Manifest, part: Sequence[Chunk] | None, of_bytes: int
+    ) -> Delta | None:
+        """Raises DeltaError, NoSuchImage."""
+        with self._store.open(base.version) as old, self._store.open(manifest.version) as new:
+            return await self._ctx.offload_aside(
+                Delta.build,
+                old.view,
+                new.view,
+                base,
+                manifest,
+                compress=self._settings.compress,
+                most_bytes=int(DELTA_SHARE * of_bytes),
+                part=part,
+                each=self._each,
+            )
+
+    def keep(self, made: KeptDelta) -> None:
         """Serve it, as far as there is room for it; those that make way are not served any more."""
-        kept, gone = self._kept.keep(delta, payload)
+        kept, gone = self._kept.keep(made)
         for key in gone:
             self._server.retire(key)
-        if kept is None:
-            self._server.retire(DELTA | delta.table.version)
+        if not kept:
+            self._server.retire(made.key)
+        elif made.part is None:
+            self._server.publish(made.key, made.payload)
         else:
-            self._server.publish(kept.key, kept.payload)
+            content = PartialContent(made.payload)
+            for bundle in made.part:
+                content.landed(bundle.offset, bundle.length)
+            self._server.publish(made.key, content)
+
+    def to(self, version: int) -> KeptDelta | None:
+        """The delta to a version, as far as it is here; None for none."""
+        return self._kept.to(version)
 
     def way(self, holds: Sequence[Holds], root: bytes, image_bytes: int) -> tuple[int, tuple[KeptDelta, ...]]:
         """See `KeptDeltas.way`."""
@@ -82,3 +144,13 @@ class ServedDeltas:
     def chain(self, base: int, root: bytes) -> tuple[KeptDelta, ...]:
         """See `KeptDeltas.chain`; none for base -1."""
         return self._kept.chain(base, root) if base >= 0 else ()
+
+
+def _placed(delta: Delta, at: int, nbytes: int) -> memoryview:
+    """A part's payload where it lies in the joint one; what others have is never written, so the system gives
+    no memory for it."""
+    payload = np.zeros(nbytes, np.uint8).data
+    for bundle in delta.bundles:
+        payload[at : at + len(bundle)] = bundle
+        at += len(bundle)
+    return payload

@@ -5,8 +5,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
-from actors.weights.fetching import OFFER_DEADLINE_S
 from actors.weights.finding import ASK_AGAIN_S, ASK_SOON_S, RETRY_S
+from actors.weights.owners import OFFER_DEADLINE_S
 from transport.bulk_pull import STALL_S
 
 ORIGIN = "origin"

@@ -159,4 +159,6 @@ def _tables() -> list[bytes]:
         bundles=(Chunk(0, padded(100) + 4096, bytes(16)),),
         root=b"",
     )
-    return [msgspec.structs.replace(bare, root=bare.expected_root()).encode()]
+    whole = msgspec.structs.replace(bare, root=bare.expected_root())
+    rest = msgspec.structs.replace(bare, rows=(Row(2, 1, 1, 0, 8),), bundles=(Chunk(0, 8, bytes(16)),))
+    return [whole.encode(), DeltaTable.join({"a": whole, "b": rest}).encode()]

@@ -32,6 +32,7 @@ ALLOWED = {
     ("actors/rollout/selecting.py", "_decided"): "a commit: listed by the journal",
     ("actors/rollout/scoring.py", "_ask_until_scored"): LISTED_BY_CALLER,
     ("actors/cluster/scheduler.py", "_tell_first"): LISTED_BY_CALLER,
+    ("actors/weights/completing.py", "_fill"): LISTED_BY_CALLER,
     ("actors/weights/fetching.py", "run"): LISTED_BY_CALLER,
     ("actors/weights/fetching.py", "_find"): LISTED_BY_CALLER,
     (

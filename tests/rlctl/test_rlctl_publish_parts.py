@@ -1,6 +1,7 @@
 """A sharded trainer on two hosts publishes each rank's own part; instances pull each chunk from its owner."""
 
 import asyncio
+import json
 import os
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from torch import Tensor
@@ -20,16 +22,20 @@ from actors.engine.shards import layout_of
 from actors.rollout.instance_messages import InstancesAre, ListInstances
 from actors.rollout.load_balancer import LoadBalancer
 from actors.rollout.manager import RolloutManager
-from actors.weights import fetching
+from actors.weights import owners
 from actors.weights.agent import TransferAgent
+from actors.weights.disk_layout import INDEX
+from actors.weights.disk_writer import DiskWriter
 from actors.weights.image_store import ImageStore
 from actors.weights.layout import Part, fsdp_parts
 from actors.weights.messages import Fetch, Fetched, Published
 from configs.load import from_tree
+from configs.schema import Config
 from rlctl import CannotPublish, connect
 from rlctl.publishing_parts import OwnParts, Ranks
 from supervisor import Actor, ActorSystem, AskTimeout, Incarnations, Registry, SqliteJournal, handles
 from supervisor.network import Network
+from tests.actors.weights import published_reader
 from transport.mesh import ZmqWire
 
 CHUNK = 64 * 1024
@@ -71,9 +77,18 @@ class Job:
     def address(self) -> str:
         return self.system.wire.local.endpoint
 
-    def start(self, host: str) -> None:
+    def start(self, host: str, config: Config = CONFIG) -> None:
         store = ImageStore(store_dir(self.spec, host))
-        self.system.spawn(f"{host}/transfer", lambda: TransferAgent(store, CONFIG))
+
+        def disk() -> DiskWriter:
+            return DiskWriter(Path(config.weights.disk), encoding="xor", checksum="xxh3-128")
+
+        self.system.spawn(f"{host}/transfer", lambda: TransferAgent(store, config, "", disk))
+
+    def shown(self, host: str, figure: str) -> str | int | float:
+        cell = self.system.cell(f"{host}/transfer")
+        assert cell is not None
+        return cell.actor.summary()[figure]
 
     def kill(self, host: str) -> None:
         cell = self.system.cell(f"{host}/transfer")
@@ -81,9 +96,7 @@ class Job:
         cell.crash(RuntimeError("killed by the test"))
 
     def served_bytes(self, host: str) -> int:
-        cell = self.system.cell(f"{host}/transfer")
-        assert cell is not None
-        return int(cell.actor.summary()["served_bytes"])
+        return int(self.shown(host, "served_bytes"))
 
     async def fetch(self, host: str, version: int, root: bytes) -> dict[str, bytes]:
         """What this host has under each name when it has pulled all."""
@@ -133,9 +146,9 @@ def raw(tensor: Tensor) -> bytes:
 EXPECTED = {name: raw(tensor) for name, tensor in MODEL.items()}
 
 
-def rows(parts: Sequence[Part]) -> dict[str, Tensor]:
+def rows(parts: Sequence[Part], model: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """A rank's own tensors, each under the name that its part says."""
-    found = {part.local: MODEL[part.tensor] for part in parts}
+    found = {part.local: model[part.tensor] for part in parts}
     lows = {part.local: slice(part.low, part.high) for part in parts}
     return {name: one[lows[name]] if one.dim() else one for name, one in found.items()}
 
@@ -146,7 +159,10 @@ def shares() -> list[list[Part]]:
 
 
 async def publish(
-    job: Job, version: int, parts: Mapping[int, Sequence[Part]] | None = None
+    job: Job,
+    version: int,
+    parts: Mapping[int, Sequence[Part]] | None = None,
+    model: Mapping[str, Tensor] = MODEL,
 ) -> list[Published | BaseException]:
     """All ranks at once, two on each host; what each of them hears."""
 
@@ -154,7 +170,7 @@ async def publish(
         own = [replace(part, local=f"{part.tensor} from {part.low}") for part in parts]
         async with connect(job.address) as cluster:
             handed = await cluster.publish(
-                rows(own),
+                rows(own, model),
                 version,
                 config=b"{}",
                 host=OWNERS[rank // 2],
@@ -168,8 +184,8 @@ async def publish(
     return await asyncio.gather(*work, return_exceptions=True)
 
 
-async def root_of(job: Job, version: int) -> bytes:
-    heard = await publish(job, version)
+async def root_of(job: Job, version: int, model: Mapping[str, Tensor] = MODEL) -> bytes:
+    heard = await publish(job, version, model=model)
     roots = {one.root for one in heard if isinstance(one, Published)}
     assert len(roots) == 1, heard
     return roots.pop()
@@ -216,7 +232,7 @@ async def test_an_owner_that_comes_back_serves_its_part_again(job: Job) -> None:
 async def test_what_a_dead_owner_had_comes_from_whoever_has_it(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetching, "OFFER_DEADLINE_S", 0.5)
+    monkeypatch.setattr(owners, "OFFER_DEADLINE_S", 0.5)
     root = await root_of(job, 1)
     assert await job.fetch("x", 1, root) == EXPECTED
     job.kill("two")
@@ -235,6 +251,42 @@ async def test_what_an_owner_rots_is_not_taken_from_it(job: Job) -> None:
     with pytest.raises(AskTimeout):
         await job.system.ask("x/transfer", asked, deadline_s=1.0, expect=Fetched)
     assert ImageStore(store_dir(job.spec, "x")).versions() == []
+
+
+def trained(steps: int) -> dict[str, Tensor]:
+    """One row of each tensor changed in each step."""
+    model = {name: tensor.clone() for name, tensor in MODEL.items()}
+    for step in range(1, steps + 1):
+        for tensor in model.values():
+            row = tensor if tensor.dim() == 0 else tensor[step % tensor.shape[0]]
+            row += 1
+    return model
+
+
+async def test_versions_of_several_hosts_are_written_to_disk_by_the_one_that_joins_them(
+    job: Job, tmp_path: Path
+) -> None:
+    shared = tmp_path / "shared"
+    config = msgspec.structs.replace(
+        CONFIG, weights=msgspec.structs.replace(CONFIG.weights, disk=str(shared))
+    )
+    for host in OWNERS:
+        job.kill(host)
+        job.start(host, config)
+    expected = {}
+    for version in range(3):
+        await root_of(job, version, trained(version))
+        async with asyncio.timeout(60):
+            while job.shown("one", "on_disk") != str(version):
+                await asyncio.sleep(0.02)
+        about = json.loads((shared / f"weight_v{version:06d}" / INDEX).read_text())["metadata"]
+        assert ("delta_encoding" in about) == (version > 0)
+        expected = {name: raw(tensor) for name, tensor in trained(version).items()}
+    published_reader.pull(tmp_path / "engine", shared / "weight_v000000", shared, 2)
+    assert published_reader.tensors(tmp_path / "engine") == expected
+    assert job.shown("two", "on_disk") == "-", "one host writes"
+    given = job.served_bytes("two")
+    assert given < sum(map(len, expected.values())), "what changed alone is pulled for it"
 
 
 RANK = """

@@ -122,10 +122,15 @@ class SimulatedWeights:
         message = Publish(version=version, tensors=TENSORS, model_config=b"{}")
         return (await self.ask("a", message, Published)).root
 
-    async def fetch(self, name: str, version: int, root: bytes) -> Fetched:
+    def agent(self, name: str) -> TransferAgent:
+        agent = self.lives[name].agent
+        assert agent is not None
+        return agent
+
+    async def fetch(self, name: str, version: int, root: bytes, source: str = "a") -> Fetched:
         """Asked for again where the agent that was asked died, as instances do; not where another version is
         wanted meanwhile (AskFailed)."""
-        message = Fetch(version=version, root=root, sources=("a/transfer",))
+        message = Fetch(version=version, root=root, sources=(f"{source}/transfer",))
         for _ in range(20):
             try:
                 return await self.ask(name, message, Fetched)

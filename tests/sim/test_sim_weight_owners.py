@@ -3,10 +3,13 @@ also where an owner dies in the middle."""
 
 import asyncio
 import random
+from collections.abc import Mapping
 
 import pytest
 
-from actors.rollout.messages import PublishVersion
+from actors.rollout.messages import PublishVersion, Weights
+from actors.weights.kept_deltas import DELTA
+from actors.weights.manifest import Manifest
 from actors.weights.messages import OpenPart, PartIsOpen, PartWritten, Published
 from actors.weights.runs import Run
 from supervisor import Actor, handles
@@ -19,49 +22,75 @@ OWNERS = {"a": Run(0, HALF), "b": Run(HALF, SIZE - HALF)}
 class Manager(Actor):
     """Takes whatever is announced."""
 
+    def __init__(self) -> None:
+        self.heard: list[Weights] = []
+
     @handles(PublishVersion)
     async def publish(self, message: PublishVersion) -> None:
-        return
+        self.heard.append(message.weights)
 
 
-def world_of(names: str) -> SimulatedWeights:
-    world = SimulatedWeights(names)
+def world_of(names: str, **settings: object) -> SimulatedWeights:
+    world = SimulatedWeights(names, settings)
     system = world.client.system
     assert system is not None
     world.client.process.call_soon(lambda: system.spawn("rollout/manager", Manager))
     return world
 
 
-async def publish(world: SimulatedWeights, data: bytes) -> bytes:
-    """Each owner's one rank writes its half; the root of the whole."""
+def announced(world: SimulatedWeights) -> list[tuple[str, ...]]:
+    """The sources of what was, in this order."""
     system = world.client.system
     assert system is not None
-    whole = OpenPart(version=1, tensors=TENSORS, image_bytes=SIZE)
+    cell = system.cell("rollout/manager")
+    assert cell is not None
+    assert isinstance(cell.actor, Manager)
+    return [weights.sources for weights in cell.actor.heard]
+
+
+async def publish(
+    world: SimulatedWeights, data: bytes, version: int = 1, owners: Mapping[str, Run] = OWNERS
+) -> bytes:
+    """Each owner's one rank writes its part; the root of the whole."""
+    system = world.client.system
+    assert system is not None
+    whole = OpenPart(version=version, tensors=TENSORS, image_bytes=SIZE)
 
     async def one(rank: int, host: str, run: Run) -> bytes:
         to = f"{host}/transfer"
         await system.ask(to, whole, deadline_s=10.0, expect=PartIsOpen)
-        agent = world.lives[host].agent
-        assert agent is not None
-        draft = agent._parts._here[1].draft  # what a rank maps as a file
+        draft = world.agent(host)._parts._here[version].draft  # what a rank maps as a file
         assert draft is not None
         draft.view[run.offset : run.end] = data[run.offset : run.end]
         written = PartWritten(
-            version=1,
+            version=version,
             tensors=TENSORS,
             image_bytes=SIZE,
             model_config=b"{}",
             rank=rank,
-            ranks=2,
+            ranks=len(owners),
             here=1,
             runs=(run,),
             join="a/transfer",
         )
         return (await system.ask(to, written, deadline_s=60.0, expect=Published)).root
 
-    first, second = await asyncio.gather(*(one(rank, *it) for rank, it in enumerate(OWNERS.items())))
-    assert first == second
-    return first
+    roots = await asyncio.gather(*(one(rank, *it) for rank, it in enumerate(owners.items())))
+    assert len(set(roots)) == 1
+    return roots[0]
+
+
+def changed(data: bytes) -> bytes:
+    """One byte in a thousand is another one."""
+    new = bytearray(data)
+    for at in range(0, len(new), 1000):
+        new[at] ^= 1
+    return bytes(new)
+
+
+def spoilt(data: bytes) -> bytes:
+    """Every byte is another one."""
+    return bytes(byte ^ 255 for byte in data)
 
 
 def test_receivers_have_each_half_from_its_owner_and_the_rest_of_the_wave_from_each_other() -> None:
@@ -108,3 +137,185 @@ def test_what_an_owner_had_that_is_gone_for_good_comes_from_whoever_has_it() -> 
         assert world.served_bytes("c") >= CHUNK, "some of it"
 
     world.complete(gone())
+
+
+def test_who_holds_the_version_before_pulls_what_changed_from_all_owners_and_relays_it() -> None:
+    world, first = world_of("abcdef", delta=True), random.Random(1).randbytes(SIZE)
+    second = changed(first)
+
+    async def waves() -> None:
+        root = await publish(world, first)
+        await asyncio.gather(*(world.fetch(name, 1, root) for name in "cde"))
+        before = {name: world.served_bytes(name) for name in "abcde"}
+        root = await publish(world, second, 2)
+        fetched = await asyncio.gather(*(world.fetch(name, 2, root) for name in "cde"))
+        assert all(world.image(name, 2) == second for name in "cde")
+        assert {one.deltas for one in fetched} == {1}
+        assert {one.pulled_bytes for one in fetched} == {delta_bytes(world, 2)}
+        assert delta_bytes(world, 2) < SIZE / 100
+        given = {name: world.served_bytes(name) - before[name] for name in "abcde"}
+        assert all(given[owner] for owner in OWNERS), "each gives its part"
+        assert sum(given.values()) == 3 * delta_bytes(world, 2)
+        late = await world.fetch("f", 2, root)
+        assert (late.deltas, world.image("f", 2)) == (0, second), "who has nothing pulls all of it"
+
+    world.complete(waves())
+
+
+def delta_bytes(world: SimulatedWeights, version: int) -> int:
+    delta = world.agent("a")._deltas.to(version)
+    assert delta is not None
+    return delta.table.nbytes
+
+
+def test_deltas_in_parts_reach_the_far_ones_by_relays() -> None:
+    """With a link so slow that the delta is worth a chain."""
+    world, first = world_of("abcdef", delta=True, link_bytes_s=1e3), random.Random(1).randbytes(SIZE)
+    second = changed(first)
+
+    async def waves() -> None:
+        root = await publish(world, first)
+        await asyncio.gather(*(world.fetch(name, 1, root) for name in "cdef"))
+        before = {name: world.served_bytes(name) for name in "abcdef"}
+        root = await publish(world, second, 2)
+        fetched = await asyncio.gather(*(world.fetch(name, 2, root) for name in "cdef"))
+        assert all(world.image(name, 2) == second for name in "cdef")
+        assert {one.deltas for one in fetched} == {1}
+        relayed = sum(world.served_bytes(name) - before[name] for name in "cdef")
+        assert relayed >= delta_bytes(world, 2), "receivers give it to each other"
+
+    world.complete(waves())
+
+
+def test_versions_in_quick_succession_are_one_chain_of_deltas_for_who_is_behind() -> None:
+    world = world_of("abcd", delta=True)
+    datas = [random.Random(1).randbytes(SIZE)]
+    datas += [changed(datas[0]), changed(changed(datas[0])[::-1])[::-1]]
+
+    async def chain() -> None:
+        root = await publish(world, datas[0])
+        await asyncio.gather(*(world.fetch(name, 1, root) for name in "cd"))
+        second = await publish(world, datas[1], 2)
+        behind = asyncio.create_task(world.fetch("d", 2, second))
+        third = await publish(world, datas[2], 3)
+        fetched = await world.fetch("c", 3, third)
+        assert (fetched.deltas, world.image("c", 3)) == (2, datas[2])
+        await asyncio.wait([behind])
+        assert (await world.fetch("d", 3, third)).deltas > 0
+        assert world.image("d", 3) == datas[2]
+
+    world.complete(chain())
+
+
+@pytest.mark.parametrize("owner", OWNERS)
+def test_an_owner_that_dies_in_the_middle_of_a_wave_of_deltas_costs_the_delta_and_no_more(
+    owner: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, first = world_of("abcde", delta=True), random.Random(2).randbytes(SIZE)
+    second = changed(first)
+    world.strike_by(monkeypatch)
+
+    async def struck() -> None:
+        root = await publish(world, first)
+        await asyncio.gather(*(world.fetch(name, 1, root) for name in "cde"))
+        root = await publish(world, second, 2)
+        world.struck["c", DELTA | 2, 1] = lambda: world.kill(owner)
+        await asyncio.gather(*(world.fetch(name, 2, root) for name in "cde"))
+        assert not world.struck
+        assert all(world.image(name, 2) == second for name in "cde")
+        third = changed(second[::-1])[::-1]
+        root = await publish(world, third, 3)
+        fetched = await world.fetch("e", 3, root)
+        assert (fetched.deltas, world.image("e", 3)) == (1, third), "the next one is a delta again"
+
+    world.complete(struck())
+
+
+def test_a_version_has_no_delta_where_ranks_are_cut_otherwise_or_one_part_changed_too_much() -> None:
+    world, first = world_of("abc", delta=True), random.Random(3).randbytes(SIZE)
+    elsewhere = {"a": Run(0, HALF + CHUNK // 2), "b": Run(HALF + CHUNK // 2, HALF - CHUNK // 2)}
+    swapped = {"a": OWNERS["b"], "b": OWNERS["a"]}
+
+    async def versions() -> None:
+        data = first
+        await world.fetch("c", 1, await publish(world, data))
+        for version, owners, expected in (
+            (2, elsewhere, 0),
+            (3, elsewhere, 1),
+            (4, OWNERS, 0),
+            (5, swapped, 0),
+            (6, swapped, 1),
+        ):
+            data = changed(data)
+            fetched = await world.fetch("c", version, await publish(world, data, version, owners))
+            assert (version, fetched.deltas, world.image("c", version)) == (version, expected, data)
+        data = data[:HALF] + spoilt(data[HALF:])
+        fetched = await world.fetch("c", 7, await publish(world, data, 7, swapped))
+        assert (fetched.deltas, world.image("c", 7)) == (0, data)
+
+    world.complete(versions())
+
+
+def test_a_receiver_with_another_base_pulls_the_whole_image() -> None:
+    world, first = world_of("abc", delta=True), random.Random(4).randbytes(SIZE)
+    second = changed(first)
+
+    async def other() -> None:
+        await publish(world, first)
+        with world.images("c").create(1, SIZE) as draft:  # of another run
+            draft.view[:] = spoilt(first)
+            draft.seal()
+        note = Manifest.build(1, memoryview(spoilt(first)), TENSORS, chunk_bytes=CHUNK)
+        world.agent("c")._served.add(note, b"{}")
+        fetched = await world.fetch("c", 2, await publish(world, second, 2))
+        assert (fetched.deltas, world.image("c", 2)) == (0, second)
+
+    world.complete(other())
+
+
+def test_a_part_that_is_served_otherwise_than_it_was_made_costs_the_delta() -> None:
+    world, first = world_of("abc", delta=True), random.Random(6).randbytes(SIZE)
+    second = changed(first)
+
+    async def rotten() -> None:
+        await world.fetch("c", 1, await publish(world, first))
+        root = await publish(world, second, 2)
+        await asyncio.sleep(1.0)  # until the delta is there
+        made = world.agent("b")._deltas.to(2)
+        assert made is not None
+        assert made.part
+        made.payload[made.part[0].offset] ^= 1
+        fetched = await world.fetch("c", 2, root)
+        assert (fetched.deltas, world.image("c", 2)) == (0, second)
+
+    world.complete(rotten())
+
+
+def test_where_all_ranks_are_on_one_host_its_versions_are_as_those_of_one_process() -> None:
+    world, first = world_of("abc", delta=True), random.Random(7).randbytes(SIZE)
+    second = changed(first)
+    alone = {"b": Run(0, SIZE)}  # and the host that joins has none
+
+    async def versions() -> None:
+        root = await publish(world, first, 1, alone)
+        assert root == Manifest.build(1, memoryview(first), TENSORS, chunk_bytes=CHUNK).root
+        await world.fetch("c", 1, root, "b")
+        fetched = await world.fetch("c", 2, await publish(world, second, 2, alone), "b")
+        assert (fetched.deltas, world.image("c", 2)) == (1, second)
+        assert announced(world) == [("b/transfer",)] * 2
+
+    world.complete(versions())
+
+
+def test_the_host_that_joins_the_parts_need_not_have_one() -> None:
+    world, first = world_of("abcd", delta=True), random.Random(8).randbytes(SIZE)
+    second, others = changed(first), {"b": OWNERS["a"], "c": OWNERS["b"]}
+
+    async def versions() -> None:
+        root = await publish(world, first, 1, others)
+        await world.fetch("d", 1, root, "b")
+        fetched = await world.fetch("d", 2, await publish(world, second, 2, others), "b")
+        assert (fetched.deltas, world.image("d", 2)) == (1, second)
+        assert announced(world) == [("b/transfer", "c/transfer")] * 2
+
+    world.complete(versions())

@@ -285,7 +285,7 @@ def test_a_table_that_contradicts_itself_is_refused_by_name() -> None:
         (sealed(table, version=0), "count upwards"),
         (sealed(table, base_root=b"short"), "roots have 32"),
         (sealed(table, rows=rows[1:]), "not at 0"),
-        (sealed(table, rows=(*rows, rows[0])), f"chunk {rows[0].chunk} after"),
+        (sealed(table, rows=(*rows, rows[0])), f"chunk {rows[0].chunk} has two rows"),
         (sealed(table, rows=(Row(0, 9, 2, 0, 8),)), "codec 9"),
         (sealed(table, rows=(Row(0, 1, 3, 0, 8),)), "width 3"),
         (sealed(table, bundles=()), "bundles end at 0"),

@@ -1,0 +1,138 @@
+"""A version that several hosts publish, made whole at the first of them, to be written to disk.
+
+Owns that one's pull of what the others own, behind the job, one version after the other: as what changed
+where it holds the version before whole and all owners have their part of a delta, else in full. Only where a
+folder is wanted (`weights.disk`): receivers pull from all owners and need no host that has all. The first
+owner does it because it is one, on a host that stays: so the folder has one writer as ever.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+
+from actors.weights.by_deltas import UnusableDelta, chain_of
+from actors.weights.delta import Mapper, apply
+from actors.weights.delta_codec import DeltaError
+from actors.weights.finding import Lie
+from actors.weights.images import ImageDraft, Images, ImageStoreError
+from actors.weights.kept_deltas import KeptDelta
+from actors.weights.manifest import Manifest, ManifestError
+from actors.weights.owners import Owners, shares_of_deltas, shares_of_image
+from actors.weights.payload import Payload
+from actors.weights.publishing import Publishing
+from actors.weights.pulls import Pulls
+from actors.weights.served import Served
+from actors.weights.served_deltas import JOIN_DELTA_S, ServedDeltas
+from configs.schema import Weights
+from supervisor import AskFailed, Context, Waiting
+from transport.bulk import Chunk, PullError
+
+MAX_DUE = 2  # versions: owners serve no older ones
+TRIES = 10  # of one version; an owner that restarts is back by then
+RETRY_S = 1.0
+LATE_S = 60.0  # a version of which nothing comes for so long is worth a line, again each time
+
+
+class Completing:
+    """See the module. `each`: has the chunks of deltas applied."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        images: Images,
+        served: Served,
+        deltas: ServedDeltas,
+        publishing: Publishing,
+        settings: Weights,
+        each: Mapper,
+    ) -> None:
+        self._ctx, self._store, self._served, self._deltas = ctx, images, served, deltas
+        self._publishing, self._settings, self._each = publishing, settings, each
+        self._due: deque[tuple[Manifest, tuple[Chunk, ...]]] = deque(maxlen=MAX_DUE)
+        self._busy = False
+
+    def begin(self, manifest: Manifest, part: tuple[Chunk, ...]) -> None:
+        """This part of it is here, and others own the rest: it is to be written to disk, if any is."""
+        if not self._settings.disk:
+            return
+        self._due.append((manifest, part))
+        if not self._busy:
+            self._busy = True
+            self._ctx.background(self._all(), "versions of several owners")
+
+    async def _all(self) -> None:
+        try:
+            while self._due:
+                manifest, part = self._due.popleft()
+                try:
+                    await self._one(manifest, part)
+                except (AskFailed, DeltaError, ImageStoreError, Lie, ManifestError, PullError) as problem:
+                    self._ctx.log.error("version %d is not on disk: %s", manifest.version, problem)
+        finally:
+            self._busy = False
+
+    async def _one(self, manifest: Manifest, part: Sequence[Chunk]) -> None:
+        making = self._deltas.being_made(manifest.version)
+        if making is not None:
+            await self._ctx.idle(making, JOIN_DELTA_S)
+        size, tensors = manifest.image_bytes, manifest.tensors
+        draft = await self._ctx.offload(self._store.create, manifest.version, size, tensors)
+        try:
+            on = manifest.owners[0].source
+            async with self._ctx.wait("a version of weights", on=on, deadline_s=LATE_S, go_on=True) as wait:
+                await self._fill(manifest, part, draft, wait)
+            if self._served.has(manifest.version, manifest.root):  # it did not make way meanwhile
+                self._store.discard(manifest.version)
+                draft.seal()
+                self._served.is_whole(manifest.version)
+                self._publishing.to_disk(manifest)
+        finally:
+            draft.abandon()
+
+    async def _fill(
+        self, manifest: Manifest, part: Sequence[Chunk], draft: ImageDraft, wait: Waiting
+    ) -> None:
+        delta, base = self._deltas.to(manifest.version), self._served.before(manifest.version)
+        if delta is not None and base is not None and delta.table.base_root == base.root:
+            try:
+                await self._by_delta(delta, base, manifest, draft, wait)
+                return
+            except (AskFailed, DeltaError, UnusableDelta, PullError) as problem:
+                self._ctx.log.info("version %d is pulled whole for the disk: %s", manifest.version, problem)
+        payload = Payload(manifest.version, manifest.chunks, draft.view)
+        await self._ctx.offload(self._copy, manifest.version, part, draft.view)
+        for chunk in part:
+            payload.landed(chunk)
+        owners = Owners(self._ctx, Pulls(self._ctx, self._settings, 0.0), manifest)
+        for attempt in range(1, TRIES + 1):
+            try:
+                await owners.pull(shares_of_image(manifest, payload), wait)
+                break
+            except (AskFailed, PullError, Lie):
+                if attempt == TRIES or not self._served.has(manifest.version, manifest.root):
+                    raise
+                await asyncio.sleep(RETRY_S)
+        await self._ctx.offload(manifest.verify, draft.view)
+
+    async def _by_delta(
+        self, delta: KeptDelta, base: Manifest, manifest: Manifest, draft: ImageDraft, wait: Waiting
+    ) -> None:
+        table = delta.table
+        payload = Payload(delta.key, table.bundles, memoryview(bytearray(table.nbytes)))
+        for bundle in delta.part if delta.part is not None else table.bundles:
+            place = slice(bundle.offset, bundle.offset + bundle.length)
+            payload.into[place] = delta.payload[place]
+            payload.landed(bundle)
+        pulls = Pulls(self._ctx, self._settings, 0.0)
+        owners = Owners(self._ctx, pulls, manifest, base.version, (table,))
+        await owners.pull(shares_of_deltas([table], [payload]), wait)
+        with self._store.open(base.version) as image:
+            await self._ctx.offload(
+                apply, chain_of([table], [payload]), image.view, draft.view, base, manifest, each=self._each
+            )
+
+    def _copy(self, version: int, part: Sequence[Chunk], into: memoryview) -> None:
+        with self._store.open(version) as image:
+            for chunk in part:
+                place = slice(chunk.offset, chunk.offset + chunk.length)
+                into[place] = image.view[place]

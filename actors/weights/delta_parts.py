@@ -1,0 +1,75 @@
+"""The delta to a version that several hosts publish, each its part: made of theirs, one table for all.
+
+Owns what the first owner hears of each, and the answer to all of them when it has heard of all.
+Each has made the delta of the chunks that it owns (`served_deltas`), keeps what that holds, and serves it
+under the one table. Where one of them has none, or another base, there is none. Soft state: a delta that is
+lost costs its receivers the whole image.
+"""
+
+from dataclasses import dataclass, field
+
+from actors.weights.delta_codec import DeltaError
+from actors.weights.delta_table import BadDelta, DeltaTable
+from actors.weights.messages import DeltaJoined, JoinDelta
+from actors.weights.served import Served
+from supervisor import Context, Deferred, Refused
+
+MAX_JOINING = 2  # versions: of an older one nobody needs the delta any more
+
+
+@dataclass(slots=True)
+class _Joining:
+    """What owners have said of one version."""
+
+    said: dict[str, bytes] = field(default_factory=dict)
+    waiting: list[Deferred] = field(default_factory=list)
+
+
+class DeltaParts:
+    """See the module."""
+
+    def __init__(self, ctx: Context, served: Served) -> None:
+        self._ctx, self._served = ctx, served
+        self._joining: dict[tuple[int, bytes], _Joining] = {}
+
+    def join(self, message: JoinDelta) -> Deferred:
+        """What one owner has; answered when all have said theirs, and this host has the manifest."""
+        deferred = Deferred()
+        joining = self._joining.setdefault((message.version, message.root), _Joining())
+        joining.said[message.source] = message.table
+        joining.waiting.append(deferred)
+        for older in sorted(self._joining)[:-MAX_JOINING]:
+            self._answer(older, Refused(f"a newer version came before all had a delta to {older[0]}"))
+        known = self._served.known(message.version)
+        owners = {owner.source for owner in known[0].owners} if known is not None else set()
+        if owners and owners <= joining.said.keys():
+            self._answer((message.version, message.root), self._joined(joining))
+        return deferred
+
+    def _joined(self, joining: _Joining) -> DeltaJoined | Refused:
+        lacking = [source for source, table in joining.said.items() if not table]
+        if lacking:
+            return Refused(f"{', '.join(sorted(lacking))} had no base for it, or too much changed there")
+        try:
+            tables = {source: DeltaTable.decode(table) for source, table in sorted(joining.said.items())}
+            return DeltaJoined(table=DeltaTable.join(tables).encode())
+        except DeltaError as problem:
+            return Refused(str(problem))
+
+    def _answer(self, which: tuple[int, bytes], outcome: DeltaJoined | Refused) -> None:
+        for deferred in self._joining.pop(which).waiting:
+            deferred.answer(outcome)
+
+
+def own_part(joined: DeltaTable, own: DeltaTable, source: str) -> int:
+    """Where in the joint payload that of `own` lies, the part of `source`. Raises BadDelta where it is not in
+    it as it was made."""
+    bundles = joined.shares().get(source)
+    made = [(bundle.length, bundle.digest) for bundle in own.bundles]
+    if (
+        bundles is None
+        or [(bundle.length, bundle.digest) for bundle in bundles] != made
+        or (joined.base_root, joined.target_root) != (own.base_root, own.target_root)
+    ):
+        raise BadDelta(f"the delta that was joined to version {joined.version} is not made of {source}'s")
+    return bundles[0].offset if bundles else 0

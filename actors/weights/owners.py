@@ -1,0 +1,86 @@
+"""What several hosts have published, pulled from all of them at once: what each owns, of an image or of
+deltas.
+
+Owns the questions to owners, and that what one of them does not give does not keep what the others do. Whom
+the rest of a wave pulls from is `finding`'s.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from actors.weights.by_deltas import UnusableDelta, tables_of
+from actors.weights.delta_codec import DeltaError
+from actors.weights.delta_table import DeltaTable
+from actors.weights.manifest import Manifest
+from actors.weights.messages import Offer, Offered
+from actors.weights.payload import Payload
+from actors.weights.pulls import CHUNK_DEADLINE_S, Pulls
+from supervisor import Context, Waiting
+from transport.bulk import BulkSource, Chunk
+
+OFFER_DEADLINE_S = 5.0
+
+Share = tuple[Payload, Sequence[Chunk]]
+"""Something that is pulled, and what one owner has of it."""
+
+
+def shares_of_image(manifest: Manifest, payload: Payload) -> dict[str, list[Share]]:
+    """By owner."""
+    return {owner: [(payload, chunks)] for owner, chunks in manifest.shares().items()}
+
+
+def shares_of_deltas(tables: Sequence[DeltaTable], payloads: Sequence[Payload]) -> dict[str, list[Share]]:
+    """By owner; nothing where the deltas have none."""
+    found: dict[str, list[Share]] = {}
+    for table, payload in zip(tables, payloads, strict=True):
+        for owner, bundles in table.shares().items():
+            found.setdefault(owner, []).append((payload, bundles))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Owners:
+    """See the module. `base`, `tables`: of the deltas that are wanted; -1 and none: the image is."""
+
+    ctx: Context
+    pulls: Pulls
+    manifest: Manifest
+    base: int = -1
+    tables: tuple[DeltaTable, ...] = ()
+
+    async def pull(self, shares: Mapping[str, Sequence[Share]], fetching: Waiting) -> None:
+        """What is missing of each share, from its owner. Raises what the first one failed with: AskFailed,
+        `Lie`, `PullError`; `UnusableDelta` where an owner has not the deltas that are wanted."""
+        work = (self._pull(owner, own, fetching) for owner, own in shares.items())
+        for outcome in await asyncio.gather(*work, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    async def _pull(self, owner: str, own: Sequence[Share], fetching: Waiting) -> None:
+        wanted = []
+        for payload, chunks in own:
+            places = {chunk.offset for chunk in chunks}
+            if left := [chunk for chunk in payload.left if chunk.offset in places]:
+                wanted.append((payload, left))
+        if not wanted:
+            return
+        asked = Offer(version=self.manifest.version, root=self.manifest.root, base=self.base)
+        offered = await self.ctx.ask(owner, asked, deadline_s=OFFER_DEADLINE_S, expect=Offered)
+        tokens = self._tokens(offered, owner)
+        on, late_s = offered.endpoint, CHUNK_DEADLINE_S
+        async with self.ctx.wait("a bulk pull", on=on, deadline_s=late_s, go_on=True) as wait:
+            for payload, left in wanted:
+                await self.pulls.one(payload, BulkSource(on, tokens[payload.key]), wait, fetching, left)
+
+    def _tokens(self, offered: Offered, owner: str) -> dict[int, bytes]:
+        """By what each payload is served as."""
+        if self.base < 0:
+            return {self.manifest.version: offered.token}
+        try:
+            theirs = tables_of(offered, self.manifest, owner)
+        except DeltaError as problem:
+            raise UnusableDelta(str(problem)) from problem
+        if theirs != self.tables:
+            raise UnusableDelta(f"{owner} has other deltas than {self.manifest.owners[0].source}")
+        return {link.key: link.token for link in offered.deltas}
