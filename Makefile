@@ -12,7 +12,7 @@ BIN      := .venv/bin
 # A run is a dozen processes: each would compile our sources again where this is set, a third of its start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run run-sglang engines engine-sglang engine-vllm test-sglang-older test-vllm verl test-verl test test-together test-alone test-long campaign setup lint bench bench-peers reference fuzz chaos clean
+.PHONY: run run-sglang engines engine-sglang engine-vllm test-sglang-older test-vllm verl test-verl test test-together collected test-alone test-long campaign setup lint bench bench-peers reference fuzz chaos clean
 
 run: setup
 	$(BIN)/rlctl run configs/quickstart.toml
@@ -80,25 +80,29 @@ verl: .bench/verl/.ready
 test-verl: setup verl
 	$(BIN)/python -m pytest -m verl
 
-# Three at a time, as most of them wait, while SGLang's environment is made; then, one after the other, those that need
-# the machine for themselves. All leave a part of it idle: 300 simulated jobs take that; their report says what was
-# broken, how the system recovered, and which promise did not hold.
-test: setup
+# Four at a time, as most of them wait; then, one after the other, those that need the machine for themselves. SGLang's
+# environment is made meanwhile, beside ours. What idles on the way takes 300 simulated jobs, the last in line for a
+# processor: their report says what was broken, how the system recovered, and which promise did not hold.
+test:
 	$(MAKE) -j 3 test-alone campaign
 
-test-together: lint
-	$(BIN)/python -m pytest -m "not alone and not engines and not vllm and not verl" -n 3 --dist worksteal
+test-together: lint collected
+	$(BIN)/python -m pytest -m "not alone and not engines and not vllm and not verl" -n 4 --dist worksteal
+
+# Every test can be imported; and four processes that would each compile all of them find it done.
+collected: setup
+	@told=`$(BIN)/python -m pytest --collect-only -qq` || { echo "$$told"; exit 1; }
 
 test-alone: test-together engine-sglang
-	$(BIN)/python -m pytest -m "alone and not vllm and not long"
-	$(BIN)/python -m pytest -m "engines and not vllm and not older and not moe"
+	$(BIN)/python -m pytest -m "(alone or engines) and not (vllm or long or older or moe)" \
+		`grep -rlE "mark\.(alone|engines)" tests --include="test_*.py"`
 
 # on real processes too, minutes of what the campaign tries in simulated ones; every night
 test-long: setup
 	$(BIN)/python -m pytest -m long
 
 campaign: lint
-	nice -n 10 $(BIN)/rlctl sim run
+	nice -n 19 $(BIN)/rlctl sim run
 
 lint: setup
 	$(BIN)/ruff check .
@@ -142,12 +146,13 @@ reference: .bench/trl/.ready .bench/trl_ppo/.ready
 
 setup: .venv/.ready
 
-# The last ones are real clients for tests, without the trainers that they ask for.
+# Python compiles what is imported, a small part of it. The last ones are real clients for tests, without the trainers
+# that they ask for.
 .venv/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[dev]'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt --no-deps \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile $(PIP_ARGS) -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile $(PIP_ARGS) -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile $(PIP_ARGS) -c constraints.txt --no-deps \
 		trl renderers prime-pydantic-config
 	touch $@
 

@@ -8,15 +8,15 @@ links and the actors: what comes in before it is handled, what goes out before i
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from sim.hosts import SimProcess
 from supervisor.message import Message
 from supervisor.tap import Direction, Tap
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(msgspec.Struct, frozen=True):
     """A message that passes a process: `mode` is tell, ask, reply or error; `source` and `to` are actors."""
 
     process: SimProcess

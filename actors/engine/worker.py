@@ -7,12 +7,14 @@ manager next. It does not survive its own death; its requests continue elsewhere
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 from actors.engine.expert_telling import ExpertTelling
 from actors.engine.keeping import Keeping
 from actors.engine.preparing import Preparing
 from actors.engine.served_weights import ServedWeights
-from actors.engine.turn import AnyHost, AwaitedHost, Orders, Refusal, Turn
+from actors.engine.turn import AnyHost, AwaitedHost, EngineHost, Orders, Refusal, Turn
 from actors.engine.turn_times import TurnTimes
 from actors.rollout.instance_messages import (
     Abort,
@@ -72,6 +74,10 @@ class RolloutWorker(Actor):
         self._node = node
         self._kind = kind
         self._host, self._page = host, page
+        # Looked at once: to ask a protocol whether it is filled takes as long as a short turn.
+        self._turn: Callable[[Orders], Awaitable[Turn]] = (
+            partial(self._awaited, host) if isinstance(host, AwaitedHost) else partial(self._computed, host)
+        )
         self._orders, self._load_failed = Orders(), ""
         self._tokens = 0
         self._epoch = ""
@@ -271,11 +277,12 @@ class RolloutWorker(Actor):
                 self._weights.times.loaded(began_s, self.ctx.now(), self.ctx.log)
                 self._loaded.set()
 
-    async def _turn(self, orders: Orders) -> Turn:
-        if isinstance(self._host, AwaitedHost):
-            async with self.ctx.wait("its engine", on=self.ctx.name, deadline_s=TURN_LATE_S, go_on=True):
-                return await self._host.awaited_turn(orders)
-        return await self.ctx.offload(self._host.turn, orders)
+    async def _awaited(self, host: AwaitedHost, orders: Orders) -> Turn:
+        async with self.ctx.wait("its engine", on=self.ctx.name, deadline_s=TURN_LATE_S, go_on=True):
+            return await host.awaited_turn(orders)
+
+    async def _computed(self, host: EngineHost, orders: Orders) -> Turn:
+        return await self.ctx.offload(host.turn, orders)
 
     async def _room(self) -> None:
         """Until the stream takes a frame; the manager grants it by acknowledging."""

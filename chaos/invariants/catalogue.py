@@ -4,10 +4,11 @@ Owns the list. A new check is written in a room of its own or beside its like, a
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from chaos.invariants.check import Check, Found
-from chaos.invariants.facts import Committed, Ending, Fact
+from chaos.invariants.facts import Committed, Ending, Fact, Said
 from chaos.invariants.fences import OldIncarnationsSilent
 from chaos.invariants.links import OnceAndInOrder
 from chaos.invariants.progress import EveryStepEnds, NoSilentWait, NoStrayFailure, NothingGrows
@@ -17,6 +18,7 @@ from chaos.invariants.shadow import Shadow
 from chaos.invariants.singles import SingleRequests
 from chaos.invariants.steps import EachStepOnce, ServedIsPublished
 from rlctl.audit import Evidence
+from supervisor import Message
 
 CHECKS: tuple[type[Check], ...] = (
     EachRequestOnce, NothingLostOrTwice, OnPolicy, OldIncarnationsSilent, EachStepOnce, ServedIsPublished,
@@ -34,7 +36,7 @@ class Jury:
     def __init__(self, checks: Iterable[Check], shadow: Shadow) -> None:
         self.found: list[Found] = []
         self._checks = tuple(checks)
-        self._seeing: dict[type[Fact], list[Check]] = {}
+        self._seeing: dict[type[Fact] | type[Message], list[Check]] = {}  # by what is seen, or said
         self._shadow = shadow
         self.on_fact: Callable[[Fact], None] | None = None
         """Told of everything before the checks see it: for who writes a story of the run."""
@@ -65,10 +67,10 @@ class Jury:
         return self.found
 
     def _shown(self, fact: Fact) -> None:
-        seeing = self._seeing.get(type(fact))
+        kind = type(fact.message) if isinstance(fact, Said) else type(fact)
+        seeing = self._seeing.get(kind)
         if seeing is None:
-            seeing = [check for check in self._checks if issubclass(type(fact), check.sees)]
-            self._seeing[type(fact)] = seeing
+            seeing = self._seeing[kind] = [check for check in self._checks if check.wants(fact)]
         for check in seeing:
             for text in check.see(fact):
                 self._add(check.name, fact.at_s, text)

@@ -6,8 +6,9 @@ Owns the shape that every check of `catalogue` has. To write a new one, see docs
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from chaos.invariants.facts import Ending, Fact
+from chaos.invariants.facts import Ending, Fact, Said
 from rlctl.audit import Evidence
+from supervisor import Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +32,16 @@ class Check:
 
     sees: tuple[type[Fact], ...] = (Fact,)
     """The kinds of facts that `see` is called with."""
+    hears: tuple[type[Message], ...] = (Message,)
+    """Of messages that are `Said`, the kinds that it is called with: most facts are such messages."""
     name = ""
     promise = ""
     meaning = ""
+
+    def wants(self, fact: Fact) -> bool:
+        """Whether `see` is called with facts like this one."""
+        heard = not isinstance(fact, Said) or isinstance(fact.message, self.hears)
+        return heard and isinstance(fact, self.sees)
 
     def see(self, fact: Fact) -> Iterable[str]:
         """Something happened. Called in the order of events; must not keep what grows with the run, but for

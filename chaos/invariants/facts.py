@@ -7,19 +7,19 @@ of itself. In a simulated run `chaos.observe_sim` makes them.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from actors.rollout.single_messages import Generate
 from supervisor import Message
 
 
-@dataclass(frozen=True, slots=True)
-class Fact:
-    """Base of all. at_s: virtual seconds since the run began."""
+class Fact(msgspec.Struct, frozen=True):
+    """Base of all. at_s: virtual seconds since the run began. Structs, as a run has thousands of them."""
 
     at_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Committed(Fact):
+class Committed(Fact, frozen=True):
     """A journal took these messages: from now on they are there whatever dies."""
 
     host: str
@@ -29,8 +29,7 @@ class Committed(Fact):
     snapshot: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Said(Fact):
+class Said(Fact, frozen=True):
     """A message passed a process. direction: `in` or `out` of it, or `local`; mode: tell, ask, reply, error.
     process: `host/kind`."""
 
@@ -42,8 +41,7 @@ class Said(Fact):
     message: Message
 
 
-@dataclass(frozen=True, slots=True)
-class FramesAcknowledged(Fact):
+class FramesAcknowledged(Fact, frozen=True):
     """An instance was told that its frames up to `seq` are journaled: it may forget them."""
 
     stream: str
@@ -51,8 +49,7 @@ class FramesAcknowledged(Fact):
     seq: int
 
 
-@dataclass(frozen=True, slots=True)
-class HandedUp(Fact):
+class HandedUp(Fact, frozen=True):
     """A process handed messages of one frame of a control link to its actors. session: of two lives, whose
     numbers begin at 1; first, count: the numbers that the frame covers; numbers: of those that were handed
     up, in order."""
@@ -64,8 +61,7 @@ class HandedUp(Fact):
     numbers: Sequence[int]
 
 
-@dataclass(frozen=True, slots=True)
-class PutOnRecord(Fact):
+class PutOnRecord(Fact, frozen=True):
     """A trainer asks that a step be put on record. newest: the step of the newest whole state on its host
     then, in memory or on disk, by the bytes that are there; -1: there is none."""
 
@@ -74,8 +70,7 @@ class PutOnRecord(Fact):
     newest: int
 
 
-@dataclass(frozen=True, slots=True)
-class ServedImage(Fact):
+class ServedImage(Fact, frozen=True):
     """The bytes from which an instance serves, at the moment that it says so. digest: of the bytes that are
     there; published: of those that were published under that version and root, None where none were."""
 
@@ -86,8 +81,7 @@ class ServedImage(Fact):
     published: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
-class LateWait(Fact):
+class LateWait(Fact, frozen=True):
     """A registered wait whose deadline passed `late_s` ago, and nobody has done or said anything."""
 
     process: str
@@ -97,8 +91,7 @@ class LateWait(Fact):
     late_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Measured(Fact):
+class Measured(Fact, frozen=True):
     """Something that could grow, and its stated limit."""
 
     process: str
@@ -107,24 +100,21 @@ class Measured(Fact):
     limit: float
 
 
-@dataclass(frozen=True, slots=True)
-class Failed(Fact):
+class Failed(Fact, frozen=True):
     """An exception that nobody caught reached the loop of a process."""
 
     process: str
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Asked(Fact):
+class Asked(Fact, frozen=True):
     """A program outside of the cluster asks for a single request. caller: its name."""
 
     caller: str
     request: Generate
 
 
-@dataclass(frozen=True, slots=True)
-class Answered(Fact):
+class Answered(Fact, frozen=True):
     """What became of that ask of `asked_s`: its answer, or the words of its refusal; neither: it was lost."""
 
     caller: str

@@ -17,7 +17,7 @@ GRANT_S = 1.0
 class OldIncarnationsSilent(Check):
     """See the module."""
 
-    sees = (Committed, Said)
+    sees, hears = (Committed, Said), (Found,)
     name = "I4"
     promise = "an older incarnation changes nothing"
     meaning = (

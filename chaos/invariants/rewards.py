@@ -16,7 +16,7 @@ from chaos.invariants.shadow import Shadow
 class RewardsOnce(Check):
     """See the module."""
 
-    sees = (Committed, Said)
+    sees, hears = (Committed, Said), (Groups,)
     name = "I7"
     promise = "every reward counts once, and is the one of its response"
     meaning = (

@@ -31,7 +31,7 @@ def audited(name: str, evidence: Evidence) -> Iterator[str]:
 class EachRequestOnce(Check):
     """I1."""
 
-    sees = (Committed, Said)
+    sees, hears = (Committed, Said), (Groups,)
     name = "I1"
     promise = "each request reaches the trainer exactly once, its tokens are its spans joined"
     meaning = (
@@ -123,7 +123,7 @@ def wrong_token(known: ShadowRequest, response_of: ResponseOf | None) -> int | N
 class NothingLostOrTwice(Check):
     """I2."""
 
-    sees = (FramesAcknowledged, Said)
+    sees, hears = (FramesAcknowledged, Said), (Dispatch,)
     name = "I2"
     promise = "a collected token is never lost and never generated again"
     meaning = (

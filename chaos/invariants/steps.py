@@ -83,7 +83,7 @@ class EachStepOnce(Check):
 class ServedIsPublished(Check):
     """I6."""
 
-    sees = (ServedImage, Said)
+    sees, hears = (ServedImage, Said), (Published, Serving)
     name = "I6"
     promise = "weights served are bit-identical to weights published"
     meaning = (
