@@ -12,6 +12,7 @@ import uuid
 from array import array
 from collections.abc import Coroutine
 
+from actors.engine.holding import Holding
 from actors.engine.row_exchange import RowExchange, Stream
 from actors.engine.server_asks import Unfit, ask_of, vocabulary_of
 from actors.engine.server_wire import Ask, Chunk, LoadFailed, ServerDied, ServerRefused, ServerWire
@@ -49,6 +50,7 @@ class RemoteHost:
     def __init__(self, wire: ServerWire, *, stall_s: float, serve_s: float) -> None:
         self._wire, self._stall_s, self._serve_s = wire, stall_s, serve_s
         self._exchange = RowExchange()
+        self._holding = Holding(wire)
         self._pace = StreamPace()
         self._id = uuid.uuid4().hex[:12]  # before a ticket in a request's id: servers may have other clients
         self._version: int | None = None
@@ -75,18 +77,41 @@ class RemoteHost:
             raise ServerDied("its host was closed")
         if self._watching is None:
             self._watching = self._beside(self._watch())
-        load_failed = ""
+        if self._holding.on:  # since the turn before, in which it loaded: what may go on is known now
+            aborts, orders.aborts = orders.aborts, []
+            self._end(aborts)
+            await self._holding.end()
+            self._progress_s = _now()
+        load_failed, keeps = "", False
         if orders.load is not None:
-            load_failed = await self._serve(orders.load)
+            # A checkpoint that the server reads by itself changes more than the weights.
+            keeps = orders.keep and self._wire.keeps and bool(orders.load.tensors)
+            load_failed = await self._serve(orders.load, keeps)
         refusals: list[Refusal] = []
         adds = [one for version, work in orders.adds if self._takes(version, work, refusals) for one in work]
         self._carry_out(orders.aborts, adds)
         at_once = orders.load is not None or refusals
         taken = await self._exchange.take(0.0 if at_once else TURN_S, len(self._streams))
         refusals += taken.refusals
+        kept = self._kept() if keeps and not load_failed else None
         return Turn(
-            taken.output, refusals, self._version, self._root, False, taken.work, load_failed, taken.experts
+            taken.output,
+            refusals,
+            self._version,
+            self._root,
+            idle=False,
+            work=taken.work,
+            load_failed=load_failed,
+            experts=taken.experts,
+            kept=kept,
         )
+
+    def _kept(self) -> list[int]:
+        """What the server holds, and all rows of before are told; what has more of them than a turn ends."""
+        if not self._holding.on:
+            return []
+        self._end([ticket for ticket in self._exchange.waiting if ticket in self._streams])
+        return list(self._streams)
 
     async def prepare(self, model: Fetched) -> None:
         """See `AwaitedHost`. Raises `ServerDied`."""
@@ -146,9 +171,10 @@ class RemoteHost:
 
     # -- the server's side --
 
-    async def _serve(self, fetched: Fetched) -> str:
+    async def _serve(self, fetched: Fetched, keep: bool) -> str:
         """Why these are not served, but what was before; "": they are. Requests go on while they are staged;
-        then what each came to is told, and that it ended."""
+        then what each came to is told, and that it ended. keep: those that the server holds end here only
+        where it comes to nothing; it makes no token then before the next turn."""
         began_s = _now()
         before, failed = self._version, ""
         try:
@@ -157,8 +183,9 @@ class RemoteHost:
                     if self._staged != fetched:
                         await self._wire.stage(fetched)
                     self._staged = None
-                    self._end(list(self._streams))
                     self._version = None
+                    held = await self._holding.begin(self._streams.values()) if keep else set[int]()
+                    self._end([ticket for ticket in self._streams if ticket not in held])
                     if self._last:
                         await asyncio.wait(self._last, timeout=LAST_S)
                     self._name = await self._wire.commit()
@@ -166,9 +193,10 @@ class RemoteHost:
                     if before is None:
                         raise ServerDied(str(problem)) from problem
                     failed = str(problem)
-                if self._version is None:
+                    await self._holding.end()  # under the weights of before
+                if self._version is None and not self._holding.on:
                     await self._probe()
-                    self._progress_s = _now()
+                self._progress_s = _now()
         except TimeoutError as late:
             what = f"the server did not serve version {fetched.version} within {self._serve_s:g} s"
             raise ServerDied(what) from late
@@ -310,8 +338,8 @@ class RemoteHost:
             now = _now()
             self._progress_s += now - due_s
             healthy_s += now - due_s
-            if self._version is None:  # it starts or loads, which has a deadline of its own
-                healthy_s = now
+            if self._version is None or self._holding.on:  # it loads, which has a deadline of its own
+                healthy_s = self._progress_s = now
                 continue
             if not self._streams:
                 self._progress_s = now

@@ -47,6 +47,11 @@ class Stream:
     told_s: float = 0.0
     experts: ExpertsWanted | None = None
 
+    @property
+    def came(self) -> int:
+        """Tokens that it has brought."""
+        return self.context - len(self.ask.tokens)
+
 
 @dataclass(frozen=True, slots=True)
 class Taken:
@@ -77,6 +82,11 @@ class RowExchange:
     def full(self) -> bool:
         """No more streams are to be read until a turn took rows."""
         return len(self._rows) >= MAX_HELD
+
+    @property
+    def waiting(self) -> set[int]:
+        """Tickets of rows that no turn has taken yet."""
+        return {ticket for ticket, *_ in self._rows}
 
     def put(self, stream: Stream, chunk: Chunk, executing: int) -> None:
         """A chunk came. A server decodes all `executing` requests together: a token is so much of a step."""

@@ -117,6 +117,15 @@ class ServerWire(TakesWeights, Protocol):
     async def go_on(self) -> None:
         """Decode again."""
 
+    @property
+    def keeps(self) -> bool:
+        """Whether `hold` can be asked for; known once something was staged."""
+
+    async def hold(self, rids: list[str]) -> dict[str, int]:
+        """Decode nothing until `go_on`, not in `commit` either; then requests go on, their caches computed
+        anew. Of these requests those that will, and how many tokens the server has made of each: so many,
+        and no more, its stream brings meanwhile. Raises `ServerRefused` too; `go_on` is due then as well."""
+
     async def sleep(self) -> None:
         """Give the accelerator's memory back; the weights are void then, `serve` must follow `wake`."""
 

@@ -13,7 +13,7 @@ from actors.engine.server_process import ServerProcess, free_port
 from actors.engine.sglang import SglangWire, environment
 from actors.engine.sglang_weights import LOADER, PLUGIN
 from actors.engine.vllm import VllmWire
-from actors.engine.vllm_messages import BACKEND
+from actors.engine.vllm_messages import BACKEND, MIDDLEWARE
 from actors.weights.messages import Fetched
 from configs.schema import Config
 
@@ -99,6 +99,7 @@ def vllm_command(config: Config, url: str, folder: Path, dtype: str) -> list[str
         "--load-format": "dummy",
         "--logprobs-mode": "processed_logprobs",
         "--weight-transfer-config": f'{{"backend": "{BACKEND}"}}',
+        "--middleware": MIDDLEWARE,
         "--uvicorn-log-level": "warning",
     }
     told = [word for pair in given.items() for word in map(str, pair)]

@@ -27,6 +27,7 @@ from actors.engine.sglang_messages import (
     AbortRequest,
     Continue,
     Generate,
+    Held,
     LoadsAre,
     ModelInfo,
     Nothing,
@@ -67,6 +68,7 @@ class SglangWire:
         self._told_where = False  # the server wants to know where a response begins
         self._routed = False  # it tells the experts of tokens
         self._untempered: bool | None = None  # not known yet
+        self._tells_made = self._held = False
 
     @property
     def pid(self) -> int | None:
@@ -87,6 +89,7 @@ class SglangWire:
             self._cumulative = not info.incremental_streaming_output
             self._told_where = info.response_start
             self._routed = info.enable_return_routed_experts
+            self._tells_made = held_of(info) is not None
             self._weights.look(info)
         if self._begun:
             self._flip.began()
@@ -126,6 +129,9 @@ class SglangWire:
 
     async def _paused(self, load: Callable[[], Awaitable[None]]) -> None:
         """Requests of others, if there are any, wait and go on under the new weights."""
+        if self._held:
+            await load()
+            return
         await self.pause("retract")
         try:
             await load()
@@ -192,8 +198,23 @@ class SglangWire:
         """See `ServerWire`."""
         await self._http.tell("/pause_generation", Pause(mode=mode), ORDER_S)
 
+    @property
+    def keeps(self) -> bool:
+        """See `ServerWire`: with the hooks of `sglang_plugin`, in a server of one scheduler."""
+        return self._tells_made
+
+    async def hold(self, rids: list[str]) -> dict[str, int]:
+        """See `ServerWire`. Those whose turn has not come yet are held too, with 0 tokens."""
+        self._held = True
+        await self.pause("retract")
+        held = held_of(await self._http.get("/server_info", ServerInfo, ORDER_S))
+        if held is None or not held.paused:
+            raise ServerRefused(f"{self._http.url} does not stand still although it was paused", never=False)
+        return {rid: held.made[rid] for rid in rids if rid in held.made}
+
     async def go_on(self) -> None:
         """See `ServerWire`."""
+        self._held = False
         await self._http.tell("/continue_generation", Nothing(), ORDER_S)
 
     async def sleep(self) -> None:
@@ -220,6 +241,11 @@ class SglangWire:
         ask = Ask(rid, array("I", [PROBE_TOKEN]), PROBE_TOKENS, COLD, 0, sampling=asked)
         logprobs = [logprob async for chunk in self.stream(ask) for logprob in chunk.logprobs]
         return sum(logprob < CERTAIN for logprob in logprobs) > 1  # one pair of tokens may be as likely
+
+
+def held_of(info: ServerInfo) -> Held | None:
+    """What our plugin says in a server; None where it is not there, or several schedulers share requests."""
+    return info.internal_states[0].gleaner if len(info.internal_states) == 1 else None
 
 
 def sampling_params(ask: Ask) -> SamplingParams:

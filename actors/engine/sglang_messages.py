@@ -152,12 +152,26 @@ class ModelInfo(Said, frozen=True, kw_only=True):
     weight_version: str = ""
 
 
+class Held(Said, frozen=True, kw_only=True):
+    """What `sglang_plugin` says of a scheduler: `made` by request, of all that wait in a paused one."""
+
+    paused: bool
+    made: dict[str, int]
+
+
+class InternalState(Said, frozen=True, kw_only=True):
+    """Of one scheduler. `gleaner`: where the plugin is there."""
+
+    gleaner: Held | None = None
+
+
 class ServerInfo(Said, frozen=True, kw_only=True):
     """`/server_info`: settings of the server."""
 
     version: str = ""
     incremental_streaming_output: bool = False
     response_start: bool = False
+    internal_states: tuple[InternalState, ...] = ()
     custom_weight_loader: list[str] | None = None
     tp_size: int = 1
     pp_size: int = 1

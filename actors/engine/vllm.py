@@ -24,11 +24,13 @@ from actors.engine.own_server import OwnServer, Start
 from actors.engine.served_folder import version_name
 from actors.engine.server_wire import Ask, Chunk, LoadFailed, Loads, PauseMode, ServerDied, ServerRefused
 from actors.engine.vllm_messages import (
+    MADE_TOKENS,
     AbortRequests,
     CollectiveRpc,
     CompletionChunk,
     FinishUpdate,
     InitTransfer,
+    MadeTokens,
     Masked,
     Models,
     NewVersion,
@@ -68,6 +70,7 @@ class VllmWire:
         self._server = OwnServer(self._http, start)
         self._flip = Flip(self._load)
         self._by_image: bool | None = None
+        self._tells_made = self._held = False
         self._model = ""
         self._eos: tuple[int, ...] | None = None
         self._salt = ""
@@ -92,6 +95,7 @@ class VllmWire:
         try:
             if self._by_image is None:
                 self._by_image = await self._has_our_engine()
+                self._tells_made = self._by_image and await self._has_our_route()
             if not self._by_image:
                 await self._stage_folder(fetched)
         except ServerRefused as refused:
@@ -112,16 +116,20 @@ class VllmWire:
             raise ServerDied(f"the server did not load version {fetched.version}: {refused}") from refused
 
     async def _commit(self, fetched: Fetched) -> str:
-        await self.pause("abort")  # caches are dropped too
-        try:
+        if held := self._held:
             await self._flip.commit()
-        finally:
-            await self.go_on()
+        else:
+            await self.pause("abort")  # caches are dropped too
+            try:
+                await self._flip.commit()
+            finally:
+                await self.go_on()
         name = version_name(fetched)
         if (serves := await self.version()) != name:
             raise ServerDied(f"the server says that it serves {serves!r} after it was given {name!r}")
         self._eos, self._salt = facts(fetched.model_config).eos_token_ids, name
-        self._raw = await self._gives_raw_logprobs()
+        if not held:
+            self._raw = await self._gives_raw_logprobs()
         return name
 
     async def _load(self, fetched: Fetched) -> None:
@@ -212,8 +220,24 @@ class VllmWire:
         if mode == "retract":
             await self._http.tell("/reset_prefix_cache?reset_running_requests=true", Nothing(), ORDER_S)
 
+    @property
+    def keeps(self) -> bool:
+        """See `ServerWire`: with the route of `vllm_plugin`."""
+        return self._tells_made
+
+    async def hold(self, rids: list[str]) -> dict[str, int]:
+        """See `ServerWire`. Those whose turn has not come yet are held too, with 0 tokens."""
+        self._held = True
+        await self.pause("retract")
+        told = await self._http.get(MADE_TOKENS, MadeTokens, ORDER_S)
+        if not told.paused:
+            raise ServerRefused(f"{self._http.url} does not stand still although it was paused", never=False)
+        names = {request_id(rid): rid for rid in rids}
+        return {names[name]: made for name, made in told.made.items() if name in names}
+
     async def go_on(self) -> None:
         """See `ServerWire`."""
+        self._held = False
         await self._http.tell("/resume", Nothing(), ORDER_S)
 
     async def sleep(self) -> None:
@@ -242,6 +266,14 @@ class VllmWire:
                 raise ServerDied(
                     f"{self._http.url} has no routes for weights: start it with VLLM_SERVER_DEV_MODE=1"
                 ) from refused
+            return False
+        return True
+
+    async def _has_our_route(self) -> bool:
+        """Whether it says how many tokens it made of a request."""
+        try:
+            await self._http.get(MADE_TOKENS, MadeTokens, ORDER_S)
+        except ServerRefused:
             return False
         return True
 

@@ -12,6 +12,9 @@ from actors.engine.tensor_spec import TensorSpec
 
 BACKEND = "gleaner"
 """The weight transfer engine that `vllm_plugin` registers."""
+MIDDLEWARE = "gleaner_vllm.made_tokens.MadeTokens"
+MADE_TOKENS = "/gleaner/made_tokens"
+"""The route that it adds."""
 LOGPROB_FLOOR = -9999.0
 """What vLLM says instead of minus infinity: no token that was sampled has it."""
 FINISHES: dict[str, Finish] = {"stop": "stop", "length": "length", "abort": "abort"}
@@ -120,6 +123,13 @@ class WeightInfo(msgspec.Struct, frozen=True):
     """Answer of `/weight_info`."""
 
     weight_version: str
+
+
+class MadeTokens(msgspec.Struct, frozen=True):
+    """Answer of `/gleaner/made_tokens`: `made` by request, of all that a paused engine holds."""
+
+    paused: bool
+    made: dict[str, int]
 
 
 class AbortRequests(msgspec.Struct, frozen=True):

@@ -50,10 +50,12 @@ class Kind:
             return f"there is no {self.name} in {self.environment}: make engines"
         return ""
 
-    def settings(self, url: str = "", stall_s: float = 30.0) -> Config:
+    def settings(self, url: str = "", stall_s: float = 30.0, *, kept: bool = False) -> Config:
         engine = {"kind": self.name, "url": url, "stall_s": stall_s, "slots": 16, "args": self.args}
         engine |= {"environment": str(self.environment), "max_prompt_tokens": NEW_TOKENS + 4}
-        return from_tree({"engine": engine, "rollout": {"max_new_tokens": NEW_TOKENS}}, "test")
+        engine |= {"in_flight": "kept"} if kept else {}
+        rollout = {"max_new_tokens": NEW_TOKENS, "staleness": int(kept)}
+        return from_tree({"engine": engine, "rollout": rollout}, "test")
 
 
 def _start_sglang(config: Config, url: str, folder: Path, log: Path) -> ServerProcess:

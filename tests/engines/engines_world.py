@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from array import array
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,9 +137,26 @@ def write_tokenizer(directory: Path) -> None:
     (directory / "chat_template.jinja").write_text(CHAT_TEMPLATE)
 
 
-def publish_image(directory: Path, version: int) -> Fetched:
+def single_minded(version: int) -> Qwen3:
+    """Weights under which every token is that of the version, whatever came before."""
+    model = Qwen3(MODEL)
+    with torch.no_grad():
+        for name, weights in model.named_parameters():
+            weights.fill_(1.0 if "norm" in name or name == EMBEDDING else 0.0)
+        model.get_parameter(OUTPUT)[token_of(version)] = 1.0
+    return model
+
+
+EMBEDDING, OUTPUT = "model.embed_tokens.weight", "lm_head.weight"
+
+
+def token_of(version: int) -> int:
+    return 20 + version
+
+
+def publish_image(directory: Path, version: int, make: Callable[[int], Qwen3] = model_of) -> Fetched:
     """An image of these weights, as an agent would hand it to a worker."""
-    model, store = model_of(version), ImageStore(directory)
+    model, store = make(version), ImageStore(directory)
     specs = tuple(weight_layout(model))
     with store.create(version, image_bytes(specs), specs) as draft:
         write_weights(model, draft.view)
@@ -166,20 +183,23 @@ class Plane:
     directory: Path
     kind: Kind
     hosts: list[TestSystem]
+    workers: dict[str, RolloutWorker]
+    make: Callable[[int], Qwen3] = model_of
 
-    async def instance(self, name: str, url: str, stall_s: float = 30.0) -> TestSystem:
-        """One more preemptible host, attached to the server at this URL."""
-        config, store = self.kind.settings(url, stall_s), self.directory / f"{name}-store"
+    async def instance(self, name: str, url: str, stall_s: float = 30.0, *, kept: bool = False) -> TestSystem:
+        """One more preemptible host, attached to the server at this URL; kept: its requests stay there."""
+        config, store = self.kind.settings(url, stall_s, kept=kept), self.directory / f"{name}-store"
         system = TestSystem(self.directory, node=name, join=self.head)
         await system.__aenter__()
         self.hosts.append(system)
         system.spawn(f"{name}/transfer", lambda: TransferAgent(ImageStore(store), config))
         host = self.kind.host(config)
-        system.spawn(f"{name}/engine", lambda: RolloutWorker(config, name, "preemptible", host))
+        self.workers[name] = worker = RolloutWorker(config, name, "preemptible", host)
+        system.spawn(f"{name}/engine", lambda: worker)
         return system
 
     async def publish(self, version: int) -> None:
-        fetched = publish_image(self.directory / "store", version)
+        fetched = publish_image(self.directory / "store", version, self.make)
         publish = Publish(version=version, tensors=fetched.tensors, model_config=fetched.model_config)
         published = await self.source.ask("r/transfer", publish, Published)
         weights = Weights(version=version, root=published.root, sources=("r/transfer",))
@@ -216,8 +236,10 @@ class Plane:
 
 
 @asynccontextmanager
-async def plane(directory: Path, kind: Kind) -> AsyncIterator[Plane]:
-    config = kind.settings()
+async def plane(
+    directory: Path, kind: Kind, make: Callable[[int], Qwen3] = model_of, *, kept: bool = False
+) -> AsyncIterator[Plane]:
+    config = kind.settings(kept=kept)
     async with (
         TestSystem(directory, node="head") as head,
         TestSystem(directory, node="r", join=head) as source,
@@ -225,7 +247,7 @@ async def plane(directory: Path, kind: Kind) -> AsyncIterator[Plane]:
         source.spawn("r/transfer", lambda: TransferAgent(ImageStore(directory / "store"), config))
         head.spawn("rollout/balancer", lambda: LoadBalancer(config.rollout.max_pending))
         head.spawn("rollout/manager", lambda: RolloutManager(config))
-        running = Plane(head, source, directory, kind, [])
+        running = Plane(head, source, directory, kind, [], {}, make)
         try:
             yield running
         finally:

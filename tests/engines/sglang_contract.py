@@ -1,9 +1,10 @@
 """Whether a released SGLang takes what we send and tells what we read; run by an interpreter that has one.
 
 Standard input: JSON with `posts` (path to bodies), `absent` (paths that it must not have), `arguments` (of
-the server), `reads` (a module to the words that its source must have) and `loads` (what our loader of weights
-is given, and the tensors that a model must have got then). Standard output: JSON with the version and what
-does not fit. The bodies go through SGLang's own HTTP application, to a manager that notes what reached it.
+the server), `reads` (a module to the words that its source must have), `loads` (what our loader of weights
+is given, and the tensors that a model must have got then) and `keeps` (whether it holds requests over a
+change). Standard output: JSON with the version and what does not fit. The bodies go through SGLang's own HTTP
+application, to a manager that notes what reached it.
 
     python sglang_contract.py [FOLDER of another release, before the installed one]
 """
@@ -13,6 +14,7 @@ import asyncio
 import base64
 import contextlib
 import dataclasses
+import functools
 import importlib.metadata
 import inspect
 import json
@@ -157,6 +159,62 @@ def faults_of_loads(loads):
         yield f"the loader fed {getattr(model, 'fed', None)}, expected {loads['tensors']}"
 
 
+def faults_of_holding(keeps):
+    """Our plugin is found by the path alone, and its hooks say what this release's scheduler has made."""
+    from sglang.srt.managers.scheduler import Scheduler
+    from sglang.srt.plugins import GENERAL_PLUGINS_GROUP
+    from sglang.srt.plugins.hook_registry import HookRegistry
+
+    [entry] = importlib.metadata.entry_points(group=GENERAL_PLUGINS_GROUP, name="gleaner")
+    before = Scheduler.pause_generation, Scheduler.get_internal_state
+    entry.load()()
+    HookRegistry.apply_hooks()
+    if not all(new is not old for new, old in zip(hooked(Scheduler), before, strict=True)):
+        yield "SGLang does not apply our hooks"
+    plugin = importlib.import_module(entry.module)
+    if plugin.drops_caches_of_what_waits(Scheduler) is not keeps:
+        yield f"whether it holds requests is to be {keeps}, and our plugin finds the contrary"
+    told = []
+    streamer = mock.MagicMock()
+    streamer.stream_output = lambda reqs, logprob: told.append(
+        [(one.rid, one.sampling_params.stream_interval, logprob) for one in reqs]
+    )
+    waiting = [request("a", made=5, sent=2), request("b", made=4, sent=4), request("c", made=0, sent=0)]
+    scheduler = mock.MagicMock(spec=["waiting_queue", "_engine_paused", "output_streamer", "is_fully_idle"])
+    scheduler.waiting_queue, scheduler._engine_paused, scheduler.output_streamer = waiting, True, streamer
+    scheduler.is_fully_idle = functools.partial(Scheduler.is_fully_idle, scheduler)
+    plugin.tell_the_rest(None, scheduler, mock.MagicMock(mode="retract"))
+    if told != [[("a", 1, True)]] or waiting[0].sampling_params.stream_interval != 8:
+        yield f"told was {told}"
+    answer = mock.MagicMock(internal_state={})
+    plugin.say_what_was_made(answer, scheduler, None)
+    expected = {"gleaner": {"paused": True, "made": {"a": 5, "b": 4, "c": 0}}} if keeps else {}
+    if answer.internal_state != expected:
+        yield f"it says {answer.internal_state}"
+    words = {
+        Scheduler: ("self._engine_paused = True", "self.waiting_queue", "self.output_streamer"),
+        importlib.import_module("sglang.srt.managers.schedule_batch"): (
+            "self.send_token_offset",
+            "self.rid = ",
+        ),
+        importlib.import_module("sglang.srt.sampling.sampling_params"): ("stream_interval",),
+    }
+    for where, said in words.items():
+        source = inspect.getsource(where)
+        yield from (f"{where} has no {word}" for word in said if word not in source)
+
+
+def hooked(scheduler):
+    return scheduler.pause_generation, scheduler.get_internal_state
+
+
+def request(rid, made, sent):
+    """As a scheduler has one."""
+    params = mock.MagicMock(stream_interval=8)
+    given = {"output_ids": [0] * made, "send_token_offset": sent, "sampling_params": params}
+    return mock.MagicMock(rid=rid, stream=True, return_logprob=True, **given)
+
+
 def faults_of_arguments(arguments):
     from sglang.srt.server_args import ServerArgs
 
@@ -191,6 +249,7 @@ async def main():
     faults += faults_of_arguments(asked["arguments"])
     faults += faults_of_reads(asked["reads"])
     faults += faults_of_loads(asked["loads"])
+    faults += faults_of_holding(asked["keeps"])
     print(json.dumps({"version": sglang.__version__, "faults": faults}))
 
 

@@ -39,6 +39,7 @@ INSTALLED = "0.5.23"
 OTHERS = ("0.5.22", "0.5.20")
 SESSION = ("/begin_weight_update", "/end_weight_update")
 WITHOUT_SESSION = ("0.5.20",)  # its weights go by a folder
+WITHOUT_HOLDING = ("0.5.20",)  # its requests are handed over
 SAMPLINGS = (
     Sampling(),
     Sampling(top_p=0.9, top_k=40, min_p=0.1, ignore_eos=True, stop_token_ids=(3, 4)),
@@ -100,6 +101,7 @@ def contract(release: str, directory: Path) -> dict[str, object]:
         "arguments": [*command[3:]],
         "loads": loads(directory),
         "reads": reads,
+        "keeps": release not in WITHOUT_HOLDING,
     }
 
 

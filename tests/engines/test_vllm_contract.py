@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 from actors.engine.server_wire import Ask, Chunk
+from actors.engine.servers import VLLM_PLUGIN
 from actors.engine.tensor_spec import TensorSpec
 from actors.engine.vllm_messages import (
     AbortRequests,
@@ -24,6 +25,7 @@ from actors.engine.vllm_messages import (
     ErrorInfo,
     FinishUpdate,
     InitTransfer,
+    MadeTokens,
     Masked,
     Models,
     NewVersion,
@@ -84,6 +86,7 @@ def of_release(version: str) -> dict[str, Any]:
             "masked": said(Masked(model="m", prompt=[1], allowed_token_ids=[1])),
         },
         "calls": CALLS,
+        "plugin": str(VLLM_PLUGIN),
     }
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "VLLM_CONFIGURE_LOGGING": "0"}
     environment.pop("PYTHONPATH", None)
@@ -152,3 +155,13 @@ def test_what_we_order_reaches_the_engine(version: str) -> None:
     assert calls["collective_rpc"][1]["method"] == "'reload_weights'"
     assert "/dev/shm/folder" in calls["collective_rpc"][1]["kwargs"]
     assert calls["abort"][0] == ["['cmpl-r1-0']"]
+
+
+@pytest.mark.parametrize("version", RELEASES)
+def test_a_paused_engine_says_how_many_tokens_it_made_of_each_request(version: str) -> None:
+    found = of_release(version)["holding"]
+    assert all(found["there"].values()), found["there"]
+    running, finishing, held = (msgspec.convert(one, MadeTokens) for one in found["answers"])
+    assert running == finishing == MadeTokens(paused=False, made={})
+    assert held == MadeTokens(paused=True, made={"cmpl-a-0": 3, "cmpl-b-0": 0})
+    assert found["other"] == 404, "all other routes are vLLM's"

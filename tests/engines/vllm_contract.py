@@ -6,10 +6,13 @@ answers as vLLM's classes write them. Exits with 3 where this release does not i
 """
 
 import asyncio
+import dataclasses
 import importlib
+import inspect
 import json
 import sys
 import traceback
+import types
 from typing import Any
 
 NOT_HERE = 3
@@ -88,6 +91,63 @@ async def routes(calls: list[list[Any]]) -> dict[str, Any]:
     return {"answers": answers, "calls": engine.calls}
 
 
+async def holding() -> dict[str, Any]:
+    """Our route before and in a pause, with this release's own requests and states."""
+    import gleaner_vllm
+    import httpx
+    from fastapi import FastAPI
+    from gleaner_vllm.made_tokens import METHOD, MadeTokens
+    from vllm.entrypoints.launchers.cli_args import FrontendArgs
+    from vllm.sampling_params import SamplingParams
+    from vllm.v1.core.sched.interface import PauseState
+    from vllm.v1.core.sched.scheduler import Scheduler
+    from vllm.v1.engine.core import EngineCore, EngineCoreProc
+    from vllm.v1.engine.core_client import AsyncMPClient
+    from vllm.v1.engine.output_processor import OutputProcessor, RequestState
+    from vllm.v1.request import Request, RequestStatus
+
+    gleaner_vllm.register()
+    there = {
+        "middleware": "middleware" in {field.name for field in dataclasses.fields(FrontendArgs)},
+        "utility": hasattr(AsyncMPClient, "call_utility_async"),
+        "work": hasattr(EngineCoreProc, "has_work"),
+        "pause": isinstance(Scheduler.pause_state, property),
+        "scheduler": "self.requests: dict[str, Request]" in inspect.getsource(Scheduler.__init__),
+        "states": "self.request_states: dict[str, RequestState]" in inspect.getsource(OutputProcessor),
+        "external": "external_req_id" in inspect.signature(RequestState.__init__).parameters,
+    }
+    requests = {}
+    for name, made in (("cmpl-a-0-1f", 3), ("cmpl-b-0-2f", 0), ("cmpl-ended-0-3f", 5)):
+        params = SamplingParams(max_tokens=9)
+        requests[name] = Request(
+            request_id=name, prompt_token_ids=[1, 2], sampling_params=params, pooling_params=None
+        )
+        requests[name].append_output_token_ids([7] * made)
+    requests["cmpl-ended-0-3f"].status = RequestStatus.FINISHED_STOPPED
+    core = types.SimpleNamespace(
+        scheduler=types.SimpleNamespace(pause_state=PauseState.UNPAUSED, requests=requests),
+        has_work=lambda: False,
+    )
+
+    async def call(method: str) -> Any:
+        return getattr(EngineCore, method)(core)
+
+    known = {name: types.SimpleNamespace(external_req_id=name[:-3]) for name in requests}
+    app = FastAPI()
+    app.state.engine_client = types.SimpleNamespace(
+        engine_core=types.SimpleNamespace(call_utility_async=call),
+        output_processor=types.SimpleNamespace(request_states=known),
+    )
+    app.add_middleware(MadeTokens)
+    answers = []
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://vllm") as client:
+        for state in (PauseState.UNPAUSED, PauseState.PAUSED_NEW, PauseState.PAUSED_ALL):
+            core.scheduler.pause_state = state
+            answers.append((await client.get("/gleaner/made_tokens")).json())
+        other = (await client.get("/other")).status_code
+    return {"there": there, "answers": answers, "other": other, "method": METHOD}
+
+
 def imported(name: str) -> Any:
     """The module, or None where this release has it elsewhere."""
     try:
@@ -105,6 +165,8 @@ def main() -> int:
         print(f"vllm {vllm.__version__} at {vllm.__file__}", file=sys.stderr)
         found = completions(given["bodies"])
         found["routes"] = asyncio.run(routes(given["calls"]))
+        sys.path.insert(0, given["plugin"])
+        found["holding"] = asyncio.run(holding())
     except ImportError:
         traceback.print_exc()
         return NOT_HERE

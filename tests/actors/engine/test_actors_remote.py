@@ -90,6 +90,11 @@ class ToldServer:
 
     async def go_on(self) -> None: ...
 
+    keeps = False
+
+    async def hold(self, rids: list[str]) -> dict[str, int]:
+        raise AssertionError("it does not tell what it made")
+
     async def sleep(self) -> None: ...
 
     async def wake(self) -> None: ...

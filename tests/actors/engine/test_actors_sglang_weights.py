@@ -60,6 +60,7 @@ class FakeSglang:
     loaders: list[str] | None = field(default_factory=lambda: [LOADER])
     ranks: int = 1
     silent: bool = False
+    made: dict[str, int] | None = None  # of the requests that it holds; None: it has not our hooks
     version: str = "first"
     opened: bool = False
     paused: bool = False
@@ -71,6 +72,8 @@ class FakeSglang:
         self.calls.append(path)
         if path == "/server_info":
             told = {"custom_weight_loader": self.loaders, "tp_size": self.ranks, "version": "0.5.23"}
+            held = {"paused": self.paused, "made": self.made if self.paused else {}}
+            told["internal_states"] = [{} if self.made is None else {"gleaner": held}]
             return web.json_response(told)
         if path == "/model_info":
             return web.json_response({"model_path": "/m", "weight_version": self.version})
@@ -166,6 +169,41 @@ async def test_each_rank_maps_the_image_while_nothing_executes_and_nothing_is_le
     ]
     assert all(holds(model, tensors) for model in fake.models)
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and path != Path(fetched.path)]
+
+
+async def test_a_server_holds_its_requests_over_a_change_and_stands_still_until_it_goes_on(
+    fake: FakeSglang, wire: SglangWire, tmp_path: Path
+) -> None:
+    fake.made = {"r1": 7, "of-others": 3}
+    await flipped(wire, image(tmp_path, 3)[0])
+    assert wire.keeps
+    fetched, tensors = image(tmp_path, 4)
+    await wire.stage(fetched)
+    fake.calls.clear()
+    assert await wire.hold(["r1", "r2"]) == {"r1": 7}
+    assert await wire.commit() == "v4-61626364"
+    assert fake.paused
+    await wire.go_on()
+    assert fake.calls == [
+        "/pause_generation",
+        "/server_info",
+        "/begin_weight_update",
+        "/update_weights_from_tensor",
+        "/end_weight_update",
+        "/model_info",
+        "/continue_generation",
+    ]
+    assert holds(fake.models[0], tensors)
+    fake.calls.clear()
+    await flipped(wire, image(tmp_path, 5)[0])
+    assert fake.calls[0] == "/pause_generation", "the next change has a pause of its own again"
+
+
+async def test_a_server_without_our_hooks_says_that_it_holds_nothing(
+    fake: FakeSglang, wire: SglangWire, tmp_path: Path
+) -> None:
+    await flipped(wire, image(tmp_path, 3)[0])
+    assert not wire.keeps
 
 
 @pytest.mark.parametrize(("loaders", "session"), [(None, True), (["theirs.load"], True), ([LOADER], False)])

@@ -60,6 +60,7 @@ class FakeVllm:
     alien: str = ""  # a tensor that its model does not have
     version: str = "v4-abababab"
     masked_logprob: float = 0.0
+    made: dict[str, int] | None = None  # of the requests that it holds; None: it has not our route
     status: int = 200
     events: list[bytes] = field(default_factory=list)
     failing: list[str] = field(default_factory=list)  # once each
@@ -100,6 +101,11 @@ class FakeVllm:
             return web.json_response({"detail": "Not Found"}, status=404)
         if not self.image and path.startswith("/init_weight"):
             return web.json_response({"error": {"message": "Weight transfer not configured"}}, status=500)
+        if path == "/gleaner/made_tokens" and self.made is None:
+            return web.json_response({"detail": "Not Found"}, status=404)
+        if path == "/gleaner/made_tokens":
+            paused = "/pause?mode=keep" in self.calls
+            return web.json_response({"paused": paused, "made": self.made if paused else {}})
         if path.startswith("/server_info"):
             return web.json_response({"vllm_config": f"model='m', device_config={self.device}, x=1"})
         if path == "/weight_info":
@@ -170,6 +176,7 @@ async def test_an_image_is_mapped_by_the_servers_workers_while_nothing_executes(
     assert name == "v4-abababab"
     assert fake.calls == [
         "/init_weight_transfer_engine",
+        "/gleaner/made_tokens",
         "/v1/models",
         "/pause?mode=abort",
         "/start_weight_update",
@@ -184,6 +191,53 @@ async def test_an_image_is_mapped_by_the_servers_workers_while_nothing_executes(
         "tensors": [["a.weight", "float32", [3, 5], 4096, 60], ["b.weight", "float32", [7], 4160, 28]],
     }
     assert {"weight_version": name} in fake.bodies
+
+
+async def test_a_server_holds_its_requests_over_a_change_and_stands_still_until_it_goes_on(
+    fake: FakeVllm, wire: VllmWire, tmp_path: Path
+) -> None:
+    first, _ = image_in(tmp_path)
+    fake.made = {"cmpl-r1-0": 7, "cmpl-of-others-0": 3}
+    await serve(wire, first)
+    assert wire.keeps
+    await wire.stage(msgspec.structs.replace(first, version=5))
+    fake.calls.clear()
+    asked = len(fake.bodies)
+    assert await wire.hold(["r1", "r2"]) == {"r1": 7}
+    assert await wire.commit() == "v5-abababab"
+    await wire.go_on()
+    assert fake.calls == [
+        "/pause?mode=keep",
+        "/reset_prefix_cache?reset_running_requests=true",
+        "/gleaner/made_tokens",
+        "/start_weight_update",
+        "/update_weights",
+        "/finish_weight_update",
+        "/weight_info",
+        "/resume",
+    ]
+    assert not any("prompt" in body for body in fake.bodies[asked:]), "a request would wait for the end"
+    await wire.stage(first)
+    fake.calls.clear()
+    await wire.commit()
+    assert fake.calls[0] == "/pause?mode=abort", "the next change has a pause of its own again"
+
+
+async def test_a_server_without_our_route_says_that_it_holds_nothing(
+    fake: FakeVllm, wire: VllmWire, tmp_path: Path
+) -> None:
+    await serve(wire, image_in(tmp_path)[0])
+    assert not wire.keeps
+
+
+async def test_a_server_does_not_hold_what_it_does_not_stand_still_for(
+    fake: FakeVllm, wire: VllmWire, tmp_path: Path
+) -> None:
+    fake.made = {}
+    fake.failing = ["/pause?mode=keep"]
+    await serve(wire, image_in(tmp_path)[0])
+    with pytest.raises(ServerRefused):
+        await wire.hold(["r1"])
 
 
 async def test_a_server_that_does_not_take_weights_gets_those_of_before_again(

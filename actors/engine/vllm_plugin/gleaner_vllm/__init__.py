@@ -1,7 +1,10 @@
-"""What vLLM calls in each of its processes: makes the weight transfer backend "gleaner" known.
+"""What vLLM calls in each of its processes: makes the weight transfer backend "gleaner" known, and what its
+engine core is asked of the requests that it holds.
 
 Owns the registration and imports nothing but the standard library before it is called.
 """
+
+from . import made_tokens
 
 BACKEND = "gleaner"
 
@@ -14,3 +17,4 @@ def register() -> None:
         WeightTransferEngineFactory.register_engine(
             BACKEND, "gleaner_vllm.image_transfer", "ImageTransferEngine"
         )
+    made_tokens.register()
