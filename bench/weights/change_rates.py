@@ -41,7 +41,8 @@ APART = (1, 2, 4, 8)
 """Versions between the two that are compared: a receiver may have missed some."""
 OWN, SMALL = 4e-4, 1e-6
 """Learning rates of the quickstart's job: configs/quickstart.toml's, and that of a large model."""
-REAL_STEPS = 8
+REAL_STEPS = 24
+"""The quickstart's: how much a step changes depends on how far its training is."""
 CHUNK_BYTES = 4 << 20
 
 
@@ -49,7 +50,7 @@ CHUNK_BYTES = 4 << 20
 class Change:
     """Between two versions, `apart` steps of each other, medians over the pairs. Shares of 1: `elements`
     that differ, and of those that went to the next number (`next_number`); `delta`: bytes of the delta of the
-    image. `first`: from the initial weights, whose optimizer has no history."""
+    image. `first`: from the initial weights, whose optimizer has no history; `last`: between the last two."""
 
     what: str
     learning_rate: float
@@ -59,19 +60,27 @@ class Change:
     elements: float
     next_number: float
     delta: float
+    last: bool = False
 
 
 def compared(
-    what: str, learning_rate: float, dtype: str, images: Sequence[NDArray[Any]], apart: int, first: bool
+    what: str,
+    learning_rate: float,
+    dtype: str,
+    images: Sequence[NDArray[Any]],
+    apart: int,
+    first: bool,
+    last: bool = False,
 ) -> Change:
-    """The change between images `apart` of each other: all such pairs, or the first."""
+    """The change between images `apart` of each other: all such pairs, or the first. `last`: they are a run's
+    last ones."""
     found = []
     for old, new in list(zip(images, images[apart:], strict=False))[: 1 if first else None]:
         changed = old != new
         steps = np.abs(new.astype(np.int64) - old.astype(np.int64))[changed]
         found.append((changed.mean(), (steps == 1).mean() if steps.size else 0.0, delta_share(old, new)))
-    middle = [float(median(column)) for column in zip(*found, strict=True)]
-    return Change(what, learning_rate, dtype, apart, first, *middle)
+    elements, next_number, delta = (float(median(column)) for column in zip(*found, strict=True))
+    return Change(what, learning_rate, dtype, apart, first, elements, next_number, delta, last)
 
 
 def delta_share(old: NDArray[Any], new: NDArray[Any]) -> float:
@@ -121,6 +130,7 @@ def real(learning_rate: float, steps: int) -> Iterator[Change]:
     ):
         for apart in (one for one in (1, 4) if one < len(given)):
             yield compared("quickstart", learning_rate, dtype, given, apart, False)
+        yield compared("quickstart", learning_rate, dtype, given[-2:], 1, False, last=True)
 
 
 def master(file: Path) -> NDArray[np.float32]:
@@ -135,7 +145,8 @@ def lines(results: Mapping[str, Any]) -> list[str]:
     heads = ("weights", "learning rate", "versions apart", "elements changed", "to the next number", "delta")
     found = [f"| {' | '.join(heads)} |", "|---|---:|---:|---:|---:|---:|"]
     for row in [Change(**one) for one in results["rows"]]:
-        apart = f"{row.apart}, the first step" if row.first else f"{row.apart}"
+        which = ", the first step" if row.first else ", the last step" if row.last else ""
+        apart = f"{row.apart}{which}"
         shares = " | ".join(
             f"{figure(100 * share)} %" for share in (row.elements, row.next_number, row.delta)
         )

@@ -62,7 +62,12 @@ def test_a_change_is_counted_between_versions_that_far_apart() -> None:
     near = change_rates.compared("made", 1.0, "bfloat16", images, 1, False)
     far = change_rates.compared("made", 1.0, "bfloat16", images, 3, False)
     begun = change_rates.compared("made", 1.0, "bfloat16", images, 1, True)
-    assert (begun.elements, near.elements, far.elements) == (0.01, 0.02, 0.03)
+    ended = change_rates.compared("made", 1.0, "bfloat16", images[-2:], 1, False, last=True)
+    assert (begun.elements, near.elements, far.elements, ended.elements) == (0.01, 0.02, 0.03, 0.03)
+    assert (
+        "| made, bfloat16 | 1 | 1, the last step | 3.00 % |"
+        in change_rates.lines({"rows": [asdict(ended)]})[-1]
+    )
     assert begun.next_number == 1.0
     assert far.next_number == 0.0
     assert begun.delta < far.delta < 0.1

@@ -153,6 +153,33 @@ def test_payloads_from_nowhere_do_no_harm(
                 applied(codec, payload, bytes(size), width, loops)
 
 
+@settings(deadline=None, max_examples=60)
+@given(
+    st.integers(0, 2**32),
+    st.integers(0, 90),
+    st.sampled_from([0.0, 0.1, 0.6]),
+    st.integers(-2, 2),
+    st.sampled_from([0, 1, 100, 5000, 30000]),
+    st.sampled_from([1, 2, 4]),
+    st.booleans(),
+)
+def test_compiled_and_plain_loops_take_the_same_gaps_to_the_same_places_and_refuse_the_same(
+    seed: int, count: int, escapes: float, more_values: int, size: int, width: int, sparse: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    gaps = rng.integers(0, 255, count, np.uint8)
+    gaps[rng.random(count) < escapes] = 255
+    ends = int(np.count_nonzero(gaps < 0x80 if sparse else gaps != 255))
+    values = rng.integers(0, 256, max(0, ends + more_values) * width, np.uint8).view(f"u{width}")
+    outcomes = []
+    for loops in LOOPS:
+        into = np.zeros(size + GUARD, f"u{width}")
+        placed = (loops.place_sparse if sparse else loops.place)(gaps, values, into[:size])
+        assert not into[size:].any(), "nothing was written behind its end"
+        outcomes.append((placed, into.tobytes() if placed else b""))
+    assert outcomes[0] == outcomes[1]
+
+
 def halves(density: float) -> tuple[memoryview, memoryview, int]:
     """Weights in bfloat16 of which a share went to the next number, before and after, and how many."""
     rng = np.random.default_rng(5)
