@@ -17,7 +17,7 @@ from nodeagent.exit_codes import HOPELESS
 from nodeagent.host import COMMIT_S, Bounds, Seat
 from nodeagent.process_arguments import arguments, environment
 from nodeagent.restarts import RestartReporter
-from nodeagent.site import ClosingTracer, Site
+from nodeagent.site import ClosingTracer, Held, Site
 from nodeagent.trees import rank_kind, threads
 from supervisor import (
     ActorSystem,
@@ -77,6 +77,7 @@ class Children:
         self._journal: Journals | None = None
         self._job: JobSpec | None = None
         self._tracer: ClosingTracer | None = None
+        self._memory: Held | None = None
         self._lock = asyncio.Lock()
         self._closed = False
 
@@ -146,6 +147,8 @@ class Children:
             intensity=intensity,
         )
         self._job = job
+        if self._role != "head":  # which keeps none
+            self._memory = self._site.hold_memory(job, self._seat.node)
         self._tree = Supervisor(
             self._system,
             spec,
@@ -173,6 +176,9 @@ class Children:
             await tracer.close()
         if job is not None:
             self._site.forget_memory(job, self._seat.node)
+        if self._memory is not None:
+            self._memory.release()
+            self._memory = None
         self._job = None
 
     def _gave_up(self, problem: Exception) -> None:

@@ -78,6 +78,7 @@ async def run_node(options: Options, stop: Shutdown, site: Site) -> int:
     stop.at_once(lambda: site.withdraw_agent(state_dir))
     try:
         site.open_log(options.seat)
+        site.free_left_memory()
         async with leading(
             options.seat, standby=options.standby, lease_s=options.lease_s, stop=stop, site=site
         ) as seat:

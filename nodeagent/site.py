@@ -16,7 +16,7 @@ from actors.cluster.local_hosts import Join, LocalHosts
 from actors.cluster.messages import JobSpec
 from actors.cluster.provider import Hosts
 from configs.schema import Traces
-from nodeagent import files, host, job_file
+from nodeagent import files, host, job_file, job_memory
 from nodeagent.files import AgentFile, ProcessFile, StateLock
 from nodeagent.fittings import Fittings, RealFittings
 from nodeagent.host import CLUSTER, LOG_BYTES, Seat, load_keys
@@ -144,6 +144,12 @@ class Site(Protocol):
     def forget_memory(self, job: JobSpec, node: str) -> None:
         """Free the shared memory of a job on a host."""
 
+    def hold_memory(self, job: JobSpec, node: str) -> Held:
+        """Keep others from freeing it, until `release` or the end of this process. Raises OSError."""
+
+    def free_left_memory(self) -> None:
+        """Free the weights that dead runs left on this machine; what a run may be resumed from stays."""
+
     def hosts(self, system: ActorSystem, join: Join) -> FleetHosts:
         """The hosts that a head may start itself."""
 
@@ -240,6 +246,14 @@ class RealSite:
     def forget_memory(self, job: JobSpec, node: str) -> None:
         """See `Site`."""
         files.forget_memory(job, node)
+
+    def hold_memory(self, job: JobSpec, node: str) -> Held:
+        """See `Site`."""
+        return job_memory.hold(job, node)
+
+    def free_left_memory(self) -> None:
+        """See `Site`."""
+        job_memory.free_images_of_dead_runs()
 
     def hosts(self, system: ActorSystem, join: Join) -> FleetHosts:
         """See `Site`."""

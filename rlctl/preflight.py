@@ -89,7 +89,7 @@ def _space(config: Config, runs_dir: Path) -> Iterator[str]:
     free = shutil.disk_usage(SHARED_MEMORY).free
     if free < in_memory:
         left = sorted(SHARED_MEMORY.glob("gleaner-*"))
-        hint = f"; {len(left)} folders of other runs lie there (gleaner-*)" if left else ""
+        hint = f"; {len(left)} folders of runs lie there (`rlctl weights clean`)" if left else ""
         yield (
             f"{SHARED_MEMORY}: {size(free)} are free, a run needs {size(in_memory)}{hint}; in a container, "
             "give it more with --shm-size"

@@ -158,8 +158,21 @@ class SimSite:
             for path in self._host.memory.under(str(places.memory_dir(job, node))):
                 self._host.memory.delete(path)
 
+    def hold_memory(self, job: JobSpec, node: str) -> Held:
+        return _Unshared()
+
+    def free_left_memory(self) -> None:
+        """A simulated host has had no other runs."""
+
     def hosts(self, system: ActorSystem, join: Join) -> FleetHosts:
         return self._around.fleet(self._process, system, join)
+
+
+class _Unshared:
+    """Memory that nobody else could free."""
+
+    def release(self) -> None:
+        """Nothing is held."""
 
 
 class _Lock:

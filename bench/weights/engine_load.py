@@ -180,7 +180,7 @@ def rows(found: dict[str, list[Took]], limit_s: float) -> list[Row]:
 def measure() -> Sequence[Row]:
     """In shared memory, which is given back."""
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="engine-load-") as directory:
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="gleaner-bench-") as directory:
         fetched = publish(ImageStore(directory))
         return asyncio.run(measured(fetched))
 

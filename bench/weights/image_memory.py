@@ -43,7 +43,7 @@ def measure() -> Sequence[Row]:
     source = np.random.default_rng(1).integers(0, 256, IMAGE_BYTES, np.uint8)
     into = source.copy()
     fresh, again, limit = [], [], []
-    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="image-memory-") as directory:
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="gleaner-bench-") as directory:
         store = ImageStore(directory, keep=2)
         written_s(store, 0, source)
         written_s(store, 1, source)

@@ -132,7 +132,7 @@ async def house() -> AsyncIterator[House]:
     """All of it, up."""
     with (
         tempfile.TemporaryDirectory(prefix="relay-") as directory,
-        tempfile.TemporaryDirectory(prefix="relay-", dir="/dev/shm") as memory,
+        tempfile.TemporaryDirectory(prefix="gleaner-bench-", dir="/dev/shm") as memory,
     ):
         seat = Seat("head", "head", Path(directory) / "head", listen=f"tcp://{PUBLISHER}:0")
         async with open_system(seat) as system:

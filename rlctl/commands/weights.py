@@ -1,5 +1,5 @@
-"""`rlctl weights export|import|pages`: versions of weights on disk, as slime and Stitch have them; and which
-ones the instances of this host serve."""
+"""`rlctl weights export|import|pages|clean`: versions of weights on disk, as slime and Stitch have them; what
+the instances of this host serve; and what dead runs left in its memory."""
 
 import argparse
 import mmap
@@ -43,6 +43,19 @@ _PAGES = """\
   rlctl weights pages --json                               for machines"""
 
 
+_CLEAN_DESCRIPTION = """\
+Free what dead runs left in the shared memory of this host: runs that were killed as a whole, so that nobody
+was left to do it. A folder in which anything is locked, open or mapped by a process is left alone, so is one
+of a node agent that runs its job, and one that changed within the last minute. Host copies of a trainer's
+state stay, for `rlctl resume` goes on from them, unless --all is given: then from the newest checkpoint. Node
+agents free the weights of dead runs by themselves when they start."""
+
+_CLEAN = """\
+  rlctl weights clean --dry-run   what would be freed, and why the rest is kept
+  rlctl weights clean             free it
+  rlctl weights clean --all       and the host copies of runs that nobody will resume"""
+
+
 class Exported(msgspec.Struct):
     """What was written. `tensors`: how many the version has; `changed`: how many of them are in its files."""
 
@@ -73,11 +86,13 @@ def add(commands: Subparsers) -> None:
         commands,
         "weights",
         export,
-        help="weights on disk, for slime and Stitch; and what the instances of this host serve",
-        description=f"{_DESCRIPTION}\n\n{_PAGES_DESCRIPTION}",
-        examples=f"{_EXPORT}\n{_IMPORT}\n{_PAGES}",
+        help="weights on disk, for slime and Stitch; what this host serves; what dead runs left",
+        description=f"{_DESCRIPTION}\n\n{_PAGES_DESCRIPTION}\n\n{_CLEAN_DESCRIPTION}",
+        examples=f"{_EXPORT}\n{_IMPORT}\n{_PAGES}\n{_CLEAN}",
     )
-    kinds = cast(Subparsers, parser.add_subparsers(dest="what", required=True, metavar="export|import|pages"))
+    kinds = cast(
+        Subparsers, parser.add_subparsers(dest="what", required=True, metavar="export|import|pages|clean")
+    )
     out = add_command(
         kinds, "export", export, help="write a version", description=_DESCRIPTION, examples=_EXPORT
     )
@@ -116,6 +131,17 @@ def add(commands: Subparsers) -> None:
         "path", type=Path, nargs="?", metavar="PATH", help="a page, or their folder (default: all)"
     )
     add_json(look)
+    free = add_command(
+        kinds,
+        "clean",
+        clean,
+        help="free what dead runs left in shared memory",
+        description=_CLEAN_DESCRIPTION,
+        examples=_CLEAN,
+    )
+    free.add_argument("--dry-run", action="store_true", help="touch nothing")
+    free.add_argument("--all", action="store_true", help="host copies of the trainer's state too")
+    add_json(free)
 
 
 def export(args: argparse.Namespace) -> int:
@@ -220,6 +246,24 @@ def pages(args: argparse.Namespace) -> int:
         console().print(table(known.pages, console().width))
     if problems:
         raise failed(*problems)
+    return OK
+
+
+def clean(args: argparse.Namespace) -> int:
+    """Free what dead runs left. Exit code 0, also where there was nothing."""
+    from actors.cluster.job import SHARED_MEMORY
+    from nodeagent.job_memory import QUIET_S
+    from rlctl import left_memory
+
+    told = left_memory.clean(SHARED_MEMORY, QUIET_S, whole=args.all, dry=args.dry_run)
+    if args.json:
+        print_json(told)
+        return OK
+    out = console()
+    if told.folders:
+        out.print(left_memory.table(told.folders, out.width))
+    would = "would be freed" if told.dry else "freed"
+    out.print(f"{size(told.freed_bytes)} {would} in {len(told.folders)} folders of runs", markup=False)
     return OK
 
 

@@ -68,6 +68,7 @@ ADAPTERS = {
     "nodeagent/gateway_door.py": "API keys, in a file and the environment",
     "nodeagent/head_lease.py": "who may be head, in a database",
     "nodeagent/host.py": "what a process needs of its real host",
+    "nodeagent/job_memory.py": "folders in shared memory, and who has files of them open",
     "nodeagent/inventory.py": "what this machine has",
     "nodeagent/job_file.py": "the job of a process, in a file",
     "nodeagent/metrics_server.py": "answers over HTTP, in a thread",

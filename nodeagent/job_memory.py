@@ -1,0 +1,177 @@
+"""The shared memory of jobs on this host: held while a node agent runs the job, freed when nobody uses it.
+
+Owns who holds a folder `/dev/shm/gleaner-JOB-HOST`, and finding those that dead runs left. A run that was
+killed as a whole, agents too, leaves its folders there: images of weights, which are published and pulled
+again, and host copies of the trainer's state, from which `rlctl resume` goes on. Whatever somebody holds is
+left alone, and so is what has changed a moment ago: an agent that was killed is started again. Adapter:
+files.
+"""
+
+import contextlib
+import fcntl
+import logging
+import os
+import shutil
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from actors.cluster.job import SHARED_MEMORY, memory_dir
+from actors.cluster.messages import JobSpec
+from actors.weights.control_file import has_writer
+from actors.weights.control_page import SUFFIX
+from actors.weights.lease import exclusive
+
+QUIET_S = 60.0  # without a change before it may go; who was killed is started again within seconds
+STATE = "state"  # host copies of the trainer's state, `actors.cluster.job.state_copy_dir`
+BLOCK_BYTES = 512  # of `st_blocks`
+
+log = logging.getLogger("nodeagent")
+
+
+class HeldMemory:
+    """The memory of a job on this host, which nobody frees until `release` or the end of this process."""
+
+    def __init__(self, folder: Path) -> None:
+        while True:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fcntl.flock(self._fd, fcntl.LOCK_SH)  # who frees it holds it for a moment
+            with contextlib.suppress(FileNotFoundError):
+                if os.stat(folder).st_ino == os.fstat(self._fd).st_ino:
+                    return
+            os.close(self._fd)  # it was freed in this moment
+
+    def release(self) -> None:
+        """A second call does nothing."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A folder of a job. `image_bytes`: of all but host copies, which have `state_bytes`. `used`: why it is
+    left alone, "" where nobody is there any more."""
+
+    path: Path
+    image_bytes: int
+    state_bytes: int
+    used: str
+
+
+def hold(job: JobSpec, node: str) -> HeldMemory:
+    """Until it is released nobody frees the memory of the job on this host. Raises OSError."""
+    return HeldMemory(memory_dir(job, node))
+
+
+def found(root: Path, quiet_s: float) -> list[Found]:
+    """The folders of this user's jobs, whoever uses them. quiet_s: for how long one of a dead run has not
+    changed."""
+    folders = [path for path in sorted(root.glob("gleaner-*")) if _is_ours(path)]
+    open_paths = tuple(_open_paths(root)) if folders else ()
+    return [
+        Found(
+            path,
+            _bytes_of(entry for entry in _entries(path) if STATE not in entry.relative_to(path).parts[:1]),
+            _bytes_of(_entries(path / STATE)),
+            _used(path, open_paths, quiet_s),
+        )
+        for path in folders
+    ]
+
+
+def free(one: Found, quiet_s: float, *, whole: bool) -> int:
+    """Remove what a dead run left; with `whole` its host copies too. The bytes that this freed, 0 where
+    somebody came meanwhile."""
+    if (fd := exclusive(one.path, os.O_RDONLY | os.O_DIRECTORY)) is None:
+        return 0
+    try:
+        if _used(one.path, tuple(_open_paths(one.path.parent)), quiet_s, held=True):
+            return 0
+        for entry in list(one.path.iterdir()):
+            if entry.name == STATE and not whole:
+                continue
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry, ignore_errors=True)
+            else:
+                entry.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # host copies stay in it
+            one.path.rmdir()
+    finally:
+        os.close(fd)
+    return one.image_bytes + (one.state_bytes if whole else 0)
+
+
+def free_images_of_dead_runs(root: Path = SHARED_MEMORY, quiet_s: float = QUIET_S) -> None:
+    """What a node agent does when it starts. Host copies stay: a run may be resumed."""
+    for one in found(root, quiet_s):
+        if not one.used and one.image_bytes and (freed := free(one, quiet_s, whole=False)):
+            log.info("freed %d bytes of weights that a dead run left in %s", freed, one.path)
+
+
+def _is_ours(path: Path) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return path.is_dir() and not path.is_symlink() and path.stat().st_uid == os.geteuid()
+    return False
+
+
+def _used(folder: Path, open_paths: Iterable[str], quiet_s: float, *, held: bool = False) -> str:
+    """Why it is not to be touched; `held`: this process holds the folder itself."""
+    if not held:
+        if (fd := exclusive(folder, os.O_RDONLY | os.O_DIRECTORY)) is None:
+            return "a node agent runs its job"
+        os.close(fd)
+    begin = f"{folder}/"
+    if any(path.startswith(begin) for path in open_paths):
+        return "a process has files of it open"
+    newest_s = 0.0
+    for entry in _entries(folder):
+        with contextlib.suppress(FileNotFoundError):
+            newest_s = max(newest_s, entry.lstat().st_ctime)
+            if entry.name.endswith(SUFFIX) and has_writer(entry):
+                return "an instance of it lives"
+            if entry != folder and _is_locked(entry):
+                return "its weights are read or written"
+    return "it changed a moment ago" if time.time() - newest_s < quiet_s else ""
+
+
+def _is_locked(entry: Path) -> bool:
+    """Also by a process in another container, which `/proc` does not show."""
+    if entry.is_symlink() or not (entry.is_dir() or entry.is_file()):
+        return False
+    fd = os.open(entry, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def _open_paths(root: Path) -> Iterator[str]:
+    """Files below `root` that a process whom we may look at has open or mapped."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            for line in (process / "maps").read_text(errors="replace").splitlines():
+                if (at := line.find(f" {root}/")) >= 0:
+                    yield line[at + 1 :]
+        with contextlib.suppress(OSError):
+            for fd in (process / "fd").iterdir():
+                with contextlib.suppress(OSError):
+                    if (path := os.readlink(fd)).startswith(f"{root}/gleaner-"):
+                        yield path
+
+
+def _entries(folder: Path) -> list[Path]:
+    return [folder, *folder.rglob("*")] if folder.is_dir() else []
+
+
+def _bytes_of(entries: Iterable[Path]) -> int:
+    total = 0
+    for entry in entries:
+        with contextlib.suppress(FileNotFoundError):
+            total += entry.lstat().st_blocks * BLOCK_BYTES
+    return total

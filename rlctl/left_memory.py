@@ -1,0 +1,68 @@
+"""What dead runs left in the shared memory of this host, for who frees it.
+
+Owns how it is told. What may go is `nodeagent.job_memory`'s.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from rich.table import Table
+
+from nodeagent import job_memory
+from rlctl.columns import Column, fitted
+from rlctl.preflight import size
+
+COLUMNS = (
+    Column("folder"),
+    Column("weights", right=True),
+    Column("host copies", right=True),
+    Column("freed", right=True),
+    Column("kept because", spare=1),
+)
+
+
+class LeftSeen(msgspec.Struct):
+    """A folder. `freed_bytes`: of it, or what would be. `kept`: why something of it stays."""
+
+    path: str
+    image_bytes: int
+    state_bytes: int
+    freed_bytes: int
+    kept: str
+
+
+class LeftMemory(msgspec.Struct):
+    """All folders of this user's runs. `dry`: nothing was touched."""
+
+    folders: list[LeftSeen]
+    freed_bytes: int
+    dry: bool
+
+
+def clean(root: Path, quiet_s: float, *, whole: bool, dry: bool) -> LeftMemory:
+    """Free the images of dead runs; `whole`: their host copies too. `dry`: say what would go. `quiet_s`: who
+    changed something since then is not dead."""
+    folders = [_cleaned(one, quiet_s, whole, dry) for one in job_memory.found(root, quiet_s)]
+    return LeftMemory(folders, sum(one.freed_bytes for one in folders), dry)
+
+
+def _cleaned(one: job_memory.Found, quiet_s: float, whole: bool, dry: bool) -> LeftSeen:
+    freed, kept = 0, one.used
+    if not one.used:
+        freed = one.image_bytes + (one.state_bytes if whole else 0)
+        if not dry:
+            freed = job_memory.free(one, quiet_s, whole=whole)
+            kept = "" if freed or not one.path.exists() else "somebody came just now"
+        if one.state_bytes and not whole:
+            kept = "its run can be resumed from them (--all)"
+    return LeftSeen(str(one.path), one.image_bytes, one.state_bytes, freed, kept)
+
+
+def table(folders: Sequence[LeftSeen], width: int) -> Table:
+    """A line for each."""
+    rows = [
+        [one.path, size(one.image_bytes), size(one.state_bytes), size(one.freed_bytes), one.kept]
+        for one in folders
+    ]
+    return fitted(COLUMNS, rows, width)

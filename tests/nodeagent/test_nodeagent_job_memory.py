@@ -1,0 +1,191 @@
+"""The memory of a job that somebody uses is never freed; of dead runs, images go and host copies stay."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from actors.weights.control_file import PageWriter
+from actors.weights.image_store import ImageStore
+from actors.weights.lease import Lease
+from nodeagent import job_memory
+from nodeagent.job_memory import HeldMemory, found, free
+from rlctl.__main__ import main
+from rlctl.errors import OK
+from rlctl.left_memory import LeftMemory
+
+SIZE = 1 << 16
+
+
+def run_of(root: Path, name: str) -> Path:
+    """The folder of a run whose host has one version, an unfinished one and a host copy."""
+    folder = root / f"gleaner-{name}"
+    store = ImageStore(folder / "weights")
+    for version in (1, 2):
+        with store.create(version, SIZE) as draft:
+            draft.view[:] = bytes([version]) * SIZE
+            draft.seal()
+    (folder / "weights" / "v000000002").rename(folder / "weights" / "v000000002.1.ab.draft")
+    (folder / "state" / "slot-0").mkdir(parents=True)
+    (folder / "state" / "slot-0" / "weights").write_bytes(bytes(2 * SIZE))
+    return folder
+
+
+def one(root: Path) -> job_memory.Found:
+    [only] = found(root, 0.0)
+    return only
+
+
+def test_of_a_dead_run_the_images_go_and_what_it_can_be_resumed_from_stays(tmp_path: Path) -> None:
+    folder = run_of(tmp_path, "dead-a")
+    left = one(tmp_path)
+    assert left.used == ""
+    assert left.image_bytes >= 2 * SIZE
+    assert left.state_bytes >= 2 * SIZE
+    assert free(left, 0.0, whole=False) == left.image_bytes
+    assert sorted(path.name for path in folder.rglob("*")) == ["slot-0", "state", "weights"]
+    left = one(tmp_path)
+    assert free(left, 0.0, whole=True) >= 2 * SIZE
+    assert not folder.exists()
+
+
+def test_what_changed_a_moment_ago_is_left_to_who_may_come_back(tmp_path: Path) -> None:
+    run_of(tmp_path, "killed-just-now")
+    [left] = found(tmp_path, job_memory.QUIET_S)
+    assert left.used == "it changed a moment ago"
+    assert free(left, job_memory.QUIET_S, whole=True) == 0
+    assert left.path.exists()
+
+
+HOLD = """
+import fcntl, os, sys
+fd = os.open(sys.argv[1], os.O_RDONLY)
+{deed}
+print("held", flush=True)
+input()
+"""
+
+
+@contextmanager
+def a_process(path: Path, deed: str) -> Iterator["subprocess.Popen[str]"]:
+    """Another one, that does this to a file or folder, and waits."""
+    argv = [sys.executable, "-c", HOLD.format(deed=deed), str(path)]
+    process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+MAPPED = "import mmap; m = mmap.mmap(fd, 0, prot=mmap.PROT_READ); os.close(fd)"
+
+
+@pytest.mark.parametrize(
+    ("what", "deed"),
+    [
+        ("weights/v000000001/model.safetensors", "fcntl.flock(fd, fcntl.LOCK_SH)"),
+        ("weights/v000000001/model.safetensors", MAPPED),
+        ("weights/v000000002.1.ab.draft", "fcntl.flock(fd, fcntl.LOCK_EX)"),
+        ("state/slot-0/weights", "pass"),
+        (".", "fcntl.flock(fd, fcntl.LOCK_SH)"),
+    ],
+    ids=["a reader's lease", "a mapping", "a writer's draft", "an open file", "a node agent's hold"],
+)
+def test_nothing_goes_while_a_process_uses_any_of_it_and_all_can_once_that_was_killed(
+    tmp_path: Path, what: str, deed: str
+) -> None:
+    folder = run_of(tmp_path, "live")
+    unused = one(tmp_path)
+    with a_process(folder / what, deed) as process:
+        assert one(tmp_path).used
+        assert free(unused, 0.0, whole=True) == 0, "nor where it came after the look"
+        assert ImageStore(folder / "weights").content(1)[0] == 1
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert free(one(tmp_path), 0.0, whole=True) > 0
+    assert not folder.exists()
+
+
+def test_a_lease_a_page_and_a_hold_of_this_process_keep_it_too(tmp_path: Path) -> None:
+    folder = run_of(tmp_path, "live")
+    lease = Lease(folder / "weights" / "v000000001" / "model.safetensors")
+    assert one(tmp_path).used
+    lease.close()
+    page = PageWriter(folder / "weights" / "engine.control")
+    assert one(tmp_path).used
+    page.close()
+    held = HeldMemory(folder)
+    assert one(tmp_path).used == "a node agent runs its job"
+    held.release()
+    assert one(tmp_path).used == ""
+
+
+def test_who_holds_memory_that_is_being_freed_gets_a_folder_that_stays(tmp_path: Path) -> None:
+    folder = run_of(tmp_path, "again")
+    free(one(tmp_path), 0.0, whole=True)
+    held = HeldMemory(folder)
+    assert one(tmp_path).used == "a node agent runs its job"
+    assert os.listdir(folder) == []
+    held.release()
+
+
+def test_another_user_s_folders_and_links_are_not_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "gleaner-link").symlink_to(tmp_path / "elsewhere")
+    if os.geteuid() == 0:
+        os.chown(run_of(tmp_path, "theirs"), 12345, 12345)
+    assert found(tmp_path, 0.0) == []
+
+
+def test_a_node_agent_that_starts_frees_the_weights_of_dead_runs_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    dead, live = run_of(tmp_path, "dead"), run_of(tmp_path, "live")
+    held = HeldMemory(live)
+    with caplog.at_level("INFO", logger="nodeagent"):
+        job_memory.free_images_of_dead_runs(tmp_path, 0.0)
+    held.release()
+    assert [path.name for path in dead.iterdir()] == ["state"]
+    assert ImageStore(live / "weights").versions() == [1]
+    [told] = caplog.messages
+    assert f"bytes of weights that a dead run left in {dead}" in told
+
+
+def test_the_command_says_what_it_would_free_and_then_frees_that_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("actors.cluster.job.SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr(job_memory, "QUIET_S", 0.0)
+    dead, live = run_of(tmp_path, "dead"), run_of(tmp_path, "live")
+    held = HeldMemory(live)
+
+    def told(*options: str) -> LeftMemory:
+        assert main(["weights", "clean", *options, "--json"]) == OK
+        return msgspec.json.decode(capsys.readouterr().out, type=LeftMemory)
+
+    would = told("--dry-run")
+    assert would.dry
+    assert would.freed_bytes >= 2 * SIZE
+    assert (dead / "weights" / "v000000001").exists()
+    did = told()
+    assert did.freed_bytes == would.freed_bytes
+    assert [one.kept for one in did.folders] == [
+        "its run can be resumed from them (--all)",
+        "a node agent runs its job",
+    ]
+    assert told("--all").freed_bytes >= 2 * SIZE
+    assert not dead.exists()
+    assert ImageStore(live / "weights").versions() == [1]
+    held.release()
+    assert main(["weights", "clean", "--all"]) == OK
+    assert "freed in 1 folders of runs" in capsys.readouterr().out
+    assert not live.exists()
