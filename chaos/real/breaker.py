@@ -9,8 +9,11 @@ broken nothing.
 import contextlib
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 
 import psutil
 
@@ -30,13 +33,15 @@ from chaos.faults import (
 from chaos.netns import Host
 from chaos.procs import AGENT, Proc, end_now
 from chaos.real.cluster import RESERVED, Cluster, Node
-from chaos.real.faults import AnyRealFault, DamagedImage, Unplug
-from chaos.real.spoils import fill_disk, newest_image, spoil
+from chaos.real.faults import AnyRealFault, DamagedImage, KillInWeights, MemoryFull, Unplug
+from chaos.real.spoils import fill_disk, fill_memory, newest_image, spoil, unfinished_images
 from chaos.real.strike import Evidence, Missed, Strike
 from chaos.real.torn import tear
 from chaos.real.wire_breaker import WireBreaker
 
 COMMAND_S = 60.0
+WRITTEN_S = 20.0  # until an image is written somewhere; every step has one
+WATCH_S = 0.0005  # an image of a small model is written within a few milliseconds
 
 
 class Breaker:
@@ -83,6 +88,10 @@ class Breaker:
                 return self._wires.flip(self._host(RESERVED), self._host(fault.host), fault, self._drawn())
             case DamagedImage():
                 return self._damage_image(fault)
+            case MemoryFull():
+                return fill_memory(self._node(fault.host).host, fault)
+            case KillInWeights():
+                return self._kill_in_weights(self._node(fault.host))
 
     # -- processes --
 
@@ -178,6 +187,17 @@ class Breaker:
             spoil(image)
         return Strike(0.0, lambda: {"bytes": 1}, gone=tuple(proc.pid for proc in holders))
 
+    def _kill_in_weights(self, node: Node) -> Strike:
+        """Whoever writes the image is stopped when one is seen, so that it is still there at the kill."""
+        writer = self._proc(node.name, "trainer" if node.name == RESERVED else "transfer")
+        memory, until_s = self._cluster.memory(node.name), time.monotonic() + WRITTEN_S
+        while not (left := _stopped_in_weights(writer, memory)):
+            if time.monotonic() > until_s:
+                raise Missed(f"no weights were on their way to {node.name} within {WRITTEN_S:.0f} s")
+            time.sleep(WATCH_S)
+        strike = self._kill_agent(node) if node.name == RESERVED else self._kill(writer)
+        return replace(strike, mend=lambda: {**strike.mend(), "unfinished": left})
+
     # -- places --
 
     def _drawn(self) -> str:
@@ -210,3 +230,13 @@ class Breaker:
             yield
         finally:
             agent.send_signal(signal.SIGCONT)
+
+
+def _stopped_in_weights(writer: Proc, memory: Path) -> int:
+    """Stop who writes an image now; how many are being written, 0 where it goes on."""
+    if not unfinished_images(memory):
+        return 0
+    writer.signal(signal.SIGSTOP)
+    if not (left := unfinished_images(memory)):
+        writer.signal(signal.SIGCONT)
+    return left

@@ -1,6 +1,6 @@
 """What can be broken in a cluster of real processes, and what can only be broken there.
 
-Owns the list, and the two faults that need a real machine. All others are `chaos.faults`'; their `at_s` is
+Owns the list, and the faults that need a real machine. All others are `chaos.faults`'; their `at_s` is
 the time of the campaign at which they were struck. Hosts are named here, never `@preemptible`: the hosts of
 this cluster are known before it begins.
 """
@@ -43,14 +43,33 @@ class DamagedImage(Fault, frozen=True, kw_only=True, tag="damaged_image"):
     host: Where
 
 
+class MemoryFull(Fault, frozen=True, kw_only=True, tag="memory_full"):
+    """The shared memory of a host has no room left, for `for_s`: no image of weights fits into it."""
+
+    host: Where
+    for_s: Length
+
+    @property
+    def over_s(self) -> float:
+        return self.at_s + self.for_s
+
+
+class KillInWeights(Fault, frozen=True, kw_only=True, tag="kill_in_weights"):
+    """A host is hit while an image of weights is being written in its memory: on the trainer's host, which
+    publishes it, the node agent is killed and all with it; elsewhere the process that pulls it."""
+
+    host: Where
+
+
 AnyRealFault = (
     KillProcess | KillHost | KillInCommit | Freeze | Zombie | Partition | Unplug | BadLink | Reset | Notice
-    | DiskFull | CorruptChunk | DamagedImage
+    | DiskFull | CorruptChunk | DamagedImage | MemoryFull | KillInWeights
 )  # fmt: skip
 
 KINDS: tuple[str, ...] = (
     "kill_process", "kill_host", "kill_in_commit", "freeze", "zombie", "partition", "unplug", "bad_link",
-    "reset", "notice", "disk_full", "corrupt_chunk", "damaged_image",
+    "reset", "notice", "disk_full", "corrupt_chunk", "damaged_image", "memory_full",
+    "kill_in_weights",
 )  # fmt: skip
 """Their names, in the order in which reports show them."""
 
@@ -99,6 +118,10 @@ def words(fault: AnyRealFault) -> str:
             return f"flip a bit in {fault.count} large packets to {fault.host}"
         case DamagedImage():
             return f"change a byte of the weights in the memory of {fault.host}"
+        case MemoryFull():
+            return f"fill the shared memory of {fault.host} for {fault.for_s:.1f} s"
+        case KillInWeights():
+            return f"kill {fault.host} in the middle of a version of the weights"
 
 
 def _quality(fault: BadLink) -> str:

@@ -24,7 +24,7 @@ from chaos.faults import (
     Zombie,
 )
 from chaos.real.campaign import Campaign
-from chaos.real.faults import AnyRealFault, DamagedImage, Unplug
+from chaos.real.faults import AnyRealFault, DamagedImage, KillInWeights, MemoryFull, Unplug
 
 HEAD, RESERVED = "head", "reserved-1"
 PROCESSES: dict[str, tuple[Process, ...]] = {
@@ -60,6 +60,10 @@ class Plan:
             "disk_full": lambda: DiskFull(at_s=0, host=self._host(), for_s=self._between(1.0, 6.0)),
             "corrupt_chunk": lambda: CorruptChunk(at_s=0, host=self._spot(), count=self._rng.randint(1, 4)),
             "damaged_image": lambda: DamagedImage(at_s=0, host=self._spot()),
+            "memory_full": lambda: MemoryFull(
+                at_s=0, host=self._with_weights(), for_s=self._between(1.0, 6.0)
+            ),
+            "kill_in_weights": lambda: KillInWeights(at_s=0, host=self._with_weights()),
         }
 
     def faults(self, fired: Callable[[], Collection[str]] = tuple) -> Iterator[AnyRealFault]:
@@ -90,6 +94,9 @@ class Plan:
 
     def _spot(self) -> str:
         return self._rng.choice(self._preemptible)
+
+    def _with_weights(self) -> str:
+        return self._spot() if self._rng.random() < 0.5 else RESERVED
 
     def _host(self) -> str:
         """Preemptible hosts are most of a fleet, so most often one of them."""

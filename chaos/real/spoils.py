@@ -1,4 +1,4 @@
-"""Faults of files: a disk without space, an image of weights that is not what it was.
+"""Faults of files: a disk or shared memory without space, an image of weights that is not what it was.
 
 Owns how they are done to a folder or a file, as this process sees it.
 """
@@ -8,6 +8,8 @@ import os
 from pathlib import Path
 
 from chaos.faults import DiskFull
+from chaos.netns import SHARED_MEMORY, Host, NoNamespaces
+from chaos.real.faults import MemoryFull
 from chaos.real.strike import Evidence, Missed, Strike
 
 BALLAST = "ballast"
@@ -37,6 +39,27 @@ def fill_disk(folder: Path, fault: DiskFull) -> Strike:
     return Strike(fault.for_s, mend)
 
 
+def fill_memory(host: Host, fault: MemoryFull) -> Strike:
+    """Make the shared memory of a host as large as what lies in it. Nothing is written: what is filled would
+    be the machine's own memory. Raises Missed where its size cannot be changed."""
+    space = os.statvfs(host.path(SHARED_MEMORY))
+    size, used = space.f_blocks * space.f_frsize, (space.f_blocks - space.f_bfree) * space.f_frsize
+
+    def resize(nbytes: int) -> None:
+        host.command("mount", "-o", f"remount,size={nbytes}", str(SHARED_MEMORY))
+
+    try:
+        resize(max(used, PAGE_BYTES))
+    except NoNamespaces as problem:  # more was written meanwhile than there would be room for
+        raise Missed(f"the memory of {fault.host} could not be filled: {problem}") from problem
+
+    def mend() -> Evidence:
+        resize(size)
+        return {"filled_bytes": size - used}
+
+    return Strike(fault.for_s, mend)
+
+
 def _fill_up(file: int) -> None:
     """Page by page, until there is no space."""
     try:
@@ -50,6 +73,11 @@ def _fill_up(file: int) -> None:
 def newest_image(memory: Path) -> Path | None:
     """The newest image of weights in a host's shared memory."""
     return max(memory.glob("gleaner-*/weights/v?????????/model.safetensors"), default=None)
+
+
+def unfinished_images(memory: Path) -> int:
+    """Images that are being written in a host's shared memory, or were."""
+    return sum(1 for _ in memory.glob("gleaner-*/weights/v*.draft/model.safetensors"))
 
 
 def spoil(image: Path) -> None:

@@ -4,6 +4,8 @@ new versions come. Who pulls ends with what was published, and pulls nothing aga
 import asyncio
 import os
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -174,3 +176,12 @@ async def test_a_connection_may_be_cut_after_any_byte_and_what_came_whole_is_not
         assert hosts.image("b", 1) == data
         assert fetched.pulled_bytes == len(data), "no chunk counts twice"
         assert hosts.served("a") <= len(data) + proxy.cuts * (WINDOW + 1) * CHUNK
+
+
+def test_full_shared_memory_and_a_full_disk_cost_what_finds_no_room_and_nothing_else(tmp_path: Path) -> None:
+    if subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("a file system of one's own needs root, or a kernel that lends it")
+    command = ["unshare", "--mount", sys.executable, "-m", "tests.actors.weights.full_hosts", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("DONE\n")

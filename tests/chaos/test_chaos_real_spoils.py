@@ -1,0 +1,42 @@
+"""Full shared memory of a host: nothing fits into it while the fault lasts, all that was there stays, and
+nothing of the machine's own memory is taken."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from chaos.netns import SHARED_MEMORY, Host, Switch, why_not
+from chaos.real.faults import MemoryFull
+from chaos.real.spoils import fill_memory, unfinished_images
+
+pytestmark = [
+    pytest.mark.realprocess,
+    pytest.mark.skipif(bool(why_not()), reason=f"no network namespaces: {why_not()}"),
+]
+
+
+@pytest.fixture
+def host() -> Iterator[Host]:
+    with Switch() as switch:
+        yield switch.host("one", private=(SHARED_MEMORY,))
+
+
+def written(host: Host, name: str) -> bool:
+    return host.run(["sh", "-c", f"head -c 100000 /dev/zero >/dev/shm/{name}"], 30.0).returncode == 0
+
+
+def test_nothing_fits_into_full_memory_until_it_is_mended(host: Host) -> None:
+    assert written(host, "before")
+    strike = fill_memory(host, MemoryFull(at_s=0, host="one", for_s=1.0))
+    assert not written(host, "meanwhile")
+    assert (host.path(SHARED_MEMORY) / "before").stat().st_size == 100_000
+    assert strike.mend()["filled_bytes"] > 0
+    assert written(host, "after")
+
+
+def test_an_image_that_is_being_written_is_seen_and_one_that_is_whole_is_not(host: Host) -> None:
+    memory = host.path(SHARED_MEMORY)
+    for folder in ("v000000001", "v000000002.7.ab.draft"):
+        (memory / "gleaner-run-spot-1" / "weights" / folder).mkdir(parents=True)
+        (memory / "gleaner-run-spot-1" / "weights" / folder / "model.safetensors").write_bytes(b"x")
+    assert unfinished_images(memory) == 1
