@@ -30,7 +30,7 @@ async def full_memory(hosts: RealHosts) -> None:
     await hosts.until(lambda: "enlarge the file system" in hosts.log("b"), "it says so")
     assert hosts.image("b", 1) == hosts.published[1]
     assert hosts.chunks("b", 2) == 0
-    mount(memory, f"remount,size={SIZE * 3}")
+    mount(memory, f"remount,size={SIZE * 5}")
     assert (await pull).pulled_bytes == SIZE, "nothing was pulled for which there was no room"
     assert hosts.image("b", 2) == hosts.published[2]
 

@@ -178,6 +178,8 @@ async def test_a_connection_may_be_cut_after_any_byte_and_what_came_whole_is_not
         assert hosts.served("a") <= len(data) + proxy.cuts * (WINDOW + 1) * CHUNK
 
 
+@pytest.mark.alone
+@pytest.mark.long
 def test_full_shared_memory_and_a_full_disk_cost_what_finds_no_room_and_nothing_else(tmp_path: Path) -> None:
     if subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode:
         pytest.skip("a file system of one's own needs root, or a kernel that lends it")
