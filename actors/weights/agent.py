@@ -42,6 +42,7 @@ from actors.weights.messages import (
     StoreIs,
     WhatComes,
 )
+from actors.weights.notice import Publishers
 from actors.weights.offering import Offering
 from actors.weights.parts import Parts
 from actors.weights.publishing import Publishing
@@ -54,7 +55,6 @@ from supervisor import Actor, Deferred, Refused, Terminated, handles
 
 MANIFEST_LATE_S = 50.0  # until a version that is fetched has begun to come
 DELTA_LATE_S = 3.0  # who wants a delta that is still being made pulls the whole image then
-MAX_PUBLISHERS = 8  # that are told when this host has notice
 
 
 class TransferAgent(Actor):
@@ -84,7 +84,6 @@ class TransferAgent(Actor):
         self._each = each
         self._fetching: dict[tuple[int, bytes], list[Deferred]] = {}
         self._coming: dict[tuple[int, bytes], Fetching] = {}
-        self._publishers: dict[str, None] = {}  # of what was pulled here, the newest last
         self._down_bytes_s = 0.0
         self._pulled_bytes = 0
         self._applied = 0
@@ -97,6 +96,7 @@ class TransferAgent(Actor):
         self._server = await self.ctx.network.bulk_server()
         self.ctx.at_end(self._server.close)
         self._deltas = ServedDeltas(self.ctx, self._store, self._server, self._settings, self._each)
+        self._publishers = Publishers(self.ctx)
         self._tracking = Tracking(self.ctx, self._deltas, self._settings, self._site)
         self._served = Served(self.ctx, self._store, self._server, self._tracking.forget)
         self._offering = Offering(self.ctx, self._server, self._served, self._deltas, self._coming)
@@ -166,8 +166,7 @@ class TransferAgent(Actor):
 
     @handles(HostLeaves)
     async def host_leaves(self, message: HostLeaves) -> None:
-        for publisher in self._publishers:
-            await self.ctx.tell(publisher, ReceiverLeaves(receiver=self.ctx.name, leaves=message.leaves))
+        await self._publishers.tell(leaves=message.leaves)
 
     @handles(ReceiverLeaves)
     async def receiver_leaves(self, message: ReceiverLeaves) -> None:
@@ -197,7 +196,7 @@ class TransferAgent(Actor):
 
     async def _fetch(self, message: Fetch) -> None:
         key = (message.version, message.root)
-        self._remember(message.sources[0])
+        self._publishers.remember(message.sources[0])
         fetching = self._coming[key] = Fetching(
             self.ctx,
             message,
@@ -241,12 +240,6 @@ class TransferAgent(Actor):
             deferred.answer(self._here(*self._served.require(message.version, message.root)))
         except Refused as refusal:
             deferred.answer(refusal)
-
-    def _remember(self, publisher: str) -> None:
-        self._publishers.pop(publisher, None)
-        self._publishers[publisher] = None
-        if len(self._publishers) > MAX_PUBLISHERS:
-            del self._publishers[next(iter(self._publishers))]
 
     def _take(self, fetching: Fetching) -> None:
         """The version is whole: serve it, and the deltas that led to it."""

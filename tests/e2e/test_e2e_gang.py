@@ -1,4 +1,5 @@
-"""A trainer of two processes: one rank killed in the middle of a step, one frozen. The run ends whole."""
+"""A trainer of two processes: one rank killed in the middle of a step, one frozen. The run ends whole,
+and its instances pull what changed."""
 
 import signal
 
@@ -23,6 +24,7 @@ SETTINGS = [
     "training.backend=fsdp2",
     "training.processes=2",
     "training.exchange_s=4",
+    "training.learning_rate=1e-6",  # little of a version is another one than before
     "rollout.max_new_tokens=128",
     "engine.slots=4",  # many waves a step: its groups are completed one after the other
     "fleet.n_prem_max=1",
@@ -70,3 +72,7 @@ def test_a_gang_that_loses_a_rank_in_a_step_goes_on_and_does_every_step_once(mak
     trained = gather(run.run.path, run.run.config(), complete=True).trained
     steps = [event.step for event in trained if isinstance(event, StepTrained)]
     assert steps == list(range(1, STEPS + 1)), "no step was skipped or done twice"
+    pulled = run.report.weights
+    assert pulled is not None
+    assert pulled.delta_versions > 0, "what two ranks wrote is pulled as what changed"
+    assert pulled.delta_bytes < pulled.image_bytes / 2

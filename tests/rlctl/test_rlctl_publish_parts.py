@@ -263,22 +263,31 @@ def trained(steps: int) -> dict[str, Tensor]:
     return model
 
 
-async def test_versions_of_several_hosts_are_written_to_disk_by_the_one_that_joins_them(
-    job: Job, tmp_path: Path
-) -> None:
-    shared = tmp_path / "shared"
+async def on_disk(job: Job, version: int) -> None:
+    async with asyncio.timeout(60):
+        while job.shown("one", "on_disk") != str(version):
+            await asyncio.sleep(0.02)
+
+
+def start_with_disk(job: Job, shared: Path) -> None:
+    """The hosts of the trainer, both with the folder."""
     config = msgspec.structs.replace(
         CONFIG, weights=msgspec.structs.replace(CONFIG.weights, disk=str(shared))
     )
     for host in OWNERS:
         job.kill(host)
         job.start(host, config)
+
+
+async def test_versions_of_several_hosts_are_written_to_disk_by_the_one_that_joins_them(
+    job: Job, tmp_path: Path
+) -> None:
+    shared = tmp_path / "shared"
+    start_with_disk(job, shared)
     expected = {}
     for version in range(3):
         await root_of(job, version, trained(version))
-        async with asyncio.timeout(60):
-            while job.shown("one", "on_disk") != str(version):
-                await asyncio.sleep(0.02)
+        await on_disk(job, version)
         about = json.loads((shared / f"weight_v{version:06d}" / INDEX).read_text())["metadata"]
         assert ("delta_encoding" in about) == (version > 0)
         expected = {name: raw(tensor) for name, tensor in trained(version).items()}
@@ -287,6 +296,23 @@ async def test_versions_of_several_hosts_are_written_to_disk_by_the_one_that_joi
     assert job.shown("two", "on_disk") == "-", "one host writes"
     given = job.served_bytes("two")
     assert given < sum(map(len, expected.values())), "what changed alone is pulled for it"
+
+
+async def test_an_owner_that_dies_while_its_part_is_pulled_for_the_disk_delays_the_disk(
+    job: Job, tmp_path: Path
+) -> None:
+    shared = tmp_path / "shared"
+    start_with_disk(job, shared)
+    await root_of(job, 0, trained(0))
+    await on_disk(job, 0)
+    await root_of(job, 1, trained(1))
+    job.kill("two")
+    await asyncio.sleep(0.1)
+    job.start("two")
+    await on_disk(job, 1)
+    published_reader.pull(tmp_path / "engine", shared / "weight_v000000", shared, 1)
+    expected = {name: raw(tensor) for name, tensor in trained(1).items()}
+    assert published_reader.tensors(tmp_path / "engine") == expected
 
 
 RANK = """
