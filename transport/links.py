@@ -17,7 +17,8 @@ and what happens on time `link_upkeep`.
 import asyncio
 import math
 from collections import Counter
-from dataclasses import dataclass
+
+import msgspec
 
 from transport.link_end import LinkLimits
 from transport.link_hearing import Hearing, OnEnvelope
@@ -30,8 +31,7 @@ __all__ = ["LinkLimits", "LinkState", "Links", "OnEnvelope", "OnLink"]
 _OK = Sent.OK  # looked up for every message
 
 
-@dataclass(frozen=True, slots=True)
-class LinkState:
+class LinkState(msgspec.Struct, frozen=True):
     """What one end of a link shows of itself. `where`: the dialled endpoint, or the route of who dialled."""
 
     where: str
