@@ -6,6 +6,7 @@ under the one table. Where one of them has none, or another base, there is none.
 lost costs its receivers the whole image.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from actors.weights.delta_codec import DeltaError
@@ -41,17 +42,21 @@ class DeltaParts:
         for older in sorted(self._joining)[:-MAX_JOINING]:
             self._answer(older, Refused(f"a newer version came before all had a delta to {older[0]}"))
         known = self._served.known(message.version)
-        owners = {owner.source for owner in known[0].owners} if known is not None else set()
-        if owners and owners <= joining.said.keys():
-            self._answer((message.version, message.root), self._joined(joining))
+        if known is None or known[0].root != message.root:
+            return deferred  # this host's own part of it is said later, or a newer version makes it go
+        said = {owner.source: joining.said.get(owner.source) for owner in known[0].owners}
+        if said and None not in said.values():
+            tables = {source: table for source, table in said.items() if table}
+            lacking = [source for source in said if source not in tables]
+            self._answer((message.version, message.root), self._joined(tables, lacking))
         return deferred
 
-    def _joined(self, joining: _Joining) -> DeltaJoined | Refused:
-        lacking = [source for source, table in joining.said.items() if not table]
+    def _joined(self, said: Mapping[str, bytes], lacking: Sequence[str]) -> DeltaJoined | Refused:
+        """said: the tables of all owners but those that are `lacking`."""
         if lacking:
-            return Refused(f"{', '.join(sorted(lacking))} had no base for it, or too much changed there")
+            return Refused(f"{', '.join(lacking)} had no base for it, or too much changed there")
         try:
-            tables = {source: DeltaTable.decode(table) for source, table in sorted(joining.said.items())}
+            tables = {source: DeltaTable.decode(table) for source, table in said.items()}
             return DeltaJoined(table=DeltaTable.join(tables).encode())
         except DeltaError as problem:
             return Refused(str(problem))

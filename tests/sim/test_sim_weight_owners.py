@@ -9,9 +9,9 @@ import pytest
 
 from actors.rollout.messages import PublishVersion, Weights
 from actors.weights.kept_deltas import DELTA
-from actors.weights.manifest import Manifest
-from actors.weights.messages import OpenPart, PartIsOpen, PartWritten, Published
-from actors.weights.runs import Run
+from actors.weights.manifest import Manifest, hashed
+from actors.weights.messages import JoinDelta, OpenPart, PartIsOpen, PartWritten, Published
+from actors.weights.runs import Run, cut
 from supervisor import Actor, handles
 from tests.sim.simulated_weights import CHUNK, CHUNKS, SIZE, TENSORS, SimulatedWeights
 
@@ -229,6 +229,44 @@ def test_an_owner_that_dies_in_the_middle_of_a_wave_of_deltas_costs_the_delta_an
         assert (fetched.deltas, world.image("e", 3)) == (1, third), "the next one is a delta again"
 
     world.complete(struck())
+
+
+def test_an_owner_that_tells_of_no_delta_is_waited_for_by_nobody_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, first = world_of("abc", delta=True), random.Random(9).randbytes(SIZE)
+    datas = [first, changed(first), changed(changed(first)[::-1])[::-1]]
+
+    async def versions() -> None:
+        await world.fetch("c", 1, await publish(world, datas[0]))
+        with monkeypatch.context() as patched:
+            patched.setattr(world.agent("b")._deltas, "begin_part", lambda *_: None)  # as if it died by then
+            fetched = await world.fetch("c", 2, await publish(world, datas[1], 2))
+        assert (fetched.deltas, world.image("c", 2)) == (0, datas[1])
+        fetched = await world.fetch("c", 3, await publish(world, datas[2], 3))
+        assert (fetched.deltas, world.image("c", 3)) == (1, datas[2])
+
+    world.complete(versions())
+
+
+def test_a_stranger_has_no_say_in_a_delta() -> None:
+    world, first = world_of("abcd", delta=True), random.Random(10).randbytes(SIZE)
+    second = changed(first)
+
+    async def versions() -> None:
+        system = world.client.system
+        assert system is not None
+        await world.fetch("c", 1, await publish(world, first))
+        view = memoryview(second)
+        shares = {f"{host}/transfer": hashed(view, cut([run], CHUNK)) for host, run in OWNERS.items()}
+        root = Manifest.join(2, TENSORS, shares).root
+        strange = JoinDelta(version=2, root=root, source="d/transfer", table=b"none")
+        await system.tell("a/transfer", strange)
+        assert await publish(world, second, 2) == root
+        fetched = await world.fetch("c", 2, root)
+        assert (fetched.deltas, world.image("c", 2)) == (1, second)
+
+    world.complete(versions())
 
 
 def test_a_version_has_no_delta_where_ranks_are_cut_otherwise_or_one_part_changed_too_much() -> None:
