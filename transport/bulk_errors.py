@@ -6,11 +6,13 @@ from transport.bulk_frames import Chunk
 
 
 class PullError(Exception):
-    """A pull ended early. `done` are the chunks that are verified and stay: pull the rest elsewhere."""
+    """A pull ended early. `done` are the chunks that are verified and stay: pull the rest elsewhere.
+    `wrong_chunks`: how often one came whose hash was wrong."""
 
     def __init__(self, message: str, done: Sequence[Chunk] = ()) -> None:
         super().__init__(message)
         self.done = tuple(done)
+        self.wrong_chunks = 0
 
 
 class SourceGone(PullError):

@@ -94,7 +94,7 @@ async def pull(
         why = f"{source.endpoint}: no chunk within {deadline_s} s"
         raise PullTimeout(why, running.done) from None
     except PullError as error:
-        error.done = tuple(running.done)
+        error.done, error.wrong_chunks = tuple(running.done), running.retried
         raise
     finally:
         if leave is not None:

@@ -9,7 +9,7 @@ from actors.weights.finding import Lie
 from actors.weights.payload import Payload
 from configs.schema import Weights
 from supervisor import Context, Waiting
-from transport.bulk import BulkSource, Chunk
+from transport.bulk import BulkSource, Chunk, PullError
 
 CHUNK_DEADLINE_S = 60.0  # until another chunk is here; 4 MiB in that time are a link of 70 KB/s
 MEASURED_BYTES = 8 << 20  # a pull of less says nothing of a link
@@ -17,7 +17,7 @@ MEASURED_BYTES = 8 << 20  # a pull of less says nothing of a link
 
 class Pulls:
     """See the module. `down_bytes_s`: the best rate at which anything came to this host, 0 for none yet.
-    `resumed`: pulls that went on from what was there; `bad_chunks`: that were asked for again."""
+    `resumed`: pulls that went on from what was there; `bad_chunks`: that came with a wrong hash."""
 
     def __init__(self, ctx: Context, settings: Weights, down_bytes_s: float) -> None:
         self._ctx, self._settings = ctx, settings
@@ -67,6 +67,9 @@ class Pulls:
                 deadline_s=CHUNK_DEADLINE_S,
                 on_chunk=come,
             )
+        except PullError as problem:
+            self.bad_chunks += problem.wrong_chunks
+            raise
         except ValueError as problem:
             raise Lie(f"{source.endpoint!r} is nothing to pull from: {problem}") from problem
         self.bad_chunks += result.retried_chunks

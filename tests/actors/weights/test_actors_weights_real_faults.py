@@ -97,6 +97,7 @@ async def test_a_relay_whose_memory_was_scribbled_on_is_left_by_its_child_and_se
         fetched = await pull
         assert hosts.image("c", 1) == hosts.published[1]
         assert fetched.pulled_bytes == SIZE, "what was right stays"
+        assert (await hosts.figures("c"))["chunks_pulled_again"] >= 3, "who looks sees that somebody lied"
         before = (await hosts.figures("b"))["served_bytes"]
         assert before >= SIZE // 2
         hosts.start("e", **CHAINS)
