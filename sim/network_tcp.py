@@ -85,7 +85,8 @@ class SimConnection:
         async with asyncio.timeout(stall_s):
             await self._write(memoryview(data), 1.0)
 
-    async def send_content(self, content: memoryview, stall_s: float, least_bytes: int) -> None:
+    async def send_content(self, head: bytes, content: memoryview, stall_s: float, least_bytes: int) -> None:
+        await self.send(head, stall_s)
         async with asyncio.timeout(stall_s) as stall:
             for at in range(0, len(content), least_bytes):
                 _grant(stall, self._station.process.time() + stall_s)

@@ -80,8 +80,11 @@ class Exchange:
             self._check(chunk, digest.digest())
 
     async def _ask(self) -> bool:
-        """Keep the window as full as the limit lets; whether there is anything to wait for."""
+        """Fill the window where half of it is free, for one call asks for all of that; at a limit what has
+        its turn. Whether there is anything to wait for."""
         order, requests, patience_s = self._order, b"", PACE_S
+        if order.pace is None and len(self._in_flight) > order.window // 2:
+            return True
         while len(self._in_flight) < order.window and (chunk := self._next()) is not None:
             if order.pace is not None:
                 self._again.appendleft(chunk)  # it is not lost, whatever ends the wait

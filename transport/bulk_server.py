@@ -179,8 +179,7 @@ class BulkServer:
                 connection.tell(partial(self._refuse, address, status, request.version))
             with payload:  # an idle connection holds no version, nor does one that broke
                 answer = encode_answer(status, request.version, request.tag, len(payload))
-                await connection.send(answer, STALL_S)
-                await connection.send_content(payload, STALL_S, PIECE_BYTES)
+                await connection.send_content(answer, payload, STALL_S, PIECE_BYTES)
                 self._served_by[connection] += len(payload)
 
     def _refuse(self, address: str, status: Status, version: int) -> None:

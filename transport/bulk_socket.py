@@ -14,11 +14,13 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Self, TypeVar
 
+from transport.bulk_news import News
 from transport.sockets import CannotListen
 
 T = TypeVar("T")
 
 NEARLY = 0.9  # the kernel counts in ticks, and comes back a little early
+UNSENT_BYTES = 64 << 10  # wait in the kernel; megabytes of them fall out of the caches before they are read
 BACKLOG = 128  # pullers come in bursts, one for each instance of a version
 
 
@@ -28,6 +30,7 @@ class TcpConnection:
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(True)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
         self._sock = sock
         self._patience_s = {
             socket.SO_RCVTIMEO: 0.0,
@@ -35,8 +38,8 @@ class TcpConnection:
         }  # the kernel's default: for ever
         self._asked: Callable[[], bool] | None = None
         self._hung_up = False
-        self._failed: Exception | None = None
         self._loop = asyncio.get_running_loop()
+        self._news = News(self._loop, self.hang_up)
 
     @classmethod
     async def connect(cls, endpoint: str) -> Self:
@@ -68,10 +71,12 @@ class TcpConnection:
                 with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.wait([heard])
             heard.exception()  # that it broke off is known
+            self._news.hear()
             raise
-        if self._failed is not None:
+        self._news.hear()
+        if self._news.failed is not None:
             heard.exception()  # that it broke off was our doing
-            raise self._failed
+            raise self._news.failed
         return heard.result()
 
     async def receive(self, place: memoryview, stall_s: float, least_bytes: int = 1) -> int:
@@ -93,22 +98,26 @@ class TcpConnection:
         return filled
 
     async def send(self, data: bytes, stall_s: float) -> None:
-        await self.send_content(memoryview(data), stall_s, 1)
+        await self.send_content(data, memoryview(b""), stall_s, 1)
 
-    async def send_content(self, content: memoryview, stall_s: float, least_bytes: int) -> None:
+    async def send_content(self, head: bytes, content: memoryview, stall_s: float, least_bytes: int) -> None:
         self._endure(socket.SO_SNDTIMEO, stall_s)
-        sent = 0
-        while sent < len(content):
-            began_s = time.monotonic()
-            try:
-                count = self._sock.send(content[sent:])
-            except BlockingIOError:
-                count, late = 0, True
-            else:
-                late = time.monotonic() - began_s >= NEARLY * stall_s
-            if late and count < min(least_bytes, len(content) - sent):
-                raise TimeoutError(f"fewer than {least_bytes} bytes were taken in {stall_s} s")
-            sent += count
+        parts, left = [memoryview(head), content], len(head) + len(content)
+        try:
+            while left:
+                began_s = time.monotonic()
+                try:
+                    count = self._sock.sendmsg(parts)
+                except BlockingIOError:
+                    count, late = 0, True
+                else:
+                    late = time.monotonic() - began_s >= NEARLY * stall_s
+                if late and count < min(least_bytes, left):
+                    raise TimeoutError(f"fewer than {least_bytes} bytes were taken in {stall_s} s")
+                left -= count
+                parts = _behind(parts, count)
+        finally:
+            parts.clear()  # an error keeps this frame for a while, but not the memory of a version
 
     async def on_loop(self, question: Coroutine[object, object, T]) -> T:
         asked = asyncio.run_coroutine_threadsafe(question, self._loop)
@@ -121,7 +130,7 @@ class TcpConnection:
             raise ConnectionAbortedError("hung up") from None
 
     def tell(self, callback: Callable[[], None]) -> None:
-        self._loop.call_soon_threadsafe(self._told, callback)
+        self._news.tell(callback)
 
     def hang_up(self) -> None:
         self._hung_up = True
@@ -132,15 +141,6 @@ class TcpConnection:
 
     def close(self) -> None:
         self._sock.close()
-
-    def _told(self, callback: Callable[[], None]) -> None:
-        if self._failed is not None:
-            return
-        try:
-            callback()
-        except Exception as problem:  # noqa: BLE001 (who runs the talk gets it)
-            self._failed = problem
-            self.hang_up()
 
     def _endure(self, option: int, stall_s: float) -> None:
         """The kernel comes back after that time, also with nothing or with less than was asked."""
@@ -190,6 +190,15 @@ class TcpListener:
         if self._sock is None:
             raise RuntimeError("the bulk server is not started")
         return self._sock
+
+
+def _behind(parts: list[memoryview], count: int) -> list[memoryview]:
+    """What is left of them after so many bytes."""
+    left = []
+    for part in parts:
+        left.append(part[count:])
+        count = max(0, count - len(part))
+    return left
 
 
 def _run(talk: Coroutine[object, object, T], ended: concurrent.futures.Future[T]) -> None:

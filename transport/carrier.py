@@ -73,16 +73,16 @@ class Connection(Protocol):
     async def send(self, data: bytes, stall_s: float) -> None:
         """Send a header, for a talk: all of it is taken when this returns."""
 
-    async def send_content(self, content: memoryview, stall_s: float, least_bytes: int) -> None:
-        """Send a range of a published file, for a talk: all of it is taken when this returns. TimeoutError
-        when fewer than `least_bytes` are taken within `stall_s`."""
+    async def send_content(self, head: bytes, content: memoryview, stall_s: float, least_bytes: int) -> None:
+        """Send a header and a range of a published file, for a talk: all of it is taken when this returns.
+        TimeoutError when fewer than `least_bytes` are taken within `stall_s`."""
 
     async def on_loop(self, question: Coroutine[object, object, T]) -> T:
         """Have the loop answer, for a talk."""
 
     def tell(self, callback: Callable[[], None]) -> None:
-        """Call back on the loop, for a talk, which may go on before; in order, and before `run` returns. What
-        the callback raises ends the talk."""
+        """Call back on the loop, for a talk, which may go on before; in order, within a few milliseconds, and
+        before `run` returns. What the callback raises ends the talk."""
 
     def hang_up(self) -> None:
         """End it from any callback: whoever waits in `receive` gets what there is, in `send` an OSError."""

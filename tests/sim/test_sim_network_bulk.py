@@ -56,6 +56,7 @@ class Hosts:
             self.pullers.append((process, self.net.carrier(process, f"p{number}", scale=scale)))
         self.chunks = chunks()
         self.deadline_s = 60.0
+        self.limit_bytes_s = 0.0
         self.took_s: dict[int, float] = {}
         self.outcomes: dict[int, BaseException | None] = {}
 
@@ -79,7 +80,16 @@ class Hosts:
         source = BulkSource(self.server.endpoint, self.server.issue_token(1))
         began_s = now_s()
         try:
-            await pull(source, 1, self.chunks, memoryview(into), deadline_s=self.deadline_s, carrier=carrier)
+            await pull(
+                source,
+                1,
+                self.chunks,
+                memoryview(into),
+                sockets=4,
+                limit_bytes_s=self.limit_bytes_s,
+                deadline_s=self.deadline_s,
+                carrier=carrier,
+            )
             assert into == self.content
             self.outcomes[number] = None
         except (SourceGone, PullTimeout) as problem:
@@ -128,6 +138,15 @@ def test_a_pull_may_take_as_long_as_its_size_asks_for_and_no_chunk_longer_than_t
         hosts.pull_all()
         assert isinstance(hosts.outcomes[0], outcome)
         assert (hosts.took_s[0] > 2 * hosts.deadline_s) == (outcome is type(None))
+
+
+def test_a_pull_keeps_to_a_limit_at_which_a_chunk_takes_longer_than_a_source_waits_for_a_request() -> None:
+    hosts = Hosts()
+    hosts.limit_bytes_s = CHUNK / 2.5
+    hosts.pull_all(within_s=200.0)
+    assert hosts.outcomes == {0: None}
+    assert hosts.took_s[0] == pytest.approx(2.5 * (len(hosts.chunks) - 1), rel=0.05)
+    assert not hosts.server.refused
 
 
 def test_a_source_that_is_killed_is_gone_at_once_and_one_that_is_frozen_later() -> None:

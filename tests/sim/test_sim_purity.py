@@ -88,6 +88,7 @@ ADAPTERS = {
     "supervisor/sqlite_journal.py": "journals in files",
     "supervisor/sqlite_layout.py": "the tables of a journal's file",
     "supervisor/standalone.py": "the edge of a process without a node agent",
+    "transport/bulk_news.py": "threads of bulk transfer",
     "transport/bulk_socket.py": "sockets of bulk transfer",
     "transport/gate.py": "the socket that asks who may connect",
     "transport/key_follower.py": "follows a key directory",

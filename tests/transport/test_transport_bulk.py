@@ -1,6 +1,7 @@
 """Bulk pulls: right bytes in the right place or a typed error, and what is done stays done."""
 
 import asyncio
+import gc
 import os
 import random
 import socket
@@ -617,3 +618,23 @@ async def test_who_says_a_request_byte_by_byte_is_given_up(server, monkeypatch, 
             raw.sendall(bytes([byte]))
             await asyncio.sleep(0.02)
         await eventually(lambda: server.refused == {"silent": 1})
+
+
+async def test_a_source_whose_puller_broke_off_holds_no_memory_of_the_version(server, eventually) -> None:
+    content = bytearray(bulk.MAX_CHUNK_BYTES)  # more than a socket takes at once
+    server.publish(3, memoryview(content))
+    token = server.issue_token(3)
+    request = bulk_frames.Request(token[:16], 3, 0, len(content), 1)
+    gc.disable()
+    try:
+        with socket.create_connection(address_of(server)) as raw:
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # reset, unread
+            raw.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_sendall(raw, bulk_frames.encode_request(request, token[16:]))
+            assert await loop.sock_recv(raw, 1 << 20)
+        await eventually(lambda: len(server._tasks) == 1)  # it accepts
+        server.retire(3)
+        content.clear()  # BufferError where anything still looks at it
+    finally:
+        gc.enable()

@@ -1,0 +1,117 @@
+"""What a thread tells its loop is heard in order, all of it, and wakes the loop seldom."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transport import bulk_news
+from transport.bulk_news import News
+
+
+class Loop:
+    """Runs what is asked of it when it is told to."""
+
+    def __init__(self) -> None:
+        self.woken = 0
+        self.soon: deque[Callable[[], None]] = deque()
+        self.later: list[tuple[float, Callable[[], None]]] = []
+
+    def call_soon_threadsafe(self, callback: Callable[[], None]) -> None:
+        self.woken += 1
+        self.soon.append(callback)
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self.soon.append(callback)
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> None:
+        self.later.append((delay_s, callback))
+
+    def turn(self) -> None:
+        while self.soon:
+            self.soon.popleft()()
+
+    def pass_time(self) -> None:
+        due, self.later = self.later, []
+        for _, callback in due:
+            callback()
+        self.turn()
+
+
+@pytest.fixture
+def loop() -> Loop:
+    return Loop()
+
+
+def fail() -> None:
+    raise LookupError("of the caller")
+
+
+def test_who_has_much_to_tell_wakes_the_loop_once_and_is_heard_within_a_few_milliseconds(loop) -> None:
+    news, heard = News(loop, fail), []
+    for number in range(100):
+        news.tell(lambda number=number: heard.append(number))
+        loop.turn() if number == 0 else None
+        if number % 10 == 9:
+            loop.pass_time()
+    assert heard == list(range(100))
+    assert loop.woken == 1
+    assert [delay_s for delay_s, _ in loop.later] == [bulk_news.LOOK_S]
+    assert bulk_news.LOOK_S <= 0.005, "a relay passes on what it is told of"
+
+
+def test_the_first_word_after_a_silence_is_heard_at_once(loop) -> None:
+    news, heard = News(loop, fail), []
+    for number in range(3):
+        news.tell(lambda number=number: heard.append(number))
+        loop.turn()
+        assert heard == list(range(number + 1))
+        loop.pass_time()
+        loop.pass_time()
+        assert not loop.later, "nobody looks where nothing is told"
+    assert loop.woken == 3
+
+
+@given(st.lists(st.sampled_from(["tell", "turn", "pass"])))
+def test_nothing_is_lost_or_changes_places(steps: list[str]) -> None:
+    loop, heard, told = Loop(), [], 0
+    news = News(loop, fail)
+    for step in steps:
+        if step == "tell":
+            news.tell(lambda number=told: heard.append(number))
+            told += 1
+        else:
+            loop.turn() if step == "turn" else loop.pass_time()
+        assert heard == list(range(len(heard)))
+    loop.turn()
+    loop.pass_time()
+    assert heard == list(range(told))
+
+
+def test_what_fails_is_the_last_that_is_called_back(loop) -> None:
+    heard: list[str] = []
+    news = News(loop, lambda: heard.append("failed"))
+    news.tell(lambda: heard.append("before"))
+    news.tell(fail)
+    news.tell(lambda: heard.append("after"))
+    loop.turn()
+    news.tell(lambda: heard.append("later"))
+    loop.pass_time()
+    assert heard == ["before", "failed"]
+    assert isinstance(news.failed, LookupError)
+
+
+async def test_a_thread_that_tells_while_the_loop_looks_is_heard_to_the_end(eventually) -> None:
+    heard: list[int] = []
+    news = News(asyncio.get_running_loop(), fail)
+
+    def talk() -> None:
+        for number in range(20_000):
+            news.tell(partial(heard.append, number))
+
+    await asyncio.to_thread(talk)
+    await eventually(lambda: heard == list(range(20_000)))
