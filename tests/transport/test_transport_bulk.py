@@ -529,7 +529,7 @@ async def test_a_limit_so_low_that_a_window_takes_longer_than_a_source_waits_is_
     server, content, path, monkeypatch
 ) -> None:
     monkeypatch.setattr(bulk_pull, "SOCKET_BYTES", CHUNK)
-    monkeypatch.setattr(bulk_server, "FIRST_REQUEST_S", 1.0)
+    monkeypatch.setattr(bulk_server, "FIRST_REQUEST_S", 1.5)  # each connection has a turn in a second
     server.publish(3, path)
     into, chunks = memoryview(bytearray(len(content))), chunks_of(content)[:4]
     await pull(source_of(server), 3, chunks, into, sockets=4, limit_bytes_s=2 * CHUNK, deadline_s=60)
