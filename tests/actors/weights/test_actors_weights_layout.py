@@ -160,7 +160,7 @@ def test_what_any_layout_of_ranks_holds_makes_the_image_and_any_engine_finds_its
     shares = {host: hashed(memoryview(made), cut(runs, chunk_bytes)) for host, runs in hosts.items()}
     manifest = Manifest.decode(Manifest.join(1, model.tensors, shares).encode())
     manifest.verify(memoryview(model.image))
-    assert manifest.shares() == shares
+    assert manifest.shares() == (shares if len(shares) > 1 else {}), "nothing where one has all"
     _, pp, ep = target
     for stage in range(pp):
         for expert in range(ep):
