@@ -23,6 +23,11 @@ ResponseOf = Callable[[int, bytes, int], bytes | None]
 with, and its length; None where those weights are not known."""
 
 
+def still_open(evidence: Evidence, shadow: Shadow) -> Iterator[BatchLedger]:
+    """The ledgers of batches that the job ended with: they were never released, so no commit told them."""
+    return (ledger for ledger in evidence.ledgers if ledger.batch in shadow.versions)
+
+
 def audited(name: str, evidence: Evidence) -> Iterator[str]:
     """What `rlctl audit` says of one invariant."""
     return (violation.text for violation in audit(evidence) if violation.invariant == name)
@@ -60,7 +65,9 @@ class EachRequestOnce(Check):
                 yield from some(self._handed_out(group))
 
     def end(self, evidence: Evidence, ending: Ending) -> Iterable[str]:
-        return audited(self.name, evidence)
+        yield from audited(self.name, evidence)
+        for ledger in still_open(evidence, self._shadow):
+            yield from some(self._ledger(ledger))
 
     def _ledger(self, ledger: BatchLedger) -> Iterator[str]:
         for request in ledger.requests:
@@ -190,7 +197,9 @@ class OnPolicy(Check):
                     yield from some(self._ledger(message))
 
     def end(self, evidence: Evidence, ending: Ending) -> Iterable[str]:
-        return audited(self.name, evidence)
+        yield from audited(self.name, evidence)
+        for ledger in still_open(evidence, self._shadow):
+            yield from some(self._ledger(ledger))
 
     def _trained(self, event: StepTrained) -> Iterator[str]:
         for sample in event.samples:

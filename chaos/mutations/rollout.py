@@ -234,4 +234,17 @@ ROLLOUT: tuple[Mutation, ...] = (
         ("I1", "I2", "I8"),
         campaign="hunt-sampling",
     ),
+    Mutation(
+        "a kept request keeps its version",
+        "what a kept request gets after its weights changed bears the newer version",
+        (
+            Edit(
+                "actors.rollout.renewing",
+                "        stream.renew(number, request.attempts, event.version)\n",
+                "        stream.renew(number, request.attempts, stream.tickets[number].version)\n",
+            ),
+        ),
+        ("I1", "I3"),
+        campaign="hunt-kept",
+    ),
 )

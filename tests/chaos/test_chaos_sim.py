@@ -114,7 +114,7 @@ def test_a_seed_or_campaign_that_makes_no_sense_is_a_usage_error(capsys: pytest.
     assert command_line.main(["sim", "run", "--seeds", "5:2"]) == 2
     assert command_line.main(["sim", "run", "--campaign", "nope"]) == 2
     assert (
-        "there are ci, gang, hunt, hunt-ahead, hunt-sampling, hunt-singles, nightly, singles, soak"
+        "there are ci, gang, hunt, hunt-ahead, hunt-kept, hunt-sampling, hunt-singles, nightly, singles, soak"
         in capsys.readouterr().err
     )
 
