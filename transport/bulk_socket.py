@@ -12,6 +12,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Self, TypeVar
 
 from transport.bulk_news import News
@@ -20,7 +21,8 @@ from transport.sockets import CannotListen
 T = TypeVar("T")
 
 NEARLY = 0.9  # the kernel counts in ticks, and comes back a little early
-UNSENT_BYTES = 64 << 10  # wait in the kernel; megabytes of them fall out of the caches before they are read
+UNSENT_BYTES = 64 << 10  # wait in the kernel, of each of several connections: see `TcpListener`
+AS_THE_KERNEL_LIKES = 0
 BACKLOG = 128  # pullers come in bursts, one for each instance of a version
 
 
@@ -30,8 +32,8 @@ class TcpConnection:
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(True)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
         self._sock = sock
+        self.on_close: Callable[[], None] | None = None
         self._patience_s = {
             socket.SO_RCVTIMEO: 0.0,
             socket.SO_SNDTIMEO: 0.0,
@@ -140,7 +142,14 @@ class TcpConnection:
             self._sock.shutdown(socket.SHUT_RDWR)  # wakes whoever reads or writes
 
     def close(self) -> None:
+        if self.on_close is not None:
+            self.on_close()
         self._sock.close()
+
+    def keep_unsent(self, nbytes: int) -> None:
+        """What the kernel takes of this connection beyond what it can send (TCP_NOTSENT_LOWAT)."""
+        with contextlib.suppress(OSError):  # the other end is gone: nothing will be sent
+            self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, nbytes)
 
     def _endure(self, option: int, stall_s: float) -> None:
         """The kernel comes back after that time, also with nothing or with less than was asked."""
@@ -152,10 +161,14 @@ class TcpConnection:
 
 
 class TcpListener:
-    """`BulkListener` on one address."""
+    """`BulkListener` on one address.
+
+    What it accepts keeps little unsent where there are several connections: megabytes of each fall out of the
+    caches before they are read. One alone is faster with what the kernel buffers (docs/weights.md)."""
 
     def __init__(self, host: str, port: int) -> None:
         self._address = (host, port)
+        self._open: set[TcpConnection] = set()
         self._sock: socket.socket | None = None
 
     @property
@@ -177,10 +190,23 @@ class TcpListener:
     async def accept(self) -> tuple[TcpConnection, str]:
         sock, address = await asyncio.get_running_loop().sock_accept(self._opened())
         try:
-            return TcpConnection(sock), address[0]
+            connection = TcpConnection(sock)
         except OSError:  # the peer left already
             sock.close()
             raise
+        connection.on_close = partial(self._closed, connection)
+        self._open.add(connection)
+        self._share()
+        return connection, address[0]
+
+    def _closed(self, connection: TcpConnection) -> None:
+        if connection in self._open:
+            self._open.remove(connection)
+            self._share()
+
+    def _share(self) -> None:
+        for one in self._open:
+            one.keep_unsent(UNSENT_BYTES if len(self._open) > 1 else AS_THE_KERNEL_LIKES)
 
     def close(self) -> None:
         if self._sock is not None:
