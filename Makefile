@@ -95,7 +95,7 @@ collected: setup
 
 test-alone: test-together engine-sglang
 	$(BIN)/python -m pytest -m "(alone or engines) and not (vllm or long or older or moe)" \
-		`grep -rlE "mark\.(alone|engines)" tests --include="test_*.py"`
+		`grep -rlE "mark\.(alone|engines)" tests --include="test_*.py" | sort`
 
 # on real processes too, minutes of what the campaign tries in simulated ones; every night
 test-long: setup

@@ -117,6 +117,15 @@ class Servers:
             server.kill()
         self._folder.remove()
 
+    async def first_weights(self, directory: Path) -> None:
+        """Have both serve those that they began with; tests before may have left others."""
+        first = publish_image(directory, 1)
+        for server in self.both:
+            wire = self.kind.wire(server.url)
+            await wire.stage(first)
+            await wire.commit()
+            await wire.disconnect()
+
     def revive(self) -> None:
         """The second one was killed: start another in its place."""
         self.both[1] = self._start(2)

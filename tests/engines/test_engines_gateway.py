@@ -31,6 +31,7 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
 async def test_every_trainers_client_gets_its_response_whole_from_servers_that_are_killed(
     servers: Servers, processes: Processes, tmp_path: Path
 ) -> None:
+    await servers.first_weights(tmp_path / "first")
     behind = [word for server in servers.both for word in ("--engine-url", server.url)]
     behind += ["--state-dir", str(tmp_path / "state")]
     processes.start("gateway", "gateway", "--listen", "127.0.0.1:0", *behind)
