@@ -15,22 +15,22 @@ import re
 import socket
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from configs.load import ConfigError
 from configs.trace import INSTANCE
-from nodeagent import commands
 from nodeagent.exit_codes import USAGE, CannotRun
 from nodeagent.files import state_base
 from nodeagent.host import MIN_LEASE_S, Seat, run_process
-from nodeagent.metrics_server import metrics_address
-from nodeagent.node import Options, run_node
-from nodeagent.notices.cloud import FindCloud
-from nodeagent.site import RealSite
 from nodeagent.words import parser
 from supervisor.journal_places import is_url
 from transport.endpoint import endpoint
 from transport.keys import RefusedToListen, is_loopback, require_clear_beyond_loopback
 from transport.wire import Peer
+
+if TYPE_CHECKING:  # `--help`, `status`, `drain` and `stop` do not import the daemon
+    from nodeagent.node import Options
+    from nodeagent.notices.cloud import FindCloud
 
 MIN_GRACE_S = 2.0  # children need a moment to stop
 MAX_GRACE_S = 3600.0  # whoever waits for longer does not mean to end it
@@ -41,6 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse(argv)
     try:
         if args.command == "start":
+            from nodeagent.node import run_node
+            from nodeagent.site import RealSite
+
             options = start_options(args)
             name = f"nodeagent {options.seat.node}"
             return run_process(lambda stop: run_node(options, stop, RealSite()), name)
@@ -48,6 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except CannotRun as problem:
         print(f"nodeagent: error: {problem}", file=sys.stderr)
         return problem.code
+    from nodeagent import commands
+
     if args.command == "status":
         return run_process(lambda _: commands.status(state_dir, as_json=args.json), "nodeagent status")
     if args.command == "drain":
@@ -63,8 +68,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser().parse_args(argv)
 
 
-def start_options(args: argparse.Namespace) -> Options:
+def start_options(args: argparse.Namespace) -> "Options":
     """What `start` was asked for. Raises CannotRun (exit code 2) for what cannot go together."""
+    from nodeagent.metrics_server import metrics_address
+    from nodeagent.node import Options
+
     role = args.role or ("preemptible" if args.join else "head")
     if role == "head" and args.join:
         raise CannotRun(USAGE, "--role head and --join: a head joins nobody; leave one of them out")
@@ -129,7 +137,7 @@ def _datacenter(name: str) -> str:
     return name
 
 
-def _notices(args: argparse.Namespace, role: str, seat: Seat) -> FindCloud | None:
+def _notices(args: argparse.Namespace, role: str, seat: Seat) -> "FindCloud | None":
     """Whose notices the host follows. Raises CannotRun for those of a host that nobody takes away."""
     if args.notices_url and not re.fullmatch(r"https?://[^/?#\s]+/?", args.notices_url):
         raise CannotRun(USAGE, f"--notices-url {args.notices_url!r}: expected http://HOST:PORT")

@@ -32,7 +32,6 @@ from supervisor import (
 )
 from supervisor.journal import Journals
 
-ROLES = ("head", "reserved", "preemptible")
 PROCESSES = {
     "head": ("rollout", "reward"),
     "reserved": ("transfer", "trainer"),
@@ -51,7 +50,7 @@ class Children:
     Args:
         system: of the node agent's process.
         seat: where the node agent sits; `seat.head` says whom the children join.
-        role: one of `ROLES`.
+        role: one of `defaults.ROLES`.
         site: what the node agent stands on.
         on_give_up: called with the `SupervisorFailed` of the children's supervisor.
         gateway: of a head, the address of its gateway, whatever the job's settings say; "": as they say.

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from nodeagent.files import AgentFile
-from nodeagent.host import LOOPBACK, load_keys, wall_ms
+from nodeagent.host import LOOPBACK, load_keys
+from nodeagent.wall_clock import wall_ms
 from supervisor import ActorSystem, Address, Incarnations, Message, SqliteJournal
 from supervisor.network import Network
 from supervisor.system_messages import SYSTEM, Inspect, SystemState

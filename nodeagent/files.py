@@ -9,14 +9,15 @@ import fcntl
 import os
 import shutil
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import msgspec
 
-from actors.cluster.job import memory_dir
-from actors.cluster.messages import JobSpec
 from nodeagent.exit_codes import IN_USE, NO_STATE, NOT_RUNNING, CannotRun
 from transport.wire import Peer
+
+if TYPE_CHECKING:
+    from actors.cluster.messages import JobSpec
 
 AGENT_FILE = "agent.json"
 STANDBY = "standby"  # the role of a head that waits for the lease; it has no address yet
@@ -60,8 +61,10 @@ def keep_newest(directory: Path, count: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def forget_memory(job: JobSpec, node: str) -> None:
+def forget_memory(job: "JobSpec", node: str) -> None:
     """Free the shared memory of a job on a host; a dead process cannot do so itself."""
+    from actors.cluster.job import memory_dir  # here: who only looks for an agent needs no settings
+
     shutil.rmtree(memory_dir(job, node), ignore_errors=True)
 
 

@@ -9,13 +9,11 @@ import errno
 import logging
 import os
 import sys
-import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
-import psutil
 import uvloop
 
 from configs.schema import Config
@@ -174,6 +172,8 @@ def open_journals(seat: Seat, commit_s: float) -> GroupCommit:
 
 def process_figures() -> dict[str, float]:
     """What the machine says of this process: processor seconds, resident bytes, open files."""
+    import psutil  # here: only processes that serve need it
+
     me = psutil.Process()
     with me.oneshot():
         times = me.cpu_times()
@@ -182,11 +182,6 @@ def process_figures() -> dict[str, float]:
             "rss_bytes": float(me.memory_info().rss),
             "files": float(me.num_fds()),
         }
-
-
-def wall_ms() -> int:
-    """The wall clock in milliseconds; incarnations come from it."""
-    return time.time_ns() // 1_000_000
 
 
 def run_process(main: Callable[[Shutdown], Coroutine[object, object, int]], name: str) -> int:

@@ -14,6 +14,7 @@ from actors.cluster.provider import LocalProvider
 from actors.cluster.scheduler import Scheduler
 from nodeagent.agent import NodeAgent
 from nodeagent.children import Children
+from nodeagent.defaults import GRACE_S
 from nodeagent.departure import SCHEDULER
 from nodeagent.exit_codes import CUT_SHORT, FAILED, OK, CannotRun, as_cannot_run
 from nodeagent.files import AgentFile
@@ -39,8 +40,6 @@ from supervisor import (
 
 HEARD_S = 10.0  # for the Scheduler to take the end of a job; it is told again every HEARD_AGAIN_S
 HEARD_AGAIN_S = 0.5
-GRACE_S = 30.0
-"""An ordered end takes at most this long; then the process goes without it. Kubernetes' default, Slurm's."""
 AFTER_DRAIN_S = 15.0  # of that, for stopping the children, at most half of it; the rest is for handing over
 
 log = logging.getLogger("nodeagent")

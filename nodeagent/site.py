@@ -16,7 +16,7 @@ from actors.cluster.local_hosts import Join, LocalHosts
 from actors.cluster.messages import JobSpec
 from actors.cluster.provider import Hosts
 from configs.schema import Traces
-from nodeagent import files, host, job_file, job_memory
+from nodeagent import files, host, job_file, job_memory, wall_clock
 from nodeagent.files import AgentFile, ProcessFile, StateLock
 from nodeagent.fittings import Fittings, RealFittings
 from nodeagent.host import CLUSTER, LOG_BYTES, Seat, load_keys
@@ -163,7 +163,7 @@ class RealSite:
 
     def wall_ms(self) -> int:
         """See `Site`."""
-        return host.wall_ms()
+        return wall_clock.wall_ms()
 
     def figures(self) -> Mapping[str, float]:
         """See `Site`."""

@@ -4,10 +4,9 @@ import argparse
 from pathlib import Path
 from typing import get_args
 
-from nodeagent.children import ROLES
+from nodeagent.defaults import GRACE_S, ROLES
 from nodeagent.exit_codes import MEANINGS
 from nodeagent.host import LEASE_S, LOOPBACK
-from nodeagent.node import GRACE_S
 from nodeagent.notices.cloud import Source
 from transport.keys import Bulk
 

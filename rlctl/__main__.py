@@ -1,7 +1,7 @@
 """`rlctl`: the command line.
 
-Owns the list of commands, and the last word on what goes wrong: a line on standard error and an exit code,
-never a traceback for something that a user can mend.
+Owns which command's module is imported, and the last word on what goes wrong: a line on standard error and an
+exit code, never a traceback for something that a user can mend.
 """
 
 import argparse
@@ -10,40 +10,12 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
-from rlctl.commands import (
-    audit,
-    deadletters,
-    describe,
-    doctor,
-    engine,
-    gateway,
-    generate,
-    journal,
-    keygen,
-    kill,
-    log,
-    logs,
-    model,
-    preempt,
-    ps,
-    publish,
-    report,
-    resume,
-    revoke,
-    run,
-    simulate,
-    tap,
-    top,
-    tree,
-    trust,
-    waits,
-    weights,
-)
+from rlctl.command_list import COMMANDS
 from rlctl.commands.terminal import print_errors
 from rlctl.errors import FAILED, INTERRUPTED, MEANINGS, OK, CommandError, failed
-from rlctl.extensions import announced
-from rlctl.interrupt import SIGNALS
+from rlctl.signals import SIGNALS
 
 _DESCRIPTION = """\
 Reinforcement-learning post-training with rollouts on machines that may vanish at any instant.
@@ -52,33 +24,13 @@ Begin with `rlctl doctor`, then `rlctl run quickstart`. What a job would cost on
 simulate quickstart`. Whether it keeps its promises when it is broken: `rlctl sim run` (on virtual time) and
 `rlctl chaos run real-ci` (on real processes). Every command has a --help with examples."""
 
-LOOKING = (ps, tree, top, tap, waits, deadletters, describe, logs)
-COMMANDS = (
-    run,
-    resume,
-    simulate,
-    *LOOKING,
-    kill,
-    preempt,
-    generate,
-    gateway,
-    publish,
-    report,
-    log,
-    audit,
-    journal,
-    model,
-    weights,
-    engine,
-    keygen,
-    trust,
-    revoke,
-    doctor,
-)
 
+def parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    """The command line of the command that `words` call; where they call none, the list of all commands.
 
-def parser() -> argparse.ArgumentParser:
-    """The whole command line."""
+    Only the called command's module is imported; packages that bring commands are imported where the words
+    name none of `COMMANDS`.
+    """
     root = argparse.ArgumentParser(
         prog="rlctl",
         description=_DESCRIPTION,
@@ -86,14 +38,24 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for command in (*COMMANDS, *announced()):
-        command.add(commands)
+    called = words[0] if words else ""
+    for name, help in COMMANDS.items():
+        if name == called:
+            import_module(f"rlctl.commands.{name}").add(commands)
+        else:
+            commands.add_parser(name, help=help)
+    if called not in COMMANDS:
+        from rlctl.extensions import announced
+
+        for command in announced():
+            command.add(commands)
     return root
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit code."""
-    args = parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    args = parser(words).parse_args(words)
     logging.getLogger().addHandler(logging.NullHandler())  # what a user must know is said by the command
     try:
         code: int = args.run(args)

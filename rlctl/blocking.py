@@ -12,9 +12,10 @@ from typing import TypeVar
 
 from nodeagent.exit_codes import CannotRun
 from rlctl.client import Cluster, connect, connect_to_run
+from rlctl.client_waits import WAIT_S
 from rlctl.errors import CommandError
 from rlctl.publishing import ModelConfig, Publication, State
-from rlctl.publishing_home import WAIT_S, CannotPublish
+from rlctl.publishing_home import CannotPublish
 from rlctl.publishing_parts import OwnParts, Ranks
 from rlctl.runs import find_driven
 from supervisor import AskFailed

@@ -13,15 +13,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, Never, TypeVar
+from typing import TYPE_CHECKING, Generic, Never, TypeVar
 
-from actors.rollout.single_messages import Generate, Generated, VersionNotReady
 from nodeagent.files import find_agent
-from nodeagent.host import wall_ms
+from nodeagent.wall_clock import wall_ms
+from rlctl.client_waits import LOOK_S, WAIT_S
 from rlctl.errors import nothing
-from rlctl.publishing import ModelConfig, Publication, Publishing, State
-from rlctl.publishing_home import WAIT_S
-from rlctl.publishing_parts import OwnParts, Ranks
 from rlctl.runs import RunDir
 from rlctl.targets import AGENT
 from supervisor import ActorSystem, Address, AskFailed, Incarnations, JournalError, Message, Refused
@@ -33,14 +30,17 @@ from transport.keys import NodeKeys
 from transport.mesh import ZmqWire
 from transport.wire import Peer
 
+if TYPE_CHECKING:  # most commands only look: what generates and publishes is imported when it is used
+    from actors.rollout.single_messages import Generate, Generated, VersionNotReady
+    from rlctl.publishing import ModelConfig, Publication, Publishing, State
+    from rlctl.publishing_parts import OwnParts, Ranks
+
 R = TypeVar("R", bound=Message)
 
 MANAGER = "rollout/manager"
 
 DEADLINE_S = 5.0
 """Of a question about the state of things; an actor that restarts answers well within it."""
-LOOK_S = 2.0
-"""Of a look at every process: those that are gone cost all of it."""
 LOOPBACK = "tcp://127.0.0.1:0"
 
 
@@ -51,7 +51,7 @@ class Cluster:
         self._system = system
         self._heads = list(heads)
         self.head = heads[0]  # the one that answered last
-        self._publishing = Publishing(self)
+        self._publishing: Publishing | None = None
 
     async def find(self, name: str, deadline_s: float = DEADLINE_S) -> Address:
         """Who holds `name`, with its incarnation. Raises AskTimeout where nobody does."""
@@ -69,10 +69,12 @@ class Cluster:
         """Ask an actor. By name it survives the actor's restart; `key` makes it take effect once."""
         return await self._system.ask(to, message, deadline_s=deadline_s, expect=expect, key=key)
 
-    async def generate(self, request: Generate) -> Generated | VersionNotReady:
+    async def generate(self, request: "Generate") -> "Generated | VersionNotReady":
         """Let the instances of the job continue a prompt; see docs/versions.md. Asked again with the same id
         and contents it is the same request, also over the death of the manager. Raises Refused where the id
         stands for other contents, or the prompt is too long."""
+        from actors.rollout.single_messages import Generated, VersionNotReady
+
         key = f"generate/{request.id}/{request.attempt}/{request.accepted}"
         deadline_s = request.wait_s + request.deadline_s + DEADLINE_S
         answer: Message = await self.ask(MANAGER, request, expect=Message, deadline_s=deadline_s, key=key)
@@ -82,16 +84,16 @@ class Cluster:
 
     async def publish(
         self,
-        weights: State | Path | str,
+        weights: "State | Path | str",
         version: int,
         *,
-        config: ModelConfig = None,
+        config: "ModelConfig" = None,
         host: str = "",
         wait_s: float = WAIT_S,
         progress: Callable[[int, int], None] | None = None,
-        ranks: Ranks | None = None,
-        parts: OwnParts | None = None,
-    ) -> Publication:
+        ranks: "Ranks | None" = None,
+        parts: "OwnParts | None" = None,
+    ) -> "Publication":
         """Have the instances of a job serve these weights as `version`; docs/weights.md, "From your own
         trainer". It returns when they are copied into the shared memory of this host, whose agent does the
         rest: from then on the tensors may change. The version before is waited for first.
@@ -109,6 +111,10 @@ class Cluster:
             parts: what of the image's tensors the rank has, where they are not DTensors, which say so.
 
         Raises: CannotPublish; AskTimeout, Unreachable or Overloaded where the cluster does not answer."""
+        from rlctl.publishing import Publishing
+
+        if self._publishing is None:
+            self._publishing = Publishing(self)
         return await self._publishing.publish(
             weights,
             version,

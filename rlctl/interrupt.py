@@ -9,10 +9,9 @@ from collections.abc import Callable, Coroutine
 from typing import TypeVar
 
 from rlctl.errors import INTERRUPTED, CommandError
+from rlctl.signals import SIGNALS
 
 T = TypeVar("T")
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupt(asyncio.Event):

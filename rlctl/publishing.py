@@ -24,7 +24,8 @@ from actors.weights.messages import (
     Publish,
     Published,
 )
-from rlctl.publishing_home import ASK_S, WAIT_S, Asks, CannotPublish, Home, find_home
+from rlctl.client_waits import WAIT_S
+from rlctl.publishing_home import ASK_S, Asks, CannotPublish, Home, find_home
 from rlctl.publishing_parts import OwnParts, Ranks, is_sharded, shards_of, write_shards
 from supervisor import Refused
 

@@ -14,14 +14,13 @@ from typing import Protocol, TypeVar
 from actors.cluster.job import store_dir
 from actors.cluster.messages import HostsUp, JobIs, JobSpec, JobStatus, WhoIsUp
 from actors.weights.messages import FindStore, StoreIs
+from rlctl.client_waits import WAIT_S
 from supervisor import Address, AskFailed, Message, Refused
 
 R = TypeVar("R", bound=Message)
 
 SCHEDULER = "cluster/scheduler"
 ASK_S = 5.0
-WAIT_S = 60.0
-"""For the host's agent: a job that was just started has none yet."""
 LOOK_S = 0.2
 
 

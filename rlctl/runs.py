@@ -13,11 +13,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from actors.cluster.job import SHARED_MEMORY
-from configs.load import ConfigError, dump, load
-from configs.schema import Config
 from rlctl.errors import failed, nothing, usage
+
+if TYPE_CHECKING:  # looks for a run need no settings, whose import is slow
+    from configs.schema import Config
 
 _ID = re.compile(r".+-\d{8}-\d{6}-[0-9a-f]{4}")
 
@@ -72,8 +73,10 @@ class RunDir:
         """Locked by whoever drives the run."""
         return self.path / "lock"
 
-    def config(self) -> Config:
+    def config(self) -> "Config":
         """The settings. Raises CommandError."""
+        from configs.load import ConfigError, load
+
         try:
             return load(self.config_file)
         except ConfigError as problem:
@@ -105,11 +108,15 @@ class RunDir:
 
     def memory(self) -> list[Path]:
         """What this run has in shared memory."""
+        from actors.cluster.job import SHARED_MEMORY
+
         return sorted(SHARED_MEMORY.glob(f"gleaner-{self.id}-*"))
 
 
-def create(runs_dir: Path, config: Config) -> RunDir:
+def create(runs_dir: Path, config: "Config") -> RunDir:
     """A new folder with the resolved settings. Raises CommandError where it cannot be written."""
+    from configs.load import dump
+
     stamp = time.strftime("%Y%m%d-%H%M%S")
     path = (runs_dir / f"{config.job.name}-{stamp}-{secrets.token_hex(2)}").resolve()
     try:

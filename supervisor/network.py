@@ -1,17 +1,21 @@
 """Data sockets, opened with the keys, the address and the limits of this process.
 
 Owns nothing that it opened: who opens a socket closes it. What the sockets are made of is the carrier's.
+Every process has a `Network`, few open a data socket: the modules of token streams and of bulk transfer are
+imported when one is opened.
 """
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from transport.bulk import BulkServer, BulkSource, Chunk, PullResult, pull
 from transport.carrier import Carrier
 from transport.key_follower import KeyState
 from transport.keys import Bulk, NodeKeys
-from transport.token_frame import PackedFrame
-from transport.token_stream import StreamReceiver, StreamSender
-from transport.zmq_carrier import ZmqCarrier
+
+if TYPE_CHECKING:
+    from transport.bulk import BulkServer, BulkSource, Chunk, PullResult
+    from transport.token_frame import PackedFrame
+    from transport.token_stream import StreamReceiver, StreamSender
 
 
 class Network:
@@ -38,24 +42,32 @@ class Network:
         self._bulk = bulk
         self.host = host
         self._keys = keys
-        self._carrier = carrier or ZmqCarrier()
+        if carrier is None:
+            from transport.zmq_carrier import ZmqCarrier
+
+            carrier = ZmqCarrier()
+        self._carrier = carrier
 
     def token_receiver(
         self,
-        on_frame: Callable[[PackedFrame], None],
+        on_frame: "Callable[[PackedFrame], None]",
         have: Callable[[str, int], int | None],
         *,
         window: int,
-    ) -> StreamReceiver:
+    ) -> "StreamReceiver":
         """The manager's end of token streams, on a port of its own."""
+        from transport.token_stream import StreamReceiver
+
         return StreamReceiver(
             f"tcp://{self.host}:0", on_frame, have, window=window, keys=self._keys, carrier=self._carrier
         )
 
     def token_sender(
         self, stream: str, incarnation: int, *, ring_frames: int, on_refused: Callable[[str], None]
-    ) -> StreamSender:
+    ) -> "StreamSender":
         """An instance's end of its token stream."""
+        from transport.token_stream import StreamSender
+
         return StreamSender(
             stream,
             incarnation,
@@ -65,26 +77,30 @@ class Network:
             on_refused=on_refused,
         )
 
-    async def bulk_server(self) -> BulkServer:
+    async def bulk_server(self) -> "BulkServer":
         """Serves ranges of published files to whoever holds a token. Raises RefusedToListen, CannotListen."""
+        from transport.bulk import BulkServer
+
         server = BulkServer(self.host, keys=self._keys, bulk=self._bulk, carrier=self._carrier)
         await server.start()
         return server
 
     async def pull(
         self,
-        source: BulkSource,
+        source: "BulkSource",
         version: int,
-        ranges: Sequence[Chunk],
+        ranges: "Sequence[Chunk]",
         into: memoryview,
         *,
         window: int,
         sockets: int,
         limit_bytes_s: float,
         deadline_s: float,
-        on_chunk: Callable[[Chunk], None],
-    ) -> PullResult:
+        on_chunk: "Callable[[Chunk], None]",
+    ) -> "PullResult":
         """Fetch `ranges` of a published file: `transport.bulk.pull`. Raises a PullError."""
+        from transport.bulk import pull
+
         return await pull(
             source,
             version,

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from supervisor.errors import JournalUnreadable
 from supervisor.journal_rows import Row, StreamRows, damaged, row_checksum, stream_checksum
-from supervisor.wal_check import wal_damage
 
 LAYOUT = 2
 TRIAL = "(trial)"
@@ -71,7 +70,11 @@ def prepare(db: sqlite3.Connection, path: Path) -> None:
 def refuse_damaged_log(path: Path) -> None:
     """Look at the write-ahead log before SQLite does. Raises JournalDamaged, OSError."""
     wal = path.with_name(path.name + "-wal")
-    if wal.exists() and (what := wal_damage(wal.read_bytes())):
+    if not wal.exists():
+        return
+    from supervisor.wal_check import wal_damage  # here: NumPy takes longer to import than all of this package
+
+    if what := wal_damage(wal.read_bytes()):
         raise damaged(str(path), what)
 
 

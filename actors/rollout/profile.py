@@ -12,16 +12,19 @@ the model whatever they are made of, and three buckets that differ are enough.
 Tokens are those of messages; a table knows nothing of what one of them stands for.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
-Numbers = TypeVar("Numbers", float, NDArray[np.float64])
+if TYPE_CHECKING:  # messages name these types; only a fit needs NumPy, whose import is slow
+    import numpy as np
+    from numpy.typing import NDArray
+
+Numbers = TypeVar("Numbers", float, "NDArray[np.float64]")
 
 LEAST_STEP_S = 1e-9
 MEMORY_S = 60.0
@@ -118,7 +121,7 @@ class StepModel:
         fixed_s = self.base_s * (1.0 - PLATEAU_SHARE)
         if each_s * PLATEAU_SHARE * most <= fixed_s:
             return most
-        return max(1, int(np.ceil(fixed_s / (PLATEAU_SHARE * each_s))))
+        return max(1, math.ceil(fixed_s / (PLATEAU_SHARE * each_s)))
 
     def speed(self, mean_context: float, most: int) -> float:
         """Tokens a second at the plateau."""
@@ -159,6 +162,8 @@ def _fit(buckets: dict[tuple[int, int], Work]) -> StepModel | None:
     rows = [work.tokens / work.steps for work in decoded]
     if len(decoded) < LEAST_BUCKETS or max(rows) < LEAST_SPREAD * min(rows):
         return None
+    import numpy as np
+
     table = np.array([(work.steps, work.tokens, work.attended) for work in decoded])
     seconds = np.array([work.seconds for work in decoded])
     # Relative errors count: a bucket of short steps says as much as one of long steps.
@@ -171,9 +176,11 @@ def _fit(buckets: dict[tuple[int, int], Work]) -> StepModel | None:
     return StepModel(*parts, prefill_token_s=max(0.0, mixed.seconds - decode_s) / mixed.prefilled)
 
 
-def _not_negative(table: NDArray[np.float64]) -> tuple[float, float, float]:
+def _not_negative(table: "NDArray[np.float64]") -> tuple[float, float, float]:
     """The least-squares solution of table * x = 1 among those without a negative part: of the seven choices
     of columns, the best one whose own solution is not negative."""
+    import numpy as np
+
     best, least = (0.0, 0.0, 0.0), np.inf
     scale = np.maximum(np.abs(table).max(axis=0), 1e-12)
     for count in (3, 2, 1):

@@ -43,7 +43,6 @@ def add(commands: Subparsers) -> None:
         commands,
         "audit",
         audit,
-        help="check a run's invariants",
         description=_DESCRIPTION,
         examples=_EXAMPLES,
     )

@@ -55,7 +55,6 @@ def add(commands: Subparsers) -> None:
         commands,
         "deadletters",
         deadletters,
-        help="show messages that nobody got",
         description=_DESCRIPTION,
         examples=_EXAMPLES,
     )

@@ -50,7 +50,6 @@ def add(commands: Subparsers) -> None:
         commands,
         "describe",
         describe,
-        help="show all that is known of one actor",
         description=_DESCRIPTION,
         examples=_EXAMPLES,
     )

@@ -34,7 +34,6 @@ def add(commands: Subparsers) -> None:
         commands,
         "doctor",
         doctor,
-        help="tell what this host lacks",
         description=_DESCRIPTION,
         examples=_EXAMPLES,
     )

@@ -47,7 +47,6 @@ def add(commands: Subparsers) -> None:
         commands,
         "engine",
         serve,
-        help="serve a model in SGLang's protocol",
         description=_DESCRIPTION,
         examples=_EXAMPLES,
     )

@@ -35,7 +35,6 @@ def add(commands: Subparsers) -> None:
         commands,
         "gateway",
         gateway,
-        help="one URL in front of SGLang or vLLM servers, whose deaths its clients do not see",
         description=_DESCRIPTION,
         examples=_EXAMPLES,
     )

@@ -39,7 +39,6 @@ def add(commands: Subparsers) -> None:
         commands,
         "generate",
         generate,
-        help="continue a prompt with the weights of a running job",
         description=_DESCRIPTION,
         examples=_EXAMPLES,
     )

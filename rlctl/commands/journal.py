@@ -44,7 +44,6 @@ def add(commands: Subparsers) -> None:
         commands,
         "journal",
         journal,
-        help="look at what actors journaled",
         description=_DESCRIPTION,
         examples=_EXAMPLES,
     )

@@ -27,7 +27,7 @@ _EXAMPLES = """\
 def add(commands: Subparsers) -> None:
     """Declare the command."""
     parser = add_command(
-        commands, "keygen", keygen, help="make keys for the nodes of a cluster", description=_DESCRIPTION,
+        commands, "keygen", keygen, description=_DESCRIPTION,
         examples=_EXAMPLES,
     )  # fmt: skip
     parser.add_argument("directory", type=Path, metavar="DIR", help="holds one key directory a node")

@@ -3,11 +3,8 @@
 import argparse
 import os
 import signal
+from typing import TYPE_CHECKING
 
-from actors.cluster.messages import KillChild
-from nodeagent.exit_codes import CannotRun
-from nodeagent.files import find_agent
-from rlctl.client import Cluster
 from rlctl.commands.terminal import (
     Subparsers,
     add_cluster,
@@ -20,8 +17,10 @@ from rlctl.commands.terminal import (
 )
 from rlctl.errors import OK, CommandError, failed, nothing, usage
 from rlctl.runs import find_driven
-from rlctl.targets import Target, resolve
-from supervisor import Done
+
+if TYPE_CHECKING:  # where nothing runs, none of it is needed
+    from rlctl.client import Cluster
+    from rlctl.targets import Target
 
 _DESCRIPTION = """\
 Send a signal to a process: to see what the system does when it dies.
@@ -43,7 +42,6 @@ def add(commands: Subparsers) -> None:
         commands,
         "kill",
         kill,
-        help="send a signal to a process",
         description=_DESCRIPTION,
         examples=_EXAMPLES,
     )
@@ -57,8 +55,10 @@ def kill(args: argparse.Namespace) -> int:
     """Do it."""
     number = signal_number(args.signal)
 
-    async def send() -> Target:
+    async def send() -> "Target":
         async with chosen_cluster(args) as cluster:
+            from rlctl.targets import resolve
+
             target = resolve(args.target, (await cluster.processes()).states)
             await _send(cluster, target, number, args)
             return target
@@ -71,7 +71,12 @@ def kill(args: argparse.Namespace) -> int:
     return OK
 
 
-async def _send(cluster: Cluster, target: Target, number: signal.Signals, args: argparse.Namespace) -> None:
+async def _send(
+    cluster: "Cluster", target: "Target", number: signal.Signals, args: argparse.Namespace
+) -> None:
+    from actors.cluster.messages import KillChild
+    from supervisor import Done
+
     if target.process == "agent":
         _kill_host(target, number, args)
         return
@@ -79,11 +84,14 @@ async def _send(cluster: Cluster, target: Target, number: signal.Signals, args: 
     await cluster.ask(f"{target.node}/agent", message, expect=Done)
 
 
-def _kill_host(target: Target, number: signal.Signals, args: argparse.Namespace) -> None:
+def _kill_host(target: "Target", number: signal.Signals, args: argparse.Namespace) -> None:
     if args.head:
         raise usage(f"{target.node} is a host elsewhere: kill its node agent there, or use `rlctl preempt`")
     if target.node == "head":
         raise usage("head: the run cannot go on without it; stop the run with Ctrl-C in its rlctl")
+    from nodeagent.exit_codes import CannotRun
+    from nodeagent.files import find_agent
+
     run = find_driven(args.runs_dir, args.run_name)
     try:
         agent = find_agent(run.nodes / target.node)

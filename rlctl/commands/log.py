@@ -33,7 +33,6 @@ def add(commands: Subparsers) -> None:
         commands,
         "log",
         log,
-        help="a run's figures into TensorBoard or W&B",
         description=_DESCRIPTION,
         examples=_EXAMPLES,
     )

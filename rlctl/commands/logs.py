@@ -29,9 +29,7 @@ MAX_LINES = 100_000
 
 def add(commands: Subparsers) -> None:
     """Declare the command."""
-    parser = add_command(
-        commands, "logs", logs, help="show a run's logs", description=_DESCRIPTION, examples=_EXAMPLES
-    )
+    parser = add_command(commands, "logs", logs, description=_DESCRIPTION, examples=_EXAMPLES)
     parser.add_argument("who", nargs="?", default="", metavar="ACTOR|PROCESS|NODE", help="default: everybody")
     parser.add_argument(
         "-f", "--follow", action="store_true", help="go on with what is written, until Ctrl-C"

@@ -30,9 +30,7 @@ _EXAMPLES = """\
 
 def add(commands: Subparsers) -> None:
     """Declare the command."""
-    parser = add_command(
-        commands, "model", show, help="make or look at a model", description=_DESCRIPTION, examples=_EXAMPLES
-    )
+    parser = add_command(commands, "model", show, description=_DESCRIPTION, examples=_EXAMPLES)
     kinds = cast(Subparsers, parser.add_subparsers(dest="what", required=True, metavar="new|show"))
     make = add_command(
         kinds, "new", new, help="make a small model", description=_DESCRIPTION, examples=_EXAMPLES

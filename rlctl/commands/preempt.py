@@ -34,7 +34,6 @@ def add(commands: Subparsers) -> None:
         commands,
         "preempt",
         preempt,
-        help="give a host its notice",
         description=_DESCRIPTION,
         examples=_EXAMPLES,
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from actors.rollout.instance_messages import InstancesAre, ListInstances
 from rlctl.client import MANAGER, Cluster
+from rlctl.client_waits import WAIT_S
 from rlctl.commands.terminal import (
     Subparsers,
     add_cluster,
@@ -20,7 +21,7 @@ from rlctl.commands.terminal import (
 )
 from rlctl.errors import OK, failed, usage
 from rlctl.publishing import Publication
-from rlctl.publishing_home import WAIT_S, CannotPublish
+from rlctl.publishing_home import CannotPublish
 from supervisor import AskFailed
 
 _DESCRIPTION = """\
@@ -48,7 +49,6 @@ def add(commands: Subparsers) -> None:
         commands,
         "publish",
         publish,
-        help="have a job serve the weights in a folder",
         description=_DESCRIPTION,
         examples=_EXAMPLES,
     )

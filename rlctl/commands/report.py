@@ -29,7 +29,6 @@ def add(commands: Subparsers) -> None:
         commands,
         "report",
         report,
-        help="write and show a run's report",
         description=_DESCRIPTION,
         examples=_EXAMPLES,
     )

@@ -28,9 +28,7 @@ _EXAMPLES = """\
 
 def add(commands: Subparsers) -> None:
     """Declare the command."""
-    parser = add_command(
-        commands, "resume", resume, help="go on with a run", description=_DESCRIPTION, examples=_EXAMPLES
-    )
+    parser = add_command(commands, "resume", resume, description=_DESCRIPTION, examples=_EXAMPLES)
     parser.add_argument("name", nargs="?", default="", metavar="RUN", help="id or path (default: the newest)")
     add_view(parser)
     add_runs_dir(parser)

@@ -28,7 +28,7 @@ _EXAMPLES = """\
 def add(commands: Subparsers) -> None:
     """Declare the command."""
     parser = add_command(
-        commands, "revoke", run, help="trust a key no longer, cut what it has open", description=_DESCRIPTION,
+        commands, "revoke", run, description=_DESCRIPTION,
         examples=_EXAMPLES,
     )  # fmt: skip
     parser.add_argument("who", metavar="WHO", help="name, key, fingerprint, or a file with the key")

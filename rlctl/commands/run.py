@@ -54,7 +54,6 @@ def add(commands: Subparsers) -> None:
         commands,
         "run",
         run,
-        help="train, from settings to report",
         description=_DESCRIPTION,
         examples=_EXAMPLES,
     )

@@ -72,7 +72,6 @@ def add(commands: Subparsers) -> None:
         commands,
         "simulate",
         run,
-        help="what a job would cost on other machines",
         description=_DESCRIPTION,
         examples=_EXAMPLES,
     )

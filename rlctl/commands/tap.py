@@ -47,9 +47,7 @@ _STYLES = {"ask": "cyan", "reply": "green", "error": "bold red"}
 
 def add(commands: Subparsers) -> None:
     """Declare the command."""
-    parser = add_command(
-        commands, "tap", tap, help="show messages as they pass", description=_DESCRIPTION, examples=_EXAMPLES
-    )
+    parser = add_command(commands, "tap", tap, description=_DESCRIPTION, examples=_EXAMPLES)
     parser.add_argument("--actor", default="*", metavar="GLOB", help="sent by or to such an actor")
     parser.add_argument("--kind", default="*", metavar="GLOB", help="of such a kind")
     parser.add_argument("--count", type=int, metavar="N", help="stop after N messages")

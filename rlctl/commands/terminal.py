@@ -1,29 +1,27 @@
 """What the commands share: their parsers, the options that name runs and clusters, and printing.
 
-Owns no command.
+Owns no command. Every command imports this module, so the client, the terminal library and JSON are imported
+where they are used.
 """
 
 import argparse
-import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-import msgspec
-from rich.console import Console
-
-from nodeagent.exit_codes import CannotRun
-from rlctl.client import LOOK_S, Cluster, Everywhere, Processes, connect, connect_to_run
+from rlctl.client_waits import LOOK_S
 from rlctl.errors import MEANINGS, CommandError, failed, nothing, usage
-from rlctl.runs import find_driven
-from supervisor import AskFailed, Message, Refused
-from transport.endpoint import endpoint
-from transport.keys import Z85_KEY_CHARS, BadKeys
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from rlctl.client import Cluster, Everywhere, Processes
+    from supervisor import Message
 
 T = TypeVar("T")
-R = TypeVar("R", bound=Message)
+R = TypeVar("R", bound="Message")
 
 MAX_LOOK_S = 60.0
 PIPE_WIDTH = 200  # cells of a line where there is no terminal
@@ -49,11 +47,12 @@ def add_command(
     name: str,
     run: Callable[[argparse.Namespace], int],
     *,
-    help: str,
+    help: str = "",
     description: str,
     examples: str,
 ) -> argparse.ArgumentParser:
-    """A command with help that teaches; `run` returns the exit code."""
+    """A command with help that teaches; `run` returns the exit code. help: its line in the help of the
+    command above it; `command_list` has those of `rlctl` itself."""
     parser = commands.add_parser(
         name,
         help=help,
@@ -119,6 +118,8 @@ def head_key(args: argparse.Namespace) -> str:
 
 
 def _key(text: str) -> str:
+    from transport.keys import Z85_KEY_CHARS
+
     if len(text) != Z85_KEY_CHARS or Path(text).exists():
         try:
             text = Path(text).read_text().strip()
@@ -129,6 +130,8 @@ def _key(text: str) -> str:
 
 def address(text: str) -> str:
     """The address of `--head`, or several, separated by commas. Raises CommandError."""
+    from transport.endpoint import endpoint
+
     try:
         return ",".join(map(endpoint, text.split(",")))
     except ValueError as problem:
@@ -136,15 +139,23 @@ def address(text: str) -> str:
 
 
 @asynccontextmanager
-async def chosen_cluster(args: argparse.Namespace) -> AsyncIterator[Cluster]:
+async def chosen_cluster(args: argparse.Namespace) -> "AsyncIterator[Cluster]":
     """The cluster that the options mean. Raises CommandError where it does not run or does not answer."""
+    from rlctl.runs import find_driven
+
+    driven = None if args.head else find_driven(args.runs_dir, args.run_name)
+    from nodeagent.exit_codes import CannotRun  # where no run goes on, the client is not needed
+    from rlctl.client import connect, connect_to_run
+    from supervisor import AskFailed, Refused
+    from transport.keys import BadKeys
+
     try:
-        if args.head:
+        if driven is None:
             async with connect(address(args.head), args.keys, head_key=head_key(args)) as cluster:
                 await cluster.probe()
                 yield cluster
         else:
-            async with connect_to_run(find_driven(args.runs_dir, args.run_name)) as cluster:
+            async with connect_to_run(driven) as cluster:
                 await cluster.probe()
                 yield cluster
     except CannotRun as problem:
@@ -175,27 +186,27 @@ def deadline(args: argparse.Namespace) -> float:
     return float(args.deadline)
 
 
-def look_at_processes(args: argparse.Namespace) -> Processes:
+def look_at_processes(args: argparse.Namespace) -> "Processes":
     """Every process of the chosen cluster, as it shows itself now."""
 
-    async def look() -> Processes:
+    async def look() -> "Processes":
         async with chosen_cluster(args) as cluster:
             return await cluster.processes(deadline(args))
 
     return run_async(look())
 
 
-def ask_everywhere(args: argparse.Namespace, question: Message, expect: type[R]) -> Everywhere[R]:
+def ask_everywhere(args: argparse.Namespace, question: "Message", expect: type[R]) -> "Everywhere[R]":
     """What every process of the chosen cluster answers."""
 
-    async def look() -> Everywhere[R]:
+    async def look() -> "Everywhere[R]":
         async with chosen_cluster(args) as cluster:
             return await cluster.ask_everywhere(question, expect=expect, deadline_s=deadline(args))
 
     return run_async(look())
 
 
-def tell_silent(silent: Sequence[str], out: Console) -> None:
+def tell_silent(silent: Sequence[str], out: "Console") -> None:
     """Name the actors whose processes did not answer."""
     if silent:
         out.print(f"no answer from {', '.join(silent)}: just started or just gone, stopped, or stuck")
@@ -203,16 +214,22 @@ def tell_silent(silent: Sequence[str], out: Console) -> None:
 
 def run_async(work: Coroutine[object, object, T]) -> T:
     """Run a command's coroutine."""
+    import asyncio
+
     return asyncio.run(work)
 
 
 def print_json(value: object) -> None:
     """One JSON object on standard output."""
+    import msgspec
+
     sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
 
 
-def console() -> Console:
+def console() -> "Console":
     """Standard output; a file or a pipe has no width to keep to."""
+    from rich.console import Console
+
     width = None if sys.stdout.isatty() else PIPE_WIDTH
     return Console(file=sys.stdout, highlight=False, soft_wrap=True, width=width)
 

@@ -54,9 +54,7 @@ ONCE_S = 1.0  # at most, between the two looks of --once
 
 def add(commands: Subparsers) -> None:
     """Declare the command."""
-    parser = add_command(
-        commands, "top", top, help="show a cluster as it lives", description=_DESCRIPTION, examples=_EXAMPLES
-    )
+    parser = add_command(commands, "top", top, description=_DESCRIPTION, examples=_EXAMPLES)
     parser.add_argument("--sort", choices=list(SORTS), default="rate", help="of the actors (default: rate)")
     parser.add_argument(
         "--interval", type=float, default=1.0, metavar="S", help="between two looks (default: 1)"

@@ -34,9 +34,7 @@ _EXAMPLES = """\
 
 def add(commands: Subparsers) -> None:
     """Declare the command."""
-    parser = add_command(
-        commands, "tree", tree, help="show who supervises whom", description=_DESCRIPTION, examples=_EXAMPLES
-    )
+    parser = add_command(commands, "tree", tree, description=_DESCRIPTION, examples=_EXAMPLES)
     add_cluster(parser)
     add_deadline(parser)
     add_json(parser)

@@ -32,7 +32,7 @@ _EXAMPLES = """\
 def add(commands: Subparsers) -> None:
     """Declare the command."""
     parser = add_command(
-        commands, "trust", run, help="admit a key to a node, or list who is", description=_DESCRIPTION,
+        commands, "trust", run, description=_DESCRIPTION,
         examples=_EXAMPLES,
     )  # fmt: skip
     parser.add_argument("who", nargs="?", default="", metavar="WHO", help="name, file, key directory, or key")

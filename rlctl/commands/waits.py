@@ -63,7 +63,6 @@ def add(commands: Subparsers) -> None:
         commands,
         "waits",
         waits,
-        help="show what actors wait for, oldest first",
         description=_DESCRIPTION,
         examples=_EXAMPLES,
     )

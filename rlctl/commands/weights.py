@@ -86,7 +86,6 @@ def add(commands: Subparsers) -> None:
         commands,
         "weights",
         export,
-        help="weights on disk, for slime and Stitch; what this host serves; what dead runs left",
         description=f"{_DESCRIPTION}\n\n{_PAGES_DESCRIPTION}\n\n{_CLEAN_DESCRIPTION}",
         examples=f"{_EXPORT}\n{_IMPORT}\n{_PAGES}\n{_CLEAN}",
     )

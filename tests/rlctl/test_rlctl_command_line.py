@@ -5,20 +5,20 @@ import os
 import signal
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from configs.load import load
 from rlctl import runs
-from rlctl.__main__ import COMMANDS, main
+from rlctl.__main__ import main, parser
+from rlctl.command_list import COMMANDS
 from rlctl.commands.kill import signal_number
 from rlctl.errors import FAILED, NOTHING, OK, USAGE, CommandError
 from rlctl.targets import resolve
 from supervisor.system_messages import ActorState, SystemState
 from transport.keys import NodeKeys
-
-NAMES = [command.__name__.rpartition(".")[2] for command in COMMANDS]
 
 
 @pytest.fixture
@@ -30,17 +30,81 @@ def at(run: runs.RunDir) -> list[str]:
     return ["--runs-dir", str(run.path.parent)]
 
 
-def test_no_command_pays_for_the_libraries_of_another() -> None:
-    program = (
-        "import sys; from rlctl.__main__ import parser; parser(); "
-        "print(sorted({name.partition('.')[0] for name in sys.modules}))"
+SLOW = {
+    "matplotlib",
+    "numpy",
+    "psutil",
+    "reasoning_gym",
+    "sympy",
+    "torch",
+    "transformers",
+    "aiohttp",
+    "jinja2",
+}
+"""Packages that take long to import and that no look at a cluster needs."""
+
+
+def imported_by(program: str, folder: Path) -> set[str]:
+    """Modules that a process of its own has imported after `program`."""
+    listing = f"import json, sys\n{program}\nprint(json.dumps(sorted(sys.modules)), file=sys.stderr)"
+    done = subprocess.run(
+        [sys.executable, "-c", listing], capture_output=True, text=True, check=True, cwd=folder
     )
-    loaded = json.loads(subprocess.check_output([sys.executable, "-c", program], text=True).replace("'", '"'))
-    assert {"rlctl", "msgspec", "rich"} <= set(loaded)
-    assert not {"matplotlib", "reasoning_gym", "sympy", "torch", "transformers", "aiohttp"} & set(loaded)
+    return set(json.loads(done.stderr.splitlines()[-1]))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("words", [["--help"], ["ps"], ["kill", "trainer"], ["ps", "--help"]])
+def test_a_command_imports_only_its_own_module_when_nothing_runs(words: list[str], tmp_path: Path) -> None:
+    loaded = imported_by(
+        f"from rlctl.__main__ import main\ntry:\n    main({words!r})\nexcept SystemExit:\n    pass", tmp_path
+    )
+    commands = {name.rpartition(".")[2] for name in loaded if name.startswith("rlctl.commands.")}
+    assert commands == {"terminal", *set(words) & set(COMMANDS)}
+    packages = {name.partition(".")[0] for name in loaded}
+    assert "rlctl" in packages
+    assert not (SLOW | {"msgspec", "rich", "supervisor", "transport", "zmq"}) & packages
+
+
+def test_a_look_at_a_cluster_imports_no_slow_package(tmp_path: Path) -> None:
+    loaded = imported_by("import rlctl.client, rlctl.process_table, rlctl.commands.kill", tmp_path)
+    packages = {name.partition(".")[0] for name in loaded}
+    assert {"supervisor", "zmq", "rich"} <= packages
+    assert not SLOW & packages
+
+
+def test_the_help_of_a_node_agent_does_not_import_the_daemon(tmp_path: Path) -> None:
+    loaded = imported_by(
+        "from nodeagent.__main__ import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n    pass",
+        tmp_path,
+    )
+    assert "nodeagent.words" in loaded
+    assert not {"nodeagent.node", "nodeagent.site", "numpy", "prometheus_client"} & loaded
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_calling_a_command_imports_no_other_command(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def recorded(module: str) -> object:
+        asked.append(module)
+        return import_module(module)
+
+    monkeypatch.setattr("rlctl.__main__.import_module", recorded)
+    parser([name])
+    assert asked == [f"rlctl.commands.{name}"]
+
+
+def test_help_lists_every_command_with_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    assert ended.value.code == OK
+    shown = " ".join(capsys.readouterr().out.split())
+    for name, line in COMMANDS.items():
+        assert f" {name} {line}" in shown
+    assert " chaos break a cluster of real processes" in shown, "commands of other packages are listed too"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_teaches(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([name, "--help"])

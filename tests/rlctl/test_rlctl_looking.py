@@ -14,8 +14,8 @@ from looked_at import LookedAt, Ping
 
 from rlctl.__main__ import main
 from rlctl.client import Processes
-from rlctl.commands.ps import rows
 from rlctl.errors import FAILED, NOTHING, OK, USAGE
+from rlctl.process_table import rows
 from supervisor.system_messages import ActorState, SystemState
 
 SILENT = "no answer from spot-2/agent"

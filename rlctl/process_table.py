@@ -1,0 +1,74 @@
+"""The table of `rlctl ps`: a row for each actor and child process of a cluster.
+
+Pure: what the processes say of themselves goes in.
+"""
+
+from collections.abc import Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from rlctl.board import mailbox
+from rlctl.client import Processes
+from rlctl.columns import Cell, Column, fitted
+from rlctl.targets import AGENT
+from supervisor.system_messages import ActorState, SystemState
+
+SHOWN_CELLS = 60
+_COLUMNS = (
+    Column("NODE"),
+    Column("PROCESS", spare=4),
+    Column("ACTOR"),
+    Column("INC", right=True, spare=6),
+    Column("STATE"),
+    Column("MAILBOX", right=True, spare=1),
+    Column("RATE/s", right=True, spare=2),
+    Column("HANDLED", right=True, spare=5),
+    Column("DROPPED", right=True, spare=7),
+    Column("RESTARTS", right=True, spare=3),
+    Column("LAST FAILURE"),
+)
+
+
+def table(seen: Processes, width: int) -> Table:
+    """As many columns as `width` cells hold."""
+    return fitted(_COLUMNS, rows(seen), width)
+
+
+def rows(seen: Processes) -> list[Sequence[Cell]]:
+    """One row for each actor and child process."""
+    suspects = {endpoint for state in seen.states for endpoint in state.suspects}
+    shown = [
+        row(state, actor, suspected=state.endpoint in suspects)
+        for state in seen.states
+        for actor in state.actors
+    ]
+    return shown + [silent_row(name) for name in seen.silent]
+
+
+def row(state: SystemState, actor: ActorState, *, suspected: bool = False) -> Sequence[Cell]:
+    """The cells of an actor or a child process; `suspected`: another process doubts that this one lives."""
+    process = bool(actor.pid)
+    shown_state = "suspect" if suspected and not process and actor.state == "running" else actor.state
+    return [
+        state.node,
+        state.process,
+        actor.name if not process else f"{actor.name} (pid {actor.pid})",
+        "-" if process else str(actor.incarnation),
+        Text(shown_state, style="" if shown_state == "running" else "yellow"),
+        "-" if process else mailbox(actor),
+        "-" if process else f"{actor.rate:,.1f}",
+        "-" if process else str(actor.handled),
+        "-" if process else str(actor.dropped),
+        str(actor.restarts),
+        Text(
+            " ".join(actor.last_failure.split())[:SHOWN_CELLS] or "-",
+            style="red" if actor.last_failure else "",
+        ),
+    ]
+
+
+def silent_row(name: str) -> Sequence[Cell]:
+    """An actor or a process that should be there, and does not answer."""
+    node = name.partition("/")[0] if name.endswith((f"/{AGENT}", ")")) else "?"  # of other names, who knows
+    return [node, "?", name, "?", Text("no answer", style="bold red"), *("?" * 5), "-"]
