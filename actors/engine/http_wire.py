@@ -12,9 +12,11 @@ import aiohttp
 import msgspec
 
 from actors.engine.server_wire import ServerDied, ServerRefused
+from transport.http_body import BodyTooLong, body_start, whole_body
 
 CALL_S = 10.0
 MAX_EVENT_BYTES = 256 << 20  # one event of the longest response with everything that may be asked for
+MAX_BODY_BYTES = 64 << 20  # of an answer that is no stream; SGLang's longest, `/server_info`, has some 40 kB
 MAX_SAID = 2000  # characters of a server's words that go into an error
 _AGAIN = {408, 409, 425, 429}  # of the 4xx: at another time perhaps
 
@@ -65,7 +67,8 @@ class HttpWire:
                 self.url + path, data=msgspec.json.encode(body), headers=_JSON
             ) as reply:
                 if reply.status != 200:
-                    raise refusal(reply.status, await reply.text())
+                    said = await body_start(reply, MAX_SAID)
+                    raise refusal(reply.status, said.decode(errors="replace"))
                 rest = bytearray()
                 while data := await reply.content.readany():
                     looked = max(0, len(rest) - 3)
@@ -105,9 +108,11 @@ class HttpWire:
                 asyncio.timeout(deadline_s),
                 self._open().request(method, self.url + path, data=data, headers=_JSON) as reply,
             ):
-                said: bytes = await reply.read()
+                said = await whole_body(reply, MAX_BODY_BYTES)
         except TimeoutError as late:
             raise ServerDied(f"{self.url}{path} was not answered within {deadline_s:g} s") from late
+        except BodyTooLong as problem:
+            raise ServerDied(f"{self.url}: {problem}") from problem
         except (aiohttp.ClientError, OSError) as problem:
             raise ServerDied(f"{self.url}{path}: {problem!r}") from problem
         if reply.status // 100 != 2:

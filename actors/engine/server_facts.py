@@ -1,9 +1,12 @@
-"""What a server says of itself before anybody gives it work: its kind, its room, its model.
+"""What a server says of itself before it is given work: its kind, its release, its room, its model.
 
-Owns the reading of SGLang's `/server_info` and of vLLM's `/v1/models`, whichever answers. Adapter: HTTP. What
-a server does not say is 0 or "".
+Owns the reading of SGLang's `/server_info` and `/model_info` and of vLLM's `/v1/models` and `/version`, and
+the verdict which of the two it is. A server is taken for vLLM only when it says that it has no `/server_info`
+as SGLang's: an answer that did not come, or not whole, says nothing of its kind. Adapter: HTTP. What a server
+does not say is 0 or "".
 """
 
+import asyncio
 from pathlib import Path
 from typing import TypeVar
 
@@ -11,15 +14,19 @@ import aiohttp
 import msgspec
 
 from actors.engine.engine_facts import EngineFacts
+from transport.http_body import BodyTooLong, whole_body
 
-ANSWER_S = 10.0
+ANSWER_S = 10.0  # for all that is asked of one server
 MAX_BYTES = 4 << 20
+MAX_SAID = 200  # bytes of an answer that go into an error
+NOT_SERVED = {400, 404, 405, 501}
+"""Statuses of a route that a server does not have."""
 
 T = TypeVar("T")
 
 
 class NoServer(Exception):
-    """Nobody there whom we know."""
+    """No server answers there that is known here."""
 
 
 class _State(msgspec.Struct):
@@ -33,86 +40,149 @@ class _SglangInfo(msgspec.Struct):
     context_length: int | None = None
     max_running_requests: int | None = None
     max_req_input_len: int | None = None
-    max_total_num_tokens: int | None = None
     enable_return_routed_experts: bool = False
     internal_states: list[_State] = []
+    version: str = ""
+    engine: str = "SGLang"
+
+
+class _ModelInfo(msgspec.Struct):
+    """vocab_size: the builtin engine's alone."""
+
+    architectures: list[str] | None = None
+    vocab_size: int | None = None
 
 
 class _Model(msgspec.Struct):
+    """`config.json` of a model's folder."""
+
     vocab_size: int = 0
+    architectures: list[str] = []
 
 
 class _VllmModel(msgspec.Struct):
     id: str
     root: str | None = None
     max_model_len: int | None = None
+    owned_by: str = "vllm"
 
 
 class _VllmModels(msgspec.Struct):
     data: list[_VllmModel]
 
 
+class _Version(msgspec.Struct):
+    version: str
+
+
 async def look(url: str, api_key: str = "") -> EngineFacts:
     """Ask the server at `url` ("http://host:port"). Raises NoServer, with what it answered."""
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    timeout = aiohttp.ClientTimeout(total=ANSWER_S)
-    said: list[str] = []
-    async with aiohttp.ClientSession(headers=headers, timeout=timeout) as session:
-        for path in ("/server_info", "/get_server_info"):
-            info = await _get(session, f"{url}{path}", _SglangInfo, said)
-            if info is not None:
-                return _of_sglang(info)
-        models = await _get(session, f"{url}/v1/models", _VllmModels, said)
-        if models is not None and models.data:
-            return _of_vllm(models.data[0])
-    raise NoServer(f"{url} is neither SGLang nor vLLM: {'; '.join(dict.fromkeys(said))}")
+    try:
+        async with (
+            asyncio.timeout(ANSWER_S),
+            aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(total=None)) as session,
+        ):
+            return await _look(_Server(session, url))
+    except TimeoutError as late:
+        raise NoServer(f"{url} did not answer within {ANSWER_S:g} s") from late
+    except BodyTooLong as problem:
+        raise NoServer(f"{url}: {problem}") from problem
+    except (aiohttp.ClientError, OSError) as problem:
+        raise NoServer(f"{url}: {str(problem) or type(problem).__name__}") from problem
 
 
-def _of_sglang(info: _SglangInfo) -> EngineFacts:
+class _Server:
+    """One server, and what it answered that was no answer."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+        self._session, self.url = session, url
+        self.said: list[str] = []
+
+    async def get(self, path: str, kind: type[T]) -> T | None:
+        """None: it has no such route. Raises NoServer where it may have it, and what aiohttp raises."""
+        async with self._session.get(f"{self.url}{path}") as response:
+            body = await whole_body(response, MAX_BYTES)
+        if response.status in NOT_SERVED:
+            self.said.append(f"{path} answers {response.status}")
+            return None
+        if response.status != 200:
+            raise NoServer(
+                f"{self.url}{path} answers {response.status}: {body[:MAX_SAID].decode(errors='replace')}"
+            )
+        try:
+            return msgspec.json.decode(body, type=kind)
+        except msgspec.ValidationError as problem:  # JSON of another server
+            self.said.append(f"{path}: {problem}")
+            return None
+        except msgspec.DecodeError as problem:
+            raise NoServer(
+                f"{self.url}{path} answers {len(body)} bytes that are no JSON: {problem}"
+            ) from problem
+
+
+async def _look(server: _Server) -> EngineFacts:
+    for path in ("/server_info", "/get_server_info"):
+        info = await server.get(path, _SglangInfo)
+        if info is not None:
+            model = await server.get("/model_info", _ModelInfo)
+            return _of_sglang(info, model or _ModelInfo())
+    models = await server.get("/v1/models", _VllmModels)
+    if models is not None and models.data and models.data[0].owned_by == "vllm":
+        version = await server.get("/version", _Version)
+        return _of_vllm(models.data[0], "" if version is None else version.version)
+    if models is not None:
+        owner = repr(models.data[0].owned_by) if models.data else "no model"
+        server.said.append(f"/v1/models names {owner}")
+    raise NoServer(f"{server.url} is neither SGLang nor vLLM: {'; '.join(server.said)}")
+
+
+def _of_sglang(info: _SglangInfo, model: _ModelInfo) -> EngineFacts:
     states = [state.effective_max_running_requests_per_dp or 0 for state in info.internal_states]
-    context = info.context_length or 0
-    if info.max_req_input_len:
-        context = min(context, info.max_req_input_len) if context else info.max_req_input_len
+    context, longest = info.context_length or 0, info.max_req_input_len or 0
+    here = _config(info.model_path)
     return EngineFacts(
         kind="sglang",
         slots=sum(states) or info.max_running_requests or 0,
-        context_tokens=context,
+        context_tokens=context or longest,
         model=info.served_model_name or info.model_path,
         tokenizer=_here(info.tokenizer_path or info.model_path),
-        vocabulary=_vocabulary(info.model_path),
+        vocabulary=model.vocab_size or here.vocab_size,
         routed_experts=info.enable_return_routed_experts,
+        release=f"{info.engine} {info.version}".strip(),
+        root=info.model_path,
+        architecture=_first(model.architectures or here.architectures),
+        room_tokens=min(context, longest) if context and longest else context or longest,
     )
 
 
-def _of_vllm(model: _VllmModel) -> EngineFacts:
+def _of_vllm(model: _VllmModel, version: str) -> EngineFacts:
     path = model.root or model.id
-    return EngineFacts("vllm", 0, model.max_model_len or 0, model.id, _here(path), _vocabulary(path))
+    here, context = _config(path), model.max_model_len or 0
+    return EngineFacts(
+        kind="vllm",
+        slots=0,
+        context_tokens=context,
+        model=model.id,
+        tokenizer=_here(path),
+        vocabulary=here.vocab_size,
+        release=f"vLLM {version}".strip(),
+        root=path,
+        architecture=_first(here.architectures),
+        room_tokens=context,
+    )
 
 
 def _here(path: str) -> str:
     return path if (Path(path) / "tokenizer.json").is_file() else ""
 
 
-def _vocabulary(path: str) -> int:
+def _config(path: str) -> _Model:
     try:
-        return msgspec.json.decode((Path(path) / "config.json").read_bytes(), type=_Model).vocab_size
+        return msgspec.json.decode((Path(path) / "config.json").read_bytes(), type=_Model)
     except (OSError, msgspec.DecodeError):  # the folder is the server's, on another host
-        return 0
+        return _Model()
 
 
-async def _get(session: aiohttp.ClientSession, url: str, kind: type[T], said: list[str]) -> T | None:
-    """The answer, or None with what was wrong in `said`."""
-    try:
-        async with session.get(url) as response:
-            body = await response.content.read(MAX_BYTES)
-            if response.status != 200:
-                said.append(f"{response.url.path} answers {response.status}")
-                return None
-            return msgspec.json.decode(body, type=kind)
-    except (aiohttp.ClientError, OSError) as problem:
-        said.append(str(problem) or type(problem).__name__)
-    except TimeoutError:
-        said.append(f"no answer within {ANSWER_S:g} s")
-    except (msgspec.DecodeError, msgspec.ValidationError) as problem:
-        said.append(f"{url}: {problem}")
-    return None
+def _first(architectures: list[str]) -> str:
+    return architectures[0] if architectures else ""

@@ -17,6 +17,8 @@ import aiohttp
 import msgspec
 import uvloop
 
+from transport.http_body import body_start
+
 
 class Orders(msgspec.Struct, frozen=True):
     """url of the front; `requests` in all, `together` at a time, each of `tokens`; they end at `limit_s`."""
@@ -84,7 +86,8 @@ async def _one(session: aiohttp.ClientSession, orders: Orders, number: int, seen
     sent_s = time.monotonic()
     async with session.post(f"{orders.url}/generate", json=body) as response:
         if response.status != 200:
-            seen.errors.append(f"{response.status}: {(await response.text())[:160]}")
+            said = (await body_start(response, 160)).decode(errors="replace")
+            seen.errors.append(f"{response.status}: {said}")
             return
         last = b""
         async for line in response.content:

@@ -16,6 +16,7 @@ import aiohttp
 import msgspec
 
 from nodeagent.notices.cloud import LookFailed
+from transport.http_body import BodyTooLong, whole_body
 
 LINK_LOCAL = "http://169.254.169.254"
 """Where all three clouds have it."""
@@ -71,11 +72,7 @@ class Metadata:
                 timeout=timeout,
                 allow_redirects=False,
             ) as response:
-                data = bytearray()
-                async for piece in response.content.iter_chunked(16384):
-                    data += piece
-                    if len(data) > MAX_BYTES:
-                        raise LookFailed(f"{path}: an answer of more than {MAX_BYTES} bytes")
+                data = await whole_body(response, MAX_BYTES)
                 return Reply(
                     response.status,
                     data.decode("utf-8").strip(),
@@ -84,7 +81,7 @@ class Metadata:
                 )
         except TimeoutError as problem:
             raise LookFailed(f"{path}: no answer within {within_s:g} s") from problem
-        except (aiohttp.ClientError, OSError, ValueError) as problem:
+        except (aiohttp.ClientError, OSError, ValueError, BodyTooLong) as problem:
             text = str(problem)[:200] or type(problem).__name__
             raise LookFailed(f"{path}: {text}") from problem
 

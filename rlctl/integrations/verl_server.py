@@ -12,6 +12,7 @@ import aiohttp
 import msgspec
 
 from rlctl.integrations.verl_words import ABORTED, Ask, CannotAsk, Tokens, ask_of, tokens_of
+from transport.http_body import BodyTooLong, body_start, whole_body
 
 AGAIN_STATUS = frozenset({429, 502, 503, 504})
 AGAIN_S = 1.0
@@ -19,6 +20,8 @@ CONTROL_DEADLINE_S = 60.0
 WEIGHTS_DEADLINE_S = 720.0
 MAX_SAID = 500
 """Characters of a refusal that are shown."""
+MAX_BODY_BYTES = 2 << 30
+"""Of an answer: the longest response, with the experts of each token in each layer."""
 
 
 class GatewayRefused(RuntimeError):
@@ -74,12 +77,14 @@ class Gateway:
                         async with self._open().post(
                             self._url + route, data=msgspec.json.encode(body)
                         ) as response:
-                            said: bytes = await response.read()
                             if response.status == 200:
-                                return said
-                            heard = f"{response.status}: {said[:MAX_SAID].decode(errors='replace')}"
+                                return await whole_body(response, MAX_BODY_BYTES)
+                            said = await body_start(response, MAX_SAID)
+                            heard = f"{response.status}: {said.decode(errors='replace')}"
                             if response.status not in AGAIN_STATUS:
                                 raise GatewayRefused(f"{self._url}{route} answered {heard}")
+                    except BodyTooLong as problem:
+                        raise GatewayRefused(f"{self._url}: {problem}") from problem
                     except aiohttp.ClientError as problem:
                         heard = str(problem) or type(problem).__name__
                     await asyncio.sleep(AGAIN_S)

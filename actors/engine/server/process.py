@@ -125,7 +125,7 @@ def loaded(settings: Settings, port: int) -> tuple[Server, Batching]:
         max_running_requests=settings.slots,
         max_total_num_tokens=settings.slots * max_tokens,
         max_total_tokens=settings.slots * max_tokens,
-        max_req_input_len=max_tokens - 1,
+        max_req_input_len=max_tokens,  # as SGLang's: a prompt is shorter than this
         status="ready",
     )
     return Server(Serving(config, checked, info, settings.api_key), batching, answers), batching
