@@ -109,19 +109,24 @@ def engine_config(config: Config, engine: EngineAt) -> Config:
 
 
 def sized(config: Config, facts: EngineFacts) -> Config:
-    """Settings for engines like the first: of its longest prompt with a response, which of the two is how
-    long is theirs to refuse."""
-    most = facts.context_tokens or CONTEXT_TOKENS
+    """Settings for engines like the first: of its longest prompt, and of responses as long as its context.
+    What of both fits together is the door's to say."""
+    context, room = room_of(facts)
     return msgspec.structs.replace(
         config,
-        engine=msgspec.structs.replace(config.engine, max_prompt_tokens=most),
+        engine=msgspec.structs.replace(config.engine, max_prompt_tokens=max(1, room - 1)),
         rollout=msgspec.structs.replace(
-            config.rollout, max_new_tokens=most, max_pending=MAX_PENDING, journal_commit_ms=COMMIT_MS
+            config.rollout, max_new_tokens=context, max_pending=MAX_PENDING, journal_commit_ms=COMMIT_MS
         ),
         gateway=msgspec.structs.replace(
             config.gateway, routed_experts=config.gateway.routed_experts or facts.routed_experts
         ),
     )
+
+
+def room_of(facts: EngineFacts) -> tuple[int, int]:
+    """For `door_of`, of engines like the first."""
+    return facts.context_tokens or CONTEXT_TOKENS, facts.room or CONTEXT_TOKENS
 
 
 async def run_gateway(options: GatewayOptions, stop: Shutdown, site: Site) -> int:
@@ -186,7 +191,8 @@ async def _serve(options: GatewayOptions, facts: EngineFacts, stop: Shutdown, si
         def door(requests: Requests, fleet: Fleet) -> Door:
             """At the same port whenever it is opened again, were it any free one at first."""
             there = urls[0].removeprefix("http://") if urls else config.gateway.listen
-            return _Told(door_of(_at(config, there), facts.model, tokenizer)(requests, fleet), urls)
+            made = door_of(_at(config, there), facts.model, tokenizer, room=room_of(facts))
+            return _Told(made(requests, fleet), urls)
 
         tree = hands.tree = Supervisor(
             system,

@@ -31,12 +31,16 @@ KEYS_VARIABLE = "GLEANER_API_KEYS"
 log = logging.getLogger("rollout/gateway")
 
 
-def door_of(config: Config, model: str, tokenizer: Path | None, run: str = "") -> MakeDoor:
+def door_of(
+    config: Config, model: str, tokenizer: Path | None, run: str = "", room: tuple[int, int] = (0, 0)
+) -> MakeDoor:
     """Makes the door in front of requests and a fleet, at `gateway.listen`.
 
     model: what clients call it, unless `gateway.model_name` says so. tokenizer: a checkpoint directory; None,
-    or one without a tokenizer: clients send and read tokens. run: what the versions belong to. The door, when
-    it is made, raises ConfigError for an address or a file of keys that is none, and RefusedToListen.
+    or one without a tokenizer: clients send and read tokens. run: what the versions belong to. room:
+    `Served.context_tokens` and `room_tokens`; (0, 0): a longest prompt has room for a longest response. The
+    door, when it is made, raises ConfigError for an address or a file of keys that is none, and
+    RefusedToListen.
     """
 
     def make(requests: Requests, fleet: Fleet) -> Door:
@@ -49,6 +53,8 @@ def door_of(config: Config, model: str, tokenizer: Path | None, run: str = "") -
             info=settings.server_info,
             routed_experts=settings.routed_experts,
             experts_shape=experts_shape(tokenizer),
+            context_tokens=room[0],
+            room_tokens=room[1],
         )
         host, port = address_of(settings.listen)
         keys = keys_of(settings, os.environ)

@@ -42,7 +42,8 @@ class Ask:
     whoever leaves a named request unread does not end it. prompt: tokens, u32. seed: of the sampling; see
     `seed_of`. min_version, exact_version: of the weights, at most one. wait_s: for weights that fit.
     deadline_s: from the first ask on; then it ends with what it has. session: of a client that prefers the
-    engine that served it before; "" for none. experts: `End.experts` is wanted.
+    engine that served it before; "" for none. experts: `End.experts` is wanted. prompt_only: an engine is to
+    read the prompt; the one token that it makes then is not told.
     """
 
     id: str
@@ -58,6 +59,7 @@ class Ask:
     session: str = ""
     named: bool = False
     experts: bool = False
+    prompt_only: bool = False
 
     @property
     def gated(self) -> bool:

@@ -13,6 +13,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 from aiohttp import web
+from msgspec import UNSET, UnsetType
 
 from actors.rollout.gateway.ask import MAX_ID, Ask, BadAsk, Requests, Vocabulary, seed_of
 from actors.rollout.gateway.fleet import Fleet
@@ -36,7 +37,11 @@ Kind = Literal["open", "data", "control"]
 class Served:
     """What is served: the model's name, the longest prompt and the longest response in tokens, the run that
     the versions belong to; `info`: more keys of `/server_info`; whether the engines say which experts tokens
-    are routed to, and the layers of such a row and experts in each, (0, 0) where nobody knows."""
+    are routed to, and the layers of such a row and experts in each, (0, 0) where nobody knows.
+
+    context_tokens: of prompt and response together, as the engines report it; room_tokens: of both, so that
+    another engine can continue the response at any token (`EngineFacts`). 0: the sum of the longest ones.
+    """
 
     model: str
     max_prompt_tokens: int
@@ -45,11 +50,35 @@ class Served:
     info: Mapping[str, object] = field(default_factory=dict)
     routed_experts: bool = False
     experts_shape: tuple[int, int] = (0, 0)
+    context_tokens: int = 0
+    room_tokens: int = 0
 
     @property
     def max_model_len(self) -> int:
-        """Tokens of the longest prompt with the longest response."""
-        return self.max_prompt_tokens + self.max_new_tokens
+        """Tokens of a prompt with its response, at most."""
+        return self.context_tokens or self.max_prompt_tokens + self.max_new_tokens
+
+    def response_tokens(self, prompt_tokens: int, asked: int | UnsetType | None, usual: int | None) -> int:
+        """The limit of a response to a prompt of so many tokens. asked: None for as many as there is room
+        for; UNSET where the client left it out: then `usual`, if there is room. What fits into the context
+        and not into the room ends at the room, as SGLang ends it. Raises ValueError with the reason."""
+        room = (self.room_tokens or self.max_model_len) - prompt_tokens
+        if room < 1:
+            raise ValueError(
+                f"this model's maximum context length is {self.max_model_len} tokens: a prompt of "
+                f"{prompt_tokens} leaves no room for a response"
+            )
+        most = min(self.max_new_tokens, room)
+        if asked is None or asked is UNSET:
+            return most if asked is None or usual is None else min(usual, most)
+        if not 0 <= asked <= self.max_new_tokens:
+            raise ValueError(f"expected 0 to {self.max_new_tokens}, got {asked}")
+        if prompt_tokens + asked > self.max_model_len:
+            raise ValueError(
+                f"this model's maximum context length is {self.max_model_len} tokens: the prompt has "
+                f"{prompt_tokens}, and {asked} more are asked for"
+            )
+        return min(asked, most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +178,9 @@ class Call:
         self,
         id: tuple[str, bool],
         prompt: Sequence[int],
-        max_new_tokens: int | None,
+        max_new_tokens: int | UnsetType | None,
         *,
+        usual: int | None = None,
         temperature: float = 1.0,
         seed: int | None = None,
         sampling: Sampling = PLAIN,
@@ -159,14 +189,15 @@ class Call:
         experts: bool = False,
         names: tuple[str, str] = ("input_ids", "sampling_params.max_new_tokens"),
     ) -> Ask:
-        """The request, checked; max_new_tokens None: as many as are served. names: what the wire calls the
-        prompt and that limit. Raises BadAsk."""
+        """The request, checked. max_new_tokens, usual: see `Served.response_tokens`; 0: the prompt is read,
+        and no token is told. names: what the wire calls the prompt and that limit. Raises BadAsk."""
         served, gate = self.desk.served, gate or NO_GATE
-        limit = served.max_new_tokens if max_new_tokens is None else max_new_tokens
         if not 1 <= len(prompt) <= served.max_prompt_tokens:
             raise BadAsk(f"expected 1 to {served.max_prompt_tokens} tokens, got {len(prompt)}", names[0])
-        if not 1 <= limit <= served.max_new_tokens:
-            raise BadAsk(f"expected 1 to {served.max_new_tokens}, got {limit}", names[1])
+        try:
+            limit = served.response_tokens(len(prompt), max_new_tokens, usual)
+        except ValueError as problem:
+            raise BadAsk(str(problem), names[1]) from None
         if gate.min_version is not None and gate.exact_version is not None:
             raise BadAsk("min_version and exact_version exclude each other", "weight_version")
         if not 0 <= temperature < float("inf"):
@@ -181,7 +212,8 @@ class Call:
         return Ask(
             id=id[0],
             prompt=tokens,
-            max_new_tokens=limit,
+            max_new_tokens=limit or 1,
+            prompt_only=limit == 0,
             temperature=temperature,
             seed=seed_of(id[0]) if seed is None else seed,
             sampling=sampling,

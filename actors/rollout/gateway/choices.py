@@ -102,6 +102,8 @@ async def _follow_one(
             if isinstance(item, End):
                 yield _last(index, ask, reader, item, taken, final)
                 return
+            if ask.prompt_only:
+                continue
             if reader is not None and reader.stopped:
                 continue  # behind the stop string: made before the request knew of it
             delta = _delta(index, reader, item)
@@ -123,6 +125,9 @@ def _delta(index: int, reader: Reader | None, piece: Piece) -> Delta:
 
 def _last(index: int, ask: Ask, reader: Reader | None, end: End, taken: int, final: int) -> Last:
     text = "" if reader is None else reader.end()
+    if ask.prompt_only and end.versions:  # the prompt was read, under this version
+        experts = None if end.experts is None else end.experts.first(len(ask.prompt) - 1)
+        return Last(index, text, "length", None, ((end.versions[0][0], 0),), experts)
     versions = cut(end.versions, taken)
     experts = None if end.experts is None else end.experts.first(len(ask.prompt) + taken - 1)
     if reader is not None and reader.stopped:

@@ -176,6 +176,7 @@ async def server_info(call: Call) -> web.StreamResponse:
         served_model_name=served.model,
         weight_version="" if applied is None else str(applied),
         context_length=served.max_model_len,
+        max_req_input_len=served.max_prompt_tokens + 1,
         enable_return_routed_experts=served.routed_experts,
         ready=applied is not None,
         applied=None if applied is None else f"{served.run}/weight_v{applied:06d}",

@@ -143,7 +143,8 @@ class VllmConfig(msgspec.Struct, kw_only=True, frozen=True):
 
 class ServerInfo(msgspec.Struct, kw_only=True):
     """`/server_info`: arguments of a server of one engine, as slime compares them, Stitch's state of the
-    weights, and where vLLM's server has its settings. More keys come from `gateway.server_info`."""
+    weights, and where vLLM's server has its settings. A prompt is shorter than max_req_input_len, as with
+    SGLang. More keys come from `gateway.server_info`."""
 
     model_path: str
     served_model_name: str
@@ -159,6 +160,7 @@ class ServerInfo(msgspec.Struct, kw_only=True):
     enable_return_routed_experts: bool = False
     weight_version: str
     context_length: int
+    max_req_input_len: int
     ready: bool
     applied: str | None
     sync_state: str = "IDLE"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from actors.rollout.gateway.ask import BadAsk
 from actors.rollout.gateway.calls import VersionGate
@@ -18,6 +18,8 @@ from actors.rollout.sampling_params import Sampling
 
 MOST_CHOICES = 1024
 """Prompts times `n` of one call."""
+DEFAULT_TOKENS = 16
+"""OpenAI's and vLLM's, for a completion that names no limit."""
 
 Token = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
@@ -123,7 +125,7 @@ class CompletionRequest(Common, kw_only=True, forbid_unknown_fields=True):
     """Body of `/v1/completions`. prompt: a text, texts, tokens, or lists of tokens."""
 
     prompt: str | list[str | int | list[int]]
-    max_tokens: int | None = 16
+    max_tokens: Annotated[int | UnsetType | None, Meta(description="Left out: 16; null: what fits.")] = UNSET
     logprobs: (
         Annotated[int, Meta(description="0: the log-prob of each token. More is not offered.")] | None
     ) = None

@@ -10,12 +10,19 @@ from typing import Literal
 
 import msgspec
 from aiohttp import web
+from msgspec import UnsetType
 
 from actors.rollout.gateway.ask import Ask, BadAsk, sub_id
 from actors.rollout.gateway.calls import Call, Route, json
 from actors.rollout.gateway.choices import Delta, Last, follow
 from actors.rollout.gateway.openai_answers import ChatAnswers, CompletionAnswers, Shape
-from actors.rollout.gateway.openai_requests import MOST_CHOICES, ChatRequest, Common, CompletionRequest
+from actors.rollout.gateway.openai_requests import (
+    DEFAULT_TOKENS,
+    MOST_CHOICES,
+    ChatRequest,
+    Common,
+    CompletionRequest,
+)
 from actors.rollout.gateway.openai_wire import ChatCompletion, Completion
 from actors.rollout.gateway.server import events
 from actors.rollout.gateway.texts import (
@@ -49,7 +56,11 @@ class Models(msgspec.Struct, kw_only=True):
 
 
 def asks_of(
-    call: Call, body: Common, prompts: Sequence[Sequence[int]], limit: int | None, names: tuple[str, str]
+    call: Call,
+    body: Common,
+    prompts: Sequence[Sequence[int]],
+    limit: int | UnsetType | None,
+    names: tuple[str, str],
 ) -> list[Ask]:
     """One request a choice, prompt by prompt. Each has its own id and its own seed, the same when the client
     asks again under the same id. Raises BadAsk."""
@@ -63,6 +74,7 @@ def asks_of(
                 (id if total == 1 else sub_id(id, index), named),
                 prompts[index // body.choices],
                 limit,
+                usual=DEFAULT_TOKENS,
                 temperature=1.0 if body.temperature is None else body.temperature,
                 seed=None if body.seed is None else (body.seed + index % body.choices) % SEEDS,
                 sampling=sampling,

@@ -16,7 +16,7 @@ from actors.rollout.gateway.choices import Delta, Last, follow
 from actors.rollout.gateway.expert_answers import NO_EXPERTS
 from actors.rollout.gateway.server import events
 from actors.rollout.gateway.sglang_answers import Answer, GenerateIs
-from actors.rollout.gateway.sglang_wire import GenerateBody, SamplingBody, check_served
+from actors.rollout.gateway.sglang_wire import DEFAULT_NEW_TOKENS, GenerateBody, SamplingBody, check_served
 from actors.rollout.gateway.text import Reader
 from actors.rollout.gateway.texts import encode, reader
 
@@ -125,7 +125,8 @@ def _add(
         call.ask(
             name,
             prompt,
-            one.limit(call.desk.served.max_new_tokens),
+            one.max_new_tokens,
+            usual=DEFAULT_NEW_TOKENS,
             temperature=one.temperature,
             seed=None if one.sampling_seed is None else (one.sampling_seed + copy) % SEEDS,
             sampling=one.sampling(),

@@ -57,12 +57,6 @@ class SamplingBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     stop_regex: Unserved = NONE
     structural_tag: Unserved = NONE
 
-    def limit(self, most: int) -> int | None:
-        """Tokens of a response at most; None: as many as are served, which is `most`."""
-        if self.max_new_tokens is msgspec.UNSET:
-            return min(DEFAULT_NEW_TOKENS, most)
-        return self.max_new_tokens
-
     @property
     def stops(self) -> tuple[str, ...]:
         """Stop strings."""

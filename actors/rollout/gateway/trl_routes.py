@@ -11,12 +11,20 @@ from typing import Annotated
 
 import msgspec
 from aiohttp import web
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from actors.rollout.gateway.ask import BadAsk, sub_id
 from actors.rollout.gateway.calls import Call, Route, VersionGate, json
 from actors.rollout.gateway.choices import Last, follow, sound
-from actors.rollout.gateway.openai_requests import MOST_CHOICES, ChatRequest, Message, Scalar, Seed, Token
+from actors.rollout.gateway.openai_requests import (
+    DEFAULT_TOKENS,
+    MOST_CHOICES,
+    ChatRequest,
+    Message,
+    Scalar,
+    Seed,
+    Token,
+)
 from actors.rollout.gateway.openai_routes import SEEDS
 from actors.rollout.gateway.texts import check_length, encode, encode_chat, reader, vocabulary
 from actors.rollout.gateway.vllm_wire import Ok, SamplingParams
@@ -45,7 +53,7 @@ class Batch(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     top_p: float = 1.0
     top_k: int = -1
     min_p: float = 0.0
-    max_tokens: int = 16
+    max_tokens: Annotated[int | UnsetType, Meta(description="Left out: 16.")] = UNSET
     logprobs: Annotated[int, Meta(ge=0, le=0)] | None = 0
     structured_outputs_regex: None = None
     generation_kwargs: More = msgspec.field(default_factory=More)
@@ -132,6 +140,7 @@ async def _columns(call: Call, body: Batch, prompts: Sequence[Sequence[int]]) ->
             (sub_id(id, index), named),
             prompts[index // body.n],
             body.max_tokens,
+            usual=DEFAULT_TOKENS,
             temperature=body.temperature,
             seed=None if params.seed is None else (params.seed + index % body.n) % SEEDS,
             sampling=params.sampling(),

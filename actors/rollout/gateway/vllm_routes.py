@@ -11,7 +11,7 @@ from actors.rollout.gateway.ask import BadAsk, sub_id
 from actors.rollout.gateway.calls import Call, Route, json
 from actors.rollout.gateway.choices import follow
 from actors.rollout.gateway.expert_answers import NO_EXPERTS, NO_SHAPE, as_npy, as_object
-from actors.rollout.gateway.openai_requests import ChatRequest
+from actors.rollout.gateway.openai_requests import DEFAULT_TOKENS, ChatRequest
 from actors.rollout.gateway.openai_routes import SEEDS
 from actors.rollout.gateway.texts import (
     check_length,
@@ -51,6 +51,7 @@ async def generate(call: Call) -> web.StreamResponse:
             (id if count == 1 else sub_id(id, index), named),
             body.token_ids,
             wanted.max_tokens,
+            usual=DEFAULT_TOKENS,
             temperature=1.0 if wanted.temperature is None else wanted.temperature,
             seed=None if wanted.seed is None else (wanted.seed + index) % SEEDS,
             sampling=wanted.sampling(),

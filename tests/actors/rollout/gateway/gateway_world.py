@@ -162,10 +162,11 @@ async def serving(
     words: bool = True,
     vocabulary: Vocabulary | None = None,
     requests: FakeRequests | None = None,
+    served: Served = SERVED,
 ) -> AsyncIterator[World]:
     """Serve `routes` and a client of them."""
     requests, fleet = requests or FakeRequests(script), fleet or FakeFleet()
-    desk = Desk(requests, fleet, settings or Gateway(), SERVED, vocabulary or (Letters() if words else None))
+    desk = Desk(requests, fleet, settings or Gateway(), served, vocabulary or (Letters() if words else None))
     server = HttpServer(desk, routes, keys)
     url = await server.start("127.0.0.1", 0)
     try:
