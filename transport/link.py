@@ -9,7 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from transport.wire import CONNECT_DEADLINE_S, GRACE_S, HELD_FRAMES, Link, OnLink, Peer, Sent
+from transport.wire import CONNECT_DEADLINE_S, GRACE_S, HELD_FRAMES, STOOD_STILL_S, Link, OnLink, Peer, Sent
 
 FLUSH_RETRY_S = 0.01  # an up link that takes nothing is asked again after this time
 
@@ -38,7 +38,8 @@ class DialledLink:
         self._closed = False
         self._loop = asyncio.get_running_loop()
         self._retry: asyncio.TimerHandle | None = None
-        self._timer: asyncio.TimerHandle | None = self._loop.call_later(connect_deadline_s, self._down)
+        self._timer: asyncio.TimerHandle | None = None
+        self._give_up_in(connect_deadline_s)
 
     @property
     def held(self) -> int:
@@ -77,7 +78,7 @@ class DialledLink:
         if self._closed or self.state is not Link.UP:
             return
         self.state = Link.SUSPECT
-        self._timer = self._loop.call_later(self._grace_s, self._down)
+        self._give_up_in(self._grace_s)
         self._on_link(self.peer, Link.SUSPECT)
 
     def nobody_there(self) -> None:
@@ -97,6 +98,17 @@ class DialledLink:
         if self._retry is not None:
             self._retry.cancel()
         self._held.clear()
+
+    def _give_up_in(self, seconds: float) -> None:
+        due_s = self._loop.time() + seconds
+        self._timer = self._loop.call_at(due_s, self._late, due_s, seconds)
+
+    def _late(self, due_s: float, seconds: float) -> None:
+        """The peer did not answer in time; but where this process stood still, its answer was not heard."""
+        if self._loop.time() - due_s < STOOD_STILL_S:
+            self._down()
+        else:
+            self._give_up_in(seconds)
 
     def _flush_again(self) -> None:
         self._retry = None

@@ -65,8 +65,8 @@ class LinkEnd:
 
     __slots__ = (
         "_limits", "_told_ack", "_told_limit", "_transmit", "acked_at_probe", "asked_at_s", "connected",
-        "heard_at_s", "hello_held", "into", "life", "out", "owed_by_s", "owing", "peer", "peer_life", "ready",
-        "route", "since_s", "state", "to", "untold_bytes", "waiters",
+        "heard_at_s", "hello_held", "into", "life", "out", "owed_by_s", "owing", "peer", "peer_life",
+        "process", "ready", "route", "since_s", "state", "to", "untold_bytes", "waiters",
     )  # fmt: skip
 
     def __init__(
@@ -90,6 +90,7 @@ class LinkEnd:
         self.heard_at_s = now_s
         self.asked_at_s = now_s
         self.acked_at_probe = 0
+        self.process = 0  # whose session was lost: its WELCOME is to come from the same life; 0: of any
         self.owing = False  # it stands among those whose acknowledgement is timed
         self.owed_by_s = math.inf  # the time by which what was received is to be acknowledged
         self.untold_bytes = 0  # received and not acknowledged
@@ -109,6 +110,12 @@ class LinkEnd:
             self.life, self.peer_life, self.out.first_unacked, self.into.received, self.into.limit
         )
         return self._tell(hello)
+
+    def excuse(self, stalled_s: float, now_s: float) -> None:
+        """This process stood still for so long: that is nobody's silence."""
+        self.since_s = min(self.since_s + stalled_s, now_s)
+        self.heard_at_s = min(self.heard_at_s + stalled_s, now_s)
+        self.asked_at_s = min(self.asked_at_s + stalled_s, now_s)
 
     def welcome(self) -> Sent:
         """WELCOME: the answer to a HELLO that we believe."""

@@ -10,7 +10,7 @@ from transport import control_frame
 from transport.control_frame import NONE, Ack, Data, Gone, Hello, RefusedLink, Welcome
 from transport.envelope import Envelope, Mode
 from transport.link_end import LinkEnd
-from transport.link_table import LinkTable
+from transport.link_table import LIFE_BITS, LinkTable
 from transport.link_upkeep import Upkeep
 from transport.refusal import FrameError, UnknownVersion, WrongParts
 from transport.wire import Link, Peer, Route, Sent
@@ -60,7 +60,7 @@ class Hearing:
             self._welcome(end, frame)
         elif isinstance(frame, Gone):
             if frame.life == end.life:
-                self._table.over(end, Link.DOWN, "peer restarted")
+                self._gone(end)
         elif end.peer_life:  # else our WELCOME is still to come
             self._wire.refuse(
                 route, "other-life", f"of life {frame.life}, the session is with {end.peer_life}"
@@ -166,7 +166,7 @@ class Hearing:
     def _welcome(self, end: LinkEnd, frame: Welcome) -> None:
         if end.peer is None or frame.peer_life != end.life or end.ready:
             return
-        if end.peer_life not in (0, frame.life):
+        if end.peer_life not in (0, frame.life) or end.process not in (0, frame.life >> LIFE_BITS):
             self._table.over(end, Link.DOWN, "peer restarted")
             return
         end.out.acknowledge(frame.ack, frame.limit)
@@ -177,6 +177,15 @@ class Hearing:
             self._table.on_link(end.peer, Link.UP)
         if self._table.ends.get(end.peer) is end:
             self._upkeep.resume(end)
+
+    def _gone(self, end: LinkEnd) -> None:
+        """A process that dropped our session, because it had not heard us for long, lives; another one at its
+        address does not know it either."""
+        if end.peer is None or not end.peer_life:
+            self._table.over(end, Link.DOWN, "peer restarted")
+        else:
+            self._table.anew(end, "session dropped")
+            self._upkeep.look_briskly()
 
     def _other_version(self, route: Route, end: LinkEnd | None, error: UnknownVersion) -> None:
         if end is not None and end.peer is not None:

@@ -64,18 +64,35 @@ class LinkTable:
         self.remove(end, "cannot dial")
         return None
 
+    def anew(self, end: LinkEnd, reason: str) -> None:
+        """The other process has dropped the session of a dialled end, or is another one: a new session on the
+        same connection tells. What the old one had not delivered for certain is counted."""
+        peer, process = end.peer, end.peer_life >> LIFE_BITS
+        assert peer is not None
+        told = end.state
+        self._forget(end, reason)
+        new = self.open(peer)
+        new.process, new.connected, new.state = process, True, Link.SUSPECT
+        if told is Link.UP:
+            self.on_link(peer, Link.SUSPECT)
+        if self.ends.get(peer) is new:
+            new.greet(self._loop.time())
+
     def remove(self, end: LinkEnd, reason: str) -> None:
         """Forget an end without an event; what it had not delivered for certain is counted."""
+        if self._forget(end, reason) and end.peer is not None:
+            self.wire.forget(end.peer)
+
+    def _forget(self, end: LinkEnd, reason: str) -> bool:
         if self.ends.pop(end.to, None) is None:
-            return
+            return False
         del self._once[end.to]
         self.ends.pop(end.route, None)
         self.diallers -= end.peer is None
         self.ended.update(end.counts())
         if dropped := end.release():
             self.lost[reason] += dropped
-        if end.peer is not None:
-            self.wire.forget(end.peer)
+        return True
 
     def over(self, end: LinkEnd, link: Link, reason: str) -> None:
         """The same, and the layer above hears of it if it had dialled."""

@@ -14,7 +14,7 @@ import math
 
 from transport.link_end import LinkEnd
 from transport.link_table import LinkTable
-from transport.wire import Link, Sent
+from transport.wire import STOOD_STILL_S, Link, Sent
 
 RETRY_S = 0.005  # a wire that was full is tried again after this time
 BRISK_S = 0.1  # ends whose session does not stand are looked after this often
@@ -169,8 +169,11 @@ class Upkeep:
             self._look_timer = self._loop.call_at(at_s, self._look)
 
     def _look(self) -> None:
-        self._look_timer, self._look_due_s = None, math.inf
         now_s = self._loop.time()
+        if (stalled_s := now_s - self._look_due_s) >= STOOD_STILL_S:
+            for end in self._table.each():
+                end.excuse(stalled_s, now_s)
+        self._look_timer, self._look_due_s = None, math.inf
         due_s, heard_s = math.inf, now_s - self._limits.silence_s
         for end in self._table.each():
             if end.idle and (end.peer is not None or end.heard_at_s >= heard_s):  # as nearly all are

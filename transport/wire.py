@@ -26,6 +26,8 @@ from transport.refusal import Oversize
 
 MAX_FRAME_BYTES = 16 << 20  # one frame on a control link; weights and other bulk have wires of their own
 HELD_FRAMES = 64  # messages held for a peer that has not answered yet
+STOOD_STILL_S = 0.5
+"""A timer that fires so late tells that this process had no turns: what others say lies unread meanwhile."""
 GRACE_S = 0.3  # a broken connection may come back within this time; later the peer is DOWN
 CONNECT_DEADLINE_S = 5.0  # a dialled peer answers within this time or is DOWN
 

@@ -212,6 +212,19 @@ async def test_a_restarted_process_is_another_one_and_gets_nothing_of_the_old_li
     await eventually(lambda: again.got == list(range(200, 300)))
 
 
+async def test_a_session_that_a_living_process_dropped_begins_anew_and_nobody_is_down(
+    carrier, eventually
+) -> None:
+    a, b = Process(carrier, "a", 1), Process(carrier, "b", 2)
+    await a.tell(b.local, range(10))
+    await eventually(lambda: len(b.got) == 10 and all_acknowledged(a))
+    b.links._table.remove(b.links._table.each()[0], "route gone")  # it did not hear from us for long
+    a.links.ask_life(b.local)
+    await eventually(lambda: a.events == [Link.UP, Link.SUSPECT, Link.UP])
+    await a.tell(b.local, range(10, 20))
+    await eventually(lambda: b.got == list(range(20)))
+
+
 async def test_a_connection_that_breaks_in_the_middle_loses_and_doubles_nothing(eventually) -> None:
     done: Counter[str] = Counter()
     for seed in range(8):
