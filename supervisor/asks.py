@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from supervisor.address import Address
 from supervisor.message import Message, kind_of
 from supervisor.system_messages import WaitState
+from supervisor.turn_clock import TICK_S
 from transport.wire import Peer
 
 Outcome = Message | Exception
@@ -27,7 +28,18 @@ key allows."""
 class PendingAsk:
     """One ask without an answer: who waits, for what, of whom, since when and until when (loop time)."""
 
-    __slots__ = ("_waiter", "corr", "deadline", "message", "outcome", "peer", "since", "source", "to")
+    __slots__ = (
+        "_timer",
+        "_waiter",
+        "corr",
+        "deadline",
+        "message",
+        "outcome",
+        "peer",
+        "since",
+        "source",
+        "to",
+    )
 
     def __init__(
         self,
@@ -48,6 +60,7 @@ class PendingAsk:
         self.deadline = deadline
         self.outcome: Outcome | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle
 
     def resolve(self, outcome: Outcome) -> None:
         """The answer is there; later ones change nothing."""
@@ -56,17 +69,24 @@ class PendingAsk:
             self._wake()
 
     async def wait(self, until: float) -> Outcome | None:
-        """The answer, or None at the loop's time `until`."""
+        """The answer, or None at the loop's time `until`; a little later where this process stood still then:
+        what came meanwhile is read first."""
         if self.outcome is None:
             loop = asyncio.get_running_loop()
             self._waiter = loop.create_future()
-            timer = loop.call_at(until, self._wake)
+            self._timer = loop.call_at(until, self._due, loop)
             try:
                 await self._waiter
             finally:
-                timer.cancel()
+                self._timer.cancel()
                 self._waiter = None
         return self.outcome
+
+    def _due(self, loop: asyncio.AbstractEventLoop) -> None:
+        if loop.time() - self._timer.when() < TICK_S:
+            self._wake()
+        else:
+            self._timer = loop.call_later(TICK_S, self._wake)
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

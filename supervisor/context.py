@@ -105,8 +105,13 @@ class Context:
         return self._system.network
 
     def now(self) -> float:
-        """The loop's monotonic time in seconds: the only clock of an actor."""
+        """The loop's monotonic time in seconds, by which an actor measures and keeps what it promised."""
         return asyncio.get_running_loop().time()
+
+    def turn_time(self) -> float:
+        """The same less the time in which this process stood still: the clock by which others are judged.
+        What came from them meanwhile could not be heard (`turn_clock`)."""
+        return self._system.turn_clock.now()
 
     def tell(self, to: Address | str, message: Message) -> Awaitable[None]:
         """Send without an answer: at most once, in order per sender, receiver and lane.

@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from supervisor.turn_clock import timeout_in_turns
+
 PARENT_VARIABLE = "GLEANER_PARENT_PID"
 MAX_OUTPUT_BYTES = 4 << 20
 """Beyond this, what a child printed is moved to `….old` when it starts again; its log proper rotates by
@@ -144,7 +146,7 @@ class ChildProcess:
         if timeout_s > 0:
             self.send_signal(signal.SIGTERM)
             try:
-                async with asyncio.timeout(timeout_s):
+                async with timeout_in_turns(timeout_s):
                     return await self.wait()
             except TimeoutError:
                 self._ordered = True

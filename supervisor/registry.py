@@ -132,11 +132,11 @@ class Registry(Actor):
         return True
 
     def _holds(self, claim: ClaimNames) -> bool:
-        return self._leases.holds(claim.endpoint, claim.life, self.ctx.now())
+        return self._leases.holds(claim.endpoint, claim.life, self.ctx.turn_time())
 
     def _take(self, message: ClaimNames | Unregister, fenced: bool) -> Message | Exception:
         """Grant what may be granted; new incarnations only where their fences are journaled."""
-        now = self.ctx.now()
+        now = self.ctx.turn_time()
         if isinstance(message, Unregister):
             for name, incarnation in message.names.items():
                 self._leases.release(name, incarnation)
@@ -169,7 +169,7 @@ class Registry(Actor):
     async def renew(self, message: RenewLease) -> LeaseGranted:
         self._leases.lease_s = self._lease_s()
         digest = Digest(message.count, message.sum)
-        return self._granted(self._leases.renew(message.endpoint, message.life, digest, self.ctx.now()))
+        return self._granted(self._leases.renew(message.endpoint, message.life, digest, self.ctx.turn_time()))
 
     def _granted(self, claimed: Claimed) -> LeaseGranted:
         return LeaseGranted(
@@ -178,14 +178,14 @@ class Registry(Actor):
 
     @handles(Lookup, lane=Lane.SYSTEM)
     async def lookup(self, message: Lookup) -> Found:
-        address = self._leases.find(message.name, self.ctx.now())
+        address = self._leases.find(message.name, self.ctx.turn_time())
         if address is None and self._unable:
             raise Suspended(self._unable)
         return Found(address=address)
 
     @handles(ListNames, lane=Lane.SYSTEM)
     async def list_names(self, message: ListNames) -> Names:
-        return Names(addresses=self._leases.live(message.prefix, self.ctx.now()))
+        return Names(addresses=self._leases.live(message.prefix, self.ctx.turn_time()))
 
     def summary(self) -> dict[str, str | int | float]:
         return {"suspended": self._unable} if self._unable else {}

@@ -33,6 +33,7 @@ from supervisor.outbound import Outbound
 from supervisor.system_messages import ActorState, SystemState
 from supervisor.tap import Tap
 from supervisor.tracing import Tracer
+from supervisor.turn_clock import TurnClock
 from supervisor.waits import Waits
 from supervisor.watching import Watches
 from transport.links import Links
@@ -87,6 +88,7 @@ class ActorSystem:
         self._on_exit: dict[str, Callable[[Exit], None]] = {}
         self._owned: dict[str, dict[str, None]] = {}  # the living children of an owner, oldest first
         self.life = incarnations.mint()  # of this process
+        self.turn_clock = TurnClock()
         self.waits = Waits()
         self.inspection = Inspection(self)
         self.watches = Watches(self)
@@ -112,6 +114,7 @@ class ActorSystem:
     def start(self) -> None:
         """Begin to receive; call once, on the running loop."""
         self.links.listen(self.inbound.on_envelope, self.inbound.on_link)
+        self.turn_clock.start()
         self.inspection.start()
         loop = asyncio.get_running_loop()
         self._tasks.append(loop.create_task(self.names.keep_registered(), name="leases"))
@@ -127,6 +130,7 @@ class ActorSystem:
                 cell.keep = False
                 await cell.stop(self.limits.stop_s)
         self.inspection.close()
+        self.turn_clock.close()
         self.watches.close()
         self.waits.close()
         for task in self._tasks:

@@ -158,7 +158,10 @@ class Watches:
     def _due(self) -> None:
         self._timer = None
         now = _now()
-        self.look(now, stalled_s=now - self._due_s)
+        stalled_s = now - self._due_s
+        for watcher in self._watchers.values():
+            watcher.heard_s = min(watcher.heard_s + stalled_s, now)
+        self.look(now, stalled_s=stalled_s)
         if now - self._affirmed_s >= self._affirm_s():
             self._affirmed_s = now
             self._affirm(now)
@@ -179,6 +182,10 @@ class Watches:
         """The connection broke and may come back, or it came back."""
         process = self._processes.get(endpoint)
         if process is not None:
+            if process.broken and not broken:
+                self._say(
+                    process, process.watched
+                )  # the session may be another than that in which it was said
             process.broken = broken
             self._suspect(process, broken or process.detector.verdict(_now()) is Verdict.SUSPECT)
 

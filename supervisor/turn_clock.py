@@ -1,0 +1,83 @@
+"""The time in which the loop of this process had its turns: what the silence of others is measured by.
+
+A process that was stopped (SIGSTOP, a suspended machine, no processor for a while) heard nothing meanwhile,
+and that is no silence of others. The clock ticks, and the lateness of a tick does not count: a pause of any
+length counts as `TICK_S` at most.
+
+What judges another process by its silence, or by a limit of its own, uses this clock. What was promised to
+somebody else (the deadline of a request, a preemption notice, a lease that another process may take over)
+uses the loop's time, which goes on.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+TICK_S = 0.5
+"""Well below the silences that are judged (seconds), and few enough turns that nobody notices them."""
+
+
+class TurnClock:
+    """One a process, on its running loop; it ticks between `start` and `close`, and is the loop's time before
+    and after, less what it has not counted by then."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None  # of the next tick
+        self._away_s = 0.0
+
+    def start(self) -> None:
+        """Begin to tick; call once."""
+        self._timer = self._loop.call_later(TICK_S, self._tick)
+
+    def close(self) -> None:
+        """No more ticks."""
+        self._away_s += self._late_s(self._loop.time())
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def now(self) -> float:
+        """Seconds; never runs backward, and no faster than the loop's time."""
+        now_s = self._loop.time()
+        return now_s - self._away_s - self._late_s(now_s)
+
+    def _late_s(self, now_s: float) -> float:
+        return max(now_s - self._timer.when(), 0.0) if self._timer is not None else 0.0
+
+    def _tick(self) -> None:
+        self._away_s += self._late_s(self._loop.time())
+        self._timer = self._loop.call_later(TICK_S, self._tick)
+
+
+@asynccontextmanager
+async def timeout_in_turns(seconds: float) -> AsyncIterator[None]:
+    """`asyncio.timeout` for a wait on somebody who is judged by it: a stretch in which this loop got no turn
+    does not count, and what came meanwhile is read before the time is over. Raises TimeoutError."""
+    async with asyncio.timeout(None) as timeout:
+        countdown = _Countdown(timeout, seconds)
+        try:
+            yield
+        finally:
+            countdown.timer.cancel()
+
+
+class _Countdown:
+    """Ends `timeout` after so many seconds of turns."""
+
+    def __init__(self, timeout: asyncio.Timeout, left_s: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._timeout, self._left_s = timeout, left_s
+        self._begin()
+
+    def _begin(self) -> None:
+        self._step_s = max(min(self._left_s, TICK_S), 0.0)
+        self.timer = self._loop.call_later(self._step_s, self._step)
+
+    def _step(self) -> None:
+        if self._loop.time() - self.timer.when() < TICK_S:  # else this loop stood still: it does not count
+            self._left_s -= self._step_s
+        if self._left_s > 0:
+            self._begin()
+        else:
+            self._timeout.reschedule(self._loop.time())
