@@ -27,6 +27,7 @@ from supervisor import (
     one_for_one,
 )
 from supervisor.machine import Child
+from supervisor.turn_clock import timeout_in_turns
 from transport.keys import Bulk
 from transport.wire import Peer
 
@@ -131,7 +132,7 @@ class LocalHosts:
         """By an order: a signal would be a notice, upon which it hands its requests over."""
         try:
             await self._system.ask(f"{name}/agent", StopNode(), deadline_s=ORDER_S, expect=Done)
-            async with asyncio.timeout(STOP_S):
+            async with timeout_in_turns(STOP_S):
                 await process.wait()
         except (AskFailed, TimeoutError):
             await process.stop(ORDER_S)

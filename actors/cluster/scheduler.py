@@ -102,7 +102,7 @@ class Scheduler(Actor):
         async for event in self._membership.replay():
             if isinstance(event, MembersAre) and event.boot == self._boot:
                 for node, role in event.roles.items():
-                    self._members.put(node, Member(role, event.agents[node], "up", self.ctx.now()))
+                    self._members.put(node, Member(role, event.agents[node], "up", self.ctx.turn_time()))
                     self.ctx.watch(event.agents[node])
         if self._now.job is not None:
             self._take_config(config_of(self._now.job))
@@ -222,7 +222,7 @@ class Scheduler(Actor):
     @handles(NodeHello, lane=Lane.SYSTEM)
     async def hello(self, message: NodeHello) -> NodeWork | Deferred:
         known = self._members.by_name.get(message.node)
-        events = self._members.hello(message, self.ctx.now())
+        events = self._members.hello(message, self.ctx.turn_time())
         member = self._members.by_name.get(message.node)
         if member is not None and (known is None or known.agent != member.agent):
             self.ctx.watch(member.agent)
@@ -267,7 +267,7 @@ class Scheduler(Actor):
     @handles(LookForSilence)
     async def look_for_silence(self, message: LookForSilence) -> None:
         self._look_later()
-        self._changed(self._members.silent(self.ctx.now(), self._liveness.dead_s))
+        self._changed(self._members.silent(self.ctx.turn_time(), self._liveness.dead_s))
 
     async def on_terminated(self, event: Terminated) -> None:
         self._changed(self._members.ended(event.name, event.incarnation, event.cause))

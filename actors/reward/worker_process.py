@@ -14,6 +14,7 @@ import sys
 from actors.reward import pipe
 from actors.reward.scoring import ScorerUnusable, WorkerDied, WorkerHung, WorkerSpec
 from supervisor.process import PARENT_VARIABLE
+from supervisor.turn_clock import timeout_in_turns
 
 # Numeric libraries start a thread a core; there is one worker a core already, and each thread reserves
 # memory.
@@ -88,7 +89,7 @@ class WorkerProcess:
         if stdin is None or stdout is None:
             raise WorkerDied("it has no pipe")
         try:
-            async with asyncio.timeout(deadline_s):
+            async with timeout_in_turns(deadline_s):
                 if frame is not None:
                     stdin.write(frame)
                     await stdin.drain()

@@ -23,10 +23,11 @@ from actors.rollout.request_log import RequestLog, RequestState
 from actors.rollout.sessions import Sessions
 from actors.rollout.single_messages import BATCH
 from actors.rollout.token_log import Batch
-from supervisor import AskFailed, Context, Done, Refused, Unreachable
+from supervisor import AskFailed, AskTimeout, Context, Deadline, Done, Refused, Unreachable
 
 PLACE_DEADLINE_S = 5.0
 DISPATCH_DEADLINE_S = 10.0  # an instance that takes no dispatch for so long is given up
+LEAST_S = 1.0  # of that are worth another ask, where this process stood still meanwhile
 RETRY_S = 0.1
 
 GiveUp = Callable[[str, int, str], Awaitable[None]]
@@ -228,11 +229,24 @@ class Dispatching:
         ):
             await committed
             try:
-                await self._ctx.ask(instance.worker, dispatch, deadline_s=DISPATCH_DEADLINE_S, expect=Done)
+                await self._hand_over(instance, dispatch)
             except (Refused, Unreachable) as problem:  # it registers again, or its end is told
                 self._ctx.log.info("%s took no dispatch: %s", instance.name, problem)
             except AskFailed as problem:
                 await self._give_up(instance.name, instance.incarnation, f"took no dispatch: {problem}")
+
+    async def _hand_over(self, instance: Instance, dispatch: Dispatch) -> None:
+        """Raises AskFailed; AskTimeout only where this process had its turns all the time."""
+        key = f"{dispatch.epoch}/{dispatch.work[0].ticket}"
+        until = Deadline.after(DISPATCH_DEADLINE_S, self._ctx.turn_time())
+        while True:
+            left_s = until.left_s(self._ctx.turn_time())
+            try:
+                await self._ctx.ask(instance.worker, dispatch, deadline_s=left_s, expect=Done, key=key)
+                return
+            except AskTimeout:
+                if until.left_s(self._ctx.turn_time()) < LEAST_S:
+                    raise
 
     async def _report_load(self) -> None:
         if self._load:

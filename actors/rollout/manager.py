@@ -113,11 +113,10 @@ class RolloutManager(Actor):
     @handles(_Sweep)
     async def sweep(self, message: _Sweep) -> None:
         """Whatever is late."""
-        now = self.ctx.now()
-        await self._parts.members.look_for_silence(now)
+        await self._parts.members.look_for_silence()
         self._parts.takers.look()
         self._parts.selecting.abort()
-        self._parts.owed.look(now)
+        self._parts.owed.look(self.ctx.turn_time())
         due = await self._parts.deadlines.look()
         if due is not None:
             self._act(due)

@@ -78,7 +78,7 @@ class Membership:
         self._asked: set[tuple[str, int]] = set()  # to give nothing more: no wonder if they die
         self._state = books.state
         self._registrations = 0
-        self._registered_by = Deadline.after(REREGISTER_S, ctx.now())
+        self._registered_by = Deadline.after(REREGISTER_S, ctx.turn_time())
         self._awaited = {name for name, stream in self._state.streams.items() if not stream.gone}
 
     async def register(self, message: RegisterInstance, stream_at: Peer) -> Registered:
@@ -109,7 +109,7 @@ class Membership:
         self._awaited.discard(name)
         self._registrations += 1
         epoch = f"{self._ctx.incarnation}.{self._registrations}"
-        instance = self._instances.register(message, epoch, self._ctx.now())
+        instance = self._instances.register(message, epoch, self._ctx.turn_time())
         if known is None or known.worker != message.worker:
             self._ctx.watch(message.worker)
         stream = self._state.streams[name]
@@ -299,8 +299,9 @@ class Membership:
             await self._ctx.tell(BALANCER, instance.serves(None))
         self._act(await self._books.record(revoked))
 
-    async def look_for_silence(self, now: float) -> None:
+    async def look_for_silence(self) -> None:
         """Give up instances that hold work in silence, and those of the journal that never came back."""
+        now = self._ctx.turn_time()
         for name, stream in list(self._state.streams.items()):
             if stream.gone:
                 continue

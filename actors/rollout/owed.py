@@ -27,12 +27,12 @@ class Owed:
     def __init__(self, ctx: Context, state: RolloutState, instances: Instances, deadline_s: float) -> None:
         self._ctx, self._state, self._instances = ctx, state, instances
         self._deadline_s = deadline_s
-        self._moved_s = self._said_s = ctx.now()
+        self._moved_s = self._said_s = ctx.turn_time()
         ctx.lists_waits(self.waits)
 
     def moved(self) -> None:
         """Requests found room."""
-        self._moved_s = self._said_s = self._ctx.now()
+        self._moved_s = self._said_s = self._ctx.turn_time()
 
     def look(self, now: float) -> None:
         """From time to time: whether room is late."""
@@ -46,8 +46,9 @@ class Owed:
         """This instance is given up for its silence."""
         self._ctx.late("tokens", on=name, waited_s=silent_s, reason="given up")
 
-    def waits(self, now: float) -> Iterator[WaitState]:
+    def waits(self, _loop_s: float) -> Iterator[WaitState]:
         """All of it now."""
+        now = self._ctx.turn_time()
         for name, stream in self._state.streams.items():
             instance = self._instances.get(name)
             if instance is not None and stream.held:

@@ -137,7 +137,7 @@ class Parts:
             self.withdrawals.look()
 
     def _sent(self, instance: Instance, logs: list[RequestLog]) -> None:
-        instance.heard_s = self._ctx.now()  # its silence counts from here
+        instance.heard_s = self._ctx.turn_time()  # its silence counts from here
         self.owed.moved()
         self.measuring.sent(instance, logs)
         self.moving.sent(logs)
@@ -157,7 +157,7 @@ class Parts:
         self.moving.wake()
 
     def _heard(self, name: str) -> None:
-        self._instances.heard(name, self._ctx.now())
+        self._instances.heard(name, self._ctx.turn_time())
 
     async def _scored(self, event: Scored) -> None:
         """A verdict counts, unless it says nothing of the sample: then that one is made again, alone."""

@@ -56,7 +56,7 @@ class Finding:
         return found
 
     def _nobody(self, asked: FindSource) -> SourceFound | None:
-        now_s = self._ctx.now()
+        now_s = self._ctx.turn_time()
         if self._nobody_since_s is None:
             self._nobody_since_s = now_s
         if now_s - self._nobody_since_s < NOBODY_S:

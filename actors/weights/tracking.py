@@ -46,7 +46,7 @@ class Tracking:
                 raise Refused(str(problem)) from problem
         self._watch(asked)
         told = msgspec.structs.replace(asked, base=base)
-        source = self._sources.find(told, payload_bytes, self._site, self._ctx.now())
+        source = self._sources.find(told, payload_bytes, self._site, self._ctx.turn_time())
         return SourceFound(source=source, base=base)
 
     def ended(self, event: Terminated) -> None:

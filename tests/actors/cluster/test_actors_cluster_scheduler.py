@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from patient_loop import PatientLoop
 
 from actors.cluster.messages import (
     Inventory,
@@ -306,3 +307,21 @@ async def test_hosts_that_join_in_one_moment_share_commits_and_each_is_told_once
         assert len(commits) < 20
         await until(lambda: len(world.seen) == len(names))
         assert sorted(world.seen) == sorted((name, "joined") for name in names)
+
+
+async def test_a_head_that_stood_still_loses_no_host_and_one_that_turns_does(tmp_path: Path) -> None:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, PatientLoop)
+    async with TestSystem(tmp_path) as test:
+        world = World(test)
+        world.control()
+        await world.submit()
+        agent = test.spawn("spot-1/agent", Idle)
+        await world.hello("spot-1", agent, run_id="run")
+        await until(lambda: world.seen == [("spot-1", "joined")])
+        for _ in range(3):
+            loop.stand_still(20.0)
+            await asyncio.sleep(1.0)  # the Scheduler looks for silence in it
+            await world.hello("spot-1", agent, run_id="run")
+        assert world.seen == [("spot-1", "joined")]
+        await until(lambda: ("spot-1", "killed") in world.seen)

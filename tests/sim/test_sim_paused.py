@@ -1,0 +1,107 @@
+"""Processes that stand still for a while and go on: what they missed is nobody else's silence."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from actors.cluster.messages import NodeSeen
+from actors.rollout.events import InstanceGone
+from configs.load import load
+from sim.breaking import Breaking
+from sim.cluster import SimCluster
+from sim.hosts import SIGCONT, SIGSTOP, SimProcess
+from sim.setting import CLIENT, Setting
+from sim.watching import Seen
+from supervisor.journal import Journal
+from supervisor.message import Message
+
+SMALL = [
+    "job.steps=12",
+    "task.heldout_problems=4",
+    "rollout.prompts=6",
+    "rollout.samples=4",
+    "engine.slots=4",
+    "fleet.trace=",
+]
+PAUSE_S = 20.0
+
+
+@dataclass
+class Told:
+    """What became of the job, and whom its head and its manager gave up."""
+
+    ended: str
+    findings: int
+    frozen: int
+    hosts: list[str] = field(default_factory=list)
+    instances: list[str] = field(default_factory=list)
+
+
+def paused(
+    monkeypatch: pytest.MonkeyPatch, stops: Callable[[SimProcess], bool], at_s: float = 6.0, *more: str
+) -> Told:
+    """A job in which the processes that `stops` chooses stand still together for a while."""
+    cluster = SimCluster(Setting(load("quickstart", [*SMALL, *more]), seed=1, deadline_s=300.0))
+    hosts: list[str] = []
+    instances: list[str] = []
+    stopped: list[SimProcess] = []
+    append = Journal.append_soon
+
+    def watched(journal: Journal, *events: Message) -> Awaitable[int]:
+        gone = [event for event in events if isinstance(event, InstanceGone)]
+        instances.extend(event.instance for event in gone if event.cause != "stopped")
+        return append(journal, *events)
+
+    def heard(seen: Seen) -> None:
+        if isinstance(seen.message, NodeSeen) and seen.message.event == "killed":
+            hosts.append(seen.message.node)
+
+    def stop() -> None:
+        for host in cluster.hosts.values():
+            if host.name != CLIENT:
+                stopped.extend(process for process in host.processes if stops(process))
+        for process in stopped:
+            process.send_signal(SIGSTOP)
+
+    def go_on() -> None:
+        for process in stopped:
+            process.send_signal(SIGCONT)
+
+    monkeypatch.setattr(Journal, "append_soon", watched)
+    cluster.watch(heard)
+    breaking = Breaking(cluster)
+    breaking.at(at_s, stop)
+    breaking.at(at_s + PAUSE_S, go_on)
+    outcome = cluster.run()
+    return Told(outcome.ended, len(outcome.findings), len(stopped), hosts, instances)
+
+
+@pytest.mark.parametrize("at_s", [6.0, 7.1])
+def test_a_head_that_was_frozen_declares_no_host_dead(monkeypatch: pytest.MonkeyPatch, at_s: float) -> None:
+    told = paused(monkeypatch, lambda process: process.name == "head/agent", at_s)
+    assert told == Told("done", 0, 1)
+
+
+def test_a_host_whose_processes_were_all_frozen_together_declares_nobody_dead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = paused(monkeypatch, lambda process: process.host.name == "head")
+    assert told == Told("done", 0, 3)
+
+
+def test_a_cluster_that_was_frozen_as_a_whole_goes_on_with_every_host_and_instance(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = paused(monkeypatch, lambda process: True)
+    assert told.frozen > 10
+    assert (told.ended, told.findings, told.hosts, told.instances) == ("done", 0, [], [])
+
+
+@pytest.mark.parametrize("at_s", [4.5, 7.0])
+def test_a_manager_that_was_frozen_with_its_engines_beyond_their_silence_gives_none_up(
+    monkeypatch: pytest.MonkeyPatch, at_s: float
+) -> None:
+    kinds = ("rollout", "trainer", "engine")
+    told = paused(monkeypatch, lambda process: process.kind in kinds, at_s, "rollout.deadline_s=4.0")
+    assert told == Told("done", 0, 5)
