@@ -61,6 +61,7 @@ PATHS: tuple[Path, ...] = (
     Path("gang", "all processes of a trainer were started again with one", ("restarts.gang",)),
     Path("give up", "a supervisor failed upward after too many restarts", ("restarts.gave_up",)),
     Path("suspicion", "a silent process was suspected, and heard again", ("watches.unsuspected",)),
+    Path("health check", "a child process that gave no heartbeat was killed", ("children.killed",)),
     Path("declared dead", "a silent process was given up for dead", ("watches.silent",)),
     Path(
         "trainer resume",

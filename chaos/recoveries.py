@@ -49,6 +49,7 @@ RECOVERIES: Mapping[str, str] = {
     Recovery.ASK_REPEATED: "asks.repeated",
     Recovery.PEER_SILENT: "watches.silent",
     Recovery.PEER_BACK: "watches.unsuspected",
+    Recovery.CHILD_KILLED: "children.killed",
 }
 DISKS: Mapping[str, str] = {
     "refused: fenced": "journals.fenced",

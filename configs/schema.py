@@ -361,6 +361,14 @@ class Liveness(Section, frozen=True, kw_only=True):
     """Silence after which a peer is dead for certain and its work goes elsewhere; never before 60 % of it,
     and in between when its silence is unlikely, given its earlier beats."""
 
+    hung_silences: NotNegative = 2.0
+    """A child process that gave no heartbeat over its control link for so many times `dead_s` is killed, and
+    its supervisor goes on as after any other end of it. At 2 nobody counts on it any more: its peers gave it
+    up after one, and its names lapse after two. 0: only an exit is seen, as a debugger needs it."""
+    start_s: Positive = 120.0
+    """The same limit for a process that has not given its first heartbeat yet (it imports, from a cold disk)
+    or that uses the processor meanwhile (its loop is held up by work, or starved by other processes)."""
+
     @property
     def hello_s(self) -> float:
         """Between two hellos of a host to the Scheduler: five fit into the silence that counts as its
@@ -380,9 +388,19 @@ class Liveness(Section, frozen=True, kw_only=True):
         takes over takes the name at once."""
         return self.dead_s * 2
 
+    @property
+    def hung_s(self) -> float:
+        """Seconds without a heartbeat that end a child process; 0: they never do."""
+        return self.dead_s * self.hung_silences
+
     def __post_init__(self) -> None:
         if self.beat_s >= self.dead_s:
             raise ValueError(f"dead_s: expected more than beat_s ({self.beat_s:g}), got {self.dead_s:g}")
+        if 0 < self.hung_silences < 1:
+            raise ValueError(
+                f"hung_silences: expected 0, or at least 1, got {self.hung_silences:g}: a process that its "
+                "peers count on is not killed"
+            )
 
 
 class Prices(Section, frozen=True, kw_only=True):

@@ -214,6 +214,7 @@ class Children:
             seat.state_dir / "logs" / f"{kind}.out",
             {"OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count, **environment(seat)},
             HOPELESS,
+            places.health_of(config),
         )
         return child(kind, spec, shutdown_s=STOP_S)
 

@@ -22,6 +22,7 @@ from nodeagent.host import LEASE_S, Seat
 from nodeagent.leading import leading
 from nodeagent.metrics_server import MetricsServer, Seen, look
 from nodeagent.notices.cloud import FindCloud
+from nodeagent.service_manager import READY, STOPPING, SignsOfLife
 from nodeagent.shutdown import Shutdown
 from nodeagent.site import FleetHosts, Site
 from nodeagent.system import open_system
@@ -75,8 +76,11 @@ async def run_node(options: Options, stop: Shutdown, site: Site) -> int:
     lock = site.hold(state_dir)
     stop.at_once(lock.release)
     stop.at_once(lambda: site.withdraw_agent(state_dir))
+    signs: SignsOfLife | None = None
     try:
         site.open_log(options.seat)
+        signs = SignsOfLife(site.notify, site.watchdog_s())
+        site.notify(READY)
         site.free_left_memory()
         async with leading(
             options.seat, standby=options.standby, lease_s=options.lease_s, stop=stop, site=site
@@ -87,6 +91,8 @@ async def run_node(options: Options, stop: Shutdown, site: Site) -> int:
                 node = _Node(replace(options, seat=seat), system, stop, site)
                 return await node.run()
     finally:
+        if signs is not None:
+            signs.close()
         lock.release()
 
 
@@ -137,6 +143,7 @@ class _Node:
         finally:
             stopping.cancel()
         self._site.withdraw_agent(self._seat.state_dir)
+        self._site.notify(STOPPING)
         try:
             waits = self._system.waits
             async with waits.waiting("node agent", "its ordered end", self._agent_name, self._grace_s):

@@ -6,6 +6,7 @@ fitted with is `fittings`; child processes and threads are `supervisor.machine`.
 """
 
 import asyncio
+import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from nodeagent import files, host, job_file, job_memory, wall_clock
 from nodeagent.files import AgentFile, ProcessFile, StateLock
 from nodeagent.fittings import Fittings, RealFittings
 from nodeagent.host import CLUSTER, LOG_BYTES, Seat, load_keys
+from nodeagent.service_manager import ServiceManager
 from nodeagent.traces import open_tracer
 from supervisor import ActorSystem
 from supervisor.group_commit import GroupCommit
@@ -87,6 +89,12 @@ class Site(Protocol):
 
     def say(self, text: str) -> None:
         """Tell whoever started this process, on standard error."""
+
+    def watchdog_s(self) -> float:
+        """Within which whoever started this process expects `notify` again and again; 0: nobody does."""
+
+    def notify(self, state: str) -> None:
+        """Tell whoever started this process how it does, in words of sd_notify(3)."""
 
     def opened(self, system: ActorSystem) -> None:
         """Told of the process's actor system once it receives."""
@@ -160,6 +168,7 @@ class RealSite:
     def __init__(self) -> None:
         self.machine: Machine = RealMachine()
         self.fittings: Fittings = RealFittings()
+        self._service = ServiceManager.of(os.environ)
 
     def wall_ms(self) -> int:
         """See `Site`."""
@@ -172,6 +181,14 @@ class RealSite:
     def say(self, text: str) -> None:
         """See `Site`."""
         print(text, file=sys.stderr, flush=True)
+
+    def watchdog_s(self) -> float:
+        """See `Site`: systemd's."""
+        return self._service.watchdog_s
+
+    def notify(self, state: str) -> None:
+        """See `Site`."""
+        self._service.notify(state)
 
     def opened(self, system: ActorSystem) -> None:
         """See `Site`: nobody looks in from here."""

@@ -70,6 +70,7 @@ TO_SYSTEMS = {
     "Watch": "",
     "Ended": "",
     "LinkActors": "",
+    "Heartbeat": "",
     "Inspect": "SystemState",
     "ListWaits": "WaitsOf",
     "ListDeadLetters": "DeadLettersOf",

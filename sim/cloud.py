@@ -22,6 +22,7 @@ from sim.setting import Paces
 from supervisor import ActorSystem, AskFailed, Done, ProcessExit
 
 LOOK_S = 0.2
+WATCHDOG_LOOKS = 8  # at an agent, within the time in which it owes a sign of life
 NOT_AGAIN = frozenset({OK, USAGE, IN_USE, DAMAGED, CUT_SHORT})
 """Exit codes after which the unit is left alone."""
 
@@ -56,7 +57,19 @@ class Init:
     def _start(self, life: int) -> None:
         if life == self._life and self._host.up:
             process = self._host.start(f"{self._host.name}/agent", self._main, self._paces.start_s)
+            process.watchdog_s = self._paces.watchdog_s
             process.loop.at_death(lambda: self._ended(process, life))
+            self._look(process)
+
+    def _look(self, process: SimProcess) -> None:
+        """Of an agent that has said once that it is ready, a sign of life is expected again and again."""
+        if not process.alive:
+            return
+        now_s, limit_s = self._host.loop.now_s, self._paces.watchdog_s
+        if process.notified_s is not None and now_s - process.notified_s > limit_s:
+            process.kill(f"no sign of life to the init system for {limit_s:g} s")
+        else:
+            self._host.loop.call_later(limit_s / WATCHDOG_LOOKS, self._look, process)
 
     def _ended(self, process: SimProcess, life: int) -> None:
         if life != self._life or not self._host.up:

@@ -34,8 +34,9 @@ from sim.setting import CLIENT, HEAD, Setting
 from sim.site import Around, SimSite, sockets
 from sim.watching import Hook, Watcher
 from supervisor import ActorSystem
+from supervisor.health import Parent
 from supervisor.machine import Child
-from supervisor.process import ProcessSpec
+from supervisor.process import HEARTBEAT_VARIABLE, ProcessSpec
 from transport.wire import Peer
 
 HEAD_PORT = 7700
@@ -237,9 +238,13 @@ class SimCluster:
         def start(spec: ProcessSpec, on_exit: OnExit) -> Child:
             command = command_of(spec.argv, spec.env, self._site)
             start_s = self.setting.paces.of(command.kind)
-            return self.hosts[command.node].start(command.name, command.main, start_s, process, on_exit)
+            return self.hosts[command.node].start(
+                command.name, command.main, start_s, process, on_exit, spec.env
+            )
 
-        return SimMachine(process.loop, start, process.meter, self._crowd)
+        told = process.env.get(HEARTBEAT_VARIABLE, "")
+        parent = Parent.parse(told) if told else None
+        return SimMachine(process.loop, start, process.meter, self._crowd, parent)
 
     def _fleet(self, process: SimProcess, system: ActorSystem, join: Join) -> FleetHosts:
         return CloudHosts(self.cloud, process, system)

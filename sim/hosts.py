@@ -12,7 +12,7 @@ import asyncio
 import logging
 import math
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 
 from nodeagent.exit_codes import CUT_SHORT, FAILED, as_cannot_run
 from nodeagent.shutdown import Shutdown
@@ -21,7 +21,7 @@ from sim.files import SimMemory
 from sim.loop import SimLoop
 from sim.meter import Meter
 from sim.network import SimNet
-from supervisor.process import ProcessExit
+from supervisor.process import TOO_SLOW, ProcessExit
 
 SIGKILL, SIGTERM, SIGCONT, SIGSTOP = 9, 15, 18, 19
 ENDS = {1: "SIGHUP", 2: "SIGINT", SIGTERM: "SIGTERM"}
@@ -87,7 +87,13 @@ class SimProcess:
         """How it ended, at the moment it did; its parent knows it a little later."""
         self.exit: ProcessExit | None = None
         self._on_exit = on_exit
-        self._ordered = False
+        self.env: Mapping[str, str] = {}
+        """What its parent added to its environment."""
+        self.watchdog_s = 0.0
+        """Within which whoever started it expects its signs of life; 0: nobody does."""
+        self.notified_s: float | None = None
+        """When it gave its last one to whoever started it."""
+        self._killed_for = ""
         self._reaped = asyncio.Event()
         if parent is not None:
             parent.children.append(self)
@@ -126,8 +132,7 @@ class SimProcess:
         elif number in ENDS:
             self.loop.call_soon(self.stop_order.asked, ENDS[number])
         else:
-            hint = "it did not stop within its time" if number == SIGKILL and self._ordered else ""
-            self.end(ProcessExit(None, number, "", hint))
+            self.end(ProcessExit(None, number, "", self._killed_for if number == SIGKILL else ""))
 
     async def wait(self) -> ProcessExit:
         """See `Child`."""
@@ -143,13 +148,18 @@ class SimProcess:
                 async with asyncio.timeout(timeout_s):
                     return await self.wait()
             except TimeoutError:
-                self._ordered = True
+                self.kill(TOO_SLOW)
         self.kill()
         return await self.wait()
 
-    def kill(self) -> None:
-        """SIGKILL."""
+    def kill(self, why: str = "") -> None:
+        """See `Child`."""
+        self._killed_for = self._killed_for or why
         self.send_signal(SIGKILL)
+
+    def cpu_s(self) -> float:
+        """See `Child`: it works, unless it is frozen."""
+        return self.loop.awake_s()
 
     # -- its life --
 
@@ -263,11 +273,13 @@ class Host:
         start_s: float,
         parent: SimProcess | None = None,
         on_exit: OnExit | None = None,
+        env: Mapping[str, str] | None = None,
     ) -> SimProcess:
         """Start a process. Raises OSError where the host is not up."""
         if not self.up:
             raise OSError(f"host {self.name} is not up")
         process = SimProcess(self, name, parent, on_exit)
+        process.env = env or {}
         self.processes.append(process)
         process.run(main, start_s)
         return process

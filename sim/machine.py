@@ -15,6 +15,7 @@ from typing import Generic, Protocol, TypeVar
 from sim.crowd import Crowd
 from sim.meter import Bill, Meter
 from sim.process_loop import ProcessLoop
+from supervisor.health import Parent
 from supervisor.machine import Child, OnExit, Worker
 from supervisor.process import ProcessSpec
 
@@ -35,14 +36,22 @@ class SimMachine:
         start: starts its child processes.
         meter: what the models in this process spend.
         crowd: whom it shares its cores with.
+        parent: who expects its heartbeats.
     """
 
-    def __init__(self, process: ProcessLoop, start: Start, meter: Meter, crowd: Crowd | None = None) -> None:
+    def __init__(
+        self,
+        process: ProcessLoop,
+        start: Start,
+        meter: Meter,
+        crowd: Crowd | None = None,
+        parent: Parent | None = None,
+    ) -> None:
         self.meter = meter
+        self.parent = parent
         self._crowd = crowd or Crowd()
         self._process = process
         self._start = start
-        self._progress = _Progress(process)
 
     @property
     def pid(self) -> int:
@@ -55,27 +64,7 @@ class SimMachine:
 
     def thread(self, name: str) -> Worker:
         """See `Machine`."""
-        return SimWorker(self._process, self.meter, self._progress, self._crowd, name)
-
-
-class _Progress:
-    """The time that a process had for work: virtual time less that in which it was frozen."""
-
-    def __init__(self, process: ProcessLoop) -> None:
-        self._process = process
-        self._frozen_s = 0.0
-        self._since_s = 0.0
-        process.at_freeze(self._changed)
-
-    def now_s(self) -> float:
-        """While it runs."""
-        return self._process.time() - self._frozen_s
-
-    def _changed(self, frozen: bool) -> None:
-        if frozen:
-            self._since_s = self._process.time()
-        else:
-            self._frozen_s += self._process.time() - self._since_s
+        return SimWorker(self._process, self.meter, self._crowd, name)
 
 
 class SimWorker:
@@ -86,10 +75,8 @@ class SimWorker:
     before that has no result and no effects; in one that is frozen the work stands still meanwhile.
     """
 
-    def __init__(
-        self, process: ProcessLoop, meter: Meter, progress: _Progress, crowd: Crowd, name: str
-    ) -> None:
-        self._process, self._meter, self._progress, self._name = process, meter, progress, name
+    def __init__(self, process: ProcessLoop, meter: Meter, crowd: Crowd, name: str) -> None:
+        self._process, self._meter, self._name = process, meter, name
         self._crowd = crowd
         self._trains = name.startswith(TRAINER)
         self._crowds = False  # a piece of ours is among those that are under way
@@ -127,13 +114,13 @@ class SimWorker:
             if bill.seconds > 0:
                 self._crowds = True
                 seconds = bill.seconds * self._process.slowness * self._crowd.enter(trains=self._trains)
-                until_s = self._progress.now_s() + seconds
+                until_s = self._process.awake_s() + seconds
                 self._process.call_later(seconds, self._over, piece, bill, until_s)
             else:
                 self._process.call_soon(self._over, piece, bill, 0.0)
 
     def _over(self, piece: _Piece, bill: Bill, until_s: float) -> None:
-        left_s = until_s - self._progress.now_s()
+        left_s = until_s - self._process.awake_s()
         if left_s > ROUNDING_S:  # it was frozen meanwhile
             self._process.call_later(left_s, self._over, piece, bill, until_s)
             return

@@ -55,6 +55,8 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self._task_number = 0
         self._at_death: list[Callable[[], None]] = []
         self._at_freeze: list[Callable[[bool], None]] = []
+        self._frozen_s = 0.0  # so far, without the present freeze
+        self._frozen_at_s = 0.0
 
     def __repr__(self) -> str:
         return f"<process {self.name} on {self.host}, number {self.number}>"
@@ -163,11 +165,17 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         """Whether it runs now whatever is due: it lives, and is neither frozen nor slow."""
         return self._queue is self._master.ready
 
+    def awake_s(self) -> float:
+        """Seconds so far in which it was not frozen; they grow while it runs."""
+        now_s = self._frozen_at_s if self.frozen else self.time()
+        return now_s - self._frozen_s
+
     def freeze(self) -> None:
         """SIGSTOP: nothing of it runs until `thaw`; what comes for it meanwhile waits in order."""
         if self.alive and self._parked is None:
             self._master.trace.note("freeze", self.name, self.number)
             self._parked = self._queue = deque(self._master.take_from_ready(self))
+            self._frozen_at_s = self.time()
             for call in self._at_freeze:
                 call(True)
 
@@ -176,6 +184,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         if self.alive and self._parked is not None:
             self._master.trace.note("thaw", self.name, self.number)
             parked, self._parked = self._parked, None
+            self._frozen_s += self.time() - self._frozen_at_s
             self._queue = self._lane
             for turn in parked:
                 self._queue.append(turn)

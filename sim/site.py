@@ -73,6 +73,12 @@ class SimSite:
     def say(self, text: str) -> None:
         self._around.said(self._process, text)
 
+    def watchdog_s(self) -> float:
+        return self._process.watchdog_s
+
+    def notify(self, state: str) -> None:
+        self._process.notified_s = self._process.loop.time()
+
     def opened(self, system: ActorSystem) -> None:
         self._around.opened(self._process, system)
 

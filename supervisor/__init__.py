@@ -45,6 +45,7 @@ from supervisor.errors import (
     Unreachable,
     WaitTimeout,
 )
+from supervisor.health import Health
 from supervisor.journal import Journal, JournalStore
 from supervisor.limits import Limits
 from supervisor.lives import Restarted
@@ -77,6 +78,7 @@ __all__ = [
     "Deferred",
     "Done",
     "Fenced",
+    "Health",
     "Hopeless",
     "Incarnations",
     "Intensity",

@@ -27,7 +27,7 @@ from supervisor.errors import (
     Unreachable,
 )
 from supervisor.message import Message, decode_body, encode_body, kind_of
-from supervisor.system_messages import SYSTEM, Ended, Failure, LinkActors, Watch
+from supervisor.system_messages import SYSTEM, Ended, Failure, Heartbeat, LinkActors, Watch
 from supervisor.vitals import Recovery
 from transport.envelope import Envelope, Lane, Mode, encode
 from transport.wire import Link, Peer, Route, Sent
@@ -189,6 +189,8 @@ class Inbound:
             self._system.watches.watched_by(message, route)
         elif isinstance(message, Ended):
             self._system.watches.remote_ended(message)
+        elif isinstance(message, Heartbeat):
+            self._system.health.beat(message.pid)
         elif isinstance(message, LinkActors):
             self._system.linking.asked(message)
         else:

@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
-from supervisor.process import ChildProcess, ProcessExit, ProcessSpec
+from supervisor.health import Parent
+from supervisor.process import HEARTBEAT_VARIABLE, ChildProcess, ProcessExit, ProcessSpec
 
 T = TypeVar("T")
 OnExit = Callable[[ProcessExit], None]
@@ -36,8 +37,11 @@ class Child(Protocol):
     async def stop(self, timeout_s: float) -> ProcessExit:
         """SIGTERM, then SIGKILL after `timeout_s`; at once where that is 0."""
 
-    def kill(self) -> None:
-        """SIGKILL."""
+    def kill(self, why: str = "") -> None:
+        """SIGKILL; `why` goes into the cause of its end."""
+
+    def cpu_s(self) -> float:
+        """Processor seconds that it has used so far."""
 
 
 class Worker(Protocol):
@@ -57,6 +61,10 @@ class Machine(Protocol):
     def pid(self) -> int:
         """The number of this process."""
 
+    @property
+    def parent(self) -> Parent | None:
+        """Who expects heartbeats of this process; None where nobody does."""
+
     def start(self, spec: ProcessSpec, on_exit: OnExit) -> Child:
         """Start a child process, which dies with this one. `on_exit` is called once, on the loop.
 
@@ -69,6 +77,16 @@ class Machine(Protocol):
 
 class RealMachine:
     """The machine that this process runs on."""
+
+    def __init__(self) -> None:
+        # Taken out of the environment: it is meant for this process, not for those that it starts.
+        told = os.environ.pop(HEARTBEAT_VARIABLE, "")
+        self._parent = Parent.parse(told) if told else None
+
+    @property
+    def parent(self) -> Parent | None:
+        """See `Machine`."""
+        return self._parent
 
     @property
     def pid(self) -> int:

@@ -15,14 +15,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from supervisor.health import Health
 from supervisor.turn_clock import timeout_in_turns
 
 PARENT_VARIABLE = "GLEANER_PARENT_PID"
+HEARTBEAT_VARIABLE = "GLEANER_HEARTBEAT"  # a `health.Parent`
 MAX_OUTPUT_BYTES = 4 << 20
 """Beyond this, what a child printed is moved to `….old` when it starts again; its log proper rotates by
 itself."""
 MAX_SAID_BYTES = 2048
 """Of a child's last line that goes into the cause of its end."""
+TOO_SLOW = "it did not stop within its time"
+UTIME, STIME = 11, 12  # in /proc/PID/stat, behind the name: proc(5)
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PR_SET_PDEATHSIG = 1
 
 
@@ -35,6 +40,8 @@ class ProcessSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     hopeless: frozenset[int] = frozenset()
     """Exit codes by which the child says that starting it again would end the same way."""
+    health: Health | None = None
+    """The heartbeats that are expected of it; None for a program that sends none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +95,7 @@ class ChildProcess:
         self.exit: ProcessExit | None = None
         self._on_exit = on_exit
         self._ended = asyncio.Event()
-        self._ordered = False
+        self._killed_for = ""  # why we killed it
         self._oom_kills = oom_kills()
         self._pidfd = os.pidfd_open(self.pid)
         asyncio.get_running_loop().add_reader(self._pidfd, self._reap)
@@ -110,8 +117,8 @@ class ChildProcess:
     def _hint(self, number: int, dumped: bool) -> str:
         if dumped:
             return "core dumped"
-        if number == signal.SIGKILL and self._ordered:
-            return "it did not stop within its time"
+        if number == signal.SIGKILL and self._killed_for:
+            return self._killed_for
         if number == signal.SIGKILL and oom_kills() > self._oom_kills:
             return "the kernel killed for memory meanwhile"
         return ""
@@ -149,13 +156,22 @@ class ChildProcess:
                 async with timeout_in_turns(timeout_s):
                     return await self.wait()
             except TimeoutError:
-                self._ordered = True
+                self.kill(TOO_SLOW)
         self.kill()
         return await self.wait()
 
-    def kill(self) -> None:
-        """SIGKILL."""
+    def kill(self, why: str = "") -> None:
+        """SIGKILL; `why` goes into the cause of its end. The first reason counts."""
+        self._killed_for = self._killed_for or why
         self.send_signal(signal.SIGKILL)
+
+    def cpu_s(self) -> float:
+        """Processor seconds of all its threads so far, in steps of 10 ms; 0 once it has ended."""
+        try:
+            fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return 0.0
+        return (int(fields[UTIME]) + int(fields[STIME])) / TICKS_PER_S
 
 
 def _dumped_core(pidfd: int) -> bool:

@@ -229,7 +229,7 @@ class RunningProcess:
     def __init__(self, system: ActorSystem, spec: ProcessSpec, on_end: OnEnd) -> None:
         self._what = f"process on {system.node}"
         self._spec = spec
-        self._machine = system.machine
+        self._system = system
         self._on_end: OnEnd | None = on_end
         self.process: Child | None = None
 
@@ -241,7 +241,7 @@ class RunningProcess:
     async def start(self, halted: asyncio.Future[None]) -> Ended | None:
         """See `Running`."""
         try:
-            self.process = self._machine.start(self._spec, self._exited)
+            self.process = self._system.start_process(self._spec, self._exited)
         except OSError as problem:
             return Ended.of(problem, self._what, f"{self._spec.argv[0]}: {problem}")
         return None
@@ -250,6 +250,7 @@ class RunningProcess:
         """See `Running`."""
         self._on_end = None
         if self.process is not None:
+            self._system.health.forget(self.process)
             await self.process.stop(min(within_s, LONGEST_S))
 
     def kill(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar, cast
 
 from supervisor.actor import Actor
@@ -20,16 +21,19 @@ from supervisor.errors import (
     ActorError,
     Unreachable,
 )
+from supervisor.health import Parent
+from supervisor.heartbeats import HealthChecks, Heart
 from supervisor.inbound import Inbound
 from supervisor.inspection import Inspection
 from supervisor.journal import JournalStore
 from supervisor.limits import Limits
 from supervisor.linking import Linking
-from supervisor.machine import Machine, RealMachine
+from supervisor.machine import Child, Machine, OnExit, RealMachine
 from supervisor.message import Message, kind_of
 from supervisor.names import Names
 from supervisor.network import Network
 from supervisor.outbound import Outbound
+from supervisor.process import HEARTBEAT_VARIABLE, ProcessSpec
 from supervisor.system_messages import ActorState, SystemState
 from supervisor.tap import Tap
 from supervisor.tracing import Tracer
@@ -92,6 +96,8 @@ class ActorSystem:
         self.waits = Waits()
         self.inspection = Inspection(self)
         self.watches = Watches(self)
+        self.health = HealthChecks(self)
+        self._heart = Heart(self)
         self.linking = Linking(self)
         self.names = Names(self, registry)
         self.outbound = Outbound(self)
@@ -116,6 +122,7 @@ class ActorSystem:
         self.links.listen(self.inbound.on_envelope, self.inbound.on_link)
         self.turn_clock.start()
         self.inspection.start()
+        self._heart.start()
         loop = asyncio.get_running_loop()
         self._tasks.append(loop.create_task(self.names.keep_registered(), name="leases"))
 
@@ -132,6 +139,8 @@ class ActorSystem:
         self.inspection.close()
         self.turn_clock.close()
         self.watches.close()
+        self.health.close()
+        self._heart.close()
         self.waits.close()
         for task in self._tasks:
             task.cancel()
@@ -172,6 +181,16 @@ class ActorSystem:
             self._on_exit[name] = on_exit
         self.names.spawned(name, address.incarnation, register=register)
         return cell
+
+    def start_process(self, spec: ProcessSpec, on_exit: OnExit) -> Child:
+        """Start a child process, and check its health where `spec` says so. Raises OSError."""
+        if spec.health is not None:
+            parent = Parent(self.wire.local, spec.health.beat_s)
+            spec = replace(spec, env={**spec.env, HEARTBEAT_VARIABLE: str(parent)})
+        child = self.machine.start(spec, on_exit)
+        if spec.health is not None:
+            self.health.add(child, spec.health)
+        return child
 
     def adopt(self, heir: Cell, on_exit: Callable[[Exit], None]) -> None:
         """Let an heir begin; `on_exit` is called once when it ends."""

@@ -27,6 +27,12 @@ class Ended(Message, frozen=True):
     cause: str
 
 
+class Heartbeat(Message, frozen=True):
+    """To the parent of this process, which has this number: its loop turns."""
+
+    pid: int
+
+
 class LinkActors(Message, frozen=True):
     """`source` links itself to this incarnation, or undoes that: the end of one is to end the other."""
 

@@ -34,6 +34,7 @@ class Recovery(enum.StrEnum):
     ASK_REPEATED = "ask repeated"  # it came again and got the first one's answer
     PEER_SILENT = "peer given up"  # silent for too long: its work goes elsewhere
     PEER_BACK = "peer heard again"  # it was suspected
+    CHILD_KILLED = "silent child killed"  # it gave no heartbeat; its supervisor goes on from there
 
 
 class Counted(Protocol):

@@ -13,6 +13,7 @@ from actors.cluster.messages import JobSpec
 from configs import load
 from configs.load import ConfigError
 from configs.schema import Config
+from supervisor import Health
 
 SHARED_MEMORY = Path("/dev/shm")  # Linux: files that live in memory, readable by all processes of the host
 
@@ -27,6 +28,12 @@ def with_gateway(job: JobSpec, listen: str) -> JobSpec:
     config = config_of(job)
     gateway = msgspec.structs.replace(config.gateway, listen=listen)
     return msgspec.structs.replace(job, config=load.dump(msgspec.structs.replace(config, gateway=gateway)))
+
+
+def health_of(config: Config) -> Health | None:
+    """What the processes of a job expect of those that they start."""
+    live = config.liveness
+    return Health(live.hung_s, max(live.start_s, live.hung_s)) if live.hung_s else None
 
 
 @lru_cache(maxsize=4)  # most actors of a host ask, and the answer is frozen

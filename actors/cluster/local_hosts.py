@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from actors.cluster.fleet import RESERVED
-from actors.cluster.job import config_of, host_dir
+from actors.cluster.job import config_of, health_of, host_dir
 from actors.cluster.messages import JobSpec, StopNode
 from supervisor import (
     ActorSystem,
@@ -107,7 +107,7 @@ class LocalHosts:
             self._forget_memory(job, name)
             self._ended.append((name, exit_))
 
-        self._preemptible[name] = self._system.machine.start(self._spec(name, "preemptible", job), ended)
+        self._preemptible[name] = self._system.start_process(self._spec(name, "preemptible", job), ended)
 
     def kill(self, name: str) -> None:
         """Take a host away, without a word."""
@@ -155,4 +155,9 @@ class LocalHosts:
         argv += ["--notices", "none"]  # what the provider says counts, whatever cloud this machine is in
         if self._join.keys is not None:
             argv += ["--keys", str(self._join.keys), "--head-key", self._join.head.public_key]
-        return ProcessSpec(argv, state_dir / "logs" / "agent.out", hopeless=HOPELESS)
+        return ProcessSpec(
+            argv,
+            state_dir / "logs" / "agent.out",
+            hopeless=HOPELESS,
+            health=health_of(config_of(job)),
+        )

@@ -75,6 +75,7 @@ ADAPTERS = {
     "nodeagent/notices/metadata.py": "asks a metadata service over HTTP",
     "nodeagent/process.py": "the main of a process",
     "nodeagent/shutdown.py": "signals of this process",
+    "nodeagent/service_manager.py": "the service manager that started a process",
     "nodeagent/site.py": "what a node does to its machine; the simulator has another",
     "nodeagent/traces.py": "sends spans from a thread",
     "sim/cluster.py": "measures how long a run takes, for who waits for it",

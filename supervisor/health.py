@@ -1,0 +1,101 @@
+"""When is a child process that lives to be killed? The health check of one child, from its heartbeats. Pure:
+heartbeats and looks go in with their times, a cause comes out; no clock, no process.
+
+A process that exits is seen at once. One that is stopped, deadlocked, or held up in a system call is not: it
+keeps its names, its device and its work, and nobody ends it. So a child says over its control link, from the
+loop that works its actors, that the loop turns; a silence of `Health.silent_s` ends it.
+
+The bound is hard, not learnt as that of `detector`: a kill cannot be taken back, and a verdict some seconds
+sooner is worth less than one false kill. Two things stretch it to `Health.start_s`:
+
+- a child that was not heard yet is starting: it imports, it reads from a cold disk, before its loop turns;
+- a child that uses the processor is busy: its loop is held up by work, or starved by other processes. What is
+  stopped or deadlocked uses none.
+
+All times are those of the parent's `turn_clock`: one that was stopped itself has heard nobody meanwhile.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from transport.wire import Peer
+
+BEATS = 10
+"""Heartbeats in the silence that ends a child: nine that a busy machine holds up are no verdict."""
+LATE = 0.5
+"""Share of `silent_s` from which the use of the processor is looked at: before that nobody needs to know."""
+LEAST_CPU_S = 0.05
+"""Processor seconds that show work: a hundred times what the threads of a stuck process use in a silence,
+and less than 1 % of the default one, which a starved process gets on any machine that goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What is expected of a child, in seconds: a heartbeat every `silent_s` / `BEATS`; `silent_s` without one
+    end it, `start_s` where it starts or is busy. Raises ValueError unless 0 < silent_s <= start_s."""
+
+    silent_s: float = 10.0
+    start_s: float = 120.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.silent_s <= self.start_s:
+            raise ValueError(f"{self}: expected 0 < silent_s <= start_s")
+
+    @property
+    def beat_s(self) -> float:
+        """Between two heartbeats."""
+        return self.silent_s / BEATS
+
+
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """To whom a process sends its heartbeats, and how often."""
+
+    peer: Peer
+    beat_s: float
+
+    def __str__(self) -> str:
+        """As a child is told in its environment; neither an endpoint nor a z85 key has a blank."""
+        return f"{self.beat_s!r} {self.peer.endpoint} {self.peer.public_key}".strip()
+
+    @classmethod
+    def parse(cls, text: str) -> "Parent":
+        """The inverse of `str`. Raises ValueError."""
+        beat_s, endpoint, *key = text.split()
+        return cls(Peer(endpoint, *key), float(beat_s))
+
+
+class Pulse:
+    """The health of one child, which was started at `now_s`."""
+
+    def __init__(self, health: Health, now_s: float) -> None:
+        self.health = health
+        self._heard = False
+        self._last_s = now_s  # the newest heartbeat; at first the start
+        self._worked_s = now_s  # when it was last seen to use the processor
+        self._cpu_s: float | None = None  # what it had used then
+
+    def beat(self, now_s: float) -> None:
+        """A heartbeat came."""
+        self._heard = True
+        self._last_s = now_s
+        self._cpu_s = None
+
+    def look(self, now_s: float, cpu_s: Callable[[], float]) -> str:
+        """Why the child is to be killed; "" while it is well. `cpu_s` gives the processor seconds that it has
+        used; called only when it is late."""
+        silent_s = now_s - self._last_s
+        if silent_s < self.health.silent_s * LATE:
+            return ""
+        since = "" if self._heard else " since its start"
+        if silent_s >= self.health.start_s:
+            return f"no heartbeat for {silent_s:.1f} s{since}"
+        if not self._heard:
+            return ""
+        used_s = cpu_s()
+        if self._cpu_s is None:
+            self._cpu_s, self._worked_s = used_s, self._last_s
+        elif used_s - self._cpu_s >= LEAST_CPU_S:
+            self._cpu_s, self._worked_s = used_s, now_s
+        idle_s = now_s - max(self._last_s, self._worked_s)
+        return f"no heartbeat for {silent_s:.1f} s" if idle_s >= self.health.silent_s else ""

@@ -1,0 +1,99 @@
+"""Processes that stand still, in a whole simulated job: each is replaced within its limit, and the cause is
+named; one that was only busy, or whose parent stood still, is left alone."""
+
+import pytest
+from whole_system import SMALL
+
+from actors.training.records import Restart, Step
+from configs.load import load
+from rlctl.audit import audit
+from rlctl.simulated import evidence
+from sim.breaking import Breaking
+from sim.cluster import SimCluster
+from sim.outcome import Outcome
+from sim.setting import Setting
+
+FROZEN_AT_S = 5.0
+PEACE_S = 15.0  # a run without faults is over by then
+CHILDREN = [
+    ("head", "rollout"),
+    ("head", "reward"),
+    ("reserved-1", "trainer"),
+    ("reserved-1", "transfer"),
+    ("spot-1", "engine"),
+    ("spot-1", "transfer"),
+]
+AGENTS = [("head", "agent"), ("reserved-1", "agent"), ("spot-1", "agent")]
+HUNG_S, START_S, WATCHDOG_S = 11.0, 5.0, 23.0  # with the look that finds it, and the next life's start
+
+
+def run(host: str, kind: str, for_s: float, *settings: str) -> Outcome:
+    """A job of which one process is frozen in its first steps; for good where `for_s` is 0."""
+    config = load("quickstart", [*SMALL, "job.steps=8", *settings])
+    cluster = SimCluster(Setting(config, seed=5, deadline_s=200.0))
+    breaking = Breaking(cluster)
+    fired: list[bool] = []
+    breaking.at(FROZEN_AT_S, lambda: fired.append(breaking.freeze(host, kind)))
+    if for_s:
+        breaking.at(FROZEN_AT_S + for_s, lambda: fired.append(breaking.thaw(host, kind)))
+    outcome = cluster.run()
+    assert fired[0]
+    return outcome
+
+
+def causes(outcome: Outcome) -> dict[str, str]:
+    """Of restarts, by who was restarted."""
+    return {record.actor: record.cause for record in outcome.history if isinstance(record, Restart)}
+
+
+@pytest.mark.parametrize(("host", "kind"), CHILDREN)
+def test_a_child_process_that_is_frozen_for_good_is_replaced_within_its_limit(host: str, kind: str) -> None:
+    outcome = run(host, kind, 0.0)
+    assert (outcome.ended, outcome.reason) == ("done", "")
+    assert outcome.findings == []
+    assert outcome.virtual_s < PEACE_S + HUNG_S + START_S
+    assert audit(evidence(outcome)) == []
+    told = causes(outcome)
+    if host != "spot-1":  # the job may be over before the limit of an instance that it does without
+        assert told[f"{host}/{kind}"].startswith("SIGKILL (no heartbeat for 10.")
+    assert set(told) <= {f"{host}/{kind}"}, "others were restarted in its place"
+
+
+@pytest.mark.parametrize(("host", "kind"), AGENTS)
+def test_a_node_agent_that_is_frozen_for_good_is_replaced_by_the_watchdog_of_its_service(
+    host: str, kind: str
+) -> None:
+    outcome = run(host, kind, 0.0)
+    assert (outcome.ended, outcome.reason) == ("done", "")
+    assert outcome.virtual_s < PEACE_S + WATCHDOG_S + START_S
+    assert audit(evidence(outcome)) == []
+
+
+@pytest.mark.parametrize(("host", "kind"), AGENTS)
+def test_a_job_goes_on_after_a_freeze_of_a_node_agent_that_ends_at_its_limit(host: str, kind: str) -> None:
+    outcome = run(host, kind, 20.0)
+    assert (outcome.ended, outcome.reason) == ("done", "")
+    assert outcome.virtual_s < PEACE_S + WATCHDOG_S + START_S
+    assert audit(evidence(outcome)) == []
+
+
+@pytest.mark.parametrize("host", ["head", "reserved-1"])
+def test_a_node_agent_that_was_stopped_itself_kills_none_of_its_children(host: str) -> None:
+    """For longer than a child's limit, and less than its own."""
+    outcome = run(host, "agent", 15.0)
+    assert outcome.ended == "done"
+    assert "no heartbeat" not in str(causes(outcome))
+
+
+def test_a_trainer_whose_computation_takes_longer_than_the_limit_is_not_killed() -> None:
+    """Its loop turns meanwhile, and says so."""
+    limits = ["liveness.dead_s=0.5", "liveness.beat_s=0.1"]  # hung after 1 s
+    config = load("quickstart", [*SMALL, "job.steps=2", *limits])
+    cluster = SimCluster(Setting(config, seed=5, deadline_s=200.0))
+    breaking = Breaking(cluster)
+    breaking.at(4.0, lambda: breaking.slow("reserved-1", "trainer", 100.0))
+    outcome = cluster.run()
+    assert outcome.ended == "done"
+    trained_s = max(record.training_s for record in outcome.history if isinstance(record, Step))
+    assert trained_s > 10.0, "pieces of seconds, each longer than the limit"
+    assert "no heartbeat" not in str(causes(outcome))
