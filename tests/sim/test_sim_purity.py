@@ -77,6 +77,7 @@ ADAPTERS = {
     "nodeagent/shutdown.py": "signals of this process",
     "nodeagent/service_manager.py": "the service manager that started a process",
     "nodeagent/site.py": "what a node does to its machine; the simulator has another",
+    "nodeagent/wall_clock.py": "the clock of the machine",
     "nodeagent/traces.py": "sends spans from a thread",
     "sim/cluster.py": "measures how long a run takes, for who waits for it",
     "sim/commands.py": "the words for an error number",
