@@ -35,7 +35,7 @@ from actors.engine.engine import (
 from actors.engine.exact_decoder import ROWS, ExactDecoder
 from actors.engine.packed import Packed, pack
 from actors.engine.qwen3 import Qwen3
-from actors.engine.restriction import forbid
+from actors.engine.restriction import biased, forbid
 from actors.engine.sampling import request_keys, sample, uniforms
 from actors.engine.tensor_spec import TensorSpec
 from actors.engine.unmade import unmade
@@ -274,7 +274,7 @@ class BuiltinEngine:
         temperature = slots.temperature[rows]
         with torch.inference_mode():
             tokens, logprobs = sample(
-                forbid(logits, ends),
+                forbid(biased(logits, asking), ends),
                 None if (temperature == 1).all() else torch.from_numpy(temperature),
                 torch.from_numpy(uniforms(slots.key[rows], slots.made[rows])),
                 asking,
@@ -320,13 +320,16 @@ class BuiltinEngine:
             )
         if one.sampling is not None and one.sampling.penalizes:
             raise CannotServe(one.ticket, "this engine has no penalties (frequency, presence, repetition)")
+        if one.sampling is not None and one.sampling.grammar is not None:
+            kind = one.sampling.grammar.kind
+            raise CannotServe(one.ticket, f"{kind}: the builtin engine has no grammars, leave it out")
         if len(one.prefix) >= one.max_new_tokens:
             raise CannotServe(one.ticket, f"its prefix has all of its {one.max_new_tokens} tokens already")
         if one.prefix and one.prefix[-1] in self._stops(one.sampling or PLAIN):
             raise CannotServe(one.ticket, "its prefix ends in a stop token: the request is finished")
         if not 0 <= one.temperature < np.inf:
             raise CannotServe(one.ticket, f"temperature {one.temperature} is not a number from 0 up")
-        for token in (*one.prompt, *one.prefix):
+        for token in (*one.prompt, *one.prefix, *_biases(one)):
             if not 0 <= token < vocabulary:
                 raise CannotServe(one.ticket, f"token {token} is outside of the vocabulary of {vocabulary}")
 
@@ -377,3 +380,8 @@ class BuiltinEngine:
         if slot != last:
             self._slots.move(last, slot)
             self._decoder.move(last, slot, int(self._slots.position[slot]))
+
+
+def _biases(one: Assignment) -> tuple[int, ...]:
+    """Tokens that are drawn more or less often than the model would."""
+    return () if one.sampling is None else tuple(token for token, _ in one.sampling.logit_bias)

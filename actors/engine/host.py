@@ -20,6 +20,9 @@ from actors.weights.messages import Fetched
 from actors.weights.safetensors_file import NotSafetensors
 from configs.schema import Config
 
+DENSE = "the builtin engine's models are dense: no token has experts"
+NO_SCORES = "top_logprobs, echo with logprobs: the builtin engine does not offer them, leave them out"
+
 
 class BuiltinHost:
     """An `EngineHost` for the builtin engine."""
@@ -68,8 +71,11 @@ class BuiltinHost:
         """What it does not take; work that no engine like it can serve is refused alone."""
         if version != engine.weights_version:
             return [Refusal(_tickets(work), f"it serves version {engine.weights_version}, not {version}")]
-        dense = "the builtin engine's models are dense: no token has experts"
-        refusals = [Refusal([one.ticket], dense, never=True) for one in work if one.experts is not None]
+        refusals = [
+            Refusal([one.ticket], NO_SCORES if one.experts.scores is not None else DENSE, never=True)
+            for one in work
+            if one.experts is not None
+        ]
         left = [one for one in work if one.experts is None]
         while left:
             try:

@@ -1,4 +1,4 @@
-"""Which tokens may be drawn: top-k, top-p and min-p, and ends that may not come yet.
+"""Which tokens may be drawn, or more often: top-k, top-p, min-p, biases, and ends that may not come yet.
 
 Pure. Only the rows that ask for something are touched, so a token of the others does not depend on them.
 """
@@ -14,6 +14,18 @@ from actors.rollout.sampling_params import Sampling
 
 Rows = Mapping[int, Sampling]
 """Row of the batch to what it asks for."""
+
+
+def biased(logits: Tensor, rows: Rows) -> Tensor:
+    """Logits float32 [n, vocab] with the biases of the rows added."""
+    asked = {row: one.logit_bias for row, one in rows.items() if one.logit_bias}
+    if not asked:
+        return logits
+    logits = logits.clone()
+    for row, pairs in asked.items():
+        tokens, biases = zip(*pairs, strict=True)
+        logits[row, list(tokens)] += torch.tensor(biases, dtype=logits.dtype)
+    return logits
 
 
 def forbid(logits: Tensor, rows: Mapping[int, Sequence[int]]) -> Tensor:

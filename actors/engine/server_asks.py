@@ -40,5 +40,9 @@ def ask_of(work: Work, rid: str, vocabulary: int, interval: int) -> Ask:
         raise Unfit(f"token {token} is outside of the vocabulary of {vocabulary}")
     left = work.max_new_tokens - len(prefix)
     sampling = work.sampling or PLAIN
-    wanted, made = work.experts is not None, len(prefix)
-    return Ask(rid, prompt + prefix, left, work.temperature, work.seed, made, sampling, wanted, interval)
+    scores = None if work.experts is None else work.experts.scores
+    wanted = work.experts is not None and scores is None
+    made = len(prefix)
+    return Ask(
+        rid, prompt + prefix, left, work.temperature, work.seed, made, sampling, wanted, interval, scores
+    )

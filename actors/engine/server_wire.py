@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from actors.rollout.sampling_params import PLAIN, Sampling
+from actors.rollout.score_rows import Scores
 from actors.weights.messages import Fetched
 
 Finish = Literal["stop", "length", "abort"]
@@ -37,7 +38,8 @@ class LoadFailed(Exception):
 @dataclass(frozen=True, slots=True)
 class Ask:
     """One request. `tokens`: prompt, and the `made` tokens that the response holds already; `max_new_tokens`:
-    how many more. Temperature 0 is greedy. `rid` is never used twice. `experts`: the last chunk has them.
+    how many more. Temperature 0 is greedy. `rid` is never used twice. `experts`: the last chunk has them;
+    `scores`: it has those rows in their place.
     `interval`: so many tokens may be told together, after the first."""
 
     rid: str
@@ -49,6 +51,7 @@ class Ask:
     sampling: Sampling = PLAIN
     experts: bool = False
     interval: int = 1
+    scores: Scores | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,7 @@ class Chunk:
     """What is new of a stream. `logprobs` as in `StepOutput`; `finish`: nothing follows. `cached`: tokens of
     the ask whose cache was there already. `version`: what the server calls the weights that made these
     tokens, "" where it does not say. `experts`: of the tokens of ask and stream but the last, in the chunk
-    with `finish`, where they were asked for: int32, raw, a row a token."""
+    with `finish`, where they were asked for: int32, raw, a row a token (`score_rows` has the other kind)."""
 
     tokens: list[int]
     logprobs: list[float]

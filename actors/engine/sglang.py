@@ -6,7 +6,8 @@ Owns the translation, and the server's process where it is ours. Adapter.
   requests under temperature 1: ours (`StepOutput.logprobs`). They are taken before top_p, top_k and min_p cut
   it. With `SGLANG_RETURN_ORIGINAL_LOGPROB` a server leaves the temperature out: ours never have it, one of
   somebody else is asked, and is not asked for temperatures where that matters.
-- Penalties of frequency and presence count what the server made itself: who has a prefix is refused them.
+- Penalties of frequency and presence count what the server made itself, and grammars parse it: who has a
+  prefix is refused them.
 - Weights: `sglang_weights`, while nothing executes.
 """
 
@@ -35,8 +36,9 @@ from actors.engine.sglang_messages import (
     SamplingParams,
     ServerInfo,
 )
+from actors.engine.sglang_scores import ScoreReading
 from actors.engine.sglang_weights import SglangWeights
-from actors.rollout.sampling_params import Sampling
+from actors.rollout.sampling_params import CANNOT_CONTINUE, Sampling
 from actors.weights.messages import Fetched
 
 ORDER_S = 60.0  # of a pause or a release of memory, which waits for the step at hand
@@ -156,6 +158,11 @@ class SglangWire:
         if ask.made and self._told_where:
             start = len(tokens) - ask.made
             body = Continue(rid=rid, input_ids=tokens, sampling_params=params, response_start=start)
+        scoring = None
+        if ask.scores is not None:
+            scoring = ScoreReading(ask, ask.scores)
+            top, start = ask.scores.top, scoring.first
+            body = msgspec.structs.replace(body, top_logprobs_num=top, logprob_start_len=start)
         seen = 0
         try:
             async for events in self._http.events("/generate", body):
@@ -163,6 +170,8 @@ class SglangWire:
                 for event in events[-1:] if self._cumulative else events:
                     meta = meta_of(event)
                     chunk = new_of(meta, seen)
+                    if scoring is not None:
+                        chunk = scoring.read(meta, chunk, seen)
                     seen += len(chunk.tokens)
                     if chunk.tokens or chunk.finish:
                         yield chunk
@@ -251,12 +260,11 @@ def held_of(info: ServerInfo) -> Held | None:
 def sampling_params(ask: Ask) -> SamplingParams:
     """How SGLang is to draw. Raises `ServerRefused` for what it would draw otherwise than was asked."""
     asked = ask.sampling
-    if ask.made and (asked.frequency_penalty or asked.presence_penalty):
-        raise ServerRefused(
-            "SGLang's penalties of frequency and presence count what one server made, and this response was "
-            "begun by another",
-            never=True,
-        )
+    if ask.made and not asked.continues:
+        what = "grammars see" if asked.grammar is not None else "penalties of frequency and presence count"
+        why = f"SGLang's {what} only what one server made, and {CANNOT_CONTINUE}"
+        raise ServerRefused(why, never=True)
+    grammar = {} if asked.grammar is None else {asked.grammar.kind: asked.grammar.text}
     return SamplingParams(
         max_new_tokens=ask.max_new_tokens,
         temperature=ask.temperature,
@@ -271,6 +279,11 @@ def sampling_params(ask: Ask) -> SamplingParams:
         ignore_eos=asked.ignore_eos,
         stop_token_ids=asked.stop_token_ids or None,
         stream_interval=ask.interval if ask.interval > 1 else None,
+        logit_bias={str(token): bias for token, bias in asked.logit_bias} or None,
+        json_schema=grammar.get("json_schema"),
+        regex=grammar.get("regex"),
+        ebnf=grammar.get("ebnf"),
+        structural_tag=grammar.get("structural_tag"),
     )
 
 

@@ -11,6 +11,9 @@ from actors.engine.sglang_messages import Event, Meta, Row
 
 T = TypeVar("T")
 
+UNSERVED = (400, 413, 422)
+"""Statuses of an end that comes from the request itself."""
+
 _events = msgspec.json.Decoder(Event)
 _rows = msgspec.json.Decoder(list[Row])
 
@@ -86,4 +89,7 @@ def meta_of(event: bytes) -> Meta:
         raise ServerRefused(str(refused), refused.never and not said.error.retryable)
     if said.meta_info is None:
         raise ServerDied(f"an event of a stream has no meta_info: {event[:300]!r}")
+    end = said.meta_info.finish_reason
+    if end is not None and end.type == "abort" and end.status_code in UNSERVED:  # a grammar that is none, say
+        raise ServerRefused(end.message or "the server cannot serve the request", never=True)
     return said.meta_info

@@ -34,10 +34,16 @@ class SamplingParams(Asked, frozen=True, kw_only=True):
     ignore_eos: bool = False
     stop_token_ids: tuple[int, ...] | None = None
     stream_interval: int | None = None
+    logit_bias: dict[str, float] | None = None
+    json_schema: str | None = None
+    regex: str | None = None
+    ebnf: str | None = None
+    structural_tag: str | None = None
 
 
 class Generate(msgspec.Struct, frozen=True, kw_only=True):
-    """`/generate`, streaming. return_routed_experts: with the last event."""
+    """`/generate`, streaming. return_routed_experts: with the last event. top_logprobs_num: the likeliest
+    tokens at each place, of the prompt from logprob_start_len on."""
 
     rid: str
     input_ids: list[int]
@@ -45,6 +51,8 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True):
     return_logprob: bool = True
     stream: bool = True
     return_routed_experts: bool | msgspec.UnsetType = msgspec.UNSET
+    top_logprobs_num: int | msgspec.UnsetType = msgspec.UNSET
+    logprob_start_len: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class Continue(Generate, frozen=True, kw_only=True):
@@ -55,10 +63,11 @@ class Continue(Generate, frozen=True, kw_only=True):
 
 
 class FinishReason(Said, frozen=True, kw_only=True):
-    """`type`: stop, length or abort."""
+    """`type`: stop, length or abort. status_code: of a request that the server cannot serve, as in HTTP."""
 
     type: str
     message: str | None = None
+    status_code: int | None = None
 
 
 Row = tuple[float | None, int, str | None]
@@ -68,7 +77,10 @@ Row = tuple[float | None, int, str | None]
 class Meta(Said, frozen=True, kw_only=True):
     """`output_token_logprobs`: of `Row`s, all of the response, or the new ones; as it is, since what was told
     before need not be read again. `routed_experts`: base64 of int32, a row (layers x experts of a token) for
-    each token of prompt and response but the last; with the end, an abort's too."""
+    each token of prompt and response but the last; with the end, an abort's too. The other log-probs, of
+    requests that ask for the likeliest tokens: of the prompt from `logprob_start_len` on, of the response
+    like `output_token_logprobs`; each place has its likeliest tokens as `Row`s, the first of the prompt has
+    none."""
 
     completion_tokens: int
     output_token_logprobs: msgspec.Raw = msgspec.Raw(b"[]")
@@ -76,6 +88,9 @@ class Meta(Said, frozen=True, kw_only=True):
     cached_tokens: int = 0
     weight_version: str = ""
     routed_experts: str | None = None
+    input_token_logprobs: msgspec.Raw = msgspec.Raw(b"[]")
+    input_top_logprobs: msgspec.Raw = msgspec.Raw(b"[]")
+    output_top_logprobs: msgspec.Raw = msgspec.Raw(b"[]")
 
 
 class StreamError(Said, frozen=True, kw_only=True):

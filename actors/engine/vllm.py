@@ -7,7 +7,8 @@ Owns the translation, and the server's process where it is ours. Adapter.
   temperature 1, which is ours (`StepOutput.logprobs`). A server of somebody else is tried; if its are raw,
   requests where that makes a difference are refused.
 - Seeds: vLLM draws a stream of numbers from a seed. A request that goes on here draws from another one.
-- Penalties of frequency and presence count what the server made itself: who has a prefix is refused them.
+- Penalties of frequency and presence count what the server made itself, and grammars parse it: who has a
+  prefix is refused them.
 - Ends: a server is told the tokens that end a response of this model and to look at no others.
 - Weights: our weight transfer engine (`vllm_plugin`), where the server has it: its workers map the image in
   shared memory and feed the model's own loader. Else a folder (`served_folder`) by `reload_weights`.
@@ -173,6 +174,11 @@ class VllmWire:
         """See `ServerWire`."""
         if ask.experts:
             raise ServerRefused("vLLM's streams say no experts: have SGLang serve this model", never=True)
+        if ask.scores is not None:
+            raise ServerRefused(
+                "top_logprobs, echo with logprobs: not offered in front of vLLM, have SGLang serve the model",
+                never=True,
+            )
         if self._raw and (cut := _shapes(ask)):
             raise ServerRefused(
                 f"{self._http.url} gives log-probs without {cut}, which this request has: start it with "
@@ -314,7 +320,10 @@ def _shapes(ask: Ask) -> str:
     plain, asked = Sampling(), ask.sampling
     if ask.temperature not in (0.0, 1.0):
         return "its temperature"
-    for name in ("top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty"):
+    for name in (
+        "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty",
+        "logit_bias", "grammar",
+    ):  # fmt: skip
         if getattr(asked, name) != getattr(plain, name):
             return name
     return "min_new_tokens" if asked.min_new_tokens > ask.made else ""

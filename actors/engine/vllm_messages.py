@@ -6,9 +6,11 @@ words against the classes of released versions.
 """
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from actors.engine.server_wire import Ask, Chunk, Finish, Loads, ServerDied, ServerRefused
 from actors.engine.tensor_spec import TensorSpec
+from actors.rollout.sampling_params import CANNOT_CONTINUE, Grammar
 
 BACKEND = "gleaner"
 """The weight transfer engine that `vllm_plugin` registers."""
@@ -38,6 +40,15 @@ class ServerInfo(msgspec.Struct, frozen=True):
     vllm_config: str
 
 
+class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A grammar; one of these."""
+
+    json: str | None = None
+    regex: str | None = None
+    grammar: str | None = None
+    structural_tag: str | None = None
+
+
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
     """Body of `/v1/completions`. Every sampling parameter is said, so that no default of a server counts."""
 
@@ -61,6 +72,8 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     return_token_ids: bool = True
     return_tokens_as_token_ids: bool = True
     stream: bool = True
+    logit_bias: dict[str, float] | UnsetType = UNSET
+    structured_outputs: StructuredOutputs | UnsetType = UNSET
 
 
 class Masked(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,12 +201,9 @@ def completion_of(ask: Ask, model: str, salt: str, eos: tuple[int, ...] | None) 
     the server knows. `salt`: of the weights. Raises `ServerRefused` for what vLLM would draw otherwise than
     was asked."""
     asked = ask.sampling
-    if ask.made and (asked.frequency_penalty or asked.presence_penalty):
-        raise ServerRefused(
-            "vLLM's penalties of frequency and presence count what one server made, and this response was "
-            "begun by another",
-            never=True,
-        )
+    if ask.made and not asked.continues:
+        what = "grammars see" if asked.grammar is not None else "penalties of frequency and presence count"
+        raise ServerRefused(f"vLLM's {what} only what one server made, and {CANNOT_CONTINUE}", never=True)
     return Completion(
         request_id=ask.rid,
         model=model,
@@ -211,7 +221,22 @@ def completion_of(ask: Ask, model: str, salt: str, eos: tuple[int, ...] | None) 
         presence_penalty=asked.presence_penalty,
         repetition_penalty=asked.repetition_penalty,
         min_tokens=min(ask.max_new_tokens, max(0, asked.min_new_tokens - ask.made)),
+        logit_bias={str(token): bias for token, bias in asked.logit_bias} or UNSET,
+        structured_outputs=UNSET if asked.grammar is None else structured(asked.grammar),
     )
+
+
+def structured(grammar: Grammar) -> StructuredOutputs:
+    """A grammar in vLLM's words."""
+    match grammar.kind:
+        case "json_schema":
+            return StructuredOutputs(json=grammar.text)
+        case "regex":
+            return StructuredOutputs(regex=grammar.text)
+        case "ebnf":
+            return StructuredOutputs(grammar=grammar.text)
+        case _:
+            return StructuredOutputs(structural_tag=grammar.text)
 
 
 def seed_at(seed: int, position: int) -> int:

@@ -70,5 +70,5 @@ def _contents(event: BatchSubmitted) -> tuple[object, ...]:
     """What makes a batch the same batch. What is wanted of it stands as it was said first; a single request
     has no step, so which version was the newest when it came is no part of it."""
     version = event.version if event.scored or event.min_version is None else 0
-    drawn = event.temperature, event.sampling, event.experts
+    drawn = event.temperature, event.sampling, event.experts, event.scores
     return version, event.min_version, event.prompts, event.max_new_tokens, drawn, event.scored

@@ -209,7 +209,8 @@ class Dispatching:
         experts: ExpertsWanted | None = None
         if batch.experts:
             name = batch.batch.removeprefix(BATCH)
-            experts = ExpertsWanted(follower=batch.experts, id=name, attempt=log.attempts + 1)
+            attempt = log.attempts + 1
+            experts = ExpertsWanted(follower=batch.experts, id=name, attempt=attempt, scores=batch.scores)
         return Work(
             ticket=ticket,
             prompt=log.prompt.tobytes(),

@@ -10,6 +10,7 @@ dispatch of a request to an instance; it is never used again within an incarnati
 import msgspec
 
 from actors.rollout.sampling_params import Sampling
+from actors.rollout.score_rows import Scores
 from supervisor import Message
 
 
@@ -33,7 +34,8 @@ class BatchSubmitted(Message, frozen=True):
     its place, up to `most` groups in all. over_sampling: so many prompts are under way for each group that is
     still missing; when `wanted` are there, the rest is aborted. again: a sample without a verdict of its own
     is made again so many times. sampling: None leaves the distribution as it is. experts: the actor that is
-    told which experts its tokens were routed to (`expert_messages`); "": nobody is.
+    told which experts its tokens were routed to (`expert_messages`), or which tokens were likeliest, where
+    `scores` says so; "": nobody is.
     """
 
     batch: str
@@ -50,6 +52,7 @@ class BatchSubmitted(Message, frozen=True):
     scored: bool = True
     sampling: Sampling | None = None
     experts: str = ""
+    scores: Scores | None = None
 
     def admits(self, version: int | None) -> bool:
         """Whether tokens made under this version may be in the batch; no token is made under None."""

@@ -6,15 +6,18 @@ asked until it answered. A row that was lost is computed again (`gateway.expert_
 
 import msgspec
 
+from actors.rollout.score_rows import Scores
 from supervisor import Message
 
 
 class ExpertsWanted(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a dispatch: with its end the rows are told to the actor `follower`, as `attempt` of request `id`."""
+    """Of a dispatch: with its end the rows are told to the actor `follower`, as `attempt` of request `id`.
+    scores: those of the likeliest tokens (`score_rows`), in the place of experts."""
 
     follower: str
     id: str
     attempt: int
+    scores: Scores | None = None
 
 
 class ExpertRows(Message, frozen=True):

@@ -12,6 +12,22 @@ import msgspec
 
 MAX_STOPS = 64
 MAX_STOP_CHARACTERS = 1024
+MAX_BIASES = 1024
+MAX_BIAS = 100.0
+MAX_GRAMMAR_CHARACTERS = 64 * 1024
+GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
+
+CANNOT_CONTINUE = "this response was begun by another"
+"""Ends the reason of a refusal that comes from the tokens before, not from the request: begun anew, it is
+served."""
+
+
+class Grammar(msgspec.Struct, frozen=True, kw_only=True):
+    """A language that the text of a response belongs to. kind: one of `GRAMMARS`, in the words of SGLang's
+    sampling parameters; text: the schema, expression or grammar itself."""
+
+    kind: str
+    text: str
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -20,7 +36,9 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     top_p: the likeliest tokens whose probabilities sum up to it; top_k: so many of them, -1: all; min_p:
     those at least so likely, as a part of the likeliest. The penalties count the tokens of the response, and
     repetition_penalty those of the prompt too. min_new_tokens: the response does not end by itself before;
-    ignore_eos: nor at the model's own end. stop_token_ids end it as the model's own end does.
+    ignore_eos: nor at the model's own end. stop_token_ids end it as the model's own end does. logit_bias: is
+    added to the logits of these tokens; log-probs are of the distribution with it. grammar: only tokens that
+    keep the text in its language are drawn; log-probs are of those that remain.
     """
 
     top_p: float = 1.0
@@ -33,6 +51,14 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ignore_eos: bool = False
     stop_token_ids: tuple[int, ...] = ()
     stop: tuple[str, ...] = ()
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    grammar: Grammar | None = None
+
+    @property
+    def continues(self) -> bool:
+        """Whether a server can continue what another one began: it can unless it counts the tokens that it
+        made itself, as penalties of frequency and presence do, or parses them, as a grammar does."""
+        return self.grammar is None and not (self.frequency_penalty or self.presence_penalty)
 
     @property
     def penalizes(self) -> bool:
@@ -58,6 +84,21 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             yield f"stop_token_ids: expected at most {MAX_STOPS} numbers of 32 bits"
         if len(self.stop) > MAX_STOPS or not all(0 < len(one) <= MAX_STOP_CHARACTERS for one in self.stop):
             yield f"stop: expected at most {MAX_STOPS} strings of 1 to {MAX_STOP_CHARACTERS} characters"
+        yield from self._faults_of_bias()
+        if self.grammar is not None:
+            if self.grammar.kind not in GRAMMARS:
+                yield f"grammar: expected one of {', '.join(GRAMMARS)}, not {self.grammar.kind!r}"
+            if not 0 < len(self.grammar.text) <= MAX_GRAMMAR_CHARACTERS:
+                yield f"{self.grammar.kind}: expected 1 to {MAX_GRAMMAR_CHARACTERS} characters"
+
+    def _faults_of_bias(self) -> Iterator[str]:
+        tokens = [token for token, _ in self.logit_bias]
+        if len(tokens) > MAX_BIASES or not all(0 <= one < 1 << 32 for one in tokens):
+            yield f"logit_bias: expected at most {MAX_BIASES} tokens, numbers of 32 bits"
+        elif len(set(tokens)) != len(tokens):
+            yield "logit_bias: expected each token once"
+        if not all(-MAX_BIAS <= bias <= MAX_BIAS for _, bias in self.logit_bias):
+            yield f"logit_bias: expected numbers from {-MAX_BIAS:g} to {MAX_BIAS:g}"
 
 
 PLAIN = Sampling()

@@ -7,6 +7,7 @@ import msgspec
 
 from actors.rollout.events import Span
 from actors.rollout.sampling_params import Sampling
+from actors.rollout.score_rows import Scores
 from supervisor import Message
 
 BATCH = "generate-"
@@ -24,7 +25,8 @@ class Generate(Message, frozen=True):
     caller, for its log and ours. sampling: None leaves the distribution as it is. follower: the name of an
     actor that is told what is made while it is made (`Progress`); "": nobody is. session: of a conversation;
     it goes to the instance that served the last request of it, if that has room; "": anywhere. experts: the
-    follower is told too which experts the tokens were routed to (`ExpertRows`), as each attempt ends.
+    follower is told too which experts the tokens were routed to (`ExpertRows`), as each attempt ends; scores:
+    in their place, which tokens were likeliest.
     """
 
     id: str
@@ -43,6 +45,7 @@ class Generate(Message, frozen=True):
     follower: str = ""
     session: str = ""
     experts: bool = False
+    scores: Scores | None = None
 
 
 class ProgressItem(msgspec.Struct, frozen=True, kw_only=True):

@@ -224,6 +224,7 @@ class Singles:
             scored=False,
             sampling=message.sampling,
             experts=message.follower if message.experts else "",
+            scores=message.scores,
         )
 
     async def _begin(self, name: str, message: Generate, deferred: Deferred) -> None:

@@ -26,7 +26,7 @@ NOT_OFFERED = (
 """Keys of a body that change what is computed or returned, and that the builtin engine does not have."""
 NOT_SAMPLED = (
     "frequency_penalty", "presence_penalty", "repetition_penalty", "stop_regex", "json_schema", "regex",
-    "ebnf", "structural_tag", "custom_params", "logit_bias",
+    "ebnf", "structural_tag", "custom_params",
 )  # fmt: skip
 """Settings of the draw that it does not have."""
 
@@ -129,10 +129,18 @@ def _sampling(params: SamplingParams, made: int) -> Sampling:
         ignore_eos=params.ignore_eos,
         stop_token_ids=tuple(params.stop_token_ids or ()),
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
+        logit_bias=_bias(params.logit_bias or {}),
     )
     if fault := next(sampling.faults(), None):
         raise BadRequest(f"sampling_params.{fault}")
     return sampling
+
+
+def _bias(given: dict[str, float]) -> tuple[tuple[int, float], ...]:
+    try:
+        return tuple((int(token), bias) for token, bias in given.items())
+    except ValueError as problem:
+        raise BadRequest(f"sampling_params.logit_bias: expected numbers of tokens ({problem})") from None
 
 
 def _prompts(body: GenerateBody, prompts: Prompts) -> tuple[Sequence[Sequence[int]], bool]:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.rollout.sampling_params import PLAIN, Sampling
+from actors.rollout.score_rows import Scores
 
 Status = Literal["stop", "length", "deadline", "abort"]
 """How it ended: by itself, at `max_new_tokens`, when its time was up, or because a client said so."""
@@ -43,7 +44,9 @@ class Ask:
     `seed_of`. min_version, exact_version: of the weights, at most one. wait_s: for weights that fit.
     deadline_s: from the first ask on; then it ends with what it has. session: of a client that prefers the
     engine that served it before; "" for none. experts: `End.experts` is wanted. prompt_only: an engine is to
-    read the prompt; the one token that it makes then is not told.
+    read the prompt; the one token that it makes then is not told. scores: `End.experts` is of the likeliest
+    tokens (`score_rows`). whole: no token is wanted before the end, so that a request that no engine can
+    continue (`Sampling.continues`) may begin anew.
     """
 
     id: str
@@ -60,6 +63,13 @@ class Ask:
     named: bool = False
     experts: bool = False
     prompt_only: bool = False
+    scores: Scores | None = None
+    whole: bool = False
+
+    @property
+    def rows(self) -> bool:
+        """Whether engines are to tell a row of each token."""
+        return self.experts or self.scores is not None
 
     @property
     def gated(self) -> bool:

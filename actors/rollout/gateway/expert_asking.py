@@ -9,6 +9,8 @@ import asyncio
 import hashlib
 from collections.abc import Callable
 
+import msgspec
+
 from actors.rollout.expert_messages import ExpertRows
 from actors.rollout.gateway.ask import Busy
 from actors.rollout.gateway.expert_rows import AFTERWARDS, ExpertRowsOf
@@ -73,7 +75,8 @@ class ExpertAsking:
             finally:
                 del self._readings[name]
                 self._let_go(name)
-        follow.finish(Busy(f"its tokens are there, but not which experts they had: {why or 'no rows came'}"))
+        what = "which experts they had" if follow.ask.scores is None else "their likeliest tokens"
+        follow.finish(Busy(f"its tokens are there, but not {what}: {why or 'no rows came'}"))
 
     async def _joined(self, follow: Follow, within_s: float) -> bool:
         """Whether it is complete, and ended, within so long of the last part that came."""
@@ -97,15 +100,19 @@ class ExpertAsking:
     async def _read_again(self, follow: Follow, name: str) -> str:
         """Have some engine read all tokens but the last; why that was not done, or ""."""
         self._asks += 1
+        scores = follow.ask.scores
+        # The row of a place tells of the token that is there, so the last one is read too.
+        tokens = follow.tokens_bytes()[:-4] if scores is None else follow.tokens_bytes()
         message = Generate(
             id=name,
-            prompt=follow.ask.prompt.tobytes() + follow.tokens_bytes()[:-4],
+            prompt=follow.ask.prompt.tobytes() + tokens,
             max_new_tokens=1,
             temperature=0.0,
             wait_s=AGAIN_S,
             deadline_s=AGAIN_S,
             follower=self._ctx.name,
             experts=True,
+            scores=None if scores is None else msgspec.structs.replace(scores, prompt=True),
         )
         key = f"{self._ctx.name}/{self._ctx.incarnation}/experts/{self._asks}"
         try:

@@ -25,10 +25,17 @@ from actors.rollout.gateway.ask import (
     Routed,
     Status,
 )
+from actors.rollout.sampling_params import CANNOT_CONTINUE
 from actors.rollout.single_messages import Generated, ProgressItem, VersionNotReady, VersionSpan
 from supervisor import Message
 
 Heard = Literal["fits", "gap", "full"]
+MAX_LIVES = 5
+"""Times that a request is begun which no engine can continue."""
+OTHERWISE = (
+    "the engine of this request is gone, and no other can continue it (docs/gateway.md); begun anew, it does "
+    "not repeat what was told already: ask again"
+)
 
 
 class Follow:
@@ -50,6 +57,9 @@ class Follow:
         self.behind = False
         """Tokens were left with the manager; they are asked for when there is room."""
         self._limit = limit
+        self.lives = 1
+        """Times that it was begun."""
+        self._held = array("I")  # tokens that readers had when it was begun anew
         self._tokens, self._logprobs = array("I"), array("f")
         self._versions: list[tuple[int, int]] = []  # (tokens up to here, version), as far as it was told
         self._readers: dict[asyncio.Event, int] = {}  # how far each has read
@@ -81,7 +91,7 @@ class Follow:
             and (mine.temperature, mine.seed, mine.sampling)
             == (other.temperature, other.seed, other.sampling)
             and (mine.min_version, mine.exact_version) == (other.min_version, other.exact_version)
-            and mine.experts == other.experts
+            and (mine.experts, mine.scores) == (other.experts, other.scores)
         )
 
     def tokens_bytes(self) -> bytes:
@@ -118,17 +128,27 @@ class Follow:
             self.finish(Busy("no weights are published yet"))
 
     def refused(self, why: str) -> None:
-        """The manager does not take it. What was begun and is another request there cannot go on."""
-        if self.aborted_s is not None or why.endswith("was cancelled"):
+        """The manager does not take it. What was begun and is another request there cannot go on, unless it
+        is begun anew."""
+        if why.endswith(CANNOT_CONTINUE) and self.aborted_s is None and self.lives < MAX_LIVES:
+            self._begin_anew()
+        elif self.aborted_s is not None or why.endswith("was cancelled"):
             self.give_up("abort")
         elif why.endswith("it is not tried again"):
             self.finish(BadAsk(why))
-        elif len(self) or why.endswith("was asked again"):
+        elif len(self) or why.endswith(("was asked again", CANNOT_CONTINUE)):
             self.finish(Busy(f"the request cannot be continued: {why}"))
         elif why.endswith("release one first"):
             self.finish(Busy(why))
         else:
             self.finish(BadAsk(why))
+
+    def _begin_anew(self) -> None:
+        """The tokens that came are void but for those that a reader has: they are to come again."""
+        self.lives += 1
+        self._held = self._tokens[: max(self._readers.values(), default=0)]
+        self._tokens, self._logprobs, self._versions = array("I"), array("f"), []
+        self.behind = False
 
     def _answered(self, answer: Generated) -> None:
         if answer.start > len(self):
@@ -142,7 +162,7 @@ class Follow:
         versions = tuple((span.version, span.count) for span in answer.versions)
         self._correct(answer.versions)
         end = End(status, versions, answer.version_start, answer.version_end)
-        if self.ask.experts and len(self):
+        if self.ask.rows and len(self):
             self.unrouted, self.spans = end, answer.spans
         else:
             self.finish(end)
@@ -154,8 +174,8 @@ class Follow:
 
     def give_up(self, status: Status) -> None:
         """It ends here with what came; the manager did not say how."""
-        if self.ask.experts and len(self):
-            self.finish(Busy("the manager did not say how it ended, so nobody knows which experts it had"))
+        if self.ask.rows and len(self):
+            self.finish(Busy("the manager did not say how it ended, so nobody has the rows of its tokens"))
             return
         spans, before = [], 0
         for until, version in self._versions:
@@ -166,6 +186,8 @@ class Follow:
 
     def finish(self, how: End | AskError) -> None:
         """Nothing more comes."""
+        if isinstance(how, End) and len(self) < len(self._held):
+            how = Busy(OTHERWISE)
         if not self.over:
             if isinstance(how, End):
                 self.end = how
@@ -179,7 +201,7 @@ class Follow:
         self._readers[more] = at = 0
         try:
             while True:
-                while at < len(self):
+                while at < len(self) and (self.over or not self.ask.whole):
                     until, version = self._span(at)
                     yield Piece(self._tokens[at:until].tolist(), self._logprobs[at:until].tolist(), version)
                     self._readers[more] = at = until
@@ -199,6 +221,8 @@ class Follow:
             return
         self._tokens.frombytes(tokens)
         self._logprobs.frombytes(logprobs)
+        if self._held and self._held[: len(self)] != self._tokens[: len(self._held)]:
+            self.finish(Busy(OTHERWISE))
         if self._versions and self._versions[-1][1] == version:
             self._versions.pop()
         self._versions.append((len(self._tokens), version))

@@ -197,7 +197,7 @@ class Gateway(Actor):
         follow.aborted = ask.id in self._aborted
         self._left.discard(ask.id)
         self._follows[ask.id] = follow
-        if ask.experts:
+        if ask.rows:
             self._experts.begin(ask.id)
         self._served += 1
         self._start(follow)
@@ -255,7 +255,10 @@ class Gateway(Actor):
                     key=f"{self.ctx.name}/{self.ctx.incarnation}/{self._asks}",
                 )
             except Refused as refusal:
+                lives = follow.lives
                 follow.refused(str(refusal))
+                if follow.lives != lives and follow.ask.rows:
+                    self._experts.begin(follow.ask.id)
             except Suspended as full:
                 if not len(follow):
                     follow.finish(Busy(str(full), GRACE_S))
@@ -287,5 +290,6 @@ class Gateway(Actor):
             sampling=ask.sampling,
             follower=self.ctx.name,
             session=ask.session[:MAX_SESSION],
-            experts=ask.experts,
+            experts=ask.rows,
+            scores=ask.scores,
         )
