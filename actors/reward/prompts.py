@@ -41,14 +41,21 @@ class Prompts:
         except Exception as error:  # noqa: BLE001  # the Rust side raises plain Exception
             raise BadTokenizer(f"{path} is no tokenizer ({error}): copy the checkpoint again") from None
         template, self._names = _chat_template(directory)
+        self._text = template or ""
         try:
             environment = ImmutableSandboxedEnvironment(  # as transformers renders templates
                 trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
             )
             environment.globals["raise_exception"] = _refuse
+            environment.filters["tojson"] = _tojson
             self._template = None if template is None else environment.from_string(template)
         except TemplateError as error:
             raise BadTokenizer(f"{directory}: the chat template is broken: {error}") from error
+
+    @property
+    def template(self) -> str:
+        """The chat template itself, "" for none."""
+        return self._text
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -110,6 +117,12 @@ class Prompts:
 def _refuse(reason: str) -> NoReturn:
     """What templates call `raise_exception`: how they say that a conversation is not for their model."""
     raise BadConversation(reason)
+
+
+def _tojson(value: object, indent: int | None = None, ensure_ascii: bool = False) -> str:
+    """As transformers has it: jinja's own sorts keys and writes for HTML, so that a tool would look
+    otherwise."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
 
 
 def _chat_template(directory: Path) -> tuple[str | None, dict[str, str]]:

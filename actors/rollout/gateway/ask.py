@@ -166,6 +166,7 @@ class Decoder(Protocol):
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str: ...
     def id_to_token(self, id: int) -> str | None: ...
+    def token_to_id(self, token: str) -> int | None: ...
 
 
 class Vocabulary(Protocol):
@@ -177,6 +178,10 @@ class Vocabulary(Protocol):
     @property
     def special(self) -> frozenset[int]:
         """Tokens that are no text."""
+
+    @property
+    def template(self) -> str:
+        """The chat template, "" for none."""
 
     def encode_text(self, text: str, special: bool = False) -> list[int]:
         """Tokens of a text as it is; `special`: with those that the tokenizer puts around one."""

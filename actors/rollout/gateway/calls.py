@@ -18,6 +18,7 @@ from msgspec import UNSET, UnsetType
 from actors.rollout.gateway.ask import MAX_ID, Ask, BadAsk, Requests, Vocabulary, seed_of
 from actors.rollout.gateway.fleet import Fleet
 from actors.rollout.sampling_params import PLAIN, Sampling
+from actors.rollout.score_rows import Scores
 from configs.schema import Gateway
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -187,6 +188,8 @@ class Call:
         gate: VersionGate | None = None,
         session: str | None = None,
         experts: bool = False,
+        scores: Scores | None = None,
+        whole: bool = False,
         names: tuple[str, str] = ("input_ids", "sampling_params.max_new_tokens"),
     ) -> Ask:
         """The request, checked. max_new_tokens, usual: see `Served.response_tokens`; 0: the prompt is read,
@@ -224,6 +227,8 @@ class Call:
             session=self.session(session),
             named=id[1],
             experts=experts,
+            scores=scores,
+            whole=whole,
         )
 
     @property

@@ -1,132 +1,34 @@
 """Choices as they come, put together in the words of OpenAI's APIs: whole answers and chunks of a stream.
 
-Owns what each delta adds. Does not own the structs (`openai_wire`) or the HTTP (`openai_routes`). Pure: no
-HTTP, no clock.
+Owns what each delta adds. Does not own the structs (`openai_wire`), what is common to both (`openai_shape`)
+or the HTTP (`openai_routes`). Pure: no HTTP, no clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
-from actors.rollout.gateway.ask import Vocabulary
-from actors.rollout.gateway.choices import Delta, Last, sound
+from actors.rollout.gateway.choices import Delta, Last, Reason
+from actors.rollout.gateway.openai_logprobs import chat_logprobs, completion_logprobs
+from actors.rollout.gateway.openai_shape import Answers, Choice, stamps
+from actors.rollout.gateway.openai_tools import ToolCall, call_id
 from actors.rollout.gateway.openai_wire import (
+    CallDelta,
+    CallIs,
     ChatChoice,
     ChatChunk,
     ChatCompletion,
     ChatDelta,
-    ChatLogprobs,
     ChatMessage,
+    ChatReason,
     ChunkChoice,
     Completion,
     CompletionChoice,
-    CompletionLogprobs,
+    FunctionCalled,
     Stamps,
-    TokenLogprob,
-    Usage,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What a call wants to see, and what it sent. prompts: in tokens, each with `n` choices. logprobs,
-    token_ids: whether they are told; ids_as_tokens: a token is called "token_id:N"; usage: a last chunk of a
-    stream says it. vocabulary: None where there is no text."""
-
-    id: str
-    created: int
-    model: str
-    prompts: Sequence[Sequence[int]]
-    n: int
-    logprobs: bool
-    token_ids: bool
-    ids_as_tokens: bool
-    usage: bool
-    vocabulary: Vocabulary | None
-
-    @property
-    def choices(self) -> int:
-        return len(self.prompts) * self.n
-
-    def usage_of(self, tokens: int) -> Usage:
-        prompt = sum(len(one) for one in self.prompts)
-        return Usage(prompt_tokens=prompt, completion_tokens=tokens, total_tokens=prompt + tokens)
-
-    def prompt_of(self, choice: int) -> list[int] | UnsetType:
-        return list(self.prompts[choice // self.n]) if self.token_ids else UNSET
-
-    def ids_of(self, tokens: Sequence[int]) -> list[int] | UnsetType:
-        return list(tokens) if self.token_ids else UNSET
-
-    def names(self, delta: Delta) -> list[str]:
-        """What the tokens are called: by number, or by their text; the parts of a character each alone."""
-        if self.ids_as_tokens or self.vocabulary is None:
-            return [f"token_id:{token}" for token in delta.tokens]
-        decoder = self.vocabulary.tokenizer
-        pairs = zip(delta.tokens, delta.texts, strict=True)
-        return [text or decoder.decode([token], skip_special_tokens=False) for token, text in pairs]
-
-
-@dataclass(slots=True)
-class Choice:
-    """A choice as far as it has come."""
-
-    tokens: list[int] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    texts: list[str] = field(default_factory=list)
-    offsets: list[int] = field(default_factory=list)
-    characters: int = 0
-    text: list[str] = field(default_factory=list)
-    last: Last | None = None
-
-
-class Answers:
-    """The choices of a call, in what both APIs share."""
-
-    def __init__(self, shape: Shape) -> None:
-        self.shape = shape
-        self.choices = [Choice() for _ in range(shape.choices)]
-
-    def take(self, told: Delta | Last) -> int:
-        """Add to a choice; how many tokens it had before. Raises Busy for a log-prob that is no number, where
-        they are wanted."""
-        choice = self.choices[told.index]
-        before = len(choice.tokens)
-        choice.text.append(told.text)
-        if isinstance(told, Last):
-            choice.last = told
-            return before
-        choice.tokens += told.tokens
-        if self.shape.logprobs:
-            choice.names += self.shape.names(told)
-            choice.logprobs += sound(told.logprobs)
-            choice.texts += told.texts
-            for text in told.texts:
-                choice.offsets.append(choice.characters)
-                choice.characters += len(text)
-        return before
-
-    @property
-    def usage(self) -> Usage:
-        return self.shape.usage_of(sum(len(choice.tokens) for choice in self.choices))
-
-    def quiet(self, told: Delta | Last) -> bool:
-        """Whether a chunk would say nothing: a part of a character, or what may be a stop string."""
-        plain = not (self.shape.logprobs or self.shape.token_ids)
-        return plain and isinstance(told, Delta) and not told.text
-
-    def ended(self) -> Iterator[tuple[int, Choice, Last]]:
-        for index, choice in enumerate(self.choices):
-            assert choice.last is not None, "told before every choice had ended"
-            yield index, choice, choice.last
-
-    def stamps(self) -> Stamps:
-        """Of all choices that have ended."""
-        return stamps([choice.last.versions for choice in self.choices if choice.last is not None])
 
 
 class CompletionAnswers(Answers):
@@ -138,14 +40,17 @@ class CompletionAnswers(Answers):
         if self.quiet(told):
             return None
         last = told if isinstance(told, Last) else None
+        first, choice.begun = not choice.begun, True
+        begin = 0 if first else begin  # what was quiet is told now
+        news = first or last is None
         only = CompletionChoice(
             index=told.index,
-            text=told.text,
-            logprobs=self._logprobs(choice, begin) if last is None else None,
-            finish_reason=None if last is None else last.reason,
+            text=self._echoed(told.index) + "".join(choice.text) if first else told.text,
+            logprobs=completion_logprobs(self.shape, choice, told.index, begin) if news else None,
+            finish_reason=None if last is None else self._reason(last),
             stop_reason=None if last is None else last.stop_reason,
             token_ids=self.shape.ids_of(choice.tokens[begin:]),
-            prompt_token_ids=self.shape.prompt_of(told.index) if begin == 0 and last is None else UNSET,
+            prompt_token_ids=self.shape.prompt_of(told.index) if first else UNSET,
             weight_versions=UNSET if last is None else list(last.versions),
         )
         return self._body([only], Stamps() if last is None else stamps([last.versions]))
@@ -160,9 +65,9 @@ class CompletionAnswers(Answers):
         choices = [
             CompletionChoice(
                 index=index,
-                text="".join(choice.text),
-                logprobs=self._logprobs(choice, 0),
-                finish_reason=last.reason,
+                text=self._echoed(index) + "".join(choice.text),
+                logprobs=completion_logprobs(self.shape, choice, index, 0),
+                finish_reason=self._reason(last),
                 stop_reason=last.stop_reason,
                 token_ids=self.shape.ids_of(choice.tokens),
                 prompt_token_ids=self.shape.prompt_of(index),
@@ -186,16 +91,11 @@ class CompletionAnswers(Answers):
             weight_version_end=seen.weight_version_end,
         )
 
-    def _logprobs(self, choice: Choice, begin: int) -> CompletionLogprobs | None:
-        if not self.shape.logprobs:
-            return None
-        names, logprobs = choice.names[begin:], choice.logprobs[begin:]
-        return CompletionLogprobs(
-            tokens=names,
-            token_logprobs=logprobs,
-            top_logprobs=[{name: logprob} for name, logprob in zip(names, logprobs, strict=True)],
-            text_offset=choice.offsets[begin:],
-        )
+    def _echoed(self, index: int) -> str:
+        return "" if self.shape.echo is None else self.shape.echo[index // self.shape.n]
+
+    def _reason(self, last: Last) -> Reason:
+        return "length" if self.shape.nothing else last.reason
 
 
 class ChatAnswers(Answers):
@@ -217,16 +117,33 @@ class ChatAnswers(Answers):
         if self.quiet(told):
             return None
         last = told if isinstance(told, Last) else None
+        first, choice.begun = not choice.begun, True
+        begin = 0 if first else begin  # what was quiet is told now
+        delta = self._delta(told.index, choice, "".join(choice.text) if first else told.text, last)
+        if last is None and self.shape.plain and delta == ChatDelta():
+            return None
         only = ChunkChoice(
             index=told.index,
-            delta=ChatDelta(content=told.text) if told.text or last is None else ChatDelta(),
-            logprobs=self._logprobs(choice, begin) if last is None else None,
-            finish_reason=None if last is None else last.reason,
+            delta=delta,
+            logprobs=chat_logprobs(self.shape, choice, begin) if first or last is None else None,
+            finish_reason=None if last is None else _reason(choice, last),
             stop_reason=None if last is None else last.stop_reason,
             token_ids=self.shape.ids_of(choice.tokens[begin:]),
             weight_versions=UNSET if last is None else list(last.versions),
         )
         return self._chunk([only], Stamps() if last is None else stamps([last.versions]))
+
+    def _delta(self, index: int, choice: Choice, text: str, last: Last | None) -> ChatDelta:
+        """What this text adds."""
+        if choice.tools is None:
+            return ChatDelta(content=text) if text or last is None else ChatDelta()
+        before = choice.tools.calls
+        parts = [*choice.tools.feed(text), *(choice.tools.end() if last is not None else ())]
+        calls = [
+            CallDelta(index=number, id=call_id(self.shape.id, index, number), function=_function(call))
+            for number, call in enumerate(_calls(parts), start=before)
+        ]
+        return ChatDelta(content=_content(parts) or UNSET, tool_calls=calls or UNSET)
 
     def usage_chunk(self) -> ChatChunk:
         chunk = self._chunk([], Stamps())
@@ -240,24 +157,37 @@ class ChatAnswers(Answers):
             id=self.shape.id,
             created=self.shape.created,
             model=self.shape.model,
-            choices=[
-                ChatChoice(
-                    index=index,
-                    message=ChatMessage(content="".join(choice.text)),
-                    logprobs=self._logprobs(choice, 0),
-                    finish_reason=last.reason,
-                    stop_reason=last.stop_reason,
-                    token_ids=self.shape.ids_of(choice.tokens),
-                    weight_versions=list(last.versions),
-                )
-                for index, choice, last in self.ended()
-            ],
+            choices=[self._whole_of(index, choice, last) for index, choice, last in self.ended()],
             usage=self.usage,
             prompt_token_ids=self.shape.prompt_of(0),
             weight_version=seen.weight_version,
             weight_version_start=seen.weight_version_start,
             weight_version_end=seen.weight_version_end,
         )
+
+    def _whole_of(self, index: int, choice: Choice, last: Last) -> ChatChoice:
+        message = self._message(index, choice)
+        return ChatChoice(
+            index=index,
+            message=message,
+            logprobs=chat_logprobs(self.shape, choice, 0),
+            finish_reason=_reason(choice, last),
+            stop_reason=last.stop_reason,
+            token_ids=self.shape.ids_of(choice.tokens),
+            weight_versions=list(last.versions),
+        )
+
+    def _message(self, index: int, choice: Choice) -> ChatMessage:
+        text = "".join(choice.text)
+        if choice.tools is None:
+            return ChatMessage(content=text)
+        parts = [*choice.tools.feed(text), *choice.tools.end()]
+        calls = [
+            CallIs(id=call_id(self.shape.id, index, number), function=_function(call))
+            for number, call in enumerate(_calls(parts))
+        ]
+        content = _content(parts)
+        return ChatMessage(content=content if content or not calls else None, tool_calls=calls or UNSET)
 
     def _chunk(self, choices: list[ChunkChoice], seen: Stamps) -> ChatChunk:
         return ChatChunk(
@@ -271,25 +201,19 @@ class ChatAnswers(Answers):
             weight_version_end=seen.weight_version_end,
         )
 
-    def _logprobs(self, choice: Choice, begin: int) -> ChatLogprobs | None:
-        if not self.shape.logprobs:
-            return None
-        rows = zip(choice.names[begin:], choice.logprobs[begin:], choice.texts[begin:], strict=True)
-        return ChatLogprobs(
-            content=[
-                TokenLogprob(token=name, logprob=logprob, bytes=list(text.encode()) if text else None)
-                for name, logprob, text in rows
-            ]
-        )
+
+def _calls(parts: Iterable[str | ToolCall]) -> list[ToolCall]:
+    return [part for part in parts if isinstance(part, ToolCall)]
 
 
-def stamps(versions: Sequence[Sequence[tuple[int, int]]]) -> Stamps:
-    """Of choices, each with its spans."""
-    spans = [spans for spans in versions if spans]
-    if not spans:
-        return Stamps()
-    return Stamps(
-        weight_version=str(max(version for each in spans for version, _ in each)),
-        weight_version_start=min(each[0][0] for each in spans),
-        weight_version_end=max(each[-1][0] for each in spans),
-    )
+def _content(parts: Iterable[str | ToolCall]) -> str:
+    return "".join(part for part in parts if isinstance(part, str))
+
+
+def _function(call: ToolCall) -> FunctionCalled:
+    return FunctionCalled(name=call.name, arguments=call.arguments)
+
+
+def _reason(choice: Choice, last: Last) -> ChatReason:
+    called = choice.tools is not None and choice.tools.calls > 0
+    return "tool_calls" if called and last.reason == "stop" else last.reason

@@ -7,14 +7,17 @@ offered is refused by its name; those that change nothing are taken. Pure.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from actors.rollout.gateway.ask import BadAsk
 from actors.rollout.gateway.calls import VersionGate
-from actors.rollout.sampling_params import Sampling
+from actors.rollout.gateway.openai_formats import Formats
+from actors.rollout.gateway.openai_tools import Choice, Tool, demanded, offered
+from actors.rollout.sampling_params import Grammar, Sampling
+from actors.rollout.score_rows import MOST_TOP, Scores
 
 MOST_CHOICES = 1024
 """Prompts times `n` of one call."""
@@ -24,6 +27,7 @@ DEFAULT_TOKENS = 16
 Token = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Scalar = str | int | float | bool | None
+Taken = Annotated[Any, Meta(description="Taken; it changes nothing.")]
 
 
 class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -33,14 +37,23 @@ class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     continuous_usage_stats: Annotated[bool | None, Meta(description="Not offered: only false.")] = None
 
 
-class ResponseFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Plain text is all there is."""
+class Harmless(Formats, kw_only=True, forbid_unknown_fields=True):
+    """Fields that a client may send and that change nothing here: nothing is stored, all requests are served
+    alike, and how much a model thinks or says is its template's (`chat_template_kwargs`)."""
 
-    type: Literal["text"]
+    store: Taken = None
+    metadata: Taken = None
+    service_tier: Taken = None
+    user: Taken = None
+    safety_identifier: Taken = None
+    prompt_cache_key: Taken = None
+    prompt_cache_retention: Taken = None
+    prompt_cache_options: Taken = None
 
 
-class Common(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Fields of completions and chat. Fields whose type is null alone are not offered."""
+class Common(Harmless, kw_only=True, forbid_unknown_fields=True):
+    """Fields of completions and chat. Fields whose type is null alone are not offered. logit_bias: of tokens,
+    by their number."""
 
     model: str | None = None
     n: Annotated[int, Meta(ge=1, le=128)] | None = None
@@ -61,7 +74,6 @@ class Common(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     spaces_between_special_tokens: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    user: str | None = None
     return_tokens_as_token_ids: bool | None = None
     return_token_ids: bool | None = None
     cache_salt: str | None = None
@@ -71,17 +83,18 @@ class Common(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     weight_version: VersionGate | None = None
     use_beam_search: bool | None = None
     length_penalty: float | None = None
-    logit_bias: None = None
+    logit_bias: dict[str, float] | None = None
     bad_words: Annotated[list[str], Meta(max_length=0)] | None = None
     allowed_token_ids: None = None
     prompt_logprobs: None = None
     truncate_prompt_tokens: None = None
-    response_format: ResponseFormat | None = None
-    structured_outputs: None = None
-    guided_json: None = None
-    guided_regex: None = None
     logits_processors: None = None
     kv_transfer_params: None = None
+
+    @property
+    def scores(self) -> Scores | None:
+        """The rows that engines are to tell; None for none."""
+        return None
 
     @property
     def choices(self) -> int:
@@ -107,7 +120,15 @@ class Common(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             ignore_eos=bool(self.ignore_eos),
             stop_token_ids=tuple(self.stop_token_ids or ()),
             stop=self.stops,
+            logit_bias=self._biases(),
+            grammar=self.grammar(),
         )
+
+    def _biases(self) -> tuple[tuple[int, float], ...]:
+        try:
+            return tuple((int(token), bias) for token, bias in (self.logit_bias or {}).items() if bias)
+        except ValueError:
+            raise BadAsk("expected numbers of tokens as keys", "logit_bias") from None
 
     def _not_offered(self) -> Iterator[tuple[str, str]]:
         if self.use_beam_search:
@@ -122,21 +143,27 @@ class Common(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class CompletionRequest(Common, kw_only=True, forbid_unknown_fields=True):
-    """Body of `/v1/completions`. prompt: a text, texts, tokens, or lists of tokens."""
+    """Body of `/v1/completions`. prompt: a text, texts, tokens, or lists of tokens. logprobs: with so many of
+    the likeliest tokens; echo: with those of the prompt. max_tokens: 0 is for who wants the prompt alone."""
 
     prompt: str | list[str | int | list[int]]
     max_tokens: Annotated[int | UnsetType | None, Meta(description="Left out: 16; null: what fits.")] = UNSET
-    logprobs: (
-        Annotated[int, Meta(description="0: the log-prob of each token. More is not offered.")] | None
-    ) = None
+    logprobs: Annotated[int, Meta(ge=0, le=MOST_TOP)] | None = None
     echo: bool | None = None
     best_of: int | None = None
-    suffix: None = None
+    suffix: str | None = None
     add_special_tokens: bool | None = None
 
     @property
     def wants_logprobs(self) -> bool:
         return self.logprobs is not None
+
+    @property
+    def scores(self) -> Scores | None:
+        """The rows that engines are to tell; None where the log-probs of the response are enough."""
+        if not self.logprobs and not (self.echo and self.wants_logprobs):
+            return None
+        return Scores(top=self.logprobs or 0, prompt=bool(self.echo))
 
     def prompts(self) -> list[str] | list[list[int]]:
         """All prompts, each a text or tokens. Raises BadAsk."""
@@ -156,12 +183,8 @@ class CompletionRequest(Common, kw_only=True, forbid_unknown_fields=True):
 
     def _not_offered(self) -> Iterator[tuple[str, str]]:
         yield from super()._not_offered()
-        if self.echo:
-            yield "echo", "not offered: prompts have no log-probs here; join prompt and text yourself"
         if self.best_of is not None and self.best_of != self.choices:
             yield "best_of", "not offered: ask for as many choices with n"
-        if self.logprobs:
-            yield "logprobs", "only the sampled tokens have log-probs here: send 0"
 
 
 class Part(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -169,6 +192,32 @@ class Part(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     type: Literal["text"]
     text: str
+
+
+class FunctionMade(msgspec.Struct, kw_only=True):
+    """arguments: JSON, as the model made it."""
+
+    name: str
+    arguments: str
+
+
+class CallMade(msgspec.Struct, kw_only=True):
+    """A call that an earlier turn made."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: FunctionMade
+
+    def for_template(self) -> dict[str, object]:
+        """As chat templates know it: with the arguments as an object. Raises BadAsk."""
+        try:
+            arguments = msgspec.json.decode(self.function.arguments or "{}", type=dict[str, Any])
+        except (msgspec.MsgspecError, RecursionError) as problem:
+            raise BadAsk(
+                f"expected a JSON object, {problem}", "messages.tool_calls.function.arguments"
+            ) from None
+        function = {"name": self.function.name, "arguments": arguments}
+        return {"id": self.id, "type": self.type, "function": function}
 
 
 class Message(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -179,39 +228,47 @@ class Message(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     name: str | None = None
     reasoning_content: str | None = None
     tool_call_id: str | None = None
-    tool_calls: Annotated[list[str], Meta(max_length=0)] | None = None
+    tool_calls: list[CallMade] | None = None
     function_call: None = None
-    refusal: None = None
+    refusal: str | None = None
     annotations: Annotated[list[str], Meta(max_length=0)] | None = None
     audio: None = None
 
     def for_template(self) -> dict[str, object]:
-        """As chat templates know it: keys that are there, content as one text."""
+        """As chat templates know it: keys that are there, content as one text; what developers say as the
+        system, which templates know. Raises BadAsk."""
         content = self.content
         if isinstance(content, list):
             content = "\n".join(part.text for part in content)
-        turn: dict[str, object] = {"role": self.role, "content": content or ""}
+        role = "system" if self.role == "developer" else self.role
+        turn: dict[str, object] = {"role": role, "content": content or self.refusal or ""}
         for key in ("name", "reasoning_content", "tool_call_id"):
             if (value := getattr(self, key)) is not None:
                 turn[key] = value
+        if self.tool_calls:
+            turn["tool_calls"] = [call.for_template() for call in self.tool_calls]
         return turn
 
 
 class ChatRequest(Common, kw_only=True, forbid_unknown_fields=True):
-    """Body of `/v1/chat/completions`."""
+    """Body of `/v1/chat/completions`. parallel_tool_calls: false allows one call where calls are demanded."""
 
     messages: Annotated[list[Message], Meta(min_length=1)]
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Meta(description="Only 0 is offered.")] | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=MOST_TOP)] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     add_special_tokens: bool | None = None
     chat_template_kwargs: dict[str, Scalar] | None = None
     parallel_tool_calls: bool | None = None
-    tool_choice: Literal["none"] | None = None
-    tools: Annotated[list[str], Meta(max_length=0)] | None = None
+    tool_choice: Choice = None
+    tools: list[Tool] | None = None
+    reasoning_effort: Taken = None
+    verbosity: Taken = None
+    modalities: list[Literal["text"]] | None = None
+    prediction: Taken = None
     chat_template: None = None
     documents: None = None
 
@@ -220,12 +277,28 @@ class ChatRequest(Common, kw_only=True, forbid_unknown_fields=True):
         return bool(self.logprobs)
 
     @property
+    def scores(self) -> Scores | None:
+        """The rows that engines are to tell; None for none."""
+        return Scores(top=self.top_logprobs) if self.top_logprobs else None
+
+    def grammar(self) -> Grammar | None:
+        """Of the text: of the calls that must be made, or what is asked for. Raises BadAsk."""
+        tools = offered(self.tools, self.tool_choice)
+        calls = demanded(tools, self.tool_choice, self.parallel_tool_calls is not False)
+        asked = super().grammar()
+        if calls is not None and asked is not None:
+            raise BadAsk(
+                "a call that is demanded and a form of the answer exclude each other", "response_format"
+            )
+        return calls or asked
+
+    @property
     def limit(self) -> int | None:
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
     def _not_offered(self) -> Iterator[tuple[str, str]]:
         yield from super()._not_offered()
-        if self.top_logprobs:
-            yield "top_logprobs", "only the sampled tokens have log-probs here: send 0 or nothing"
+        if self.top_logprobs and not self.logprobs:
+            yield "top_logprobs", "needs logprobs: true"
         if self.continue_final_message:
             yield "continue_final_message", "not offered: send the rendered tokens to /v1/completions"

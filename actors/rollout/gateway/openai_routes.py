@@ -6,6 +6,7 @@ Owns the way from a body to requests and from their choices to an answer or a st
 
 import time
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import msgspec
@@ -15,7 +16,8 @@ from msgspec import UnsetType
 from actors.rollout.gateway.ask import Ask, BadAsk, sub_id
 from actors.rollout.gateway.calls import Call, Route, json
 from actors.rollout.gateway.choices import Delta, Last, follow
-from actors.rollout.gateway.openai_answers import ChatAnswers, CompletionAnswers, Shape
+from actors.rollout.gateway.openai_answers import ChatAnswers, CompletionAnswers
+from actors.rollout.gateway.openai_fim import between
 from actors.rollout.gateway.openai_requests import (
     DEFAULT_TOKENS,
     MOST_CHOICES,
@@ -23,6 +25,7 @@ from actors.rollout.gateway.openai_requests import (
     Common,
     CompletionRequest,
 )
+from actors.rollout.gateway.openai_shape import Shape
 from actors.rollout.gateway.openai_wire import ChatCompletion, Completion
 from actors.rollout.gateway.server import events
 from actors.rollout.gateway.texts import (
@@ -31,6 +34,7 @@ from actors.rollout.gateway.texts import (
     encode,
     encode_chat,
     reader_of,
+    tools_of,
     vocabulary,
 )
 
@@ -68,6 +72,8 @@ def asks_of(
     if total > MOST_CHOICES:
         raise BadAsk(f"{len(prompts)} prompts with {body.choices} choices each; at most {MOST_CHOICES}", "n")
     (id, named), sampling, asks = call.id(body.request_id), body.sampling(), []
+    # No token of a grammar is given away before the end where the answer is told whole: it may begin anew.
+    whole = not sampling.continues and not body.stream
     for index in range(total):
         asks.append(
             call.ask(
@@ -81,6 +87,8 @@ def asks_of(
                 gate=body.weight_version,
                 session=body.session_id,
                 names=names,
+                scores=body.scores,
+                whole=whole,
             )
         )
     return asks
@@ -90,16 +98,22 @@ async def completions(call: Call) -> web.StreamResponse:
     body = await call.body(CompletionRequest)
     check_model(call.desk, body.model)
     prompts: list[list[int]] = []
-    for prompt in body.prompts():
-        if isinstance(prompt, str):
+    given: Sequence[str | list[int]] = body.prompts()
+    for prompt in given:
+        if body.suffix:
+            prompt = between(vocabulary(call.desk), prompt, body.suffix)
+        elif isinstance(prompt, str):
             prompt = await encode(call.desk, prompt, body.add_special_tokens is not False, "prompt")
         check_length(call.desk, len(prompt), "prompt")
         prompts.append(prompt)
     if not (body.return_token_ids or (body.return_tokens_as_token_ids and body.wants_logprobs)):
         vocabulary(call.desk)  # its answer is text
-    asks = asks_of(call, body, prompts, body.max_tokens, ("prompt", "max_tokens"))
+    nothing = body.max_tokens == 0  # an engine makes one token at least
+    asks = asks_of(call, body, prompts, 1 if nothing else body.max_tokens, ("prompt", "max_tokens"))
     readers = [reader_of(call.desk, body) for _ in asks]
-    answers = CompletionAnswers(_shape(call, body, body.wants_logprobs, asks, prompts, "cmpl"))
+    shape = _shape(call, body, body.wants_logprobs, asks, prompts, "cmpl")
+    echo = [_text(shape, *pair) for pair in zip(given, prompts, strict=True)] if body.echo else None
+    answers = CompletionAnswers(replace(shape, echo=echo, nothing=nothing))
     told = follow(call.desk.requests, asks, readers)
 
     async def chunks() -> AsyncGenerator[bytes, None]:
@@ -122,9 +136,11 @@ async def chat(call: Call) -> web.StreamResponse:
     body = await call.body(ChatRequest)
     check_model(call.desk, body.model)
     prompts = [await encode_chat(call.desk, body)]
+    tools = tools_of(call.desk, body)
     asks = asks_of(call, body, prompts, body.limit, ("messages", "max_completion_tokens"))
-    readers = [reader_of(call.desk, body) for _ in asks]
-    answers = ChatAnswers(_shape(call, body, body.wants_logprobs, asks, prompts, "chatcmpl"))
+    readers = [reader_of(call.desk, body, tools) for _ in asks]
+    shape = _shape(call, body, body.wants_logprobs, asks, prompts, "chatcmpl")
+    answers = ChatAnswers(replace(shape, tools=tools))
     told = follow(call.desk.requests, asks, readers)
 
     async def chunks() -> AsyncGenerator[bytes, None]:
@@ -187,7 +203,14 @@ def _shape(
         ids_as_tokens=bool(body.return_tokens_as_token_ids),
         usage=bool(body.stream and options is not None and options.include_usage),
         vocabulary=call.desk.vocabulary,
+        scores=body.scores,
+        temperature=asks[0].temperature,
     )
+
+
+def _text(shape: Shape, given: str | list[int], tokens: Sequence[int]) -> str:
+    """Of a prompt."""
+    return given if isinstance(given, str) else "".join(shape.texts_of(tokens))
 
 
 def _card(call: Call) -> ModelCard:

@@ -13,6 +13,7 @@ from msgspec import UNSET, UnsetType
 
 Versions = list[tuple[int, int]]
 """(version, number of tokens), in order."""
+ChatReason = Literal["stop", "length", "abort", "tool_calls"]
 
 
 class Usage(msgspec.Struct, kw_only=True):
@@ -31,12 +32,13 @@ class Stamps(msgspec.Struct, kw_only=True):
 
 
 class CompletionLogprobs(msgspec.Struct, kw_only=True):
-    """One entry a token in each list. top_logprobs: the sampled token's alone, as vLLM tells `logprobs=0`;
-    TRL reads it. text_offset: in characters, from the begin of the text."""
+    """One entry a token in each list; the first of a prompt that is echoed has no log-prob. top_logprobs: the
+    sampled token's, as vLLM tells `logprobs=0` and TRL reads it, and the likeliest ones that were asked for.
+    text_offset: in characters, from the begin of the text."""
 
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
 
 
@@ -64,13 +66,18 @@ class Completion(Stamps, kw_only=True):
     usage: Usage | UnsetType | None = UNSET
 
 
-class TokenLogprob(msgspec.Struct, kw_only=True):
-    """bytes: of the token's text; null where it is a part of a character."""
+class TopLogprob(msgspec.Struct, kw_only=True):
+    """One of the likeliest tokens of a place."""
 
     token: str
     logprob: float
     bytes: list[int] | None = None
-    top_logprobs: list[str] = []
+
+
+class TokenLogprob(TopLogprob, kw_only=True):
+    """bytes: of the token's text; null where it is a part of a character."""
+
+    top_logprobs: list[TopLogprob] = []
 
 
 class ChatLogprobs(msgspec.Struct, kw_only=True):
@@ -78,17 +85,41 @@ class ChatLogprobs(msgspec.Struct, kw_only=True):
     refusal: None = None
 
 
+class FunctionCalled(msgspec.Struct, kw_only=True):
+    """arguments: a JSON object, as text."""
+
+    name: str
+    arguments: str
+
+
+class CallIs(msgspec.Struct, kw_only=True):
+    """A call of a tool."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: FunctionCalled
+
+
+class CallDelta(CallIs, kw_only=True):
+    """A call in a stream; it comes whole. index: of the calls of its choice."""
+
+    index: int
+
+
 class ChatMessage(msgspec.Struct, kw_only=True):
+    """content: null where there are calls and nothing else."""
+
     role: Literal["assistant"] = "assistant"
-    content: str
+    content: str | None
     refusal: None = None
+    tool_calls: list[CallIs] | UnsetType = UNSET
 
 
 class ChatChoice(msgspec.Struct, kw_only=True):
     index: int
     message: ChatMessage
     logprobs: ChatLogprobs | None = None
-    finish_reason: Literal["stop", "length", "abort"]
+    finish_reason: ChatReason
     stop_reason: int | str | None = None
     token_ids: list[int] | UnsetType = UNSET
     weight_versions: Versions | UnsetType = UNSET
@@ -109,13 +140,14 @@ class ChatCompletion(Stamps, kw_only=True):
 class ChatDelta(msgspec.Struct, kw_only=True):
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    tool_calls: list[CallDelta] | UnsetType = UNSET
 
 
 class ChunkChoice(msgspec.Struct, kw_only=True):
     index: int
     delta: ChatDelta
     logprobs: ChatLogprobs | None = None
-    finish_reason: Literal["stop", "length", "abort"] | None = None
+    finish_reason: ChatReason | None = None
     stop_reason: int | str | None = None
     token_ids: list[int] | UnsetType = UNSET
     weight_versions: Versions | UnsetType = UNSET

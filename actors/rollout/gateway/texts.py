@@ -12,6 +12,7 @@ from aiohttp import web
 from actors.rollout.gateway.ask import BadAsk, Vocabulary
 from actors.rollout.gateway.calls import Desk
 from actors.rollout.gateway.openai_requests import ChatRequest, Common
+from actors.rollout.gateway.openai_tools import DEMANDED, NO_FORM, Form, for_template, form_of, offered
 from actors.rollout.gateway.text import Detokenizer, Reader
 
 AT_ONCE = 4096
@@ -62,13 +63,31 @@ async def encode_chat(desk: Desk, body: ChatRequest) -> list[int]:
     """Tokens of a conversation by the model's own template. Raises BadAsk with the template's words."""
     add = True if body.add_generation_prompt is None else body.add_generation_prompt
     turns = [message.for_template() for message in body.messages]
+    names: dict[str, object] = dict(body.chat_template_kwargs or {})
+    if tools := offered(body.tools, body.tool_choice):
+        names["tools"] = for_template(tools)
     try:
-        text = vocabulary(desk).chat(turns, add, body.chat_template_kwargs)
+        text = vocabulary(desk).chat(turns, add, names)
     except ValueError as error:
         raise BadAsk(str(error), "messages") from error
     tokens = await encode(desk, text, bool(body.add_special_tokens), "messages")
     check_length(desk, len(tokens), "messages")
     return tokens
+
+
+def tools_of(desk: Desk, body: ChatRequest) -> tuple[Form, tuple[str, ...]] | None:
+    """How calls stand in the response, and the names of the tools; None where there are none. Raises
+    BadAsk."""
+    tools = offered(body.tools, body.tool_choice)
+    if not tools:
+        return None
+    names = tuple(tool.function.name for tool in tools)
+    if body.tool_choice not in (None, "auto"):
+        return DEMANDED, names
+    form = form_of(vocabulary(desk).template)
+    if form is None:
+        raise BadAsk(NO_FORM, "tools")
+    return form, names
 
 
 def reader(
@@ -79,21 +98,24 @@ def reader(
     skip_special: bool = True,
     keep_stop: bool = False,
     min_tokens: int = 0,
+    shown: Sequence[str] = (),
 ) -> Reader | None:
     """Of one response; None: there is no text here. silent: stop tokens, which are no text unless
-    `keep_stop`. Raises HTTPNotImplemented for stop strings without a tokenizer."""
+    `keep_stop`. shown: tokens that are text though they are special. Raises HTTPNotImplemented for stop
+    strings without a tokenizer."""
     if words is None:
         if stops:
             raise web.HTTPNotImplemented(text="stop strings need a tokenizer; this gateway knows none")
         return None
     skipped = words.special if skip_special else frozenset()
+    skipped -= {token for name in shown if (token := words.tokenizer.token_to_id(name)) is not None}
     if not keep_stop:
         skipped = skipped | frozenset(silent)
     return Reader(Detokenizer(words.tokenizer, skipped), stops, keep_stop, min_tokens)
 
 
-def reader_of(desk: Desk, body: Common) -> Reader | None:
-    """The reader that an OpenAI request asks for."""
+def reader_of(desk: Desk, body: Common, tools: tuple[Form, tuple[str, ...]] | None = None) -> Reader | None:
+    """The reader that an OpenAI request asks for; tools: as `tools_of` has them."""
     return reader(
         desk.vocabulary,
         body.stops,
@@ -101,4 +123,5 @@ def reader_of(desk: Desk, body: Common) -> Reader | None:
         skip_special=body.skip_special_tokens is not False,
         keep_stop=bool(body.include_stop_str_in_output),
         min_tokens=body.min_tokens or 0,
+        shown=() if tools is None else [name for name in (tools[0].begin, tools[0].end) if name],
     )

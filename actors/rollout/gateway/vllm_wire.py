@@ -15,8 +15,8 @@ from msgspec import UNSET, Meta, UnsetType
 from actors.rollout.gateway.ask import BadAsk, Routed
 from actors.rollout.gateway.calls import VersionGate
 from actors.rollout.gateway.choices import Delta, Last, sound
-from actors.rollout.gateway.openai_answers import stamps
 from actors.rollout.gateway.openai_requests import Message, Scalar, Seed, Token
+from actors.rollout.gateway.openai_shape import stamps
 from actors.rollout.gateway.openai_wire import Stamps, Usage, Versions
 from actors.rollout.sampling_params import Sampling
 

@@ -114,6 +114,7 @@ class Letters:
     """A tokenizer whose token n is the n-th character of Unicode; 0 is special and has no text."""
 
     special = frozenset([0])
+    template = "<tool_call>"
 
     @property
     def tokenizer(self) -> "Letters":
@@ -124,6 +125,9 @@ class Letters:
 
     def decode(self, tokens: Sequence[int], skip_special_tokens: bool = True) -> str:
         return "".join(chr(token) for token in tokens if token and self.id_to_token(token))
+
+    def token_to_id(self, token: str) -> int | None:
+        return ord(token) if len(token) == 1 else None
 
     def id_to_token(self, id: int) -> str | None:
         return chr(id) if id < 0xD800 or 0xE000 <= id < 0x110000 else None

@@ -167,15 +167,18 @@ async def test_how_it_ended_is_said_in_the_clients_words() -> None:
 
 REFUSED = {
     "/v1/completions": [
-        ("echo", True),
         ("best_of", 3),
-        ("logprobs", 2),
+        ("logprobs", 21),
         ("suffix", "x"),
-        ("logit_bias", {"5": 1.0}),
+        ("logit_bias", {"x": 1.0}),
+        ("logit_bias", {"5": 101.0}),
         ("use_beam_search", True),
         ("priority", 5),
         ("prompt_logprobs", 1),
-        ("response_format", {"type": "json_object"}),
+        ("response_format", {"type": "xml"}),
+        ("response_format", {"type": "json_schema", "json_schema": {"name": "a"}}),
+        ("regex", ""),
+        ("regex", "x" * (1 << 17)),
         ("no_such_field", 1),
         ("temperature", -1.0),
         ("top_p", 1.5),
@@ -192,7 +195,8 @@ REFUSED = {
     "/v1/chat/completions": [
         ("top_logprobs", 3),
         ("tools", [{"type": "function"}]),
-        ("tool_choice", "auto"),
+        ("tool_choice", "required"),
+        ("tool_choice", {"type": "function", "function": {"name": "f"}}),
         ("continue_final_message", True),
         ("messages", []),
         ("messages", [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]),

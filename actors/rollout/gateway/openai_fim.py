@@ -1,0 +1,37 @@
+"""Completions between a prompt and a suffix, in the words of models that were trained to fill in the middle.
+
+Owns the tokens of the families. Pure.
+"""
+
+from dataclasses import dataclass
+
+from actors.rollout.gateway.ask import BadAsk, Vocabulary
+
+
+@dataclass(frozen=True, slots=True)
+class Middle:
+    """Special tokens: before the prompt, before the suffix, before what is to be made."""
+
+    prefix: str
+    suffix: str
+    middle: str
+
+
+FAMILIES = (
+    Middle("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),  # Qwen 2.5 and later, CodeGemma
+    Middle("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),  # StarCoder, SantaCoder, Granite
+    Middle("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),  # DeepSeek-Coder
+)
+
+
+def between(words: Vocabulary, prompt: str | list[int], suffix: str) -> list[int]:
+    """The tokens of a prompt for what stands between these. Raises BadAsk for a model without such tokens."""
+    begin = words.encode_text(prompt) if isinstance(prompt, str) else prompt
+    for family in FAMILIES:
+        ids = [words.tokenizer.token_to_id(name) for name in (family.prefix, family.suffix, family.middle)]
+        before, behind, middle = ids
+        if before is not None and behind is not None and middle is not None:
+            return [
+                before, *begin, behind, *words.encode_text(suffix), middle
+            ]  # fmt: skip
+    raise BadAsk("this model has no tokens for filling in the middle (<|fim_prefix|> and its kin)", "suffix")
