@@ -21,9 +21,15 @@ SHORTEST_WORD = 3
 """Characters of the shortest shared word, its blank included, that is worth a token of its own."""
 
 CHAT_TEMPLATE = (
+    "{% if tools %}<|user|>Tools:\n{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}"
+    'Call one by <tool_call>{"name": "...", "arguments": {}}</tool_call>\n{% endif %}'
     "{% for message in messages %}"
     "{% if message.role == 'user' %}<|user|>{{ message.content }}"
-    "{% else %}<|assistant|>{{ message.content }}<|end|>{% endif %}"
+    "{% elif message.role == 'tool' %}<|user|><tool_response>{{ message.content }}</tool_response>"
+    "{% else %}<|assistant|>{{ message.content }}"
+    "{% for call in message.tool_calls or [] %}<tool_call>"
+    '{"name": {{ call.function.name | tojson }}, "arguments": {{ call.function.arguments | tojson }}}'
+    "</tool_call>{% endfor %}<|end|>{% endif %}"
     "{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )

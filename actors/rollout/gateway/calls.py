@@ -16,6 +16,7 @@ from aiohttp import web
 from msgspec import UNSET, UnsetType
 
 from actors.rollout.gateway.ask import MAX_ID, Ask, BadAsk, Requests, Vocabulary, seed_of
+from actors.rollout.gateway.figures import Figures
 from actors.rollout.gateway.fleet import Fleet
 from actors.rollout.sampling_params import PLAIN, Sampling
 from actors.rollout.score_rows import Scores
@@ -91,6 +92,7 @@ class Desk:
     settings: Gateway
     served: Served
     vocabulary: Vocabulary | None = None
+    figures: Figures = field(default_factory=Figures)
 
 
 @dataclass(frozen=True, slots=True)

@@ -261,8 +261,8 @@ ROUTES = (
       for path in ("/model_info", "/get_model_info")),
     Route("GET", "/get_weight_version", weight_version, "The newest version that is served.",
           answer=wire.WeightVersionIs),
-    Route("GET", "/health", health, "Whether an engine serves.", answer=wire.Ready, kind="open",
-          down=wire.Ready),
+    *(Route("GET", path, health, "Whether an engine serves.", answer=wire.Ready, kind="open", down=wire.Ready)
+      for path in ("/health", "/readiness")),
     Route("GET", "/health_generate", health_generate, "Whether an engine makes a token.", kind="data"),
     Route("GET", "/liveness", liveness, "Whether the gateway lives.", answer=wire.Life, kind="open"),
 )  # fmt: skip

@@ -21,6 +21,7 @@ from actors.rollout.gateway.openai_wire import (
     ChatChunk,
     ChatCompletion,
     ChatDelta,
+    ChatLogprobs,
     ChatMessage,
     ChatReason,
     ChunkChoice,
@@ -132,6 +133,10 @@ class ChatAnswers(Answers):
             weight_versions=UNSET if last is None else list(last.versions),
         )
         return self._chunk([only], Stamps() if last is None else stamps([last.versions]))
+
+    def logprobs(self, index: int, begin: int) -> ChatLogprobs | None:
+        """Of a choice, from token `begin` on."""
+        return chat_logprobs(self.shape, self.choices[index], begin)
 
     def _delta(self, index: int, choice: Choice, text: str, last: Last | None) -> ChatDelta:
         """What this text adds."""

@@ -132,16 +132,22 @@ async def completions(call: Call) -> web.StreamResponse:
     return json(answers.whole())
 
 
-async def chat(call: Call) -> web.StreamResponse:
-    body = await call.body(ChatRequest)
+async def begin_chat(
+    call: Call, body: ChatRequest, kind: str = "chatcmpl"
+) -> tuple[ChatAnswers, AsyncGenerator[Delta | Last, None]]:
+    """A conversation's answers, and what comes of them; to be closed. kind: begins its id. Raises BadAsk."""
     check_model(call.desk, body.model)
     prompts = [await encode_chat(call.desk, body)]
     tools = tools_of(call.desk, body)
     asks = asks_of(call, body, prompts, body.limit, ("messages", "max_completion_tokens"))
     readers = [reader_of(call.desk, body, tools) for _ in asks]
-    shape = _shape(call, body, body.wants_logprobs, asks, prompts, "chatcmpl")
-    answers = ChatAnswers(replace(shape, tools=tools))
-    told = follow(call.desk.requests, asks, readers)
+    shape = _shape(call, body, body.wants_logprobs, asks, prompts, kind)
+    return ChatAnswers(replace(shape, tools=tools)), follow(call.desk.requests, asks, readers)
+
+
+async def chat(call: Call) -> web.StreamResponse:
+    body = await call.body(ChatRequest)
+    answers, told = await begin_chat(call, body)
 
     async def chunks() -> AsyncGenerator[bytes, None]:
         opened = False

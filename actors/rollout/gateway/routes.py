@@ -6,7 +6,9 @@ Adapter.
 from actors.rollout.gateway import (
     absent_routes,
     control_routes,
+    metrics_routes,
     openai_routes,
+    responses_routes,
     sglang_routes,
     trl_routes,
     vllm_routes,
@@ -17,9 +19,11 @@ ROUTES = with_document(
     (
         *sglang_routes.ROUTES,
         *openai_routes.ROUTES,
+        *responses_routes.ROUTES,
         *vllm_routes.ROUTES,
         *trl_routes.ROUTES,
         *control_routes.ROUTES,
+        *metrics_routes.ROUTES,
         *absent_routes.ROUTES,
     )
 )

@@ -14,6 +14,7 @@ from aiohttp import web
 
 from actors.rollout.gateway.ask import Busy
 from actors.rollout.gateway.calls import Call, Desk, Route
+from actors.rollout.gateway.middlewares import counting, methods
 from actors.rollout.gateway.problems import TOLD, body_of, problem_of, refusal
 
 SSE_HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
@@ -120,7 +121,8 @@ def application(desk: Desk, routes: Sequence[Route], keys: Sequence[str] = ()) -
         calls += 1
         try:
             resource = request.match_info.route.resource
-            route = by_handler.get((request.method, resource.canonical if resource is not None else ""))
+            method = "GET" if request.method == "HEAD" else request.method
+            route = by_handler.get((method, resource.canonical if resource is not None else ""))
             if allowed and (route is None or route.kind != "open") and not _may(request, allowed):
                 raise web.HTTPUnauthorized(text="this gateway wants an API key: Authorization: Bearer KEY")
             return await handler(request)
@@ -132,9 +134,12 @@ def application(desk: Desk, routes: Sequence[Route], keys: Sequence[str] = ()) -
         finally:
             calls -= 1
 
-    app = web.Application(middlewares=[guard], client_max_size=settings.max_body_bytes)
+    middlewares = [counting(desk.figures), methods, guard]
+    app = web.Application(middlewares=middlewares, client_max_size=settings.max_body_bytes)
     for route in routes:
-        app.router.add_route(route.method, route.path, _handler(desk, route))
+        handler = _handler(desk, route)
+        for method in ("GET", "HEAD") if route.method == "GET" else (route.method,):
+            app.router.add_route(method, route.path, handler)
     return app
 
 

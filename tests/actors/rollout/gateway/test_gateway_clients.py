@@ -56,11 +56,11 @@ async def test_the_openai_package_streams_text_and_log_probs() -> None:
 async def test_the_openai_package_reads_an_error_as_its_own() -> None:
     async with serving(ROUTES, requests=Story()) as world, plain_openai.client_of(world.url) as client:
         with pytest.raises(openai.BadRequestError) as refused:
-            await client.completions.create(model="tiny", prompt="a", echo=True)
+            await client.completions.create(model="tiny", prompt="a", best_of=3)
         with pytest.raises(openai.NotFoundError):
             await client.completions.create(model="other", prompt="a")
         assert (await client.models.retrieve("tiny")).id == "tiny"
-    assert refused.value.param == "echo"
+    assert refused.value.param == "best_of"
 
 
 async def test_a_stream_that_the_openai_package_closes_leaves_its_request() -> None:

@@ -1,0 +1,256 @@
+"""Calls of the `openai` SDK with real SGLang servers behind the gateway: each is served, and none notices a
+death."""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import openai
+import pytest
+from pydantic import BaseModel
+from talking import Talking
+
+pytestmark = [pytest.mark.engines, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def talking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Talking]:
+    from engine_kinds import SGLANG
+
+    if reason := SGLANG.why_not():
+        pytest.skip(reason)
+    running = Talking(tmp_path_factory.mktemp("talking"))
+    yield running
+    running.close()
+
+
+@pytest.fixture(scope="module")
+def client(talking: Talking) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{talking.url}/v1", api_key="none", max_retries=0) as one:
+        yield one
+
+
+ASK: list[Any] = [{"role": "user", "content": "Spell abc."}]
+WEATHER: Any = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "Of a city.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "city": {"type": "string", "enum": ["Paris", "Oslo"]},
+                "days": {"type": "integer", "minimum": 1, "maximum": 9},
+            },
+            "required": ["city", "days"],
+            "additionalProperties": False,
+        },
+    },
+}
+
+
+class Verdict(BaseModel):
+    right: bool
+    mark: int
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"right": {"type": "boolean"}, "mark": {"type": "integer", "minimum": 0, "maximum": 99}},
+    "required": ["right", "mark"],
+    "additionalProperties": False,
+}
+
+
+def chat(client: openai.OpenAI, model: str, **more: Any) -> Any:
+    return client.chat.completions.create(model=model, messages=ASK, **{"max_tokens": 16, **more})
+
+
+def models(client: openai.OpenAI, model: str) -> None:
+    assert [one.id for one in client.models.list()] == [model]
+
+
+def retrieve(client: openai.OpenAI, model: str) -> None:
+    assert client.models.retrieve(model).id == model
+
+
+def plain(client: openai.OpenAI, model: str) -> None:
+    answer = chat(client, model)
+    assert answer.choices[0].message.content
+    assert answer.usage.completion_tokens <= 16
+
+
+def streamed(client: openai.OpenAI, model: str) -> None:
+    chunks = list(chat(client, model, stream=True, stream_options={"include_usage": True}))
+    assert chunks[-1].usage.completion_tokens <= 16
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks[:-1])
+
+
+def several(client: openai.OpenAI, model: str) -> None:
+    assert [choice.index for choice in chat(client, model, n=3).choices] == [0, 1, 2]
+
+
+def stopped(client: openai.OpenAI, model: str) -> None:
+    choice = chat(client, model, logit_bias={str(token_of(client, model, "x")): 100}, stop=["xx"]).choices[0]
+    assert (choice.message.content, choice.finish_reason) == ("", "stop")
+
+
+def seeded(client: openai.OpenAI, model: str) -> None:
+    chat(client, model, seed=7, temperature=0.5, top_p=0.9, presence_penalty=0.1, frequency_penalty=0.1)
+
+
+def logprobs(client: openai.OpenAI, model: str) -> None:
+    content = chat(client, model, logprobs=True).choices[0].logprobs.content
+    assert all(one.logprob <= 0 for one in content)
+
+
+def top_logprobs(client: openai.OpenAI, model: str) -> None:
+    content = chat(client, model, logprobs=True, top_logprobs=3, temperature=0).choices[0].logprobs.content
+    for one in content:
+        assert len(one.top_logprobs) == 3
+        assert one.top_logprobs[0].logprob == pytest.approx(one.logprob, abs=1e-4), "greedy: the likeliest"
+        assert [top.logprob for top in one.top_logprobs] == sorted(
+            (top.logprob for top in one.top_logprobs), reverse=True
+        )
+
+
+def tools_auto(client: openai.OpenAI, model: str) -> None:
+    assert chat(client, model, tools=[WEATHER]).choices[0].message.content
+
+
+def _checked(call: Any) -> None:
+    assert call.function.name == "weather"
+    told = json.loads(call.function.arguments)
+    assert told["city"] in ("Paris", "Oslo")
+    assert 1 <= told["days"] <= 9
+
+
+def tools_required(client: openai.OpenAI, model: str) -> None:
+    more = {"tools": [WEATHER], "tool_choice": "required", "parallel_tool_calls": False, "max_tokens": 200}
+    choice = chat(client, model, **more).choices[0]
+    assert choice.finish_reason == "tool_calls"
+    _checked(choice.message.tool_calls[0])
+
+
+def tools_streamed(client: openai.OpenAI, model: str) -> None:
+    named = {"type": "function", "function": {"name": "weather"}}
+    chunks = chat(client, model, tools=[WEATHER], tool_choice=named, stream=True, max_tokens=200)
+    calls = [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or []]
+    _checked(calls[0])
+
+
+def tools_answered(client: openai.OpenAI, model: str) -> None:
+    made = {
+        "id": "call_1",
+        "type": "function",
+        "function": {"name": "weather", "arguments": '{"city":"Oslo"}'},
+    }
+    turns = [
+        *ASK,
+        {"role": "assistant", "content": None, "tool_calls": [made]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "sunny"},
+    ]
+    answer = client.chat.completions.create(
+        model=model,
+        messages=turns,  # type: ignore[arg-type]  # as clients send them: dictionaries
+        tools=[WEATHER],
+        max_tokens=8,
+    )
+    assert answer.choices[0].message.content is not None
+
+
+def json_object(client: openai.OpenAI, model: str) -> None:
+    choice = chat(client, model, response_format={"type": "json_object"}, max_tokens=900).choices[0]
+    assert choice.message.content.lstrip().startswith("{")
+    if choice.finish_reason == "stop":
+        assert isinstance(json.loads(choice.message.content), dict)
+
+
+def json_schema(client: openai.OpenAI, model: str) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "verdict", "schema": SCHEMA, "strict": True}}
+    told = json.loads(chat(client, model, response_format=form, max_tokens=200).choices[0].message.content)
+    assert set(told) == {"right", "mark"}
+
+
+def parsed(client: openai.OpenAI, model: str) -> None:
+    answer = client.chat.completions.parse(model=model, messages=ASK, response_format=Verdict, max_tokens=200)
+    assert isinstance(answer.choices[0].message.parsed, Verdict)
+
+
+def token_of(client: openai.OpenAI, model: str, letter: str) -> int:
+    told = client.completions.create(
+        model=model, prompt=letter, max_tokens=1, extra_body={"return_token_ids": True}
+    )
+    return int(told.choices[0].model_extra["prompt_token_ids"][0])  # type: ignore[index]
+
+
+def biased(client: openai.OpenAI, model: str) -> None:
+    told = chat(client, model, logit_bias={str(token_of(client, model, "x")): 100})
+    assert told.choices[0].message.content == 16 * "x"
+
+
+def harmless(client: openai.OpenAI, model: str) -> None:
+    fields = {"store": True, "metadata": {"a": "b"}, "service_tier": "auto", "reasoning_effort": "low"}
+    fields |= {"user": "me", "safety_identifier": "s", "prompt_cache_key": "k", "verbosity": "low"}
+    chat(client, model, parallel_tool_calls=True, **fields)
+
+
+def completion(client: openai.OpenAI, model: str) -> None:
+    assert client.completions.create(model=model, prompt="abc", max_tokens=8).choices[0].text
+
+
+def completion_streamed(client: openai.OpenAI, model: str) -> None:
+    chunks = list(client.completions.create(model=model, prompt="abc", max_tokens=8, stream=True))
+    assert chunks[-1].choices[0].finish_reason == "length"
+
+
+def completion_many(client: openai.OpenAI, model: str) -> None:
+    answer = client.completions.create(model=model, prompt=["abc", "de"], max_tokens=4, n=2)
+    assert len(answer.choices) == 4
+    assert len(client.completions.create(model=model, prompt=[[7, 8], [9]], max_tokens=4).choices) == 2
+
+
+def completion_echoed(client: openai.OpenAI, model: str) -> None:
+    """What an evaluation asks for: the log-probs of a text under the model."""
+    told = {}
+    for limit in (0, 1):
+        answer = client.completions.create(
+            model=model, prompt="abcde", max_tokens=limit, echo=True, logprobs=1, temperature=0
+        )
+        choice = answer.choices[0]
+        assert choice.text.startswith("abcde")
+        assert choice.logprobs is not None
+        assert choice.logprobs.tokens == [*"abcde", *choice.text[5:]]
+        assert choice.logprobs.text_offset == [0, 1, 2, 3, 4, 5][: 5 + limit]
+        own, tops = choice.logprobs.token_logprobs, choice.logprobs.top_logprobs
+        assert own is not None
+        assert tops is not None
+        assert own[0] is None
+        assert tops[0] is None
+        told[limit] = own[1:5]
+        for name, logprob, top in zip(choice.logprobs.tokens[1:], own[1:], tops[1:], strict=True):
+            assert top[name] == logprob <= max(top.values())
+    assert told[0] == told[1]
+
+
+def responses(client: openai.OpenAI, model: str) -> None:
+    answer = client.responses.create(model=model, input="Spell abc.", max_output_tokens=16)
+    assert answer.output_text
+    with client.responses.stream(model=model, input="Spell abc.", max_output_tokens=16) as stream:
+        kinds = [event.type for event in stream]
+        assert (kinds[0], kinds[-1]) == ("response.created", "response.incomplete")
+        assert "response.output_text.delta" in kinds
+
+
+CALLS: list[Callable[[openai.OpenAI, str], None]] = [
+    models, retrieve, plain, streamed, several, stopped, seeded, logprobs, top_logprobs, tools_auto,
+    tools_required, tools_streamed, tools_answered, json_object, json_schema, parsed, biased, harmless,
+    completion, completion_streamed, completion_many, completion_echoed, responses,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("call", CALLS, ids=[call.__name__ for call in CALLS])
+def test_a_call_of_the_openai_sdk_is_served(
+    call: Callable[[openai.OpenAI, str], None], client: openai.OpenAI, talking: Talking
+) -> None:
+    call(client, talking.model)
