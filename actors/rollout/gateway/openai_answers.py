@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from msgspec import UNSET
 
-from actors.rollout.gateway.choices import Delta, Last, Reason
+from actors.rollout.gateway.choices import Delta, Last
 from actors.rollout.gateway.openai_logprobs import chat_logprobs, completion_logprobs
 from actors.rollout.gateway.openai_shape import Answers, Choice, stamps
 from actors.rollout.gateway.openai_tools import ToolCall, call_id
@@ -48,7 +48,7 @@ class CompletionAnswers(Answers):
             index=told.index,
             text=self._echoed(told.index) + "".join(choice.text) if first else told.text,
             logprobs=completion_logprobs(self.shape, choice, told.index, begin) if news else None,
-            finish_reason=None if last is None else self._reason(last),
+            finish_reason=None if last is None else last.reason,
             stop_reason=None if last is None else last.stop_reason,
             token_ids=self.shape.ids_of(choice.tokens[begin:]),
             prompt_token_ids=self.shape.prompt_of(told.index) if first else UNSET,
@@ -68,7 +68,7 @@ class CompletionAnswers(Answers):
                 index=index,
                 text=self._echoed(index) + "".join(choice.text),
                 logprobs=completion_logprobs(self.shape, choice, index, 0),
-                finish_reason=self._reason(last),
+                finish_reason=last.reason,
                 stop_reason=last.stop_reason,
                 token_ids=self.shape.ids_of(choice.tokens),
                 prompt_token_ids=self.shape.prompt_of(index),
@@ -94,9 +94,6 @@ class CompletionAnswers(Answers):
 
     def _echoed(self, index: int) -> str:
         return "" if self.shape.echo is None else self.shape.echo[index // self.shape.n]
-
-    def _reason(self, last: Last) -> Reason:
-        return "length" if self.shape.nothing else last.reason
 
 
 class ChatAnswers(Answers):

@@ -108,12 +108,11 @@ async def completions(call: Call) -> web.StreamResponse:
         prompts.append(prompt)
     if not (body.return_token_ids or (body.return_tokens_as_token_ids and body.wants_logprobs)):
         vocabulary(call.desk)  # its answer is text
-    nothing = body.max_tokens == 0  # an engine makes one token at least
-    asks = asks_of(call, body, prompts, 1 if nothing else body.max_tokens, ("prompt", "max_tokens"))
+    asks = asks_of(call, body, prompts, body.max_tokens, ("prompt", "max_tokens"))
     readers = [reader_of(call.desk, body) for _ in asks]
     shape = _shape(call, body, body.wants_logprobs, asks, prompts, "cmpl")
     echo = [_text(shape, *pair) for pair in zip(given, prompts, strict=True)] if body.echo else None
-    answers = CompletionAnswers(replace(shape, echo=echo, nothing=nothing))
+    answers = CompletionAnswers(replace(shape, echo=echo))
     told = follow(call.desk.requests, asks, readers)
 
     async def chunks() -> AsyncGenerator[bytes, None]:

@@ -25,8 +25,8 @@ class Shape:
     token_ids: whether they are told; ids_as_tokens: a token is called "token_id:N"; usage: a last chunk of a
     stream says it. vocabulary: None where there is no text. scores: how many likeliest tokens are told, and
     whether those of the prompt; their choice is told at its end, all at once. temperature: of the sampling.
-    echo: the text of each prompt, which begins its choices; None: it is not told. nothing: the prompt is all
-    that is wanted. tools: their names, and how the model calls them; None: text is text."""
+    echo: the text of each prompt, which begins its choices; None: it is not told. tools: their names, and how
+    the model calls them; None: text is text."""
 
     id: str
     created: int
@@ -41,7 +41,6 @@ class Shape:
     scores: Scores | None = None
     temperature: float = 1.0
     echo: Sequence[str] | None = None
-    nothing: bool = False
     tools: tuple[Form, tuple[str, ...]] | None = None
 
     @property
@@ -109,14 +108,11 @@ class Answers:
         they are wanted."""
         choice = self.choices[told.index]
         before = len(choice.tokens)
-        if not self.shape.nothing:
-            choice.text.append(told.text)
+        choice.text.append(told.text)
         if isinstance(told, Last):
             choice.last = told
             if told.experts is not None:
                 choice.scores = unpacked(told.experts.rows)
-            return before
-        if self.shape.nothing:
             return before
         choice.tokens += told.tokens
         if self.shape.logprobs:
@@ -131,7 +127,7 @@ class Answers:
 
     def quiet(self, told: Delta | Last) -> bool:
         """Whether a chunk would say nothing: a part of a character, or what may be a stop string."""
-        if self.shape.scores is not None or self.shape.nothing:
+        if self.shape.scores is not None:
             return isinstance(told, Delta)
         return self.shape.plain and isinstance(told, Delta) and not told.text
 
