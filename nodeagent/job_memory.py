@@ -105,10 +105,14 @@ def free(one: Found, quiet_s: float, *, whole: bool) -> int:
 
 
 def free_images_of_dead_runs(root: Path = SHARED_MEMORY, quiet_s: float = QUIET_S) -> None:
-    """What a node agent does when it starts. Host copies stay: a run may be resumed."""
-    for one in found(root, quiet_s):
-        if not one.used and one.image_bytes and (freed := free(one, quiet_s, whole=False)):
-            log.info("freed %d bytes of weights that a dead run left in %s", freed, one.path)
+    """What a node agent does when it starts. Host copies stay: a run may be resumed. Where it cannot, that is
+    logged."""
+    try:
+        for one in found(root, quiet_s):
+            if not one.used and one.image_bytes and (freed := free(one, quiet_s, whole=False)):
+                log.info("freed %d bytes of weights that a dead run left in %s", freed, one.path)
+    except OSError as problem:
+        log.warning("what dead runs left in %s is not freed: %s", root, problem)
 
 
 def _is_ours(path: Path) -> bool:
@@ -166,7 +170,9 @@ def _open_paths(root: Path) -> Iterator[str]:
 
 
 def _entries(folder: Path) -> list[Path]:
-    return [folder, *folder.rglob("*")] if folder.is_dir() else []
+    """It and all below it; what vanishes meanwhile is left out, for other runs begin and end (`os.walk`)."""
+    walk = os.walk(folder)
+    return [path for at, _, files in walk for path in (Path(at), *(Path(at, name) for name in files))]
 
 
 def _bytes_of(entries: Iterable[Path]) -> int:

@@ -1,6 +1,7 @@
 """The memory of a job that somebody uses is never freed; of dead runs, images go and host copies stay."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -53,6 +54,36 @@ def test_of_a_dead_run_the_images_go_and_what_it_can_be_resumed_from_stays(tmp_p
     left = one(tmp_path)
     assert free(left, 0.0, whole=True) >= 2 * SIZE
     assert not folder.exists()
+
+
+def test_what_another_run_removes_meanwhile_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, scandir = run_of(tmp_path, "ends-now"), os.scandir
+
+    def removed_before_it_is_looked_into(path: int | str | os.PathLike[str]):
+        if not isinstance(path, int) and Path(path).name == "slot-0":
+            monkeypatch.setattr(os, "scandir", scandir)
+            shutil.rmtree(path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", removed_before_it_is_looked_into)
+    left = one(tmp_path)
+    assert not (folder / "state" / "slot-0").exists()
+    assert left.image_bytes >= 2 * SIZE
+
+
+def test_a_node_agent_starts_where_it_cannot_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run_of(tmp_path, "unreadable")
+
+    def refuses(_root: Path, _quiet_s: float) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(job_memory, "found", refuses)
+    job_memory.free_images_of_dead_runs(tmp_path, 0.0)
+    assert "is not freed: [Errno 5]" in caplog.text
 
 
 def test_what_changed_a_moment_ago_is_left_to_who_may_come_back(tmp_path: Path) -> None:
