@@ -41,7 +41,7 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         about: one sentence for people.
         seeds: "A:B", from A to before B.
         deadline_s: virtual seconds by which every job must have ended; beyond it, it stands still.
-        run_s: wall seconds of one run; beyond it the run hangs, which is a violation too.
+        run_s: processor seconds of one run; beyond it the run hangs, which is a violation too.
         settings: those of the job (`configs.schema`), by section.
         draws: settings of which each run has one of these values, by its seed.
         terrain, options: what is drawn from. bounds: none given: what the settings can bear.

@@ -23,7 +23,7 @@ class Broken(msgspec.Struct, frozen=True, kw_only=True):
 
 class RunTold(msgspec.Struct, frozen=True, kw_only=True):
     """One run. counts: see `coverage`; shapes: of what fired, see `shapes`. ended: done, failed, late,
-    stopped, or hung (by the wall clock)."""
+    stopped, or hung (`hang_detector`)."""
 
     seed: int
     trace_hash: str = ""

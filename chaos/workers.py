@@ -1,23 +1,31 @@
 """Worker processes that run simulated jobs side by side, at most so many at a time.
 
-Owns the processes: each is given one order after another, is killed when a run does not come back in time,
-and is replaced when it dies. A run that hangs or takes its process down is told as broken, never left out.
+Owns the processes: each is given one order after another, is killed when a run hangs (`hang_detector`), and
+is replaced when it dies. A run that hangs or takes its process down is told as broken, never left out.
 """
 
 import asyncio
+import contextlib
 import sys
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable
 
 import msgspec
+import psutil
 
+from chaos.hang_detector import HangDetector, Sample
 from chaos.orders import Order
 from chaos.tally import Broken, RunTold
 
 MAX_LINE = 32 << 20
 """Bytes of one answer; one with fifty violations is tens of kB."""
 START_S = 60.0
-"""For a worker to import what it runs, on a loaded machine."""
+"""Processor seconds for a worker to import what it runs; a few on a fast machine."""
+BLOCKED_S = 120.0
+"""A run computes all the time: one that is blocked for so long waits for what never comes."""
+LOOK_S = 1.0
+"""Between two looks at a worker; a look counts as no more, so that a campaign that was stopped blames no
+worker for it."""
 MAX_ERRORS = 2000
 """Characters of a dead worker's last words that are told."""
 
@@ -26,7 +34,7 @@ class Worker:
     """One process, and the next one when it is gone. Lives on the running loop.
 
     Args:
-        run_s: wall seconds of one run.
+        run_s: processor seconds of one run.
         mutation: planted in it; "" for none.
     """
 
@@ -39,16 +47,21 @@ class Worker:
 
     async def ask(self, order: Order) -> RunTold:
         """Run it. Raises OSError where no process can be started."""
-        within_s = self._run_s
+        processor_s = self._run_s
         if self._process is None:
             self._process = await self._start()
-            within_s += START_S
+            processor_s += START_S
+        detector = HangDetector(_sample(self._process.pid), processor_s=processor_s, blocked_s=BLOCKED_S)
+        answer = asyncio.create_task(self._answer(self._process, order))
         try:
-            async with asyncio.timeout(within_s):
-                line = await self._answer(self._process, order)
-        except TimeoutError:
+            why = await _until_done_or_hung(answer, self._process.pid, detector)
+        finally:
+            if not answer.done():
+                answer.cancel()
+        if why:
             await self.end()
-            return _broken(order.seed, "hung", f"no answer within {within_s:.0f} s of wall time")
+            return _broken(order.seed, "hung", why)
+        line = answer.result()
         if line:
             return msgspec.json.decode(line, type=RunTold)
         await self.end()
@@ -98,6 +111,27 @@ class Worker:
         """Standard error is read all the time, or its pipe would fill."""
         while line := await errors.readline():
             self._words.append(line.decode(errors="replace"))
+
+
+async def _until_done_or_hung(answer: "asyncio.Task[bytes]", pid: int, detector: HangDetector) -> str:
+    """Wait for the answer; why the run is hung, "" where it answered."""
+    while True:
+        await asyncio.wait([answer], timeout=LOOK_S)
+        if answer.done():
+            return ""
+        if why := detector.hung(_sample(pid), LOOK_S):
+            return why
+
+
+def _sample(pid: int) -> Sample:
+    """One look at a worker; one that ended waits for nothing, and its pipe says so."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        with process.oneshot():
+            times = process.cpu_times()
+            waits = process.status() in (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP)
+        return Sample(times.user + times.system, waits)
+    return Sample(0.0, waits_for_machine=False)
 
 
 async def run_all(

@@ -10,6 +10,7 @@ import pytest
 from chaos.campaign import Minimal, as_json, first_broken
 from chaos.coverage import BY_NAME, PATHS, never_taken, taken
 from chaos.faults import KINDS, KillProcess
+from chaos.hang_detector import HangDetector, Sample
 from chaos.orders import Order
 from chaos.plan import BadCampaign, Campaign, Loaded, load, names, parse_seeds
 from chaos.schedule import Schedule
@@ -192,12 +193,36 @@ async def test_a_worker_that_dies_is_told_with_its_last_words_and_replaced() -> 
     assert told[1].broken[0].check == "I8"
 
 
-async def test_a_worker_that_hangs_is_killed_and_its_run_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chaos.workers.START_S", 0.2)
-    worker = Tame("import time; time.sleep(600)", run_s=0.2)
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [("import time; time.sleep(600)", "blocked for"), ("while True: pass", "of processor time")],
+)
+async def test_a_worker_that_hangs_is_killed_and_its_run_is_broken(
+    monkeypatch: pytest.MonkeyPatch, code: str, says: str
+) -> None:
+    for limit_s in ("START_S", "BLOCKED_S", "LOOK_S"):
+        monkeypatch.setattr(f"chaos.workers.{limit_s}", 0.2)
+    worker = Tame(code, run_s=0.2)
     told = await worker.ask(Order(campaign="x", seed=7))
     assert (told.seed, told.ended) == (7, "hung")
+    assert says in told.broken[0].text
     await worker.end()
+
+
+def test_hang_detector_waits_for_a_run_that_gets_no_processor() -> None:
+    detector = HangDetector(Sample(2.0, waits_for_machine=False), processor_s=10.0, blocked_s=5.0)
+    starved = Sample(3.0, waits_for_machine=True)
+    assert {detector.hung(starved, 1.0) for _ in range(3600)} == {""}
+    assert "10 s of processor time" in detector.hung(Sample(12.0, waits_for_machine=True), 1.0)
+
+
+def test_hang_detector_finds_a_run_that_is_blocked_without_progress() -> None:
+    detector = HangDetector(Sample(2.0, waits_for_machine=False), processor_s=10.0, blocked_s=3.0)
+    computes = [Sample(2.0 + number * 0.1, waits_for_machine=False) for number in range(1, 9)]
+    assert {detector.hung(sample, 1.0) for sample in computes} == {""}
+    found = [detector.hung(computes[-1], 1.0) for _ in range(3)]
+    assert found[:2] == ["", ""]
+    assert "blocked for 3 s" in found[2]
 
 
 async def test_a_campaign_needs_a_worker() -> None:
