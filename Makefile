@@ -12,7 +12,7 @@ BIN      := .venv/bin
 # A run is a dozen processes: each would compile our sources again where this is set, a third of its start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run run-sglang engines engine-sglang engine-vllm test-sglang-older test-vllm verl test-verl test test-together collected test-alone test-long campaign setup lint bench bench-peers reference fuzz chaos clean
+.PHONY: run run-sglang engines engine-sglang engine-vllm test-sglang-older test-vllm verl test-verl test test-together test-alone test-engines test-long campaign setup lint lint-ruff lint-format lint-types lint-imports bench bench-peers reference fuzz chaos clean
 
 run: setup
 	$(BIN)/rlctl run configs/quickstart.toml
@@ -80,34 +80,60 @@ verl: .bench/verl/.ready
 test-verl: setup verl
 	$(BIN)/python -m pytest -m verl
 
-# Four at a time, as most of them wait; then, one after the other, those that need the machine for themselves. SGLang's
-# environment is made meanwhile, beside ours. What idles on the way takes 300 simulated jobs, the last in line for a
-# processor: their report says what was broken, how the system recovered, and which promise did not hold.
+# The parts of `make test`. A part that fails does not keep the others from running; the last lines name each part and
+# its result, and the exit status is theirs. SGLang's environment is made beside the first tests, and the 300 simulated
+# jobs of the ci campaign, last in line for a processor, take what the tests leave.
+TEST_PARTS := lint engine-sglang test-together test-alone test-engines campaign
+RESULTS := build/test-parts
+
 test:
-	$(MAKE) -j 3 test-alone campaign
+	@rm -rf $(RESULTS)
+	@$(MAKE) --no-print-directory --keep-going -j 3 $(TEST_PARTS:%=part-%) || true
+	@failed=0; for part in $(TEST_PARTS); do \
+		result=`cat $(RESULTS)/$$part 2>/dev/null || echo "NOT RUN"`; \
+		echo "$$part: $$result"; [ "$$result" = passed ] || failed=1; done; exit $$failed
 
-test-together: lint collected
-	$(BIN)/python -m pytest -m "not alone and not engines and not vllm and not verl" -n 4 --dist worksteal
+part-lint: setup
+part-test-together: part-lint
+part-test-alone: part-test-together part-engine-sglang
+part-test-engines: part-test-alone
+part-campaign: part-lint
+$(TEST_PARTS:%=part-%): part-%:
+	+@mkdir -p $(RESULTS); if $(MAKE) --no-print-directory --keep-going $*; \
+		then echo passed > $(RESULTS)/$*; else echo FAILED > $(RESULTS)/$*; fi
 
-# Every test can be imported; and four processes that would each compile all of them find it done.
-collected: setup
-	@told=`$(BIN)/python -m pytest --collect-only -qq` || { echo "$$told"; exit 1; }
+# Four at a time, as most of them wait. First every test is imported once, so that four processes do not each compile all.
+test-together: setup
+	@$(BIN)/python -m pytest --collect-only -qq > /dev/null || echo "some tests cannot be imported: see below"
+	$(BIN)/python -m pytest --continue-on-collection-errors -n 4 --dist worksteal \
+		-m "not alone and not engines and not vllm and not verl"
 
-test-alone: test-together engine-sglang
-	$(BIN)/python -m pytest -m "alone and not vllm and not long"
-	$(BIN)/python -m pytest -m "engines and not vllm and not older and not moe"
+# one after the other: each needs the machine for itself
+test-alone: setup
+	$(BIN)/python -m pytest --continue-on-collection-errors -m "alone and not vllm and not long"
+
+test-engines: setup engine-sglang
+	$(BIN)/python -m pytest --continue-on-collection-errors -m "engines and not vllm and not older and not moe"
 
 # on real processes too, minutes of what the campaign tries in simulated ones; every night
 test-long: setup
 	$(BIN)/python -m pytest -m long
 
-campaign: lint
+campaign: setup
 	nice -n 19 $(BIN)/rlctl sim run
 
-lint: setup
+lint: lint-ruff lint-format lint-types lint-imports
+
+lint-ruff: setup
 	$(BIN)/ruff check .
+
+lint-format: setup
 	$(BIN)/ruff format --check .
+
+lint-types: setup
 	$(BIN)/mypy
+
+lint-imports: setup
 	$(BIN)/lint-imports
 
 bench: setup

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from real_runs import RealRun
+from real_runs import OPEN_ENDED, RealRun
 from tiny_command import CONFIG, Rlctl, command
 
 from chaos.procs import find
@@ -51,7 +51,7 @@ def made(root: Path, checkpoint: Path, *settings: str) -> RealRun:
 def test_a_run_whose_disk_fills_up_waits_says_why_and_goes_on_when_there_is_space(
     small_disk: Path, checkpoint: Path, tmp_path: Path
 ) -> None:
-    run = made(small_disk, checkpoint, "job.steps=12")
+    run = made(small_disk, checkpoint, OPEN_ENDED)
     run.output = tmp_path / "rlctl.out"  # what rlctl says is for a terminal, not for that disk
     try:
         run.start()
@@ -64,9 +64,10 @@ def test_a_run_whose_disk_fills_up_waits_says_why_and_goes_on_when_there_is_spac
         assert len(run.steps()) <= len(done) + 1, "nothing new was begun"
 
         filler.unlink()
-        run.ends_whole()
+        run.wait(lambda: "the job goes on" in run.output.read_text(), "the job to go on")
+        run.until_step_after(len(done) + 1, "with space again")
+        run.stops_whole()
         said = run.output.read_text()
-        assert "the job goes on" in said
         assert "Traceback" not in said
     finally:
         run.close()
@@ -106,7 +107,7 @@ def test_a_folder_of_runs_that_is_a_file_is_named(tmp_path: Path) -> None:
 def test_a_second_ctrl_c_stops_a_run_at_once_though_its_head_hangs_while_it_starts(
     checkpoint: Path, tmp_path: Path
 ) -> None:
-    run = made(tmp_path, checkpoint, "job.steps=200")
+    run = made(tmp_path, checkpoint, OPEN_ENDED)
     try:
         run.start()
         run.wait(lambda: find(run.run, "agent", "head"), "the head's process")
@@ -129,7 +130,7 @@ def test_a_second_ctrl_c_stops_a_run_at_once_though_its_head_hangs_while_it_star
 @realprocess
 @pytest.mark.timeout(200)
 def test_ctrl_c_stops_a_run_in_order_and_says_how_to_go_on(checkpoint: Path, tmp_path: Path) -> None:
-    run = made(tmp_path, checkpoint, "job.steps=200")
+    run = made(tmp_path, checkpoint, OPEN_ENDED)
     try:
         run.start()
         run.wait(lambda: run.steps(), "a step")

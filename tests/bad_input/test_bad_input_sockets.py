@@ -1,4 +1,4 @@
-"""Garbage on every socket of a run: each process lives on, counts it, and the job ends as if nothing was."""
+"""Garbage on every socket of a run: each process lives on and counts it, and the job goes on undisturbed."""
 
 import asyncio
 import json
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from real_runs import RealRun
+from real_runs import OPEN_ENDED, RealRun
 from tiny_command import CONFIG, command
 
 from actors.training.history import Restart
@@ -34,7 +34,7 @@ EVERY_LISTENER_REFUSED = {
 
 @pytest.fixture
 def run(tmp_path: Path, checkpoint: Path) -> Iterator[RealRun]:
-    made = RealRun(tmp_path, CONFIG, [f"model.path={checkpoint}", "job.steps=40", "rollout.prompts=8"])
+    made = RealRun(tmp_path, CONFIG, [f"model.path={checkpoint}", OPEN_ENDED, "rollout.prompts=8"])
     made.start()
     made.wait(lambda: len(made.steps()) >= 1, "a step")
     yield made
@@ -53,7 +53,7 @@ def look(run: RealRun) -> Processes:
     return asyncio.run(ask())
 
 
-def test_a_run_that_is_pelted_on_every_port_ends_with_all_its_promises(run: RealRun) -> None:
+def test_run_keeps_its_promises_when_every_port_is_attacked(run: RealRun) -> None:
     ports = {process: listening(process) for process in remains(run.run)}
     listeners = [process for process, own in ports.items() if own]
     assert len(listeners) == 9
@@ -83,5 +83,6 @@ def test_a_run_that_is_pelted_on_every_port_ends_with_all_its_promises(run: Real
     figures = [actor.figures for state in look(run).states for actor in state.actors]
     assert len([it for it in figures if "served_bytes" in it and int(it["refused"]) > 0]) == 2  # bulk servers
 
-    run.ends_whole()
+    run.until_step_after(run.steps()[-1], "after the attack")
+    run.stops_whole()
     assert not [record for record in run.look() if isinstance(record, Restart)]

@@ -1,14 +1,12 @@
 """Fixtures of the tests that start whole runs: one model for all of them, and runs that leave nothing."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from real_runs import RealRun, rlctl
+from real_runs import MakeRun, RealRun, rlctl
 
 CONFIG = Path(__file__).with_name("small.toml")
-
-MakeRun = Callable[..., RealRun]
 
 
 @pytest.fixture(scope="session")

@@ -89,12 +89,12 @@ class FailoverCluster(Cluster):
         """Options by which the laptop finds the journals."""
         return ["--state-dir", str(self.state("reserved-1")), "--journal", self.url]
 
-    def evidence(self, run: RunDir) -> Evidence:
+    def evidence(self, run: RunDir, *, complete: bool) -> Evidence:
         """What is in the database, and in the reserved host's journal. The head has no journal of its own."""
         assert not list(self.state("head").glob("journal/**/*.sqlite"))
         states = [self.state("reserved-1")]
         return gather(
-            run.path, run.config(), complete=True, state_dirs=states, database=self.database.local_url()
+            run.path, run.config(), complete=complete, state_dirs=states, database=self.database.local_url()
         )
 
     def _lead(self, head: str) -> list[str]:

@@ -25,6 +25,7 @@ from chaos.orphans import left_behind
 from chaos.procs import Proc, find, is_alive
 from rlctl.audit import step_of
 from rlctl.client import connect_to_run
+from rlctl.errors import INTERRUPTED
 from rlctl.evidence import gather
 from rlctl.head import remains
 from rlctl.report.model import Report
@@ -34,6 +35,10 @@ from supervisor import AskFailed
 WAIT_S = 240.0  # machines that run tests are busy; nothing here takes longer than 20 s on a quiet one
 POLL_S = 0.05
 PR_SET_PDEATHSIG = 1
+OPEN_ENDED = "job.steps=100000"
+"""Of a run that must not end before its test is done with it; `stops_whole` ends it."""
+RELEASED_STEPS = 3
+"""So many steps later a step is in a checkpoint before the newest: its batch is released, and audited."""
 CALM = "liveness.dead_s=10"  # where a test sets no other: whoever waits for a core is not dead
 
 
@@ -203,6 +208,12 @@ class RealRun:
         tokens = self.report.tokens
         assert (tokens.lost, tokens.generated_twice) == (0, 0)
 
+    def stops_whole(self) -> None:
+        """The user stops the run: it ends in order, has kept every promise, and leaves nothing behind."""
+        assert self.interrupt() == INTERRUPTED, self.story()
+        assert broken(self.run, complete=False) == [], self.story()
+        assert self.left() == []
+
     def incarnations(self, instance: str, since_step: int = 1) -> list[int]:
         """Incarnations of an instance that made tokens of these steps, in order; of a stopped run."""
         evidence = gather(self.run.path, self.run.config(), complete=False)
@@ -265,6 +276,10 @@ class RealRun:
                     day, clock, rest = line.split(" ", 2)
                     found.append(f"{day} {clock} {log.parent.parent.name}/{log.stem} {rest}")
         return sorted(found)
+
+
+MakeRun = Callable[..., RealRun]
+"""Makes a run with settings over those of `small.toml` (the fixture `make_run`)."""
 
 
 def _die_with_the_tests() -> None:

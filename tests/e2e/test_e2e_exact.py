@@ -1,8 +1,7 @@
 """The same seed, once in peace and once under fire: the weights are the same bits, step for step."""
 
 import pytest
-from conftest import MakeRun
-from real_runs import RealRun
+from real_runs import MakeRun, RealRun
 
 from actors.cluster.messages import StepTrained
 from actors.rollout.events import GroupsTaken

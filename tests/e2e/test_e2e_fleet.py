@@ -4,7 +4,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from conftest import MakeRun
+from real_runs import OPEN_ENDED, RELEASED_STEPS, MakeRun
 
 pytestmark = [pytest.mark.alone, pytest.mark.realprocess, pytest.mark.timeout(900)]
 
@@ -24,17 +24,17 @@ def test_an_instance_with_notice_hands_over_and_a_run_that_loses_all_others_goes
 ) -> None:
     added = [f"0,add,spot-{number}" for number in (1, 2, 3)]
     events = ["3,notice,spot-1", "5,remove,spot-2", "6,remove,spot-3", "33,remove,spot-1"]
-    run = make_run("job.steps=9", "fleet.n_prem_max=3", trace(tmp_path, *added, *events))
+    run = make_run(OPEN_ENDED, "fleet.n_prem_max=3", trace(tmp_path, *added, *events))
     run.start()
     run.wait(lambda: run.events("killed") == 2 and run.events("left") == 1, "the end of all three")
     alone = len(run.steps()) + 2  # the step under way still has tokens of theirs
-    run.ends_whole()
+    run.until_step_after(alone + RELEASED_STEPS, "without the instances")
+    run.stops_whole()
 
     assert [run.events(event, "spot-1") for event in ("noticed", "drained", "left", "killed")] == [1, 1, 1, 0]
     assert not [line for line in run.warnings() if "without handing over" in line]
     assert (run.report.preemptions.noticed, run.report.preemptions.killed) == (1, 2)
     assert run.report.requests.migrated > 0
-    assert alone <= 9, "the instances were to go before the last step"
     assert run.incarnations("reserved-1/engine", alone)
     for node in ("spot-1", "spot-2", "spot-3"):
         assert run.incarnations(f"{node}/engine", alone) == []
@@ -42,7 +42,7 @@ def test_an_instance_with_notice_hands_over_and_a_run_that_loses_all_others_goes
 
 @pytest.mark.long
 def test_an_instance_that_hung_is_fenced_when_it_comes_back_and_works_again(make_run: MakeRun) -> None:
-    run = make_run("job.steps=12", *ALIVE)
+    run = make_run(OPEN_ENDED, *ALIVE)
     run.start()
     run.wait(lambda: run.steps(), "the first step")
     run.until_tokens_flow(FLOWING)
@@ -53,7 +53,8 @@ def test_an_instance_that_hung_is_fenced_when_it_comes_back_and_works_again(make
     assert engine.alive()
     engine.signal(signal.SIGCONT)
     back = run.steps()[-1] + 2
-    run.ends_whole()
+    run.until_step_after(back + RELEASED_STEPS, "with the instance that came back")
+    run.stops_whole()
 
     first, *later = run.incarnations(f"{engine.node}/engine")
     assert later, "it never worked again"

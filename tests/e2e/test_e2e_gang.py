@@ -1,11 +1,10 @@
-"""A trainer of two processes: one rank killed in the middle of a step, one frozen. The run ends whole,
+"""A trainer of two processes: one rank killed in the middle of a step, one frozen. The run goes on,
 and its instances pull what changed."""
 
 import signal
 
 import pytest
-from conftest import MakeRun
-from real_runs import RealRun
+from real_runs import OPEN_ENDED, MakeRun, RealRun
 
 from actors.cluster.messages import StepTrained
 from actors.rollout.events import GroupsTaken
@@ -18,9 +17,8 @@ from supervisor.journal_file import read_streams
 
 pytestmark = [pytest.mark.alone, pytest.mark.realprocess, pytest.mark.timeout(900)]
 
-STEPS = 4  # the first, one for each blow, and one that it may have missed
 SETTINGS = [
-    f"job.steps={STEPS}",
+    OPEN_ENDED,
     "training.backend=fsdp2",
     "training.processes=2",
     "training.exchange_s=4",
@@ -68,10 +66,11 @@ def test_a_gang_that_loses_a_rank_in_a_step_goes_on_and_does_every_step_once(mak
     assert frozen["reserved-1/trainer"].startswith("exit 7: ")
     assert "rank 1" in frozen["reserved-1/trainer"], "it says who did not answer"
 
-    run.ends_whole()
-    trained = gather(run.run.path, run.run.config(), complete=True).trained
+    run.stops_whole()
+    trained = gather(run.run.path, run.run.config(), complete=False).trained
     steps = [event.step for event in trained if isinstance(event, StepTrained)]
-    assert steps == list(range(1, STEPS + 1)), "no step was skipped or done twice"
+    assert len(steps) >= 3, "the first, and one after each signal"
+    assert steps == list(range(1, len(steps) + 1)), "no step was skipped or done twice"
     pulled = run.report.weights
     assert pulled is not None
     assert pulled.delta_versions > 0, "what two ranks wrote is pulled as what changed"

@@ -5,8 +5,7 @@ import urllib.request
 from collections.abc import Iterator
 
 import pytest
-from conftest import MakeRun
-from real_runs import RealRun
+from real_runs import MakeRun, RealRun
 
 from chaos.procs import find
 

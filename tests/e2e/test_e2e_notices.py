@@ -10,9 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import MakeRun
 from metadata_servers import AwsServer
-from real_runs import RealRun
+from real_runs import OPEN_ENDED, MakeRun, RealRun
 
 from chaos.invariants import broken
 from nodeagent.files import find_agent
@@ -72,7 +71,7 @@ def status(root: Path, name: str) -> str:
 def test_a_host_with_a_notice_drains_and_leaves_and_one_whose_notice_is_withdrawn_serves_on(
     make_run: MakeRun, tmp_path: Path
 ) -> None:
-    run = make_run("job.steps=500", "fleet.n_prem_max=0", "rollout.prompts=8")  # it is stopped
+    run = make_run(OPEN_ENDED, "fleet.n_prem_max=0", "rollout.prompts=8")
     run.start()
     run.wait(lambda: run.events("joined", "reserved-1"), "a head to join")
     goes, stays = "cloud-1", "cloud-2"

@@ -3,8 +3,7 @@
 from collections import Counter
 
 import pytest
-from conftest import MakeRun
-from real_runs import RealRun
+from real_runs import MakeRun, RealRun
 
 from actors.cluster.messages import StepTrained
 from chaos.invariants import broken

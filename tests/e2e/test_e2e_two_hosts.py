@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from real_runs import RELEASED_STEPS
 from two_hosts import REMOTE, Cluster, rlctl
 
 from actors.training.history import Restart, Step
 from chaos.netns import Host, why_not
 from configs.schema import Liveness
 from nodeagent.exit_codes import USAGE
+from rlctl.errors import INTERRUPTED
 
 pytestmark = [
     pytest.mark.alone,
@@ -66,7 +68,7 @@ def test_a_job_trains_over_the_wire_across_hosts_where_strangers_get_nothing(clu
     foreign = cluster.root / "foreign" / "mallory"
     stranger = cluster.switch.host("stranger")
     before, received = refused_by_head(cluster), cluster.away.received_bytes()
-    job = cluster.job(12)
+    job = cluster.job()
 
     # A node that the head does not know: it says why it gets nothing, and tries on.
     key = cluster.keys("head") / "node.public"
@@ -97,7 +99,9 @@ def test_a_job_trains_over_the_wire_across_hosts_where_strangers_get_nothing(clu
     assert mallory.poll() is None, "it gave up trying"
     mallory.terminate()
 
-    assert job.ends() == 0, job.story()
+    served = job.step() + 1  # by the instance on the other host, under weights that the run made
+    job.wait(lambda: job.step() > served + RELEASED_STEPS, "steps after the strangers")
+    assert job.stops() == INTERRUPTED, job.story()
     assert job.broken() == []
     assert "mallory" not in [*job.nodes("joined"), *job.nodes("killed")]
     assert not any(isinstance(record, Restart) for record in job.records())
@@ -108,8 +112,6 @@ def test_a_job_trains_over_the_wire_across_hosts_where_strangers_get_nothing(clu
     assert "(unauthorized)" in cluster.log("reserved-1", "transfer")
 
     # And the job did what it would have done without them.
-    report = json.loads((job.run.path / "report.json").read_text())
-    assert (report["ok"], report["steps"], report["tokens"]["lost"]) == (True, 12, 0)
     remote = job.remote_tokens()
     assert sum(remote.values()) > 0
     versions = {version for _incarnation, version in remote}
@@ -121,7 +123,7 @@ def test_a_job_trains_over_the_wire_across_hosts_where_strangers_get_nothing(clu
 
 
 def test_a_host_that_was_cut_off_is_fenced_and_comes_back_as_another(cluster: Cluster) -> None:
-    job = cluster.job(30)
+    job = cluster.job()
     job.wait(lambda: job.step() >= 2, "the second step")
     cut_s = time.monotonic()
     cluster.switch.cut(cluster.home, cluster.away)
@@ -134,7 +136,9 @@ def test_a_host_that_was_cut_off_is_fenced_and_comes_back_as_another(cluster: Cl
     job.wait(lambda: time.monotonic() - cut_s > Liveness().dead_s + 1, "longer than the limits")
     cluster.switch.heal()
     job.wait(lambda: job.nodes("joined").count(REMOTE) > 1, "it is back")
-    assert job.ends() == 0, job.story()
+    back = job.step() + 2  # the instance takes part in the step after the one under way
+    job.wait(lambda: job.step() > back + RELEASED_STEPS, "steps with the host")
+    assert job.stops() == INTERRUPTED, job.story()
 
     assert job.broken() == []
     by_life: dict[int, set[int]] = {}
@@ -159,7 +163,7 @@ def test_a_host_that_is_revoked_is_cut_off_by_every_process_and_works_again_when
     cluster: Cluster,
 ) -> None:
     trusting = ("head", "reserved-1")
-    job = cluster.job(18)
+    job = cluster.job()
     job.wait(lambda: job.step() >= 2 and job.nodes("joined").count(REMOTE), "the second step, with the host")
     assert connections_between(cluster.home, cluster.away) > 4
     for node in trusting:
@@ -176,7 +180,9 @@ def test_a_host_that_is_revoked_is_cut_off_by_every_process_and_works_again_when
         told = rlctl("trust", REMOTE, "--keys", str(cluster.keys(node)))
         assert told.returncode == 0, told.stderr
     job.wait(lambda: job.nodes("joined").count(REMOTE) > 1, "it is back")
-    assert job.ends() == 0, job.story()
+    back = job.step() + 2  # the instance takes part in the step after the one under way
+    job.wait(lambda: job.step() > back + RELEASED_STEPS, "steps with the host")
+    assert job.stops() == INTERRUPTED, job.story()
     assert job.broken() == []
     by_life: dict[int, set[int]] = {}
     for incarnation, version in job.remote_tokens():
@@ -188,7 +194,7 @@ def test_a_host_that_is_revoked_is_cut_off_by_every_process_and_works_again_when
 def test_a_head_that_is_killed_and_comes_back_goes_on_with_its_job_and_lets_a_host_with_notice_go(
     cluster: Cluster,
 ) -> None:
-    job = cluster.job(8)
+    job = cluster.job("job.steps=8")
     job.wait(lambda: job.step() >= 2, "the second step")
     cluster.kill("head")
     cluster.start_head()
@@ -198,6 +204,6 @@ def test_a_head_that_is_killed_and_comes_back_goes_on_with_its_job_and_lets_a_ho
     assert told.returncode == 0, told.stderr
     assert cluster.ended(REMOTE) == 0
     assert job.ends() == 0, job.story()
-    assert job.broken() == []
+    assert job.broken(complete=True) == []
     assert [record.step for record in job.records() if isinstance(record, Step)] == list(range(1, 9))
     assert (job.nodes("noticed"), job.nodes("left"), job.nodes("killed")) == ([REMOTE], [REMOTE], [])

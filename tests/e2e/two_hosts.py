@@ -5,12 +5,15 @@ has, it got over its wire. Everything is ended by pid at the end, whatever happe
 """
 
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
+
+from real_runs import OPEN_ENDED
 
 from actors.training.history import AnyRecord, HistoryFollower, Node, Step
 from chaos.netns import SHARED_MEMORY, Host, Switch
@@ -31,13 +34,12 @@ REMOTE = "spot-1"
 class Job:
     """One `rlctl run --head` on the laptop."""
 
-    def __init__(self, cluster: "Cluster", output: Path, steps: int) -> None:
+    def __init__(self, cluster: "Cluster", output: Path, length: str) -> None:
         self._cluster = cluster
         self._output = output
-        self.steps = steps
         self._records: list[AnyRecord] = []
         known = every(cluster.runs)
-        settings = (f"model.path={cluster.model}", f"job.steps={steps}", *SETTINGS)
+        settings = (f"model.path={cluster.model}", length, *SETTINGS)
         words = [word for setting in settings for word in ("--set", setting)]
         argv = [
             "run",
@@ -85,13 +87,18 @@ class Job:
         """Its exit code."""
         return self.process.wait(2 * WAIT_S)
 
-    def evidence(self) -> Evidence:
-        """What head and reserved host journaled of it."""
-        return self._cluster.evidence(self.run)
+    def stops(self) -> int:
+        """Ctrl-C to `rlctl`, which calls the job off; its exit code."""
+        self.process.send_signal(signal.SIGINT)
+        return self.ends()
 
-    def broken(self) -> list[str]:
+    def evidence(self, *, complete: bool = False) -> Evidence:
+        """What head and reserved host journaled of it. complete: it ended by itself."""
+        return self._cluster.evidence(self.run, complete=complete)
+
+    def broken(self, *, complete: bool = False) -> list[str]:
         """Invariants that do not hold."""
-        return [str(violation) for violation in audit(self.evidence())]
+        return [str(violation) for violation in audit(self.evidence(complete=complete))]
 
     def remote_tokens(self) -> dict[tuple[int, int], int]:
         """Tokens that the remote host decoded, by its engine's incarnation and the version of the weights."""
@@ -160,10 +167,10 @@ class Cluster:
         """Options by which the laptop finds the journals."""
         return [word for node in ("head", "reserved-1") for word in ("--state-dir", str(self.state(node)))]
 
-    def evidence(self, run: RunDir) -> Evidence:
+    def evidence(self, run: RunDir, *, complete: bool) -> Evidence:
         """What head and reserved host journaled of a run."""
         states = [self.state("head"), self.state("reserved-1")]
-        return gather(run.path, run.config(), complete=True, state_dirs=states)
+        return gather(run.path, run.config(), complete=complete, state_dirs=states)
 
     def environment(self) -> dict[str, str]:
         """What is started dies with the test process."""
@@ -242,10 +249,10 @@ class Cluster:
         """Run `rlctl` on a host to its end."""
         return host.run([sys.executable, "-m", "rlctl", *arguments], WAIT_S)
 
-    def job(self, steps: int) -> Job:
-        """Start a job from the laptop."""
+    def job(self, length: str = OPEN_ENDED) -> Job:
+        """Start a job from the laptop. length: a setting of `job.steps`."""
         self._jobs += 1
-        return Job(self, self.root / f"job-{self._jobs}.out", steps)
+        return Job(self, self.root / f"job-{self._jobs}.out", length)
 
     def _found(self, node: str) -> bool:
         try:

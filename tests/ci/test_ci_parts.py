@@ -1,0 +1,67 @@
+"""`make test`: each part runs whatever became of the others, and the last lines name what failed."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = ("python", "ruff", "mypy", "lint-imports", "rlctl")
+FAKE = """\
+#!/bin/sh
+echo "$(basename "$0") $*" >> {log}
+case "$(basename "$0") $*" in {failing}) exit 1;; esac
+exit 0
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A folder with the Makefile, in which both environments are made already."""
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    shutil.copytree(ROOT / "configs" / "engines", tmp_path / "configs" / "engines")
+    for ready in (".venv/.ready", ".engines/sglang/.ready"):
+        (tmp_path / ready).parent.mkdir(parents=True)
+        (tmp_path / ready).touch()
+    return tmp_path
+
+
+def make_test(checkout: Path, failing: str) -> tuple[int, list[str], str]:
+    """Run `make test` with programs that only note their arguments; one fails where its words match. Its exit
+    status, the last lines of its output, and what was called."""
+    log = checkout / "called"
+    log.touch()
+    (checkout / ".venv" / "bin").mkdir()
+    for program in PROGRAMS:
+        fake = checkout / ".venv" / "bin" / program
+        fake.write_text(FAKE.format(log=log, failing=failing))
+        fake.chmod(0o755)
+    bare = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    done = subprocess.run(
+        ["make", "test"], cwd=checkout, env=bare, capture_output=True, text=True, timeout=200, check=False
+    )
+    return done.returncode, done.stdout.splitlines()[-6:], log.read_text()
+
+
+def test_make_test_runs_every_part_when_one_fails(checkout: Path) -> None:
+    code, parts, called = make_test(checkout, '*" -n 4 "*|"ruff check"*')
+    assert code != 0
+    assert parts == [
+        "lint: FAILED",
+        "engine-sglang: passed",
+        "test-together: FAILED",
+        "test-alone: passed",
+        "test-engines: passed",
+        "campaign: passed",
+    ]
+    for words in ("mypy", "-m alone and not", "-m engines and not", "rlctl sim run"):
+        assert words in called, f"{words}: it did not run"
+
+
+def test_make_test_passes_when_every_part_passes(checkout: Path) -> None:
+    code, parts, called = make_test(checkout, "nothing")
+    assert (code, {line.rpartition(": ")[2] for line in parts}) == (0, {"passed"})
+    assert called.index(" -n 4 ") < called.index("-m alone and not") < called.index("-m engines and not")
