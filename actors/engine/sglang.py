@@ -71,6 +71,7 @@ class SglangWire:
         self._routed = False  # it tells the experts of tokens
         self._untempered: bool | None = None  # not known yet
         self._tells_made = self._held = False
+        self._serves: ModelInfo | None = None  # since the last commit
 
     @property
     def pid(self) -> int | None:
@@ -101,6 +102,7 @@ class SglangWire:
 
     async def commit(self) -> str:
         """See `ServerWire`."""
+        self._serves = None
         fetched = self._flip.staged
         if fetched.tensors:
             name = version_name(fetched)
@@ -112,6 +114,7 @@ class SglangWire:
             name = await self._serve_folder(fetched.path, str(fetched.version))
         if self._untempered is None:
             self._untempered = not self._server.ours and await self._leaves_temperature_out()
+        self._serves = await self._http.get("/model_info", ModelInfo)
         return name
 
     async def _serve_folder(self, path: str, name: str) -> str:
@@ -185,14 +188,22 @@ class SglangWire:
 
     async def healthy(self) -> None:
         """See `ServerWire`: the server's process answers. Whether tokens come its streams tell; SGLang's own
-        `/health` makes one, takes a second at least, and waits behind what executes."""
+        `/health` makes one, takes a second at least, and waits behind what executes. What it serves must be
+        what it served after the last commit: else it was replaced, or somebody else loads weights."""
         self._server.look()
+        before = self._serves
         try:
-            await self._http.get("/model_info", ModelInfo)
+            serves = await self._http.get("/model_info", ModelInfo)
         except ServerDied as died:
             raise self._server.cause(died) from died
         except ServerRefused as refused:
             raise ServerDied(f"the server does not say what it serves: {refused}") from refused
+        if before is not None and before is self._serves and serves != before:
+            raise ServerDied(
+                f"{self._http.url} serves {serves.model_path} as {serves.weight_version!r} now, and served "
+                f"{before.model_path} as {before.weight_version!r}: it was replaced, or somebody else loads "
+                "weights into it"
+            )
 
     async def loads(self) -> Loads:
         """See `ServerWire`."""

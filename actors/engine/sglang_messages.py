@@ -165,6 +165,7 @@ class ModelInfo(Said, frozen=True, kw_only=True):
 
     model_path: str
     weight_version: str = ""
+    tokenizer_path: str | None = None
 
 
 class Held(Said, frozen=True, kw_only=True):

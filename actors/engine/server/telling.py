@@ -81,15 +81,16 @@ class Telling:
 
     async def model_info(self, _: web.Request) -> web.Response:
         """`/model_info`."""
-        info = self._info
-        return json(ModelInfo(self._controlling.model_path, info.tokenizer_path, self._batching.version))
+        path, info = self._controlling.model_path, self._info
+        version, vocabulary = self._batching.version, self._engine.vocabulary
+        return json(ModelInfo(path, info.tokenizer_path, version, vocabulary))
 
     async def server_info(self, _: web.Request) -> web.Response:
-        """`/server_info`."""
+        """`/server_info`: with the model that it was started with, as SGLang 0.5.23; `/model_info` has the
+        newest."""
         status: Literal["ready", "paused", "stopping"] = "paused" if self._batching.paused else "ready"
         info = msgspec.structs.replace(
             self._info,
-            model_path=self._controlling.model_path,
             weight_version=self._batching.version,
             status="stopping" if self._generating.stopping else status,
         )

@@ -44,11 +44,12 @@ class OldLoad(msgspec.Struct):
 
 
 class ModelInfo(msgspec.Struct):
-    """`GET /model_info`."""
+    """`GET /model_info`. vocab_size: not among SGLang's."""
 
     model_path: str
     tokenizer_path: str
     weight_version: str
+    vocab_size: int
     model_type: str = "qwen3"
     architectures: tuple[str, ...] = ("Qwen3ForCausalLM",)
     is_generation: bool = True

@@ -20,7 +20,7 @@ class Nothing(msgspec.Struct):
 
 class WorkerIs(msgspec.Struct, kw_only=True):
     """A worker as sgl-model-gateway lists it. incarnation: with the url, its identity. weight_version: null
-    before it has any."""
+    before it has any. refused: why it is not used, null for one that may be."""
 
     id: str
     url: str
@@ -35,6 +35,7 @@ class WorkerIs(msgspec.Struct, kw_only=True):
     runtime_type: str = ""
     weight_version: str | None = None
     job_status: None = None
+    refused: str | None = None
 
     @classmethod
     def of(cls, worker: Worker, model: str) -> "WorkerIs":
@@ -48,6 +49,7 @@ class WorkerIs(msgspec.Struct, kw_only=True):
             load=worker.running + worker.waiting,
             runtime_type=worker.kind,
             weight_version=None if worker.version is None else str(worker.version),
+            refused=worker.refused or None,
         )
 
 

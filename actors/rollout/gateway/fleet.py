@@ -18,7 +18,8 @@ class Worker:
     """One engine. Its identity is its url with its incarnation: started anew at the same url it is another.
 
     id: names it here. url: "" for an engine without HTTP. version: of its weights, None before it has any.
-    running, waiting: requests that it decodes, and that it has not begun.
+    running, waiting: requests that it decodes, and that it has not begun. refused: why it is not used, "" for
+    an engine that may be.
     """
 
     id: str
@@ -29,6 +30,7 @@ class Worker:
     version: int | None
     running: int
     waiting: int
+    refused: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,10 @@ class UnknownWorker(FleetError):
     """No such id, no such url."""
 
 
+class OtherModel(FleetError):
+    """The engine does not serve the model of this fleet: a response must not go on there."""
+
+
 class Failed(FleetError):
     """It was tried and did not work; asking again is harmless."""
 
@@ -91,7 +97,7 @@ class Fleet(Protocol):
         """Versions of the weights now."""
 
     async def add(self, url: str, api_key: str = "") -> Worker:
-        """Use the engine at this url. Known already: nothing changes. Raises NotHere, Failed."""
+        """Use the engine at this url. Known already: nothing changes. Raises NotHere, OtherModel, Failed."""
 
     async def remove(self, worker: str) -> None:
         """Use this engine (its id or url) no longer; its requests go on elsewhere. Raises NotHere,

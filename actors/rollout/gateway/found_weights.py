@@ -4,8 +4,10 @@ Owns the words for them in `Weights.sources`, and the actor that stands where a 
 a worker that fetches a version it names the folder, and the engine loads it by itself.
 """
 
+import asyncio
 import hashlib
 import json
+from collections.abc import Awaitable, Callable
 
 from actors.rollout.messages import Weights
 from actors.weights.messages import Fetch, Fetched
@@ -15,6 +17,10 @@ AS_FOUND = "found:"
 """As the source: whatever the engine served when it was found."""
 FOLDER = "folder:"
 """Begins the source of a checkpoint (Hugging Face format) that every engine can read at this path."""
+AGAIN_S = 1.0
+"""Between two looks at an engine that is away or refused."""
+
+Check = Callable[[str], Awaitable[str]]
 
 
 def as_found(version: int) -> Weights:
@@ -39,20 +45,28 @@ class FoundWeights(Actor):
 
     Args:
         vocabulary: tokens that its model knows; 0 where nobody here knows.
+        check: why the engine must not serve now, "": it may. Given the folder of the weights, "" for those
+            that it was found with. It is asked before each version, so also after the engine was away:
+            another server may be at its URL.
     """
 
-    def __init__(self, vocabulary: int) -> None:
+    def __init__(self, vocabulary: int, check: Check) -> None:
         self._config = json.dumps({"vocab_size": vocabulary}).encode() if vocabulary else b""
+        self._check = check
 
     @handles(Fetch)
     async def fetch(self, message: Fetch) -> Fetched:
         source = next(iter(message.sources), "")
         if not source.startswith((AS_FOUND, FOLDER)):
             raise Refused(f"weights {message.version} from {source!r}: engines by URL load from folders")
+        path = source.removeprefix(FOLDER) if source.startswith(FOLDER) else ""
+        if why := await self._check(path):
+            await asyncio.sleep(AGAIN_S)  # the worker asks again at once
+            raise Refused(why)
         return Fetched(
             version=message.version,
             root=message.root,
-            path=source.removeprefix(FOLDER) if source.startswith(FOLDER) else "",
+            path=path,
             tensors=(),
             model_config=self._config,
             pulled_bytes=0,

@@ -1,7 +1,7 @@
 """The fleet of a gateway of its own: engines by URL, which come and go by hand, as do their weights.
 
-Owns which engines there are, the pause, and the newest version. What it takes to put an engine to work is
-behind `Hands`. Everything may be said twice.
+Owns which engines there are, the pause, and the newest version; refuses engines of another model. What it
+takes to put an engine to work is behind `Hands`. Everything may be said twice.
 """
 
 import asyncio
@@ -10,9 +10,10 @@ from typing import Protocol
 from urllib.parse import urlsplit
 
 from actors.engine.engine_facts import EngineFacts
-from actors.rollout.gateway.fleet import Failed, FleetAway, PauseMode, UnknownWorker, Worker
+from actors.rollout.gateway.fleet import Failed, FleetAway, OtherModel, PauseMode, UnknownWorker, Worker
 from actors.rollout.gateway.found_weights import as_found, in_folder
 from actors.rollout.gateway.job_fleet import MANAGER, Holding, JobFleet
+from actors.rollout.gateway.model_check import ModelCheck
 from actors.rollout.messages import HoldBack, PublishVersion
 from supervisor import AskFailed, Context, Done, Refused
 
@@ -39,6 +40,10 @@ class Hands(Protocol):
     def known(self) -> dict[str, EngineAt]:
         """Those at work, by name."""
 
+    @property
+    def models(self) -> ModelCheck:
+        """Which engines serve the model of this gateway."""
+
     async def look(self, url: str, api_key: str) -> EngineFacts:
         """What the engine there says. Raises Failed where none answers."""
 
@@ -55,7 +60,7 @@ class OwnFleet(JobFleet):
     def __init__(self, ctx: Context, requests: Holding, hands: Hands) -> None:
         super().__init__(ctx, requests)
         self._hands = hands
-        self._engines = hands.known
+        self._engines, self._models = hands.known, hands.models
         self._paused: PauseMode | None = None
         self._changing = asyncio.Lock()
 
@@ -72,7 +77,7 @@ class OwnFleet(JobFleet):
                     await asyncio.sleep(0.1)
 
     async def workers(self) -> list[Worker]:
-        """Those that registered, and those that are waited for."""
+        """Those that registered, those that are waited for, and those that are refused."""
         known = {one.id: one for one in await super().workers()}
         found = []
         for name, engine in self._engines.items():
@@ -88,28 +93,40 @@ class OwnFleet(JobFleet):
                     running=0,
                     waiting=0,
                 )
-            found.append(replace(one, id=name, url=engine.url, kind=engine.facts.kind))
-        return found
+            refused = self._models.refused.get(engine.url, "")
+            found.append(replace(one, id=name, url=engine.url, kind=engine.facts.kind, refused=refused))
+        urls = {one.url for one in found}
+        return found + [refused_at(url, why) for url, why in self._models.refused.items() if url not in urls]
 
     async def add(self, url: str, api_key: str = "") -> Worker:
         """See `Fleet`."""
         at = origin(url)
         async with self._changing:
-            if self._named(at) is None:
+            if self._named(at) is not None:
+                if why := self._models.refused.get(at):
+                    raise OtherModel(f"{at} is refused: {why}")
+            else:
                 if len(self._engines) >= MAX_ENGINES:
                     raise Failed(f"{MAX_ENGINES} engines are in use; remove one first")
                 facts = await self._hands.look(at, api_key)
+                if why := self._models.look(at, facts):
+                    self._ctx.log.warning("engine %s is refused: %s", at, why)
+                    raise OtherModel(f"{at} is refused: {why}")
                 free = next(name for n in range(1, MAX_ENGINES + 1) if (name := f"e{n}") not in self._engines)
                 engine = EngineAt(free, at, api_key, facts)
                 await self._hands.start(engine)
                 self._engines[engine.name] = engine
+                self._ctx.log.info("engine %s at %s: %s", free, at, facts.described())
         return next(one for one in await self.workers() if one.url == at)
 
     async def remove(self, worker: str) -> None:
         """See `Fleet`."""
         async with self._changing:
             name = worker if worker in self._engines else self._named(origin(worker))
+            refused = self._models.forget(origin(worker) if name is None else self._engines[name].url)
             if name is None:
+                if refused:
+                    return
                 raise UnknownWorker(f"{worker}: no engine of this gateway; it has {self._list()}")
             await self._hands.stop(name)
             del self._engines[name]
@@ -189,6 +206,21 @@ class OwnFleet(JobFleet):
 
     def _list(self) -> str:
         return ", ".join(f"{name} ({engine.url})" for name, engine in self._engines.items()) or "none"
+
+
+def refused_at(url: str, why: str) -> Worker:
+    """An engine that was never put to work."""
+    return Worker(
+        id=url,
+        url=url,
+        incarnation=0,
+        kind="",
+        healthy=False,
+        version=None,
+        running=0,
+        waiting=0,
+        refused=why,
+    )
 
 
 def origin(url: str) -> str:

@@ -12,7 +12,7 @@ import msgspec
 from aiohttp import web
 
 from actors.rollout.gateway.ask import AskError, BadAsk, Busy, NotReady
-from actors.rollout.gateway.fleet import Failed, FleetAway, FleetError, NotHere, UnknownWorker
+from actors.rollout.gateway.fleet import Failed, FleetAway, FleetError, NotHere, OtherModel, UnknownWorker
 
 
 class Problem(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -59,6 +59,8 @@ def problem_of(error: Exception) -> Problem:
             return Problem(type="EngineUnavailable", message=str(error), retryable=True, code=503)
         case NotHere():
             return Problem(type="NotHere", message=str(error), code=409, retryable=False)
+        case OtherModel():
+            return Problem(type="OtherModel", message=str(error), code=409, retryable=False)
         case UnknownWorker():
             return Problem(type="UnknownWorker", message=str(error), code=404, retryable=False)
         case Failed():

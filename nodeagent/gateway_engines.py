@@ -1,0 +1,133 @@
+"""The engines of a gateway of its own: each is looked at, and driven by a worker in the gateway's tree.
+
+Owns the settings of such a worker, and the second look at an engine that was away: another server may be at
+its URL then.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import msgspec
+
+from actors.engine.engine_facts import EngineFacts
+from actors.engine.server_facts import NoServer, look
+from actors.rollout.gateway.fleet import Failed
+from actors.rollout.gateway.found_weights import FoundWeights
+from actors.rollout.gateway.model_check import ModelCheck
+from actors.rollout.gateway.own_fleet import EngineAt
+from configs.schema import Config
+from supervisor import Intensity, StartFailed, Supervisor, TreeSpec, child, one_for_one
+
+PATIENT = Intensity(restarts=10_000, within_s=60.0)
+"""Of an engine's worker: an engine that is away is waited for, however long."""
+MANY_SLOTS = 256  # of an engine that does not say how many requests it decodes together
+CONTEXT_TOKENS = 32_768  # of one that does not say how long they may be
+MAX_SLOTS = 1024
+MAX_PENDING = 64  # clients wait for their first token: a server's own queue is the shorter way to it
+COMMIT_MS = 2.0  # a request passes the journal three times before that token
+
+
+class UrlEngines:
+    """`Hands`: each engine's worker is a child of the tree.
+
+    Args:
+        config: of the gateway.
+        expected: of the first engine.
+        say: a line for people, when an engine is refused or used again.
+    """
+
+    def __init__(self, config: Config, expected: EngineFacts, say: Callable[[str], None]) -> None:
+        self._config, self._say = config, say
+        self.tree: Supervisor | None = None
+        self.known: dict[str, EngineAt] = {}
+        self.models = ModelCheck(expected)
+
+    def at(self, url: str) -> EngineAt | None:
+        """That of this URL."""
+        return next((engine for engine in self.known.values() if engine.url == url), None)
+
+    async def look(self, url: str, api_key: str) -> EngineFacts:
+        """See `Hands`."""
+        return await looked_at(url, api_key)
+
+    async def _check(self, engine: EngineAt, folder: str) -> str:
+        """Why it is not to serve: it is away, or another server is at its URL now."""
+        if folder:
+            self.models.given(folder)
+        try:
+            facts = await looked_at(engine.url, engine.api_key)
+        except Failed as away:
+            return str(away)
+        before = self.models.refused.get(engine.url, "")
+        why = self.models.look(engine.url, facts, engine.facts.kind)
+        if why and why != before:
+            self._say(f"engine {engine.url} is refused: {why}")
+        elif before and not why:
+            self._say(f"engine {engine.url} is used again: {facts.described()}")
+        return why
+
+    async def start(self, engine: EngineAt) -> None:
+        """See `Hands`."""
+        assert self.tree is not None, "the gateway was started"
+        try:
+            await self.tree.add(child(engine.name, self._worker_of(engine)))
+        except StartFailed as problem:
+            raise Failed(f"{engine.url}: {problem}") from problem
+
+    def _worker_of(self, engine: EngineAt) -> TreeSpec:
+        from actors.engine.servers import server_host
+        from actors.engine.worker import RolloutWorker
+
+        config, name = engine_config(self._config, engine), engine.name
+        check = partial(self._check, engine)
+        return one_for_one(
+            child(f"{name}/transfer", lambda: FoundWeights(engine.facts.vocabulary, check)),
+            child(
+                f"{name}/engine",
+                lambda: RolloutWorker(config, name, "preemptible", server_host(config, engine.api_key)),
+            ),
+            name=name,
+            intensity=PATIENT,
+        )
+
+    async def stop(self, name: str) -> None:
+        """See `Hands`."""
+        if self.tree is not None:
+            await self.tree.remove(name)
+
+
+async def looked_at(url: str, api_key: str) -> EngineFacts:
+    """What the engine there says. Raises Failed."""
+    try:
+        return await look(url, api_key)
+    except NoServer as problem:
+        raise Failed(str(problem)) from problem
+
+
+def engine_config(config: Config, engine: EngineAt) -> Config:
+    """The settings of one engine's worker."""
+    slots = min(engine.facts.slots or MANY_SLOTS, MAX_SLOTS)
+    kind = "vllm" if engine.facts.kind == "vllm" else "sglang"
+    own = msgspec.structs.replace(config.engine, kind=kind, url=engine.url, slots=slots)
+    return msgspec.structs.replace(config, engine=own)
+
+
+def sized(config: Config, facts: EngineFacts) -> Config:
+    """Settings for engines like the first: of its longest prompt, and of responses as long as its context.
+    What of both fits together is the door's to say."""
+    context, room = room_of(facts)
+    return msgspec.structs.replace(
+        config,
+        engine=msgspec.structs.replace(config.engine, max_prompt_tokens=max(1, room - 1)),
+        rollout=msgspec.structs.replace(
+            config.rollout, max_new_tokens=context, max_pending=MAX_PENDING, journal_commit_ms=COMMIT_MS
+        ),
+        gateway=msgspec.structs.replace(
+            config.gateway, routed_experts=config.gateway.routed_experts or facts.routed_experts
+        ),
+    )
+
+
+def room_of(facts: EngineFacts) -> tuple[int, int]:
+    """For `door_of`, of engines like the first."""
+    return facts.context_tokens or CONTEXT_TOKENS, facts.room or CONTEXT_TOKENS
