@@ -15,6 +15,7 @@ from chaos.faults import (
     ClockJump,
     CrashActor,
     DiskFull,
+    Hang,
     KillHost,
     KillOnMessage,
     KillProcess,
@@ -112,6 +113,11 @@ def _worn_line(rng: random.Random, host: str, at_s: float) -> tuple[AnyFault, ..
     return (BadLink(at_s=at_s, a="@head", b=host, for_s=15.0, loss=loss, duplicate=duplicate),)
 
 
+def _still(rng: random.Random, host: str, at_s: float) -> tuple[AnyFault, ...]:
+    """Nobody but the service manager of its host can end it."""
+    return (Hang(at_s=at_s, host="@reserved", process="agent"),)
+
+
 def _no_room(rng: random.Random, host: str, at_s: float) -> tuple[AnyFault, ...]:
     """Somebody else has all shared memory of a host that comes back, and pulls some ten seconds later."""
     return (
@@ -130,6 +136,7 @@ AIMS: tuple[Aim, ...] = (
     Aim("revoked", "a dispatch is on record, and never leaves", 0.0, _unsent),
     Aim("frame gap", "token frames are lost and come twice", 15.0, _worn_line),
     Aim("no room", "a host is back, and its shared memory is full", 16.1, _no_room),
+    Aim("watchdog", "the node agent of a host that stays stands still for good", 0.0, _still),
     Aim("give up", "an engine is killed more often than its supervisor takes", 12.0, _worn_out),
 )
 BY_PATH: Mapping[str, Aim] = {aim.path: aim for aim in AIMS}

@@ -18,6 +18,7 @@ from chaos.faults import (
     DiskFull,
     FalseNotice,
     Freeze,
+    Hang,
     KillHost,
     KillInCommit,
     KillOnMessage,
@@ -73,6 +74,7 @@ class Cluster(Protocol):
 
     def freeze(self, host: str, kind: str) -> bool: ...
     def thaw(self, host: str, kind: str) -> bool: ...
+    def hang(self, host: str, kind: str) -> bool: ...
     def slow(self, host: str, kind: str, factor: float) -> bool: ...
     def partition(self, a: str, b: str, *, both: bool) -> bool: ...
     def heal(self, a: str, b: str) -> None: ...
@@ -192,6 +194,8 @@ class Faults:
                 return self._for_a_time(
                     fault, cluster.freeze(host, fault.process), lambda: cluster.thaw(host, fault.process)
                 )
+            case Hang():
+                return cluster.hang(host, fault.process)
             case Slow():
                 return self._for_a_time(
                     fault,

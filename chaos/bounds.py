@@ -15,6 +15,7 @@ from msgspec import Meta
 from chaos.faults import (
     AnyFault,
     CrashActor,
+    Hang,
     KillHost,
     KillInCommit,
     KillOnMessage,
@@ -50,7 +51,7 @@ def bearable(faults: Iterable[AnyFault], bounds: Bounds) -> list[AnyFault]:
     for fault in sorted(faults, key=lambda it: it.at_s):
         host, times_s = _deaths(fault)
         name = _one_name(host)
-        lurks = isinstance(fault, KillOnMessage | KillInCommit)
+        lurks = isinstance(fault, KillOnMessage | KillInCommit | Hang)
         if name == "@preemptible" or not (times_s or lurks):
             kept.append(fault)
         elif _fits([*deaths.get(name, []), *times_s], lurking[name] + lurks, bounds):
@@ -61,7 +62,8 @@ def bearable(faults: Iterable[AnyFault], bounds: Bounds) -> list[AnyFault]:
 
 
 def _deaths(fault: AnyFault) -> tuple[str, list[float]]:
-    """On whose host processes die by a fault, and when; one that lurks may strike at any time."""
+    """On whose host processes die by a fault, and when; one that lurks may strike at any time, and one that
+    stands still may be ended at any time."""
     match fault:
         case RestartStorm():
             return fault.host, [fault.at_s + n * fault.every_s for n in range(fault.kills)]
@@ -69,7 +71,7 @@ def _deaths(fault: AnyFault) -> tuple[str, list[float]]:
             return fault.host, [fault.at_s]
         case Zombie():
             return fault.host, [fault.over_s]  # it ends itself when it hears that it was replaced
-        case KillInCommit() | KillOnMessage():
+        case KillInCommit() | KillOnMessage() | Hang():
             return fault.host, []
     return "", []
 

@@ -62,6 +62,7 @@ PATHS: tuple[Path, ...] = (
     Path("give up", "a supervisor failed upward after too many restarts", ("restarts.gave_up",)),
     Path("suspicion", "a silent process was suspected, and heard again", ("watches.unsuspected",)),
     Path("health check", "a child process that gave no heartbeat was killed", ("children.killed",)),
+    Path("watchdog", "a node agent that stood still was ended by its service manager", ("hosts.watchdog",)),
     Path("declared dead", "a silent process was given up for dead", ("watches.silent",)),
     Path(
         "trainer resume",

@@ -23,6 +23,7 @@ from chaos.faults import (
     DiskFull,
     FalseNotice,
     Freeze,
+    Hang,
     KillHost,
     KillInCommit,
     KillOnMessage,
@@ -38,6 +39,7 @@ from chaos.faults import (
     Zombie,
 )
 from chaos.moments import CALLED, GOT, MOMENT_SHARES, SENT
+from chaos.places import COMMITTERS, CRASHES, HANGS, RANKS
 
 NOTICES_S = (0.0, 30.0, 120.0)
 """Notices that clouds give: none, Azure's and GCP's half a minute, AWS's two minutes."""
@@ -45,22 +47,6 @@ JUMPS_S = (-86_400.0, -3600.0, -30.0, -2.0, 2.0, 30.0, 3600.0, 86_400.0)
 """A day (a wrong date), an hour (a wrong zone), half a minute and two seconds (NTP steps)."""
 CALLERS_HOST = "client"
 
-RANKS: tuple[Process, ...] = ("rank-1", "rank-2")
-CRASHES: tuple[tuple[str, Process, str], ...] = (
-    ("@head", "rollout", "balancer"), ("@head", "rollout", "manager"), ("@head", "reward", "proxy"),
-    ("@head", "agent", "registry"), ("@head", "agent", "scheduler"), ("@head", "agent", "provider"),
-    ("@head", "agent", "controller"), ("@head", "agent", "agent"),
-    ("@reserved", "trainer", "trainer"), ("@reserved", "trainer", "engine"),
-    ("@reserved", "transfer", "transfer"), ("@reserved", "agent", "state"), ("@reserved", "agent", "agent"),
-    ("@preemptible", "engine", "engine"), ("@preemptible", "transfer", "transfer"),
-    ("@preemptible", "agent", "agent"),
-)  # fmt: skip
-"""Every actor, with the host and the process in which it lives: each is as likely to crash as the others."""
-COMMITTERS: tuple[tuple[str, Process], ...] = (
-    ("@head", "rollout"),
-    ("@head", "rollout"),
-    ("@reserved", "agent"),
-)
 SCORER_FAULTS: tuple[ScorerFault, ...] = ("hang", "crash", "lie")
 
 
@@ -93,6 +79,7 @@ class Drawer:
             "kill_in_commit": self._kill_in_commit,
             "freeze": self._freeze,
             "zombie": self._zombie,
+            "hang": self._hang,
             "slow": self._slow,
             "partition": self._partition,
             "bad_link": self._bad_link,
@@ -221,6 +208,18 @@ class Drawer:
             host, process = self._rng.choice((("@head", "rollout"), ("@reserved", "trainer")))
         for_s = self._length(at_s, FROZEN_DEAD_S, self._bounds.zombie_s)
         return Zombie(at_s=at_s, host=host, process=process, for_s=for_s)
+
+    def _hang(self, at_s: float) -> AnyFault:
+        terrain = self._terrain
+        places = [
+            (host, process)
+            for host, process in HANGS
+            if (terrain.preemptible or host != "@preemptible")
+            and (terrain.head_returns or (host, process) != ("@head", "agent"))
+        ]
+        places += [("@reserved", rank) for rank in RANKS[: terrain.ranks]]
+        host, process = self._rng.choice(places)
+        return Hang(at_s=at_s, host=self._preemptible() if host == "@preemptible" else host, process=process)
 
     def _slow(self, at_s: float) -> AnyFault:
         host, process = self._place()

@@ -126,6 +126,14 @@ class Zombie(Fault, frozen=True, kw_only=True, tag="zombie"):
         return self.at_s + self.for_s
 
 
+class Hang(Fault, frozen=True, kw_only=True, tag="hang"):
+    """SIGSTOP for good: the process does not end and does not go on, until the one that started it, or its
+    service manager, finds that out and ends it."""
+
+    host: Where
+    process: Process
+
+
 class Slow(Fault, frozen=True, kw_only=True, tag="slow"):
     """All that a process does takes `factor` times as long, for `for_s`."""
 
@@ -267,7 +275,7 @@ class Stay(Fault, frozen=True, kw_only=True, tag=STAY):
 
 AnyFault = (
     KillProcess | CrashActor | KillHost | KillZone | KillOnMessage | KillInCommit | Freeze
-    | Zombie | Slow | Partition | BadLink | Reset | Notice | FalseNotice | ClockJump
+    | Zombie | Hang | Slow | Partition | BadLink | Reset | Notice | FalseNotice | ClockJump
     | DiskFull | CorruptChunk | BadScorer | RestartStorm | Stay
 )  # fmt: skip
 

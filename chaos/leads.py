@@ -14,12 +14,15 @@ from chaos.faults import (
     BadScorer,
     ClockJump,
     Freeze,
+    Hang,
     KillHost,
     KillOnMessage,
     KillProcess,
     Partition,
+    Process,
     Reset,
     Slow,
+    Zombie,
 )
 from chaos.schedule import Schedule
 
@@ -138,6 +141,23 @@ def _a_clock_that_went_back(rng: random.Random) -> list[AnyFault]:
     ]
 
 
+def _a_head_that_stands_still(rng: random.Random) -> list[AnyFault]:
+    """For longer than the silence that is death, and shorter than its service manager waits."""
+    return [
+        Zombie(at_s=_at(rng, low, low + 4.0), host="@head", process="agent", for_s=_at(rng, 10.0, 15.0))
+        for low in (10.0, 28.0)
+    ]
+
+
+def _processes_that_stand_still(rng: random.Random) -> list[AnyFault]:
+    """For good: one that the job cannot do without, and one that it can."""
+    needed: tuple[str, Process] = rng.choice((("@head", "rollout"), ("@reserved", "trainer")))
+    return [
+        Hang(at_s=_at(rng, 8.0, 14.0), host=needed[0], process=needed[1]),
+        Hang(at_s=_at(rng, 8.0, 14.0), host="@preemptible/0", process="engine"),
+    ]
+
+
 LEADS: Mapping[str, Script] = {
     "dispatches that never leave": _dispatches_that_never_leave,
     "other verdicts after a restart": _other_verdicts_after_a_restart,
@@ -150,4 +170,6 @@ LEADS: Mapping[str, Script] = {
     "a trainer that dies behind its step": _a_trainer_that_dies_behind_its_step,
     "verifiers that hang": _verifiers_that_hang,
     "a clock that went back": _a_clock_that_went_back,
+    "a head that stands still": _a_head_that_stands_still,
+    "processes that stand still": _processes_that_stand_still,
 }

@@ -14,10 +14,11 @@ from functools import partial
 import xxhash
 
 from actors.cluster import job as places
-from actors.cluster.messages import SaveState
+from actors.cluster.messages import NodeSeen, SaveState
 from actors.rollout.instance_messages import Serving
 from actors.weights.messages import Fetched, Published
 from chaos.deliveries import Session
+from chaos.faults import AnyFault
 from chaos.invariants.catalogue import Jury
 from chaos.invariants.facts import (
     Answered,
@@ -34,6 +35,7 @@ from chaos.invariants.facts import (
 )
 from chaos.recoveries import Recoveries
 from chaos.responses_sim import Responses
+from chaos.standstill import HEAD, Standstills
 from nodeagent.exit_codes import GAVE_UP
 from sim.cluster import SimCluster
 from sim.file_mapping import FileMapping
@@ -64,8 +66,11 @@ TOLD_OF = ("rollout/manager", "rollout/manager/ledger", "training/state", "train
 class Observer:
     """See the module."""
 
-    def __init__(self, cluster: SimCluster, jury: Jury, responses: Responses) -> None:
+    def __init__(
+        self, cluster: SimCluster, jury: Jury, responses: Responses, faults: Sequence[AnyFault] = ()
+    ) -> None:
         self.recoveries = Recoveries()
+        self._standstills = Standstills(cluster, jury.see, faults)
         self.waits: list[str] = []
         """The oldest waits at the end."""
         self._cluster = cluster
@@ -96,6 +101,7 @@ class Observer:
             asyncio._set_running_loop(None)
         for host in self._cluster.hosts.values():
             self.recoveries.disks(host.disk.counts)
+        self.recoveries.watchdogs(self._standstills.watchdogs)
 
     def _oldest_waits(self, count: int) -> list[str]:
         """Of all living processes, as a person would read them."""
@@ -115,7 +121,10 @@ class Observer:
         self.recoveries.said(fact)
         self._jury.see(fact)
         message = seen.message
-        if isinstance(message, Published) and seen.direction != "in":
+        if isinstance(message, NodeSeen) and message.event == "killed" and process.name == HEAD:
+            if seen.direction != "in":
+                self._standstills.declared_dead(message.node)
+        elif isinstance(message, Published) and seen.direction != "in":
             self._note_published(process.host, message)
         elif isinstance(message, Serving | Fetched) and seen.direction == "out":
             self._look_at_image(process.host, message)
@@ -154,6 +163,7 @@ class Observer:
         self._cluster.loop.call_later(LOOK_S, self._look_again)
 
     def _look(self) -> None:
+        self._standstills.look()
         for process, system in list(self._cluster.systems.items()):
             self._meet(process)
             self._look_at(process, system)
@@ -165,6 +175,7 @@ class Observer:
         if process not in self._known:
             self._known.add(process)
             process.loop.at_death(partial(self._died, process))
+            self._standstills.meet(process)
 
     def _died(self, process: SimProcess) -> None:
         system = self._cluster.systems.get(process)

@@ -190,6 +190,10 @@ class Recoveries:
         """A supervisor failed upward, and its process with it."""
         self._seen["restarts.gave_up"] += 1
 
+    def watchdogs(self, count: int) -> None:
+        """So many node agents were ended by their service managers, at the end."""
+        self._seen["hosts.watchdog"] += count
+
     def disks(self, counts: Mapping[str, int]) -> None:
         """What happened to the disks, at the end."""
         for what, count in counts.items():

@@ -12,6 +12,7 @@ from chaos.faults import (
     BadScorer,
     ClockJump,
     FalseNotice,
+    Hang,
     KillHost,
     KillInCommit,
     KillOnMessage,
@@ -24,6 +25,16 @@ SHAPES: Mapping[str, tuple[str, ...]] = {
     "kill_host": ("preemptible", "reserved, back again", "head, back at its address"),
     "kill_on_message": ("received", "sent", "replied"),
     "kill_in_commit": ("lost", "torn"),
+    "hang": (
+        "head's node agent",
+        "manager",
+        "reward",
+        "reserved node agent",
+        "transfer",
+        "trainer",
+        "engine",
+        "preemptible node agent",
+    ),
     "partition": ("one way", "both ways"),
     "bad_link": ("loss", "duplicates", "delay", "jitter", "rate"),
     "notice": ("0 s", "30 s", "120 s"),
@@ -40,6 +51,8 @@ def shapes_of(fault: AnyFault) -> tuple[str, ...]:
     match fault:
         case KillHost():
             return (_host(fault.host),)
+        case Hang():
+            return (_hung(fault),)
         case KillOnMessage():
             return (fault.moment,)
         case KillInCommit():
@@ -82,7 +95,18 @@ def wanted(kinds: tuple[str, ...], *, head_returns: bool) -> tuple[str, ...]:
     )
 
 
+def _hung(fault: Hang) -> str:
+    if fault.process == "agent":
+        return f"{_role(fault.host)} node agent".replace("head ", "head's ")
+    return {"rollout": "manager"}.get(fault.process, fault.process)
+
+
+def _role(host: str) -> str:
+    found = next((role for role in ("head", "reserved") if host.lstrip("@").startswith(role)), "")
+    return found or "preemptible"
+
+
 def _host(host: str) -> str:
-    if host.lstrip("@").startswith("head"):
-        return "head, back at its address"
-    return "reserved, back again" if host.lstrip("@").startswith("reserved") else "preemptible"
+    return {"head": "head, back at its address", "reserved": "reserved, back again"}.get(
+        _role(host), "preemptible"
+    )

@@ -68,7 +68,7 @@ def run(
     responses = Responses(setting.plant)
     config = setting.config
     jury = jury_of(responses.of, config.rollout.staleness, config.task.train_problems)
-    observer = Observer(cluster, jury, responses)
+    observer = Observer(cluster, jury, responses, drawn.faults)
     faults = Faults(Breaking(cluster), drawn.faults)
     reached: list[Found] = []
 

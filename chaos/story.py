@@ -13,6 +13,7 @@ from chaos.invariants.facts import (
     Answered,
     Asked,
     Committed,
+    DeclaredDead,
     Fact,
     Failed,
     FramesAcknowledged,
@@ -22,6 +23,7 @@ from chaos.invariants.facts import (
     PutOnRecord,
     Said,
     ServedImage,
+    StoodStill,
 )
 from supervisor.message import kind_of
 
@@ -62,6 +64,11 @@ def line_of(fact: Fact) -> str:
             what = (
                 f"{fact.process:<18} {fact.who} waits for {fact.what} on {fact.on}, late {fact.late_s:.1f} s"
             )
+        case StoodStill():
+            end = fact.ended and f", ended: {fact.ended}"
+            what = f"{fact.process:<18} stands still for {fact.for_s:.1f} of {fact.limit_s:.1f} s{end}"
+        case DeclaredDead():
+            what = f"{fact.host:<18} is declared dead by a head that stood still {fact.stood_still_s:.1f} s"
         case Measured():
             what = f"{fact.process:<18} {fact.what}: {fact.value:g} of {fact.limit:g}"
         case Failed():

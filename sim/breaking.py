@@ -30,6 +30,7 @@ class Breaking:
 
     def __init__(self, cluster: SimCluster) -> None:
         self._cluster = cluster
+        self._hung: set[SimProcess] = set()
 
     def at(self, when_s: float, work: Callable[[], object]) -> None:
         """Do this at that virtual time, in no process's turn."""
@@ -69,12 +70,22 @@ class Breaking:
         return self._signal(host, kind, SIGSTOP)
 
     def thaw(self, host: str, kind: str) -> bool:
-        """SIGCONT to whoever of them is frozen: a frozen one may have been replaced."""
+        """SIGCONT to whoever of them is frozen for a time: a frozen one may have been replaced."""
         found = self._cluster.hosts.get(host)
-        frozen = [one for one in found.processes if one.kind == kind and one.loop.frozen] if found else []
+        processes = found.processes if found is not None else []
+        stands = (one for one in processes if one.kind == kind and one.loop.frozen)
+        frozen = [one for one in stands if one not in self._hung]
         for process in frozen:
             process.send_signal(SIGCONT)
         return bool(frozen)
+
+    def hang(self, host: str, kind: str) -> bool:
+        """SIGSTOP for good: no `thaw` wakes it."""
+        process = self.process(host, kind)
+        if process is not None:
+            process.send_signal(SIGSTOP)
+            self._hung.add(process)
+        return process is not None
 
     def slow(self, host: str, kind: str, factor: float) -> bool:
         """All that the process does takes `factor` times as long; 1 is its usual pace."""
@@ -86,6 +97,7 @@ class Breaking:
     def _signal(self, host: str, kind: str, number: int) -> bool:
         process = self.process(host, kind)
         if process is not None:
+            process.struck = process.struck or number == SIGKILL
             process.send_signal(number)
         return process is not None
 

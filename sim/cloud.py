@@ -59,17 +59,21 @@ class Init:
             process = self._host.start(f"{self._host.name}/agent", self._main, self._paces.start_s)
             process.watchdog_s = self._paces.watchdog_s
             process.loop.at_death(lambda: self._ended(process, life))
-            self._look(process)
+            self._look(process, self._host.loop.now_s)
 
-    def _look(self, process: SimProcess) -> None:
-        """Of an agent that has said once that it is ready, a sign of life is expected again and again."""
+    def _look(self, process: SimProcess, started_s: float) -> None:
+        """An agent is to say in time that it is ready, and then again and again that it lives."""
         if not process.alive:
             return
-        now_s, limit_s = self._host.loop.now_s, self._paces.watchdog_s
-        if process.notified_s is not None and now_s - process.notified_s > limit_s:
+        now_s, limit_s, since_s = self._host.loop.now_s, self._paces.watchdog_s, process.notified_s
+        if since_s is None:
+            limit_s, since_s = self._paces.ready_s, started_s
+        if now_s - since_s > limit_s:
             process.kill(f"no sign of life to the init system for {limit_s:g} s")
         else:
-            self._host.loop.call_later(limit_s / WATCHDOG_LOOKS, self._look, process)
+            self._host.loop.call_later(
+                self._paces.watchdog_s / WATCHDOG_LOOKS, self._look, process, started_s
+            )
 
     def _ended(self, process: SimProcess, life: int) -> None:
         if life != self._life or not self._host.up:

@@ -93,6 +93,10 @@ class SimProcess:
         """Within which whoever started it expects its signs of life; 0: nobody does."""
         self.notified_s: float | None = None
         """When it gave its last one to whoever started it."""
+        self.stopping = False
+        """Its parent has ordered it to stop."""
+        self.struck = False
+        """A fault ends it, and none of ours."""
         self._killed_for = ""
         self._reaped = asyncio.Event()
         if parent is not None:
@@ -142,6 +146,7 @@ class SimProcess:
 
     async def stop(self, timeout_s: float) -> ProcessExit:
         """See `Child`."""
+        self.stopping = True
         if timeout_s > 0:
             self.send_signal(SIGTERM)
             try:

@@ -36,7 +36,8 @@ class Paces:
     for a preemptible one, drawn from the seed; start_s from there to our first line, prepare_s for the
     libraries of a process that computes, restart_s from the failure of a node agent until its init system
     starts it again (RestartSec of the shipped unit); watchdog_s without a sign of life of a node agent until
-    its init system kills it (WatchdogSec of that unit)."""
+    its init system kills it (WatchdogSec of that unit), ready_s from its start to its first one
+    (TimeoutStartSec)."""
 
     boot_s: float = 1.0
     boot_spread_s: float = 0.0
@@ -44,6 +45,7 @@ class Paces:
     prepare_s: float = 2.0
     restart_s: float = 2.0
     watchdog_s: float = 20.0
+    ready_s: float = 90.0
 
     def of(self, kind: str) -> float:
         """Seconds from the start of a process of this kind to its first line."""

@@ -16,6 +16,7 @@ from chaos.invariants.rewards import RewardsOnce
 from chaos.invariants.samples import EachRequestOnce, NothingLostOrTwice, OnPolicy, ResponseOf
 from chaos.invariants.shadow import Shadow
 from chaos.invariants.singles import SingleRequests
+from chaos.invariants.standing import HungIsEnded, NoInventedDeath
 from chaos.invariants.steps import EachStepOnce, ServedIsPublished
 from rlctl.audit import Evidence
 from supervisor import Message
@@ -23,7 +24,7 @@ from supervisor import Message
 CHECKS: tuple[type[Check], ...] = (
     EachRequestOnce, NothingLostOrTwice, OnPolicy, OldIncarnationsSilent, EachStepOnce, ServedIsPublished,
     RewardsOnce, EveryStepEnds, NothingGrows, NoSilentWait, NoStrayFailure, OnceAndInOrder,
-    SingleRequests,
+    HungIsEnded, NoInventedDeath, SingleRequests,
 )  # fmt: skip
 MANAGER = "rollout/manager"
 MAX_FOUND = 50
@@ -101,6 +102,8 @@ def jury_of(response_of: ResponseOf | None, staleness: int = 0, problems: int | 
             NoSilentWait(),
             NoStrayFailure(),
             OnceAndInOrder(),
+            HungIsEnded(),
+            NoInventedDeath(),
             SingleRequests(shadow, response_of),
         ),
         shadow,

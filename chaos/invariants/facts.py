@@ -91,6 +91,27 @@ class LateWait(Fact, frozen=True):
     late_s: float
 
 
+class StoodStill(Fact, frozen=True):
+    """A process has stood still for `for_s`, of the time in which the one that is to end it ran; that one has
+    a limit. ended: how the process ended, "" while it lives. others: what else explains that end, if
+    anything does (a fault, the end of its parent or host, an order to stop)."""
+
+    process: str
+    for_s: float
+    limit_s: float
+    ended: str = ""
+    others: str = ""
+
+
+class DeclaredDead(Fact, frozen=True):
+    """The head says that a host was killed. stood_still_s: how long the head stood still until now, or until
+    shortly before. lives: the host's node agent has run all the time since before, and could be heard."""
+
+    host: str
+    stood_still_s: float
+    lives: bool
+
+
 class Measured(Fact, frozen=True):
     """Something that could grow, and its stated limit."""
 

@@ -136,4 +136,48 @@ MESSAGES: tuple[Mutation, ...] = (
         ("no silent wait",),
         lead="verifiers that hang",
     ),
+    Mutation(
+        "a pause is blamed on others",
+        "silence is measured in turns of the own loop, and a session that was dropped meanwhile begins anew",
+        (
+            Edit(
+                "supervisor.turn_clock",
+                "        return now_s - self._away_s - self._late_s(now_s)\n",
+                "        return now_s\n",
+            ),
+            Edit(
+                "transport.link_hearing",
+                '            self._table.anew(end, "session dropped")\n',
+                '            self._table.over(end, Link.DOWN, "peer restarted")\n',
+            ),
+        ),
+        ("invented death",),
+        lead="a head that stands still",
+    ),
+    Mutation(
+        "a hung process is left alone",
+        "a child process without a heartbeat is killed",
+        (
+            Edit(
+                "supervisor.heartbeats",
+                "            elif cause := pulse.look(now_s, child.cpu_s):\n",
+                '            elif cause := "":\n',
+            ),
+        ),
+        ("hung process", "I8"),
+        lead="processes that stand still",
+    ),
+    Mutation(
+        "a killed process does not say why",
+        "the end of a process that stood still says that it gave no heartbeat",
+        (
+            Edit(
+                "supervisor.heartbeats",
+                "                child.kill(cause)\n",
+                "                child.kill()\n",
+            ),
+        ),
+        ("hung process",),
+        lead="processes that stand still",
+    ),
 )

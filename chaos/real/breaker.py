@@ -22,6 +22,7 @@ from chaos.faults import (
     CorruptChunk,
     DiskFull,
     Freeze,
+    Hang,
     KillHost,
     KillInCommit,
     KillProcess,
@@ -34,6 +35,7 @@ from chaos.netns import Host
 from chaos.procs import AGENT, Proc, end_now
 from chaos.real.cluster import RESERVED, Cluster, Node
 from chaos.real.faults import AnyRealFault, DamagedImage, KillInWeights, MemoryFull, Unplug
+from chaos.real.paths import of_log
 from chaos.real.spoils import fill_disk, fill_memory, newest_image, spoil, unfinished_images
 from chaos.real.strike import Evidence, Missed, Strike
 from chaos.real.torn import tear
@@ -72,6 +74,8 @@ class Breaker:
                 return self._kill_in_commit(fault)
             case Freeze() | Zombie():
                 return self._freeze(self._proc(fault.host, fault.process), fault.for_s)
+            case Hang():
+                return self._hang(self._proc(fault.host, fault.process))
             case Partition():
                 return self._wires.partition(self._host(fault.a), self._host(fault.b), fault)
             case Unplug():
@@ -152,6 +156,26 @@ class Breaker:
             return {"frozen": 1, "came_back": int(survived)}
 
         return Strike(for_s, mend)
+
+    def _hang(self, proc: Proc) -> Strike:
+        """Nobody wakes it: the cluster is well again when another has its place."""
+        node = self._node(proc.node)
+        gone = (proc.pid, *(child.pid for child in proc.descendants() if proc.kind == AGENT))
+        before = self._named_ends(node, proc.kind)
+        proc.signal(signal.SIGSTOP)
+
+        def wrong() -> str:
+            named = self._named_ends(node, proc.kind) > before
+            return "" if named else f"{proc} was replaced, and nothing says that it stood still"
+
+        return Strike(0.0, lambda: {"stopped": 1}, gone=gone, wrong=wrong)
+
+    def _named_ends(self, node: Node, kind: str) -> int:
+        """Of processes of this host that were killed for standing still; of agents by their watchdog."""
+        if kind == AGENT:
+            return node.hung
+        logs = (self._cluster.seen_state(node.name) / "logs").glob("*")
+        return sum(of_log(log.read_text(errors="replace").splitlines())["health check"] for log in logs)
 
     def _notice(self, node: Node, notice_s: float) -> Strike:
         if node.process is None:

@@ -13,6 +13,7 @@ from chaos.faults import (
     DiskFull,
     Fault,
     Freeze,
+    Hang,
     KillHost,
     KillInCommit,
     KillProcess,
@@ -62,13 +63,13 @@ class KillInWeights(Fault, frozen=True, kw_only=True, tag="kill_in_weights"):
 
 
 AnyRealFault = (
-    KillProcess | KillHost | KillInCommit | Freeze | Zombie | Partition | Unplug | BadLink | Reset | Notice
-    | DiskFull | CorruptChunk | DamagedImage | MemoryFull | KillInWeights
+    KillProcess | KillHost | KillInCommit | Freeze | Zombie | Hang | Partition | Unplug | BadLink | Reset
+    | Notice | DiskFull | CorruptChunk | DamagedImage | MemoryFull | KillInWeights
 )  # fmt: skip
 
 KINDS: tuple[str, ...] = (
-    "kill_process", "kill_host", "kill_in_commit", "freeze", "zombie", "partition", "unplug", "bad_link",
-    "reset", "notice", "disk_full", "corrupt_chunk", "damaged_image", "memory_full",
+    "kill_process", "kill_host", "kill_in_commit", "freeze", "zombie", "hang", "partition", "unplug",
+    "bad_link", "reset", "notice", "disk_full", "corrupt_chunk", "damaged_image", "memory_full",
     "kill_in_weights",
 )  # fmt: skip
 """Their names, in the order in which reports show them."""
@@ -101,6 +102,8 @@ def words(fault: AnyRealFault) -> str:
             return f"freeze {fault.host}/{fault.process} for {fault.for_s:.1f} s"
         case Zombie():
             return f"freeze {fault.host}/{fault.process} for {fault.for_s:.1f} s: a zombie comes back"
+        case Hang():
+            return f"freeze {fault.host}/{fault.process} for good"
         case Partition():
             arrow = "<-/->" if fault.both else "-/->"
             return f"cut {fault.a} {arrow} {fault.b} for {fault.for_s:.1f} s"

@@ -181,6 +181,8 @@ class Nemesis:
             if not lacking:
                 one.recovered_s = spent_s
                 self.account.lacking = ()
+                if wrong := strike.wrong():
+                    self._violate(f"hung process: {words(one.fault)}: {wrong}")
                 break
             if spent_s > deadline_s:
                 one.lacking = tuple(lacking)

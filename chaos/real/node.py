@@ -15,10 +15,12 @@ from pathlib import Path
 
 from chaos.netns import Host
 from chaos.procs import AGENT
+from chaos.real.watchdog import Watchdog
 from supervisor.process import PARENT_VARIABLE
 
 HEAD, RESERVED = "head", "reserved-1"
 AGAIN_S = 1.0  # until an agent that ended is started again, as a unit with RestartSec=1 would be
+GONE_S = 5.0  # for a killed agent to be collected
 KINDS: Mapping[str, tuple[str, ...]] = {
     HEAD: (AGENT, "rollout", "reward"),
     RESERVED: (AGENT, "transfer", "trainer"),
@@ -32,7 +34,7 @@ class Node:
     """See the module.
 
     options: of its node agent. output: what that prints goes there. wanted: it is to be started again when it
-    ends. exits: how it ended so far, by itself or not.
+    ends. exits: how it ended so far, by itself or not. hung: how often its watchdog ended it.
     """
 
     name: str
@@ -43,6 +45,8 @@ class Node:
     wanted: bool = True
     ended_at: float | None = None
     exits: list[int] = field(default_factory=list)
+    watchdog: Watchdog | None = None
+    hung: int = 0
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -52,17 +56,25 @@ class Node:
     def start(self) -> None:
         """Start its node agent (again); does not wait until it is up."""
         argv = [sys.executable, "-m", "nodeagent", "start", "--name", self.name, *self.options]
+        if self.watchdog is not None:
+            self.watchdog.close()
+        self.watchdog = Watchdog()
         with self.output.open("ab") as out:
-            self.process = self.host.popen(argv, output=out, env=tied_to_us())
+            self.process = self.host.popen(argv, output=out, env={**tied_to_us(), **self.watchdog.env})
         self.wanted, self.ended_at = True, None
 
     def tend(self) -> str:
         """Start it again where it ended by itself a while ago; what is new, in words, "" for nothing."""
         told = ""
+        if self.process is not None and self.watchdog is not None and (why := self.watchdog.late()):
+            self.process.kill()
+            self.process.wait(GONE_S)
+            self.hung += 1
+            told = f"the node agent of {self.name} was killed: {why}"
         if self.process is not None and (code := self.process.poll()) is not None:
             self.process, self.ended_at = None, time.monotonic()
             self.exits.append(code)
-            if self.wanted:
+            if self.wanted and not told:
                 told = f"the node agent of {self.name} ended ({how(code)})"
         late = self.ended_at is not None and time.monotonic() - self.ended_at >= AGAIN_S
         if self.process is None and self.wanted and late:

@@ -19,6 +19,7 @@ FROM_HISTORY = (
     "migration",  # a request went on elsewhere from its last token
 )
 FROM_LOGS: Mapping[str, re.Pattern[str]] = {
+    "health check": re.compile(r" child process \d+ is killed: no heartbeat for "),
     "declared dead": re.compile(r" is dead: silent for "),
     "registered again": re.compile(r" the manager \S+#\d+ ended: "),
     "trainer resume": re.compile(r" ready with [1-9]\d* steps done"),

@@ -14,6 +14,7 @@ from chaos.faults import (
     CorruptChunk,
     DiskFull,
     Freeze,
+    Hang,
     KillHost,
     KillInCommit,
     KillProcess,
@@ -52,6 +53,7 @@ class Plan:
             "kill_in_commit": self._kill_in_commit,
             "freeze": self._freeze,
             "zombie": self._zombie,
+            "hang": self._hang,
             "partition": self._partition,
             "unplug": lambda: Unplug(at_s=0, host=self._host(), for_s=self._length()),
             "bad_link": self._bad_link,
@@ -139,6 +141,10 @@ class Plan:
         return Zombie(
             at_s=0, host=host, process=process, for_s=self._between(FROZEN_DEAD_S, 1.2 * FROZEN_DEAD_S)
         )
+
+    def _hang(self) -> AnyRealFault:
+        host, process = self._place()
+        return Hang(at_s=0, host=host, process=process)
 
     def _partition(self) -> AnyRealFault:
         one, other = self._two()

@@ -15,6 +15,7 @@ from chaos.faults import (
     DiskFull,
     FalseNotice,
     Freeze,
+    Hang,
     KillHost,
     KillInCommit,
     KillOnMessage,
@@ -101,6 +102,9 @@ class FakeCluster:
     def thaw(self, host: str, kind: str) -> bool:
         return self._do(f"cont {host}/{kind}")
 
+    def hang(self, host: str, kind: str) -> bool:
+        return self._do(f"stop {host}/{kind} for good", host)
+
     def slow(self, host: str, kind: str, factor: float) -> bool:
         return self._do(f"slow {host}/{kind} {factor:g}", host)
 
@@ -185,6 +189,21 @@ def test_what_breaks_for_a_time_heals_when_it_is_over() -> None:
     assert armed.fired == {"freeze": 1, "zombie": 1, "slow": 1, "partition": 1, "bad_link": 1, "disk_full": 2}
     assert armed.shapes == {"partition: one way": 1, "bad_link: loss": 1}
     assert not armed.missed
+
+
+def test_a_process_that_hangs_is_not_woken_and_counts_by_what_it_is() -> None:
+    done, armed, _ = carried_out(
+        Hang(at_s=1, host="@head", process="rollout"),
+        Hang(at_s=2, host="@reserved", process="agent"),
+        Hang(at_s=3, host="@preemptible", process="engine"),
+    )
+    assert done == [
+        "1 stop head/rollout for good",
+        "2 stop reserved-1/agent for good",
+        "3 stop spot-1/engine for good",
+    ]
+    assert armed.fired == {"hang": 3}
+    assert armed.shapes == {"hang: manager": 1, "hang: reserved node agent": 1, "hang: engine": 1}
 
 
 def test_a_reserved_host_always_comes_back_and_a_preemptible_one_by_its_provider() -> None:

@@ -33,6 +33,7 @@ from chaos.invariants.catalogue import CHECKS, Jury, explanation, jury_of
 from chaos.invariants.check import Found
 from chaos.invariants.facts import (
     Committed,
+    DeclaredDead,
     Ending,
     Fact,
     Failed,
@@ -43,6 +44,7 @@ from chaos.invariants.facts import (
     PutOnRecord,
     Said,
     ServedImage,
+    StoodStill,
 )
 from rlctl.audit import Evidence
 from supervisor import Address, Message
@@ -379,6 +381,9 @@ BROKEN: list[tuple[str, str, list[Fact]]] = [
         ],
     ),
     ("no stray failure", "KeyError", [Failed(9.0, "head/rollout", "KeyError: 5")]),
+    ("hung process", "the limit is 15.0 s", [StoodStill(9.0, "head/rollout", 15.1, 15.0)]),
+    ("hung process", "says only: SIGKILL", [StoodStill(9.0, "head/rollout", 11.0, 15.0, "SIGKILL")]),
+    ("invented death", "declared spot-1 killed", [DeclaredDead(9.0, "spot-1", 12.0, True)]),
 ]
 
 
@@ -386,6 +391,17 @@ BROKEN: list[tuple[str, str, list[Fact]]] = [
 def test_a_broken_promise_is_named_by_its_check(check: str, says: str, facts: list[Fact]) -> None:
     found = judged(facts)
     assert [it.check for it in found if says in it.text] == [check], found
+
+
+def test_a_process_that_stands_still_may_be_ended_by_name_or_by_something_else() -> None:
+    named = "SIGKILL (no heartbeat for 10.4 s)"
+    assert judged([StoodStill(9.0, "head/rollout", 14.9, 15.0)]) == []
+    assert judged([StoodStill(9.0, "head/rollout", 11.0, 15.0, named)]) == []
+    assert judged([StoodStill(9.0, "head/rollout", 2.0, 15.0, "SIGKILL", "the end of its parent")]) == []
+
+
+def test_a_host_that_is_gone_or_could_not_be_heard_may_be_declared_dead_after_a_pause() -> None:
+    assert judged([DeclaredDead(9.0, "spot-1", 12.0, False)]) == []
 
 
 def test_a_verdict_behind_the_drop_of_its_group_does_not_count() -> None:
