@@ -24,7 +24,7 @@ from nodeagent.files import AgentFile, find_agent, forget_agent
 from rlctl.errors import CommandError, failed, usage
 from rlctl.preflight import listen_address
 from rlctl.runs import RunDir
-from supervisor.process import PARENT_VARIABLE
+from supervisor.process import PARENT_VARIABLE, last_words
 
 RUN_VARIABLE = "GLEANER_RUN"
 START_S = 60.0  # until the head says where it is; a cold disk and two busy cores are slow
@@ -32,7 +32,7 @@ STOP_S = 45.0  # for an ordered end: it gives its hosts 12 s and itself 30 s
 VANISH_S = 5.0  # until those that die with their parents are gone
 POLL_S = 0.1
 LAST_LINES = 3
-_RECORD = re.compile(r"\d{4}-\d\d-\d\d \d\d:")
+_RECORD = re.compile(r"\d{4}-\d\d-\d\d \d\d:\S+ (?:WARNING|ERROR|CRITICAL) ")
 
 
 class Head:
@@ -94,11 +94,12 @@ class Head:
         for file in (self._output, self._run.head / "logs" / "agent.log"):
             with contextlib.suppress(OSError):
                 lines = [line for line in file.read_text(errors="replace").splitlines() if line.strip()]
-                if file is not self._output:  # of a log its records, without the tracebacks under them
+                if file is not self._output:  # of a log what went wrong, without the tracebacks under it
                     lines = [line for line in lines if _RECORD.match(line)]
+                lines = [line for line in lines if last_words([line])]
                 if lines:
                     return lines[-LAST_LINES:]
-        return [f"its logs in {self._run.head / 'logs'} say nothing"]
+        return [f"its logs in {self._run.head / 'logs'} tell of nothing that went wrong"]
 
 
 @asynccontextmanager

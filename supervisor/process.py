@@ -8,6 +8,7 @@ an exit at once and cannot be confused by a reused pid.
 import asyncio
 import ctypes
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -28,6 +29,8 @@ MAX_SAID_BYTES = 2048
 TOO_SLOW = "it did not stop within its time"
 UTIME, STIME = 11, 12  # in /proc/PID/stat, behind the name: proc(5)
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_AT_WORK = re.compile(r"[^A-SU-Ya-z]*(?:DEBUG|INFO)\b")
+"""A record of a log that tells of work: its level is the first word, behind a time at most."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -47,7 +50,7 @@ class ProcessSpec:
 @dataclass(frozen=True, slots=True)
 class ProcessExit:
     """How a process ended: an exit code, or the signal that killed it. `said` is the last line that it
-    printed; its words for why it could not go on."""
+    printed and that is no debug or info record of a log; its words for why it could not go on."""
 
     code: int | None
     signal: int | None
@@ -132,7 +135,7 @@ class ChildProcess:
                 lines = output.read(MAX_SAID_BYTES).decode(errors="replace").split("\n")
         except OSError:
             return ""
-        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+        return last_words(lines)
 
     def send_signal(self, number: int) -> None:
         """Signal the child if it still lives (never another process of the same number)."""
@@ -172,6 +175,13 @@ class ChildProcess:
         except OSError:
             return 0.0
         return (int(fields[UTIME]) + int(fields[STIME])) / TICKS_PER_S
+
+
+def last_words(lines: Sequence[str]) -> str:
+    """Of what a process printed, the last line that may say why it ended: not one of a log that tells of its
+    work (debug, info). "" for none."""
+    said = (line.strip() for line in reversed(lines))
+    return next((line for line in said if line and not _AT_WORK.match(line)), "")
 
 
 def _dumped_core(pidfd: int) -> bool:

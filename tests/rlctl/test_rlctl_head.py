@@ -41,14 +41,18 @@ async def test_a_head_comes_up_answers_and_ends_with_its_block(run: runs.RunDir,
         os.kill(head.pid, 0)
 
 
-async def test_the_end_of_a_killed_head_is_told_with_its_last_lines(run: runs.RunDir, config: Config) -> None:
+async def test_the_end_of_a_killed_head_is_told_without_what_its_log_says_of_its_work(
+    run: runs.RunDir, config: Config
+) -> None:
     async with running_head(run, config) as head:
         await head.found()
         os.kill(head.pid, signal.SIGKILL)
         problem = await asyncio.wait_for(head.ended(), 60)
     assert problem.code == FAILED
     assert "SIGKILL" in problem.lines[0]
-    assert any("listens at" in line for line in problem.lines[1:])
+    assert "listens at" in (run.head / "logs" / "agent.log").read_text()
+    assert not any(" INFO " in line for line in problem.lines)
+    assert "tell of nothing that went wrong" in problem.lines[1]
 
 
 async def test_a_head_that_cannot_start_says_why(run: runs.RunDir, tmp_path: Path) -> None:

@@ -114,6 +114,24 @@ async def test_exit_codes_and_signals_are_told_apart(tmp_path: Path) -> None:
     assert aborted.cause in ("SIGABRT", "SIGABRT (core dumped)")  # as the machine's core limit says
 
 
+@pytest.mark.parametrize(
+    "record",
+    [
+        "2026-11-23 03:15:01,123 INFO nodeagent: stopped in order",
+        "INFO:     Shutting down",
+        "[2026-11-23 03:15:01] INFO server.py:3: bye",
+        "2026-11-23T03:15:01Z DEBUG bye",
+    ],
+)
+async def test_a_record_of_a_log_that_tells_of_work_is_no_cause_of_an_end(
+    tmp_path: Path, record: str
+) -> None:
+    said = await run(f"print('error: no such file'); print({record!r}); raise SystemExit(3)", tmp_path)
+    assert said.cause == "exit 3: error: no such file"
+    only = await run(f"print({record!r}); raise SystemExit(3)", tmp_path)
+    assert only.cause == "exit 3"
+
+
 async def test_a_kill_at_the_deadline_of_a_stop_says_so(tmp_path: Path) -> None:
     code = "import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True)"
     spec = ProcessSpec([sys.executable, "-c", f"{code}; time.sleep(60)"], tmp_path / "out")
