@@ -12,8 +12,8 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import Literal, get_args
 
@@ -40,6 +40,9 @@ BLOCKS = 2**10
 MISSES = 512
 """Draws in a row without a question of the wanted split. The rarest split misses that often once in 10^29;
 more misses mean a task with so few questions that the split has none."""
+
+OURS = frozenset({"seed", "size"})
+"""Parameters of each task of the package that follow from the job's seed and from `BLOCK`."""
 
 ANSWER_END = "</answer>"
 THINK_END = "</think>"
@@ -71,13 +74,19 @@ class Problems:
     def __init__(self, name: str, params: Mapping[str, object], seed: int) -> None:
         """`params` go to the task's configuration as they are. Raises `BadTask`."""
         if name not in DATASETS:
-            near = get_close_matches(name, DATASETS, n=1)
-            hint = f", did you mean {near[0]!r}" if near else ""
-            raise BadTask(f"task {name!r} is none of the {len(DATASETS)} of reasoning-gym{hint}")
+            raise BadTask(
+                f"task {name!r} is none of the {len(DATASETS)} of reasoning-gym{_near(name, DATASETS)}"
+            )
         self.name = name
         # The package draws problem n from seed + n: neighbouring seeds must not share a shifted stream. And
         # some tasks hand that sum to generators that refuse more than 32 bits.
         self._start = int.from_bytes(hashlib.blake2b(str(seed).encode(), digest_size=8).digest()) % 2**31
+        known = known_params(name)
+        if unknown := sorted(params.keys() - set(known)):
+            raise BadTask(
+                f"task {name!r} has no parameter {', '.join(unknown)}{_near(unknown[0], known)}; it has "
+                f"{', '.join(known) or 'none'}"
+            )
         self._params = dict(params)
         self._blocks: OrderedDict[int, ProceduralDataset] = OrderedDict()  # least recently used first
         self._dealt: dict[Split, list[int]] = {split: [] for split in SPLITS}  # draws of each split
@@ -137,6 +146,17 @@ class Problems:
                 self._blocks.popitem(last=False)
         self._blocks.move_to_end(number)
         return self._blocks[number]
+
+
+def known_params(name: str) -> list[str]:
+    """What may be set of a task of the package, without what is set here: seed and size."""
+    _, settings = DATASETS[name]
+    return [one.name for one in fields(settings) if one.init and one.name not in OURS]
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    near = get_close_matches(name, list(known), n=1)
+    return f", did you mean {near[0]!r}" if near else ""
 
 
 def split_of(question: str) -> Split:

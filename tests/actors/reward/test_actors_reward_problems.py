@@ -134,6 +134,16 @@ def test_wrong_parameters_are_refused_with_the_reason(params: dict[str, object])
         Problems("spell_backward", params, seed=0)
 
 
+def test_an_unknown_parameter_is_refused_with_those_that_the_task_has() -> None:
+    with pytest.raises(BadTask) as refused:
+        Problems("spell_backward", {"max_wurd_len": 5}, seed=0)
+    said = str(refused.value)
+    assert "has no parameter max_wurd_len, did you mean 'max_word_len'" in said
+    assert "it has min_word_len, max_word_len, data_file" in said
+    with pytest.raises(BadTask, match="has no parameter seed"):  # it follows from the job's own
+        Problems("spell_backward", {"seed": 5}, seed=0)
+
+
 def test_a_task_without_a_question_for_a_split_says_so_instead_of_searching_forever() -> None:
     one = Problems("chain_sum", {"min_terms": 1, "max_terms": 1, "min_digits": 1, "max_digits": 1}, seed=0)
     splits = {
