@@ -276,6 +276,15 @@ class Fleet(Section, frozen=True, kw_only=True):
     """When preemptible hosts come and go (CSV, see `configs.trace`); "" = `n_prem_max` of them, always."""
     notice_s: NotNegative = 10.0
     """Time from a notice to the removal where the trace gives no removal; clouds give 30 to 120 s."""
+    first_instance_s: Positive = 300.0
+    """Time from the first version of the weights until a preemptible instance serves one; after it the job
+    says that none has, and why. A server of a large model starts in minutes; hosts are paid for meanwhile."""
+    await_instance: bool = False
+    """The first step waits until a preemptible instance serves, for `first_instance_s` at most; the clock of
+    the trace begins after that. Off: the reserved host begins alone, and no time is lost."""
+    require_instance: bool = False
+    """A job fails if no preemptible instance has served within `first_instance_s`, or by its end
+    (`rlctl run` ends with exit code 4). Off: it trains on its reserved host alone, and says so."""
     restarts: Natural = 5
     """Restarts of one supervised process within `restarts_within_s` before its supervisor gives up."""
     restarts_within_s: Positive = 60.0

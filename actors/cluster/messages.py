@@ -126,18 +126,24 @@ class JobStatus(Message, frozen=True):
 
 
 class JobIs(Message, frozen=True):
-    """`state`: none, running, done or failed; `reason` says why it failed."""
+    """`state`: none, running, done or failed; `reason` says why it failed, `cause` as in `JobEnded`."""
 
     state: str
     run_id: str = ""
     reason: str = ""
+    cause: str = ""
+
+
+UNSERVED = "unserved"
 
 
 class JobEnded(Message, frozen=True):
-    """From the controller, or a supervisor that gave up."""
+    """From the controller, or a supervisor that gave up. `cause` names a failure that programs act on:
+    `UNSERVED` where no preemptible instance has served although the job requires one; else ""."""
 
     ok: bool
     reason: str = ""
+    cause: str = ""
 
 
 class NodeHello(Message, frozen=True):
@@ -225,16 +231,19 @@ class SetFleet(Message, frozen=True):
 
 
 class NodeSeen(Message, frozen=True):
-    """To the controller, from the Scheduler alone: a host joined, left, was killed, noticed, drained, spared.
+    """To the controller, from the Scheduler alone: a host joined, left, was killed, noticed, drained, spared,
+    or is unfit.
 
-    A node agent tells the Scheduler of its notice, its drain, and that the notice came to nothing (spared);
-    the Scheduler sees the other three itself. `devices`: its GPUs, 1 for a host without any.
+    A node agent tells the Scheduler of its notice, its drain, that the notice came to nothing (spared), and
+    that the host lacks what its part of the job needs (unfit, `cause` says what); the Scheduler sees the
+    other three itself. `devices`: its GPUs, 1 for a host without any.
     """
 
     node: str
     role: str
-    event: Literal["joined", "left", "killed", "noticed", "drained", "spared"]
+    event: Literal["joined", "left", "killed", "noticed", "drained", "spared", "unfit"]
     devices: int = 1
+    cause: str = ""
 
 
 class WhoIsUp(Message, frozen=True):

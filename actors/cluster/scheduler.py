@@ -66,6 +66,7 @@ class ClusterState(Message, frozen=True):
     reason: str = ""
     planned_step: int = -1
     seeding: SeedingState | None = None
+    cause: str = ""
 
 
 class MembersAre(Message, frozen=True):
@@ -162,6 +163,7 @@ class Scheduler(Actor):
                 job=now.job,
                 state="done" if message.ok else "failed",
                 reason=message.reason,
+                cause=message.cause,
                 planned_step=now.planned_step,
                 seeding=now.seeding,
             )
@@ -201,7 +203,8 @@ class Scheduler(Actor):
     def _job_is(self) -> JobIs:
         run_id = self._now.job.run_id if self._now.job is not None else ""
         waits_for = self.ctx.journal.refuses() if self._now.state == "running" else ""
-        return JobIs(state=self._now.state, run_id=run_id, reason=self._now.reason or waits_for)
+        reason = self._now.reason or waits_for
+        return JobIs(state=self._now.state, run_id=run_id, reason=reason, cause=self._now.cause)
 
     async def _insist(self, message: StartFleet | StopFleet) -> None:
         """Until the Provider took it; it may be restarting."""

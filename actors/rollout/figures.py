@@ -14,7 +14,7 @@ from actors.rollout.token_log import Batch
 def figures_of(state: RolloutState, instances: Instances, refused_frames: Counter[str]) -> RolloutFigures:
     """Requests by state, serving instances by kind, and sums since the job began."""
     loads = [stream.load() for stream in state.streams.values() if not stream.gone]
-    counters = state.counters
+    counters, newest = state.counters, state.versions.newest
     return RolloutFigures(
         queued=state.log.waiting,
         pending=sum(load[0] for load in loads),
@@ -38,6 +38,7 @@ def figures_of(state: RolloutState, instances: Instances, refused_frames: Counte
             if (one := instances.get(name)) is not None and one.kind == "preemptible"
         ),
         weights_pulled=dict(instances.pulled),
+        newest=None if newest is None else newest.version,
     )
 
 

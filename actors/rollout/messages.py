@@ -181,6 +181,7 @@ class RolloutFigures(Message, frozen=True):
     began. tokens_wasted: by cause (`actors.rollout.events.Counters`). busy_preemptible: preemptible instances
     that have requests. weights_pulled: how versions came to instances, since the manager's start: versions
     and bytes as deltas (`delta_`) and as images (`whole_`), and `image_bytes`, what images of all would be.
+    newest: the version that instances should serve; None before the first.
     """
 
     queued: int
@@ -201,6 +202,7 @@ class RolloutFigures(Message, frozen=True):
     samples_again: int = 0
     busy_preemptible: int = 0
     weights_pulled: dict[str, int] = {}
+    newest: int | None = None
 
 
 class RequestLedger(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,9 @@ import msgspec
 from actors.cluster.messages import HostsUp, NodeSeen, Plan, RestartSeen
 from actors.rollout.messages import RolloutFigures
 from actors.training import records
+from actors.training.first_instance import FirstInstance
 from actors.training.messages import StepResult
+from actors.training.records import PhaseName
 from configs.schema import Config, Prices
 
 
@@ -30,6 +32,12 @@ class Chronicle:
         self._roles = dict(hosts)
         self._tokens: int | None = None
         self._sampled_s = 0.0
+        self._phase = ""
+
+    @property
+    def served(self) -> bool:
+        """Whether a preemptible instance has served since the run last began."""
+        return self._writer.served
 
     def begin(self, run_id: str, config: Config, up: HostsUp, now_s: float) -> None:
         """The run begins, or begins again; `up`: the hosts that are up already."""
@@ -102,8 +110,38 @@ class Chronicle:
                 role=message.role,
                 event=message.event,
                 devices=message.devices,
+                cause=message.cause,
             )
         )
+
+    def phase(self, phase: PhaseName, now_s: float) -> None:
+        """The job does this from now on."""
+        if phase != self._phase:
+            self._phase = phase
+            self._writer.write(records.Phase(t_s=self._t_s(now_s), phase=phase))
+
+    def first_instance(self, found: FirstInstance, served: bool, now_s: float) -> str:
+        """A preemptible instance serves, or none has for too long; why, as it is told."""
+        hosts = self.hosts("preemptible")
+        why = "" if served else found.why(hosts)
+        self._writer.write(
+            records.FirstInstance(
+                t_s=self._t_s(now_s),
+                served=served,
+                waited_s=round(found.waited_s, 3),
+                hosts=hosts,
+                why=why,
+            )
+        )
+        return why
+
+    def role(self, node: str) -> str:
+        """Of a host that is up; "" for any other."""
+        return self._roles.get(node, "")
+
+    def hosts(self, role: str) -> int:
+        """How many of them are up."""
+        return list(self._roles.values()).count(role)
 
     def restart(self, message: RestartSeen, now_s: float) -> None:
         """A supervisor restarted a child."""
@@ -122,13 +160,12 @@ class Chronicle:
         period_s = t_s - self._sampled_s
         new = 0 if self._tokens is None else max(0, figures.tokens_collected - self._tokens)
         self._sampled_s, self._tokens = t_s, figures.tokens_collected
-        roles = list(self._roles.values())
         self._writer.write(
             records.Sample(
                 t_s=t_s,
                 step=step,
-                reserved=roles.count("reserved"),
-                preemptible=roles.count("preemptible"),
+                reserved=self.hosts("reserved"),
+                preemptible=self.hosts("preemptible"),
                 serving=figures.serving_reserved + figures.serving_preemptible,
                 executing=figures.executing,
                 pending=figures.pending + figures.queued,

@@ -7,7 +7,10 @@ and gets the same result, so none is skipped and none done twice. Of a job whose
 runs nothing: that one serves until it is stopped.
 """
 
+import asyncio
+
 from actors.cluster.messages import (
+    UNSERVED,
     HostsUp,
     JobEnded,
     JobSpec,
@@ -23,6 +26,7 @@ from actors.training.asking import Asking, replaced_within_s
 from actors.training.chronicle import Chronicle
 from actors.training.drawing import Draws
 from actors.training.durability import Durability
+from actors.training.first_instance import FirstInstance
 from actors.training.job_journal import BeganIn, JobOver, standing_of
 from actors.training.loop import JobLoop
 from actors.training.messages import StepDone
@@ -67,6 +71,8 @@ class RLController(Actor):
             self._chronicle = Chronicle(self._writer, self.ctx.now(), {})
             self._chronicle.begin(self._job.run_id, self._config, up, self.ctx.now())
             await self.ctx.journal.append(BeganIn(boot=up.boot))
+        self._first = FirstInstance(self._config.fleet, served=self._chronicle.served)
+        self._settled = asyncio.Event()  # whether there is a first instance: it serves, or it is late
         self._durability = Durability(self.ctx, self._asking, self._standing)
         self._submission = Submission(self.ctx, self._asking, self._config, self._standing)
         self._loop = JobLoop(
@@ -77,6 +83,7 @@ class RLController(Actor):
             self._submission,
             self._durability,
             self._chronicle,
+            self._first_instance,
         )
         self.ctx.every(self._sample_s, _TakeSample())
         self.ctx.background(self._run(), "job")
@@ -100,9 +107,36 @@ class RLController(Actor):
         await self.ctx.tell(PROVIDER, StartTrace())
         await self.ctx.tell(PROVIDER, SetFleet(n_prem=self._config.fleet.n_prem_max))
 
-    async def _fail(self, reason: str) -> None:
+    async def _fail(self, reason: str, cause: str = "") -> None:
         self.ctx.log.error("the job failed: %s", reason)
-        await self._asking.ask(SCHEDULER, JobEnded(ok=False, reason=reason), Done)
+        await self._asking.ask(SCHEDULER, JobEnded(ok=False, reason=reason, cause=cause), Done)
+
+    # -- the first preemptible instance --
+
+    async def _first_instance(self) -> None:
+        """Until one serves, or has not for so long that the job goes on without; not where none is due."""
+        if self._first.awaited:
+            limit_s = self._config.fleet.first_instance_s
+            async with self.ctx.wait("an instance that serves", on=MANAGER, deadline_s=limit_s, go_on=True):
+                await self.ctx.idle(self._settled)
+
+    def _look_for_first(self, figures: RolloutFigures) -> None:
+        """Tell of the first instance, or that there is none although there should be."""
+        serves = figures.serving_preemptible > 0 or bool(figures.weights_pulled)
+        now_s = self.ctx.now()
+        verdict = self._first.look(now_s, weights=figures.newest is not None, serves=serves)
+        if not verdict:
+            return
+        why = self._chronicle.first_instance(self._first, verdict == "served", now_s)
+        self._settled.set()
+        if verdict == "served":
+            self.ctx.log.info("the first preemptible instance serves after %.1f s", self._first.waited_s)
+            return
+        text = f"no preemptible instance has served for {self._first.waited_s:.0f} s: {why}"
+        self.ctx.log.error("%s", text)
+        if self._config.fleet.require_instance:
+            # Beside: this actor goes on taking what comes until its supervisor stops it.
+            self.ctx.background(self._fail(f"{text} (fleet.require_instance)", UNSERVED), "end of the job")
 
     @handles(StateSaved, lane=Lane.SYSTEM)
     async def state_saved(self, message: StateSaved) -> None:
@@ -134,11 +168,16 @@ class RLController(Actor):
 
     @handles(NodeSeen, lane=Lane.SYSTEM)
     async def node_seen(self, message: NodeSeen) -> None:
+        if message.event == "unfit":
+            self._first.ended(message.node, message.cause)
         if not self._standing.over:
             self._chronicle.node(message, self.ctx.now())
 
     @handles(RestartSeen, lane=Lane.SYSTEM)
     async def restart_seen(self, message: RestartSeen) -> None:
+        node, _, what = message.actor.partition("/")
+        if what == "engine" and self._chronicle.role(node) == "preemptible":
+            self._first.ended(message.actor, message.cause)
         if not self._standing.over:
             self._chronicle.restart(message, self.ctx.now())
 
@@ -152,6 +191,7 @@ class RLController(Actor):
             return  # the manager restarts; the next look will show it
         if not self._standing.over:
             self._chronicle.sample(self._standing.finished + 1, figures, self.ctx.now())
+            self._look_for_first(figures)
 
     def summary(self) -> dict[str, str | int | float]:
         figures: dict[str, str | int | float] = {

@@ -14,7 +14,20 @@ from pathlib import Path
 import msgspec
 
 from actors.training.account import Meter
-from actors.training.records import AnyRecord, End, Eval, Node, Record, Restart, Run, Sample, Step
+from actors.training.records import (
+    AnyRecord,
+    End,
+    Eval,
+    FirstInstance,
+    Node,
+    Phase,
+    Record,
+    Restart,
+    Run,
+    Sample,
+    Step,
+    served_after,
+)
 from actors.training.used import Used
 from supervisor import JournalFull
 
@@ -23,11 +36,13 @@ __all__ = [
     "AnyRecord",
     "End",
     "Eval",
+    "FirstInstance",
     "HistoryError",
     "HistoryFollower",
     "HistoryFull",
     "HistoryWriter",
     "Node",
+    "Phase",
     "Record",
     "Restart",
     "Run",
@@ -56,7 +71,7 @@ class HistoryWriter:
     """A `History` in a file: appends records; each is handed to the operating system before `write` returns.
 
     Opening an existing file resumes it: `last_t_s` is the time of its last whole record (0.0 for a new file),
-    `last_step` the last step that it tells of (0: none).
+    `last_step` the last step that it tells of (0: none), `served` whether an instance served since it began.
     Raises HistoryError for a file that is no history, OSError where it cannot be written.
     """
 
@@ -64,6 +79,7 @@ class HistoryWriter:
         self.path = file = Path(path)
         self.last_t_s = 0.0
         self.last_step = 0
+        self.served = False
         self._meter = Meter()
         end = 0
         if file.exists():
@@ -105,6 +121,7 @@ class HistoryWriter:
     def _follow(self, record: AnyRecord) -> None:
         self._meter.observe(record)
         self.last_t_s = max(self.last_t_s, record.t_s)
+        self.served = served_after(record, self.served)
         if isinstance(record, Step):
             self.last_step = max(self.last_step, record.step)
 

@@ -6,6 +6,7 @@ controller that was killed begins the loop anew where its journal says that the 
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 from actors.cluster.messages import StartTrace
 from actors.training.asking import Asking
@@ -15,6 +16,7 @@ from actors.training.evaluation import Evaluation
 from actors.training.job_journal import Standing, StepFinished
 from actors.training.messages import StepResult, TrainerIs, TrainerStatus, TrainState, TrainStep
 from actors.training.planning import Planning
+from actors.training.records import PhaseName
 from actors.training.submission import Submission
 from configs.schema import Config
 from supervisor import Context, Refused
@@ -27,7 +29,11 @@ STEP_LATE_S = 600.0  # a step that takes longer is worth a line, again each time
 
 
 class JobLoop:
-    """See the module; `run` it to the end of the job, `step_done` when the trainer says so."""
+    """See the module; `run` it to the end of the job, `step_done` when the trainer says so.
+
+    Args:
+        first_instance: waits for the first preemptible instance, as long as the settings say.
+    """
 
     def __init__(
         self,
@@ -38,9 +44,11 @@ class JobLoop:
         submission: Submission,
         durability: Durability,
         chronicle: Chronicle,
+        first_instance: Callable[[], Awaitable[None]],
     ) -> None:
         self._ctx, self._asking, self._config = ctx, asking, config
         self._standing, self._durability, self._chronicle = standing, durability, chronicle
+        self._first_instance = first_instance
         self._submission = submission
         self._planning = Planning(ctx, asking)
         self._evaluation = Evaluation(ctx, asking, config, submission, standing, chronicle)
@@ -54,20 +62,37 @@ class JobLoop:
 
     async def run(self) -> None:
         """Every step, and an evaluation before the first and after the last one."""
+        self._phase("trainer")
         trainer = await self._trainer()
         await self._durability.release()
         if trainer.step == 0 and self._standing.finished == 0:
+            self._phase("evaluation")
             await self._evaluation.run("first", trainer)
+        if self._config.fleet.await_instance:
+            self._phase("instance")
+            await self._submission.publish(trainer)  # there may be no batch that told of them
+            await self._first_instance()
         await self._ctx.tell(PROVIDER, StartTrace())
         # A host copy that is lost with its host takes the trainer back to its last checkpoint, at any time.
         while "last" not in self._standing.evals:
             trainer = await self._trainer()
             step = min(self._standing.finished, trainer.step) + 1
             if step > self._config.job.steps:
+                self._phase("evaluation")
                 await self._evaluation.run("last", trainer)
-            elif not self._evaluates(trainer.step) or await self._evaluation.run("during", trainer):
+            elif not self._evaluates(trainer.step) or await self._evaluate_between(trainer):
+                self._phase("steps")
                 await self._one_step(step, trainer)
+        self._phase("checkpoint")
         await self._durability.until(self._config.job.steps)
+
+    async def _evaluate_between(self, trainer: TrainerIs) -> bool:
+        """As `Evaluation.run`."""
+        self._phase("evaluation")
+        return await self._evaluation.run("during", trainer)
+
+    def _phase(self, phase: PhaseName) -> None:
+        self._chronicle.phase(phase, self._ctx.now())
 
     def _evaluates(self, version: int) -> bool:
         """Whether it is the time to look how good this version is."""

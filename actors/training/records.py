@@ -12,6 +12,8 @@ import msgspec
 
 from actors.training.used import Used
 
+PhaseName = Literal["model", "head", "trainer", "evaluation", "instance", "steps", "checkpoint", "audit"]
+
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=str.lower):
     """Something that happened. Its kind is the lower-case class name."""
@@ -100,13 +102,34 @@ class Eval(Record, frozen=True, kw_only=True):
 
 
 class Node(Record, frozen=True, kw_only=True):
-    """A host came, got notice, handed its work over, went, was killed, or stayed after all (spared). role:
-    reserved or preemptible. devices: its GPUs; a host without any counts as one."""
+    """A host came, got notice, handed its work over, went, was killed, stayed after all (spared), or lacks
+    what its part of the job needs (unfit). role: reserved or preemptible. devices: its GPUs; a host without
+    any counts as one. cause: what an unfit host lacks."""
 
     node: str
     role: str
-    event: Literal["joined", "left", "killed", "noticed", "drained", "spared"]
+    event: Literal["joined", "left", "killed", "noticed", "drained", "spared", "unfit"]
     devices: int = 1
+    cause: str = ""
+
+
+class Phase(Record, frozen=True, kw_only=True):
+    """What the run does from now on. Made by rlctl before there is a history: the model, the head, and after
+    its end the audit; by the controller: the trainer starts, held-out problems are evaluated, the first
+    preemptible instance is waited for, steps are trained, the last checkpoint is written."""
+
+    phase: PhaseName
+
+
+class FirstInstance(Record, frozen=True, kw_only=True):
+    """served: a preemptible instance serves for the first time since the run began, or began again. Not
+    served: none has for `fleet.first_instance_s`. waited_s: since there were weights to serve. hosts:
+    preemptible ones that were up. why: what is known of the reason, "" for nothing."""
+
+    served: bool
+    waited_s: float
+    hosts: int
+    why: str = ""
 
 
 class Restart(Record, frozen=True, kw_only=True):
@@ -129,7 +152,7 @@ class End(Record, frozen=True, kw_only=True):
     wasted: dict[str, int] = {}
 
 
-AnyRecord = Run | Sample | Step | Eval | Node | Restart | End
+AnyRecord = Run | Sample | Step | Eval | Node | Restart | Phase | FirstInstance | End
 
 
 class History(Protocol):
@@ -144,11 +167,26 @@ class History(Protocol):
         """The last step that it tells of; 0 for none."""
 
     @property
+    def served(self) -> bool:
+        """Whether it tells that a preemptible instance has served, since the run last began."""
+
+    @property
     def used(self) -> Used:
         """The account of the run up to its last record."""
 
     def write(self, record: AnyRecord) -> None:
         """Append one record. Raises a JournalFull where there is no space; then nothing is written."""
+
+
+def served_after(record: AnyRecord, served: bool) -> bool:
+    """What `History.served` is after `record`, where it was `served` before."""
+    match record:
+        case Run():
+            return False
+        case FirstInstance():
+            return record.served
+        case _:
+            return served
 
 
 def finite(value: float) -> float | None:

@@ -10,7 +10,7 @@ import msgspec
 
 from actors.training.account import Meter
 from actors.training.history import HistoryError, HistoryFull
-from actors.training.records import AnyRecord, Step
+from actors.training.records import AnyRecord, Step, served_after
 from actors.training.used import Used
 
 _encoder = msgspec.json.Encoder()
@@ -27,7 +27,7 @@ class SimHistory:
 
     def __init__(self, records: list[AnyRecord], refuses: Callable[[], bool] = lambda: False) -> None:
         self._records, self._refuses = records, refuses
-        self._last_t_s, self._last_step = 0.0, 0
+        self._last_t_s, self._last_step, self._served = 0.0, 0, False
         self._meter = Meter()
         for record in records:
             self._follow(record)
@@ -41,6 +41,11 @@ class SimHistory:
     def last_step(self) -> int:
         """See `History`."""
         return self._last_step
+
+    @property
+    def served(self) -> bool:
+        """See `History`."""
+        return self._served
 
     @property
     def used(self) -> Used:
@@ -61,5 +66,6 @@ class SimHistory:
     def _follow(self, record: AnyRecord) -> None:
         self._meter.observe(record)
         self._last_t_s = max(self._last_t_s, record.t_s)
+        self._served = served_after(record, self._served)
         if isinstance(record, Step):
             self._last_step = max(self._last_step, record.step)

@@ -1,0 +1,76 @@
+"""Whether a job has ever had a preemptible instance that serves, and for how long it has waited for one.
+
+Pure: looks at the fleet, ends of engines and the time go in, a verdict comes out. What the job does about it
+is the controller's.
+"""
+
+from typing import Literal
+
+from configs.schema import Fleet
+
+MAX_CAUSE = 300
+"""Characters of a cause that are told; a cause can be the last lines of a server."""
+
+Verdict = Literal["", "served", "overdue"]
+
+
+class FirstInstance:
+    """See the module.
+
+    Args:
+        fleet: the job's settings.
+        served: one has served already, in an earlier life of the controller.
+    """
+
+    def __init__(self, fleet: Fleet, *, served: bool = False) -> None:
+        self._limit_s, self._expected = fleet.first_instance_s, fleet.n_prem_max > 0
+        self._served, self._overdue = served, False
+        self._since_s: float | None = None
+        self._cause, self._ends = "", 0
+        self.waited_s = 0.0
+        """Since there were weights that an instance could serve."""
+
+    @property
+    def awaited(self) -> bool:
+        """One may still come, and the job has not waited for long enough."""
+        return self._expected and not self._served and not self._overdue
+
+    @property
+    def missing(self) -> bool:
+        """The job was to have one and had none so far."""
+        return self._expected and not self._served
+
+    def look(self, now_s: float, *, weights: bool, serves: bool) -> Verdict:
+        """What is new, once each. weights: there are some to serve; serves: an instance has served them."""
+        if not self.missing or not weights:
+            return ""
+        if self._since_s is None:
+            self._since_s = now_s
+        self.waited_s = now_s - self._since_s
+        if serves:
+            self._served = True
+            return "served"
+        if self.waited_s >= self._limit_s and not self._overdue:
+            self._overdue = True
+            return "overdue"
+        return ""
+
+    def ended(self, who: str, cause: str) -> None:
+        """An engine, or the process of one, ended, or a host cannot run one."""
+        self._ends += 1
+        self._cause = f"{who}: {' '.join(cause.split())[-MAX_CAUSE:]}"
+
+    def why(self, hosts: int) -> str:
+        """What is known of the reason; hosts: preemptible ones that are up."""
+        if not self._ends:
+            return (
+                f"{_hosts(hosts)}, and no engine has ended: look at its log (`rlctl logs`)"
+                if hosts
+                else ("no preemptible host is up")
+            )
+        times = "once" if self._ends == 1 else f"{self._ends} times"
+        return f"{_hosts(hosts)}, engines failed {times}, the last one {self._cause}"
+
+
+def _hosts(count: int) -> str:
+    return f"{count} preemptible {'host is' if count == 1 else 'hosts are'} up"
