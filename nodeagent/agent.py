@@ -15,6 +15,7 @@ from actors.cluster.messages import (
     JobSpec,
     KillChild,
     NodeHello,
+    NodeSeen,
     NodeWork,
     PreemptionNotice,
     SayHello,
@@ -23,9 +24,9 @@ from actors.cluster.messages import (
 from actors.weights.messages import HostLeaves
 from configs.load import ConfigError
 from nodeagent.children import Children
-from nodeagent.departure import SCHEDULER, Departure
-from nodeagent.exit_codes import FAILED, OK, CannotRun, as_cannot_run
-from supervisor import Actor, AskFailed, JournalError, Lane, Refused, handles
+from nodeagent.departure import REPORT_DEADLINE_S, SCHEDULER, Departure
+from nodeagent.exit_codes import FAILED, OK, CannotRun, Unfit, as_cannot_run
+from supervisor import Actor, AskFailed, Done, JournalError, Lane, Refused, handles
 
 HELLO_AGAIN_S = 0.5  # after a hello that was not answered; else the Scheduler says when to come again
 HELLO_WITHIN_S = (0.05, 60.0)  # whatever it says
@@ -60,6 +61,7 @@ class NodeAgent(Actor):
         self._wanted: JobSpec | None = children.job
         self._given = asyncio.Event()
         self._news = asyncio.Event()  # there is something to say, or to hear
+        self._lacks = ""  # what its part of the job needs, and this host has not
         self._going = False
         self._connected = False
         self._troubles: list[str] = []  # why the head was not reached since it last answered
@@ -125,17 +127,36 @@ class NodeAgent(Actor):
         while True:
             await self.ctx.idle(self._given)
             self._given.clear()
-            job = self._wanted
+            job, self._lacks = self._wanted, ""
             try:
                 async with self.ctx.wait(
                     "its children", on=self._on(), deadline_s=CHILDREN_LATE_S, go_on=True
                 ):
                     await self._children.run(job)
                 self._news.set()  # others may wait until this host has let go of the last job
+            except Unfit as problem:
+                self._unfit(str(problem))
             except (CannotRun, ConfigError, OSError, JournalError) as problem:
                 known = as_cannot_run(problem)
                 code = known.code if known is not None else FAILED
                 self._leave(code, f"cannot run job {job.run_id if job is not None else ''}: {problem}")
+
+    def _unfit(self, lacks: str) -> None:
+        """Nothing of the job runs here: its engine would end as often as it is started."""
+        self._lacks = lacks
+        self.ctx.log.error("this host cannot run its part of the job: %s", lacks)
+        self._say(f"this host cannot run its part of the job: {lacks}")
+        self.ctx.background(self._tell_unfit(lacks), "report")
+
+    async def _tell_unfit(self, lacks: str) -> None:
+        seen = NodeSeen(node=self.ctx.node, role=self._role, event="unfit", cause=lacks)
+        while self._lacks == lacks:
+            try:
+                await self.ctx.ask(SCHEDULER, seen, deadline_s=REPORT_DEADLINE_S, expect=Done)
+                return
+            except AskFailed as problem:
+                self.ctx.log.warning("it was not reported that this host is unfit: %s", problem)
+                await asyncio.sleep(HELLO_AGAIN_S)
 
     @handles(SayHello, lane=Lane.SYSTEM)
     async def called(self, message: SayHello) -> None:
@@ -221,6 +242,7 @@ class NodeAgent(Actor):
             "state": self._state,
             "head": "connected" if self._connected else " ".join(["not reached:", *self._troubles[-1:]]),
             "job": job.run_id if job is not None else "-",
+            **({"lacks": self._lacks} if self._lacks else {}),
             "cores": self._inventory.cores,
             "memory_bytes": self._inventory.memory_bytes,
             "gpus": ", ".join(self._inventory.gpus) or "none",

@@ -13,7 +13,7 @@ from pathlib import Path
 from actors.cluster import job as places
 from actors.cluster.messages import JobSpec
 from configs.schema import Config
-from nodeagent.exit_codes import HOPELESS
+from nodeagent.exit_codes import HOPELESS, IN_USE, Unfit
 from nodeagent.host import COMMIT_S, Bounds, Seat
 from nodeagent.process_arguments import arguments, environment
 from nodeagent.restarts import RestartReporter
@@ -90,7 +90,7 @@ class Children:
         return [name for tree in self._trees() for name in tree.names() if tree.subtree(name) is None]
 
     async def run(self, job: JobSpec | None) -> None:
-        """Run the part of `job` that belongs here, and of no other. Raises ConfigError, OSError,
+        """Run the part of `job` that belongs here, and of no other. Raises Unfit, ConfigError, OSError,
         JournalError."""
         async with self._lock:
             if job == self._job or self._closed:
@@ -129,6 +129,8 @@ class Children:
     async def _start(self, job: JobSpec) -> None:
         own = places.with_gateway(job, self._gateway) if self._gateway else job
         config = places.config_of(own)
+        if lacks := await self._site.fittings.unmet(self._role, config):
+            raise Unfit(lacks)
         self._system.live_by(Bounds.of(config).limits)  # the agent started before any settings were known
         self._tracer = self._site.open_tracer(config.traces, self._seat, config.limits.log_bytes)
         self._system.tracer = self._tracer
@@ -213,7 +215,7 @@ class Children:
             arguments(kind, seat, job_file),
             seat.state_dir / "logs" / f"{kind}.out",
             {"OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count, **environment(seat)},
-            HOPELESS,
+            HOPELESS | {IN_USE},  # in use is a port that the settings name, the gateway's; others take any
             places.health_of(config),
         )
         return child(kind, spec, shutdown_s=STOP_S)

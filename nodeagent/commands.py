@@ -43,8 +43,9 @@ async def status(state_dir: Path, *, as_json: bool) -> int:
         return OK
     figures = me.figures if me is not None else {}
     print(f"{agent.node} ({agent.role})  pid {agent.pid}  {agent.endpoint}")
-    for key in ("state", "head", "job", "cores", "memory_bytes", "gpus"):
-        print(f"  {key:13} {figures.get(key, '?')}")
+    for key in ("state", "head", "job", "lacks", "cores", "memory_bytes", "gpus"):
+        if key != "lacks" or key in figures:
+            print(f"  {key:13} {figures.get(key, '?')}")
     notices = [actor.figures for actor in state.actors if actor.name == f"{agent.node}/notices"]
     if notices:
         print(f"  {'notices':13} {_notices(notices[0])}")

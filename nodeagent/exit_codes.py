@@ -4,6 +4,7 @@ The codes are a contract: scripts, systemd units and the local provider act on t
 """
 
 import asyncio
+from collections.abc import Sequence
 
 from configs.load import ConfigError
 from configs.trace import TraceError
@@ -35,6 +36,13 @@ class CannotRun(Exception):
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
         self.code = code
+
+
+class Unfit(CannotRun):
+    """This host lacks what its part of a job needs: it runs nothing of that job, and stays for the next."""
+
+    def __init__(self, lacks: Sequence[str]) -> None:
+        super().__init__(USAGE, "; ".join(lacks))
 
 
 class NoSpace(CannotRun):

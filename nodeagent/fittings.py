@@ -39,6 +39,9 @@ class Fittings(Protocol):
     def inventory(self) -> Inventory:
         """What this host has, now."""
 
+    async def unmet(self, role: str, config: Config) -> list[str]:
+        """What this host lacks for its part of a job: a finished line for each."""
+
     def trace(self, name: str) -> Trace:
         """The trace of availability of this name or file. Raises TraceError."""
 
@@ -110,6 +113,14 @@ class RealFittings:
         from nodeagent.inventory import take_inventory
 
         return take_inventory()
+
+    async def unmet(self, role: str, config: Config) -> list[str]:
+        """See `Fittings`: of a preemptible host, what its engine is started from."""
+        if role != "preemptible":
+            return []
+        from actors.engine.requirements import unmet_here
+
+        return await unmet_here(config.engine)
 
     def trace(self, name: str) -> Trace:
         """See `Fittings`."""

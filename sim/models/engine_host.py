@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from actors.engine.server_wire import ServerDied
 from actors.engine.turn import Orders, Refusal, Turn
 from actors.rollout.instance_messages import Work
 from actors.weights.messages import Fetched
@@ -27,7 +28,8 @@ class Engine:
     """What is modelled. cost, limits: of each of `copies` copies of the model. load_s: of one load of
     weights. max_tokens: of prompt and response together, in rows, as the settings have it.
     tokens_follow_weights: other weights give other tokens, as with a real model. known_by: rows of a prompt
-    that tell one from another, None: all."""
+    that tell one from another, None: all. dies: why it ends when it is to load weights, "" where it does not.
+    """
 
     cost: EngineCost
     limits: Limits
@@ -39,6 +41,7 @@ class Engine:
     tokens_follow_weights: bool = False
     copies: int = 1
     known_by: int | None = None
+    dies: str = ""
 
 
 class SimEngineHost:
@@ -98,7 +101,9 @@ class SimEngineHost:
         """See `EngineHost`: nothing outlives it."""
 
     def _load(self, fetched: Fetched, keep: bool) -> list[int] | None:
-        """The tickets that it keeps."""
+        """The tickets that it keeps. Raises `ServerDied` where the model says so."""
+        if self._engine.dies:
+            raise ServerDied(self._engine.dies)
         self._clock.spend(self._engine.load_s)
         image = self._memory.get(Path(fetched.path))
         if image is None:

@@ -6,7 +6,7 @@ that made it: in the host's memory, or in what survives the host.
 
 import random
 from collections.abc import MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Never
 
@@ -84,13 +84,20 @@ class SimFittings:
             gpus=(self.rig.device.title,) * self.rig.devices,
         )
 
+    async def unmet(self, role: str, config: Config) -> list[str]:
+        """See `Fittings`: what the plant says that preemptible hosts lack."""
+        return list(self.plant.unmet) if role == "preemptible" else []
+
     def trace(self, name: str) -> Trace:
         """See `Fittings`."""
         return trace.read(name)
 
     def engine_host(self, config: Config, kind: str) -> SimEngineHost:
         """See `Fittings`."""
-        return SimEngineHost(self.plant.engine(config, self.rig), self.kept.memory, self._clock)
+        engine = self.plant.engine(config, self.rig)
+        if kind == "preemptible":
+            engine = replace(engine, dies=self.plant.engine_dies)
+        return SimEngineHost(engine, self.kept.memory, self._clock)
 
     def control_page(self, store_dir: Path, instance: str) -> None:
         """See `Fittings`: a simulated host has no processes beside its own."""

@@ -56,6 +56,8 @@ class Plant:
         image_bytes: of a simulated image; its time on the wire is that of the model's weights. 0: as many as
             keep a chunk of the smallest size below `CHUNK_STANDS_FOR_BYTES` (see `settings`).
         tokens_follow_weights: other weights give other tokens, so that a wrong version is seen in them.
+        engine_dies: why each preemptible engine ends when it is to load weights; "": it does not.
+        unmet: what preemptible hosts lack for their part of the job (`Fittings.unmet`).
         measured: times of engines and trainers as a run measured them, not as they follow from figures;
             capacities stay those of the rig.
     """
@@ -69,6 +71,8 @@ class Plant:
     frame_rows: int = 1
     image_bytes: int = 0
     tokens_follow_weights: bool = False
+    engine_dies: str = ""
+    unmet: tuple[str, ...] = ()
     measured: Measured = field(default_factory=Measured)
     pool: ImagePool = field(default_factory=ImagePool, compare=False)
 

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from real_nodes import Nodes, is_alive, wait_for
 from actors.cluster.job import memory_dir
 from actors.cluster.messages import JobIs, JobSpec, JobStatus, KillChild, SubmitJob
 from configs import load
-from configs.schema import Config, Fleet
+from configs.schema import Config, Fleet, Gateway
 from nodeagent.client import calling, inspect, tell_agent
 from nodeagent.exit_codes import GAVE_UP, USAGE
 from nodeagent.files import AgentFile, find_agent
@@ -178,3 +179,16 @@ def run_process(kind: str, state_dir: Path, job_file: Path) -> subprocess.Comple
     argv = [sys.executable, "-m", "nodeagent.process", kind, "--node", "spot-1", "--job", str(job_file)]
     argv += ["--state-dir", str(state_dir), "--head", "tcp://127.0.0.1:9"]
     return subprocess.run(argv, capture_output=True, text=True, timeout=60.0, check=False)
+
+
+def test_a_gateway_port_in_use_fails_the_job_at_once_by_its_name(nodes: Nodes, job: JobSpec) -> None:
+    head = nodes.start("head", "--role", "head")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        config = Config(fleet=Fleet(n_prem_max=1, restarts=20), gateway=Gateway(listen=listen))
+        assert submit(head, msgspec.structs.replace(job, config=load.dump(config))).state == "running"
+        wait_for(lambda: ask_scheduler(head, JobStatus()).state == "failed", what="end of the job")
+    reason = ask_scheduler(head, JobStatus()).reason
+    assert f"gateway.listen {listen}: " in reason
+    assert "in use" in reason
+    assert not told(nodes.root, kind="restart", actor="head/gateway"), "a restart would find it in use again"

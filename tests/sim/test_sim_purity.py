@@ -22,6 +22,7 @@ ADAPTERS = {
     "actors/engine/served_folder.py": "folders in shared memory",
     "actors/engine/server_facts.py": "asks a server, reads a model's folder",
     "actors/engine/server_launcher.py": "becomes another program",
+    "actors/engine/requirements.py": "starts an interpreter, asks a server",
     "actors/engine/server_process.py": "starts a server",
     "actors/engine/sglang.py": "a server of SGLang",
     "actors/engine/sglang_plugin/gleaner_sglang.py": "runs inside of SGLang, not here",

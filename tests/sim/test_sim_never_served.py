@@ -1,0 +1,138 @@
+"""A fleet whose engines never serve, or serve late: the job says so, waits, or fails, as its settings ask."""
+
+from dataclasses import replace
+
+from actors.cluster.messages import UNSERVED
+from actors.cluster.provider import LOOK_S
+from actors.rollout.instance_messages import Dispatch
+from actors.training.records import FirstInstance, Node, Phase, Record, Restart, Step
+from configs.load import load
+from configs.trace import parse
+from rlctl.audit import audit
+from rlctl.simulated import evidence
+from sim.cluster import SimCluster
+from sim.outcome import Outcome
+from sim.setting import Setting
+from sim.watching import Seen
+
+SMALL = [
+    "job.steps=4",
+    "task.heldout_problems=8",
+    "rollout.prompts=8",
+    "rollout.samples=4",
+    "engine.slots=4",
+    "fleet.n_prem_max=2",
+    "fleet.trace=",
+]
+DIES = "the server ended (exit 1): No module named 'sglang'"
+LACKS = "engine.environment /srv/sglang: no such folder"
+
+
+def setting(*sets: str, dies: str = "", lacks: tuple[str, ...] = ()) -> Setting:
+    made = Setting(load("quickstart", [*SMALL, *sets]), seed=3)
+    return replace(made, plant=replace(made.plant, engine_dies=dies, unmet=lacks))
+
+
+def ran(*sets: str, dies: str = "", lacks: tuple[str, ...] = ()) -> tuple[Outcome, str]:
+    """How the job ended, and the name of the cause that programs are told."""
+    cluster = SimCluster(setting(*sets, dies=dies, lacks=lacks))
+    outcome = cluster.run()
+    assert cluster.ended is not None
+    return outcome, cluster.ended.cause
+
+
+def of(kind: type[Record], outcome: Outcome) -> list[Record]:
+    return [record for record in outcome.history if isinstance(record, kind)]
+
+
+def test_a_job_whose_engines_never_serve_says_so_with_their_cause_and_trains_alone() -> None:
+    outcome, cause = ran("fleet.first_instance_s=3", dies=DIES)
+    assert (outcome.ended, cause) == ("done", "")
+    assert audit(evidence(outcome)) == []
+    (told,) = of(FirstInstance, outcome)
+    assert isinstance(told, FirstInstance)
+    assert not told.served
+    assert 3.0 <= told.waited_s < 5.0
+    assert "2 preemptible hosts are up, engines failed" in told.why
+    assert DIES in told.why
+    assert len(of(Step, outcome)) == 4
+
+
+def test_a_job_that_requires_an_instance_fails_with_a_named_cause_when_none_serves() -> None:
+    outcome, cause = ran(
+        "fleet.first_instance_s=3", "fleet.require_instance=true", "job.steps=2000", dies=DIES
+    )
+    assert (outcome.ended, cause) == ("failed", UNSERVED)
+    assert "no preemptible instance has served for 3 s" in outcome.reason
+    assert DIES in outcome.reason
+    assert "fleet.require_instance" in outcome.reason
+    assert outcome.virtual_s < 60.0
+
+
+def test_a_job_whose_engines_serve_tells_of_the_first_once() -> None:
+    outcome, _ = ran("fleet.require_instance=true")
+    assert outcome.ended == "done"
+    (told,) = of(FirstInstance, outcome)
+    assert isinstance(told, FirstInstance)
+    assert told.served
+    assert told.why == ""
+
+
+def test_a_host_that_lacks_what_its_engine_needs_is_named_and_starts_nothing() -> None:
+    outcome, _ = ran("fleet.first_instance_s=3", lacks=(LACKS,))
+    assert outcome.ended == "done"
+    unfit = [record for record in of(Node, outcome) if isinstance(record, Node) and record.event == "unfit"]
+    assert sorted(record.node for record in unfit) == ["spot-1", "spot-2"]
+    assert {record.cause for record in unfit} == {LACKS}
+    assert of(Restart, outcome) == []
+    assert not any(isinstance(record, Node) and record.event == "killed" for record in outcome.history), (
+        "the hosts stay, for the next job"
+    )
+    (told,) = of(FirstInstance, outcome)
+    assert isinstance(told, FirstInstance)
+    assert LACKS in told.why
+
+
+def test_a_job_that_awaits_its_first_instance_begins_its_steps_and_its_trace_with_it() -> None:
+    kill_s = 1.0
+    made = setting("fleet.await_instance=true", "fleet.trace=events", "job.steps=7")
+    slow = replace(
+        made,
+        trace=parse(f"t_seconds,event,instance_id\n0,add,spot-1\n{kill_s},remove,spot-1\n", "events"),
+        paces=replace(made.paces, boot_s=15.0),
+        one_machine=True,
+    )
+    cluster = SimCluster(slow)
+    worked: list[float] = []
+
+    def look(seen: Seen) -> None:
+        if isinstance(seen.message, Dispatch) and seen.process.host.name == "spot-1":
+            worked.append(cluster.loop.now_s)
+
+    cluster.watch(look)
+    outcome = cluster.run()
+    assert outcome.ended == "done"
+    (first,) = of(FirstInstance, outcome)
+    assert isinstance(first, FirstInstance)
+    assert first.served
+    assert first.waited_s > 5.0, "the hosts came late"
+    assert all(step.t_s > first.t_s for step in of(Step, outcome))
+    (killed,) = [node for node in of(Node, outcome) if isinstance(node, Node) and node.event == "killed"]
+    assert killed.t_s >= first.t_s + kill_s - LOOK_S, "the clock of the trace begins with the instance"
+    assert worked, "what was killed had served"
+
+
+def test_a_job_that_awaits_its_first_instance_goes_on_alone_when_none_comes() -> None:
+    outcome, _ = ran("fleet.await_instance=true", "fleet.first_instance_s=20", dies=DIES)
+    assert outcome.ended == "done"
+    (told,) = of(FirstInstance, outcome)
+    assert isinstance(told, FirstInstance)
+    assert not told.served
+    assert all(step.t_s > told.t_s for step in of(Step, outcome))
+    assert len(of(Step, outcome)) == 4
+
+
+def test_the_phases_of_a_job_are_on_record_in_their_order() -> None:
+    outcome, _ = ran("fleet.await_instance=true")
+    phases = [record.phase for record in of(Phase, outcome) if isinstance(record, Phase)]
+    assert phases == ["trainer", "evaluation", "instance", "steps", "evaluation", "checkpoint"]
