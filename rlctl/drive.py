@@ -14,17 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from actors.cluster.messages import JobEnded, JobIs, JobSpec, JobStatus, SubmitJob
-from actors.training.history import End, HistoryFollower, HistoryWriter
+from actors.cluster.messages import UNSERVED, JobEnded, JobIs, JobSpec, JobStatus, SubmitJob
+from actors.training.history import End, HistoryFollower, HistoryWriter, Phase
 from configs.load import dump
 from configs.schema import Config
 from rlctl.audit import Violation, audit
 from rlctl.client import Cluster, connect, connect_to_run
-from rlctl.errors import CommandError, failed
+from rlctl.errors import CommandError, failed, unserved
 from rlctl.evidence import gather
 from rlctl.head import running_head
 from rlctl.interrupt import Interrupt, stopped
-from rlctl.live import Mode, follow, show
+from rlctl.live import Mode, announce, follow, show
 from rlctl.loggers.feed import Feed
 from rlctl.loggers.opening import open_sinks
 from rlctl.progress import Progress
@@ -33,6 +33,7 @@ from supervisor import AskFailed, Done, Refused, Suspended
 
 SCHEDULER = "cluster/scheduler"
 SUBMIT_S = 60.0  # the scheduler starts the fleet before it answers
+PROBE_S = 5.0  # for a head's sign of life before anything is made
 STATUS_S = 5.0
 STATUS_PERIOD_S = 0.5
 WAIT_S = 3600.0  # for space on a full disk, say
@@ -76,6 +77,8 @@ async def drive(
     )
     viewer = _Viewer(run, view)
     loggers = _loggers(run, config)
+    if elsewhere is None:
+        announce("head", view.mode, view.out)
     try:
         if loggers is not None:
             loggers.start()
@@ -153,6 +156,12 @@ async def _cluster(
             ended.cancel()
 
 
+async def probe(elsewhere: Elsewhere) -> None:
+    """Whether that cluster's head answers. Raises CommandError, BadKeys."""
+    async with connect(elsewhere.endpoint, elsewhere.keys, head_key=elsewhere.head_key) as client:
+        await client.probe(PROBE_S)
+
+
 async def _job_done(cluster: Cluster, job: JobSpec, viewer: "_Viewer") -> None:
     """Submit the job and wait for its end. Raises CommandError where it fails."""
     try:
@@ -185,7 +194,8 @@ async def _job_done(cluster: Cluster, job: JobSpec, viewer: "_Viewer") -> None:
         if waited_s > WAIT_S:
             raise failed(f"the job waited for {waited_s / 60:.0f} minutes: {waits_for}")
     if state.state != "done":
-        raise failed(f"the job {state.state}: {state.reason or 'no reason was given'}")
+        ended = unserved if state.cause == UNSERVED else failed
+        raise ended(f"the job {state.state}: {state.reason or 'no reason was given'}")
 
 
 async def _call_off(cluster: Cluster) -> None:
@@ -199,10 +209,11 @@ def _close_books(run: RunDir, config: Config, elsewhere: Elsewhere | None) -> li
     """Audit what the run left behind and write its end into its history."""
     state_dirs = elsewhere.state_dirs if elsewhere is not None else ()
     database = elsewhere.database if elsewhere is not None else ""
+    writer = HistoryWriter(run.history)
+    writer.write(Phase(t_s=writer.last_t_s, phase="audit"))
     evidence = gather(run.path, config, complete=True, state_dirs=state_dirs, database=database)
     violations = audit(evidence)
     counters = evidence.counters
-    writer = HistoryWriter(run.history)
     writer.write(
         End(
             t_s=writer.last_t_s,

@@ -6,11 +6,13 @@ OK = 0
 FAILED = 1
 USAGE = 2
 NOTHING = 3
+UNSERVED = 4
 INTERRUPTED = 130
 
 MEANINGS = (
     "exit codes: 0 done; 1 the run or the command failed; 2 usage or settings that cannot be used; "
-    "3 nothing runs there, or not found; 130 interrupted"
+    "3 nothing runs there, or not found; 4 no preemptible instance served and the settings require one; "
+    "130 interrupted"
 )
 
 
@@ -26,6 +28,11 @@ class CommandError(Exception):
 def usage(*lines: str) -> CommandError:
     """Arguments, settings, keys or traces that cannot be used."""
     return CommandError(USAGE, *lines)
+
+
+def unserved(*lines: str) -> CommandError:
+    """The settings require a preemptible instance, and none has served."""
+    return CommandError(UNSERVED, *lines)
 
 
 def failed(*lines: str) -> CommandError:

@@ -4,6 +4,7 @@ Owns following the history file and showing it. What the numbers are is `rlctl.p
 clock and the terminal, and touches nothing of the run itself.
 """
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -17,8 +18,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from actors.training.history import AnyRecord, End, HistoryFollower
-from rlctl.progress import Progress, cost_line, end_line, plain_line
+from actors.training.history import AnyRecord, End, HistoryFollower, Phase
+from actors.training.records import PhaseName
+from rlctl.progress import PHASE_WORDS, Progress, cost_line, end_line, plain_line
 from rlctl.wording import duration
 
 POLL_S = 0.2
@@ -74,6 +76,16 @@ def show(records: Iterable[AnyRecord], mode: Mode, out: TextIO, known: Progress 
     return progress
 
 
+def announce(phase: PhaseName, mode: Mode, out: TextIO) -> None:
+    """Say what a run does that has no history yet."""
+    said = PHASE_WORDS[phase]
+    if mode == "json":
+        said = msgspec.json.encode(Phase(t_s=0.0, phase=phase)).decode()
+    with contextlib.suppress(BrokenPipeError):  # nobody has to read it
+        out.write(f"{said}\n")
+        out.flush()
+
+
 def _show_live(records: Iterable[AnyRecord], console: Console, progress: Progress) -> Progress:
     heard_at = time.monotonic()
 
@@ -86,7 +98,7 @@ def _show_live(records: Iterable[AnyRecord], console: Console, progress: Progres
             heard_at = time.monotonic()
         heard_at = time.monotonic()
     if progress.end is not None:
-        console.print(Text(end_line(progress), style="green" if progress.end.ok else "bold red"))
+        console.print(Text(end_line(progress), style="" if progress.end.ok else "bold red"))
     return progress
 
 
@@ -97,6 +109,8 @@ def render(progress: Progress, now_s: float) -> RenderableType:
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column()
+    if progress.phase and progress.end is None:
+        facts.add_row("now", progress.phase)
     facts.add_row("step", _bar(progress))
     facts.add_row("time", _time(progress, now_s))
     facts.add_row("reward", _reward(progress))
@@ -165,7 +179,13 @@ def _reward(progress: Progress) -> Text:
 
 
 def _event(t_s: float, text: str) -> Text:
-    style = "red" if "killed" in text else "yellow" if "notice" in text or "restarted" in text else "default"
+    style = "default"
+    if "WARNING" in text or "cannot run" in text:
+        style = "bold red"
+    elif "killed" in text:
+        style = "red"
+    elif "notice" in text or "restarted" in text:
+        style = "yellow"
     line = Text.assemble((f"{t_s:7.1f} s  ", "dim"), (text, style))
     line.truncate(MAX_EVENT_CELLS, overflow="ellipsis")
     return line

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from rlctl.preflight import size
 from rlctl.report.model import Report
+from rlctl.report.verdict import Instances
 from rlctl.runs import RunDir
 from rlctl.wording import duration
 
@@ -31,6 +32,8 @@ def rows(report: Report, run: RunDir) -> list[tuple[str, str]]:
         ),
         ("restarts", str(restarts)),
     ]
+    if (instances := report.instances) is not None:
+        found.insert(4, ("preemptible instances", _instances(instances, report.steps)))
     if (pulled := report.weights) is not None:
         spared = 1 - (pulled.delta_bytes + pulled.whole_bytes) / max(1, pulled.image_bytes)
         found.append(
@@ -73,10 +76,27 @@ def print_closing(report: Report, run: RunDir, console: Console) -> None:
     """The lines that end `rlctl run`."""
     console.print()
     console.print(Text(f"run {report.run_id or run.id}", style="bold"))
+    if report.outcome is not None:
+        console.print(Text(f"  {report.outcome.sentence}", style=style(report)), soft_wrap=True)
     lines = rows(report, run)
     width = max(len(name) for name, _value in lines)
     for name, value in lines:
         console.print(Text.assemble((f"  {name:{width}}  ", "dim"), value), soft_wrap=True)
+
+
+def style(report: Report) -> str:
+    """Of the sentence that says what came of the run: green where all was reached, red where a promise was
+    broken."""
+    if report.outcome is not None and report.outcome.reached:
+        return "bold green"
+    return "bold red" if report.ok is False else "bold yellow"
+
+
+def _instances(instances: Instances, steps: int) -> str:
+    if not instances.served:
+        return f"none served: {instances.why}" if instances.why else "none served"
+    first = f"the first served after {instances.first_s:.1f} s, " if instances.first_s is not None else ""
+    return f"{first}at work in {instances.busy_steps} of {steps} steps"
 
 
 def _number(value: float | None) -> str:

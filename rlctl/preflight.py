@@ -1,11 +1,13 @@
-"""What can be known to fail before a run begins: trace, keys, disk, shared memory.
+"""What can be known to fail before a run begins: trace, keys, engines, addresses, disk, shared memory.
 
 Owns the checks and their words. Nothing is written. Whether a model loads is for `rlctl.models.check`, whose
 process has torch.
 """
 
+import errno
 import os
 import shutil
+import socket
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,15 +38,25 @@ DISK_SPARE_BYTES = 128 << 20
 """Journals, logs and reports of a run of a few hundred steps."""
 
 
-def problems(config: Config, runs_dir: Path) -> list[str]:
-    """One finished line for each thing that would stop the run."""
-    return [*_settings(config), *_space(config, runs_dir)]
+def problems(config: Config, runs_dir: Path, *, here: bool = True) -> list[str]:
+    """One finished line for each thing that would stop the run. here: its hosts are processes of this
+    machine; those of a cluster check themselves what their engines need, when they get the job."""
+    found = [*_settings(config), *_space(config, runs_dir)]
+    if here:
+        found += [*_ports(config), *_engines(config)]
+    return found
 
 
 def _settings(config: Config) -> Iterator[str]:
     if config.fleet.trace:
         try:
-            refuse_names(trace.read(config.fleet.trace))
+            replayed = trace.read(config.fleet.trace)
+            refuse_names(replayed)
+            if config.fleet.await_instance and not trace.Availability(replayed).available_at(0.0):
+                yield (
+                    f"fleet.await_instance: {config.fleet.trace} has no instance at 0 s, and its clock "
+                    "waits for the first one; add one at 0, or leave the setting out"
+                )
         except trace.TraceError as problem:
             yield str(problem)
     try:
@@ -62,6 +74,38 @@ def _settings(config: Config) -> Iterator[str]:
             Qwen3Config.load(config.model.path)
         except BadCheckpoint as problem:
             yield f"model.path: {problem}"
+
+
+def _engines(config: Config) -> Iterator[str]:
+    if config.engine.kind != "builtin" and config.fleet.n_prem_max:
+        from actors.engine.requirements import unmet  # starts a process, or opens a connection
+
+        yield from unmet(config.engine)
+
+
+def _ports(config: Config) -> Iterator[str]:
+    """Addresses that the head is to listen at, and cannot."""
+    places = {"network.bind": (config.network.bind, 0)}
+    if config.gateway.listen:
+        host, _, port = config.gateway.listen.rpartition(":")
+        places["gateway.listen"] = (host.strip("[]"), int(port))
+    for setting, place in places.items():
+        if fault := _cannot_listen(*place):
+            yield f"{setting}: {fault}"
+
+
+def _cannot_listen(host: str, port: int) -> str:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except (OSError, OverflowError, UnicodeError) as problem:
+        if isinstance(problem, OSError) and problem.errno == errno.EADDRINUSE:
+            return f"{host}:{port} is in use by another process; stop that one, or give another port"
+        words = problem.strerror if isinstance(problem, OSError) else str(problem)
+        return f"this machine cannot listen at {host}:{port}: {words}; give an address of its own"
+    return ""
 
 
 def listen_address(config: Config) -> str:

@@ -9,7 +9,18 @@ from collections import deque
 import msgspec
 
 from actors.training.account import Meter
-from actors.training.history import AnyRecord, End, Eval, Node, Restart, Run, Sample, Step
+from actors.training.history import (
+    AnyRecord,
+    End,
+    Eval,
+    FirstInstance,
+    Node,
+    Phase,
+    Restart,
+    Run,
+    Sample,
+    Step,
+)
 from configs.schema import Prices
 from rlctl.accounting import Account, account
 from rlctl.report.model import PREEMPTIBLE
@@ -19,7 +30,18 @@ RECENT_STEPS = 5
 """Steps whose mean time is used for the time left: fewer would follow every hiccup."""
 RECENT_EVENTS = 6
 EVENT_WORDS = {"joined": "joined", "left": "left", "killed": "was killed", "noticed": "got its notice",
-               "drained": "handed its work over", "spared": "stays after all"}  # fmt: skip
+               "drained": "handed its work over", "spared": "stays after all",
+               "unfit": "cannot run its part of the job"}  # fmt: skip
+PHASE_WORDS = {
+    "model": "preparing the model",
+    "head": "starting the head and its hosts",
+    "trainer": "starting the trainer",
+    "evaluation": "evaluating on the held-out problems",
+    "instance": "waiting for the first preemptible instance",
+    "steps": "training",
+    "checkpoint": "writing the last checkpoint",
+    "audit": "auditing the journals",
+}
 
 
 class Progress:
@@ -41,6 +63,7 @@ class Progress:
         self.restarts = 0
         self.events: deque[tuple[float, str]] = deque(maxlen=RECENT_EVENTS)
         self.end: End | None = None
+        self.phase = ""
         self.prices = Prices()
         self._meter = Meter()
         self._step_times: deque[float] = deque(maxlen=RECENT_STEPS)
@@ -75,6 +98,10 @@ class Progress:
                 self.killed += record.event == "killed" and record.role == PREEMPTIBLE
                 self.noticed += (record.event == "noticed") - (record.event == "spared")
                 self.events.append((record.t_s, event_line(record)))
+            case FirstInstance():
+                self.events.append((record.t_s, event_line(record)))
+            case Phase():
+                self.phase = PHASE_WORDS[record.phase]
             case Restart():
                 self.restarts += 1
                 self.events.append((record.t_s, event_line(record)))
@@ -114,10 +141,15 @@ def cost_line(account: Account) -> str:
     return "   ".join(parts)
 
 
-def event_line(record: Node | Restart) -> str:
+def event_line(record: Node | Restart | FirstInstance) -> str:
     """A record in words."""
     if isinstance(record, Node):
-        return f"{record.node} {EVENT_WORDS[record.event]}"
+        cause = f" ({' '.join(record.cause.split())})" if record.cause else ""
+        return f"{record.node} {EVENT_WORDS[record.event]}{cause}"
+    if isinstance(record, FirstInstance):
+        if record.served:
+            return f"the first preemptible instance serves, after {record.waited_s:.1f} s"
+        return f"WARNING: no preemptible instance has served for {record.waited_s:.0f} s: {record.why}"
     return f"{record.actor} restarted ({' '.join(record.cause.split())})"
 
 
@@ -142,8 +174,10 @@ def plain_line(progress: Progress, record: AnyRecord) -> str | None:
         case Eval():
             when = f"after step {record.step}" if record.when == "during" else record.when
             text = f"held-out reward {record.reward:.3f} ({when}, {record.problems} problems)"
-        case Node() | Restart():
+        case Node() | Restart() | FirstInstance():
             text = event_line(record)
+        case Phase():
+            text = PHASE_WORDS[record.phase]
         case End():
             text = end_line(progress)
         case _:

@@ -7,8 +7,8 @@ import msgspec
 
 from actors.cluster.messages import JobSpec
 from actors.training.history import End, HistoryError, read_history
-from rlctl import preflight, runs
-from rlctl.commands.run import add_state_dir, add_view, cluster_of, execute
+from rlctl import runs
+from rlctl.commands.run import add_state_dir, add_view, cluster_of, execute, ready
 from rlctl.commands.terminal import Subparsers, add_command, add_head, add_runs_dir, run_async
 from rlctl.errors import failed, usage
 from rlctl.head import wait_for_remains
@@ -44,10 +44,8 @@ def resume(args: argparse.Namespace) -> int:
     refuse_finished(run)
     refuse_moved(run)
     config = run.config()
-    problems = preflight.problems(config, run.path)
-    if problems:
-        raise usage(*problems)
     elsewhere = cluster_of(args)
+    ready(config, run.path, elsewhere)
     run_async(wait_for_remains(run))
     return execute(run, config, args, elsewhere)
 

@@ -24,10 +24,21 @@ from rlctl.commands.terminal import (
     print_errors,
     run_async,
 )
-from rlctl.drive import Elsewhere, View, drive
-from rlctl.errors import FAILED, INTERRUPTED, OK, USAGE, CommandError, failed, usage
-from rlctl.live import Mode
+from rlctl.drive import Elsewhere, View, drive, probe
+from rlctl.errors import (
+    FAILED,
+    INTERRUPTED,
+    OK,
+    UNSERVED,
+    USAGE,
+    CommandError,
+    failed,
+    unserved,
+    usage,
+)
+from rlctl.live import Mode, announce
 from rlctl.outcome import print_closing
+from rlctl.report.model import Report
 from rlctl.runs import RunDir
 from transport.keys import BadKeys
 
@@ -97,15 +108,26 @@ def add_view(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do it."""
     config = settings(args)
-    problems = preflight.problems(config, args.runs_dir)
-    if problems:
-        raise usage(*problems)
     elsewhere = cluster_of(args)
+    ready(config, args.runs_dir, elsewhere)
     folder = runs.create(args.runs_dir, config)
     code = execute(folder, config, args, elsewhere)
     if code == USAGE and not folder.history.exists():
         shutil.rmtree(folder.path)  # it could not begin: nothing is in it that anybody could want
     return code
+
+
+def ready(config: Config, place: Path, elsewhere: Elsewhere | None) -> None:
+    """Try all that can be tried before anything is made. Raises CommandError."""
+    if problems := preflight.problems(config, place, here=elsewhere is None):
+        raise usage(*problems)
+    if elsewhere is not None:
+        try:
+            run_async(probe(elsewhere))
+        except BadKeys as problem:
+            raise usage(str(problem)) from problem
+        except KeyboardInterrupt:
+            raise CommandError(INTERRUPTED, "stopped on request") from None
 
 
 def settings(args: argparse.Namespace) -> Config:
@@ -149,10 +171,12 @@ def execute(folder: RunDir, config: Config, args: argparse.Namespace, elsewhere:
             ended = failed(f"{folder.path}: {problem}")
         if ended is not None and ended.code == FAILED:
             ended = failed(*ended.lines, *preflight.full_disks(folder.path))
-        ended = _tell_outcome(folder, args.json, ended)
+        made, ended = _report(folder, ended)
+        ended = ended or _alone(made, config)
+        _tell_outcome(folder, args.json, made, ended, OK if not violations else FAILED)
     if ended is not None:
         print_errors(ended)
-        if ended.code in (FAILED, INTERRUPTED):
+        if ended.code in (FAILED, INTERRUPTED, UNSERVED) and not (made is not None and made.finished):
             sys.stderr.write(
                 f"rlctl resume {folder.id}  continues it; rlctl logs --run {folder.id}  tells more\n"
             )
@@ -162,10 +186,11 @@ def execute(folder: RunDir, config: Config, args: argparse.Namespace, elsewhere:
 
 def _model(folder: RunDir, config: Config, mode: Mode) -> None:
     """Check the model that the settings name, or make one. Raises CommandError."""
+    if not config.model.path and folder.model.exists():  # a resume; it appeared whole
+        return
+    announce("model", mode, sys.stdout)
     if config.model.path:
         models.check(Path(config.model.path), folder.config_file)
-        return
-    if folder.model.exists():  # a resume; it appeared whole
         return
     models.make(folder.model, folder.config_file, progress_printer(mode))
 
@@ -188,20 +213,36 @@ def progress_printer(mode: Mode) -> models.OnProgress:
     return show
 
 
-def _tell_outcome(folder: RunDir, as_json: bool, ended: CommandError | None) -> CommandError | None:
-    """Write the report, where anything happened, and show its figures; how the run ended. What ended the run
-    is told before what kept its report from being written."""
-    made = None
-    if folder.history.exists():
-        try:
-            made = report.make(folder.path)
-        except (HistoryError, ConfigError, OSError) as problem:
-            ended = ended or failed(f"{folder.path}: no report: {problem}")
+def _report(folder: RunDir, ended: CommandError | None) -> tuple[Report | None, CommandError | None]:
+    """Write the report, where anything happened, and how the run ended. What ended it is told before what
+    kept its report from being written."""
+    if not folder.history.exists():
+        return None, ended
+    try:
+        return report.make(folder.path), ended
+    except (HistoryError, ConfigError, OSError) as problem:
+        return None, ended or failed(f"{folder.path}: no report: {problem}")
+
+
+def _alone(made: Report | None, config: Config) -> CommandError | None:
+    """Of a job that came to its end, sooner than its settings let it wait, without what they require."""
+    if not config.fleet.require_instance or made is None or made.instances is None or made.instances.served:
+        return None
+    why = f": {made.instances.why}" if made.instances.why else ""
+    return unserved(f"no preemptible instance has served until the job's end{why} (fleet.require_instance)")
+
+
+def _tell_outcome(
+    folder: RunDir, as_json: bool, made: Report | None, ended: CommandError | None, code: int
+) -> None:
+    """Show the figures; `code`: the exit code where nothing ended the run but itself."""
     if as_json:
         result = {
             "kind": "result",
             "run_id": folder.id,
             "path": str(folder.path),
+            "exit_code": ended.code if ended else code,
+            "outcome": msgspec.to_builtins(made.outcome) if made else None,
             "errors": list(ended.lines) if ended else [],
             "report": msgspec.to_builtins(made),
         }
@@ -209,4 +250,3 @@ def _tell_outcome(folder: RunDir, as_json: bool, ended: CommandError | None) -> 
     elif made is not None:
         print_closing(made, folder, console())
     sys.stdout.flush()
-    return ended

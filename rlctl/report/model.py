@@ -10,9 +10,20 @@ from dataclasses import dataclass
 
 import msgspec
 
-from actors.training.history import AnyRecord, End, Eval, Node, Restart, Run, Sample, Step
+from actors.training.history import (
+    AnyRecord,
+    End,
+    Eval,
+    FirstInstance,
+    Node,
+    Restart,
+    Run,
+    Sample,
+    Step,
+)
 from configs.schema import Config
 from rlctl.accounting import Account, account_of
+from rlctl.report.verdict import Instances, Outcome, instances_of, outcome_of
 
 PREEMPTIBLE = "preemptible"
 
@@ -91,7 +102,8 @@ class Cost(Part, frozen=True, kw_only=True):
 
 
 class Report(Part, frozen=True, kw_only=True):
-    """report.json. ok: None while the run has not ended. wall_s: seconds that the run was up."""
+    """report.json. ok: None while the run has not ended. wall_s: seconds that the run was up. instances: None
+    where the settings ask for no preemptible host, or cannot be read."""
 
     format: int = 1
     run_id: str
@@ -111,6 +123,8 @@ class Report(Part, frozen=True, kw_only=True):
     cost: Cost | None
     account: Account | None = None
     weights: WeightsPulled | None = None
+    instances: Instances | None = None
+    outcome: Outcome | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +148,7 @@ class Story:
     samples: Sequence[Sample]
     evals: Sequence[Eval]
     nodes: Sequence[Node]
+    firsts: Sequence[FirstInstance]
     lives: Sequence[Life]
 
 
@@ -149,6 +164,7 @@ def story_of(records: Sequence[AnyRecord]) -> Story:
         samples=[record for record in records if isinstance(record, Sample)],
         evals=[record for record in records if isinstance(record, Eval)],
         nodes=nodes,
+        firsts=[record for record in records if isinstance(record, FirstInstance)],
         lives=lives_of(records, end_s),
     )
 
@@ -198,6 +214,9 @@ def report_of(records: Sequence[AnyRecord], config: Config | None) -> Report:
     first_run = story.runs[0] if story.runs else None
     account = account_of(records, config.prices) if config else None
     last_sample = story.samples[-1] if story.samples else None
+    planned = story.runs[-1].steps if story.runs else len(story.steps)
+    expected = config is not None and config.fleet.n_prem_max > 0
+    instances = instances_of(story.firsts, story.samples) if expected else None
     return Report(
         run_id=first_run.run_id if first_run else "",
         seed=first_run.seed if first_run else 0,
@@ -205,7 +224,7 @@ def report_of(records: Sequence[AnyRecord], config: Config | None) -> Report:
         ok=end.ok if end else None,
         violations=end.violations if end else [],
         steps=len(story.steps),
-        steps_planned=story.runs[-1].steps if story.runs else len(story.steps),
+        steps_planned=planned,
         wall_s=round(story.end_s, 3),
         reward=Reward(
             first=next((one.reward for one in story.evals if one.when == "first"), None),
@@ -227,6 +246,8 @@ def report_of(records: Sequence[AnyRecord], config: Config | None) -> Report:
         cost=cost_of(account, config) if config and account else None,
         account=account,
         weights=weights_of(story.samples),
+        instances=instances,
+        outcome=outcome_of(end, story.evals, instances, len(story.steps), planned),
     )
 
 

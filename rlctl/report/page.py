@@ -70,18 +70,24 @@ def _header(report: Report, title: str) -> str:
     broken = "".join(f"<li>{escape(violation)}</li>" for violation in report.violations)
     return (
         f'<header><p class="eyebrow">Gleaner · training run</p><h1>{escape(title)}</h1>'
-        f'<p class="lead"><span class="outcome {state}">{word}</span> {_summary(report)}</p>'
+        f'<p class="lead"><span class="outcome {state}">{escape(word)}</span> {_summary(report)}</p>'
         + (f'<ul class="violations">{broken}</ul>' if broken else "")
         + "</header>"
     )
 
 
 def _outcome(report: Report) -> tuple[str, str]:
+    sentence = _sentence(report)
     if not report.finished:
-        return "open", "This run has not ended."
-    if report.ok:
-        return "good", "Ended, every invariant held."
-    return "bad", "Ended, but not every invariant held."
+        return "open", f"This run has not ended{sentence}."
+    if not report.ok:
+        return "bad", f"Ended, but not every invariant held{sentence}."
+    reached = report.outcome is not None and report.outcome.reached
+    return "good" if reached else "open", f"Ended, every invariant held{sentence}."
+
+
+def _sentence(report: Report) -> str:
+    return f": {report.outcome.sentence}" if report.outcome is not None else ""
 
 
 def _summary(report: Report) -> str:
@@ -104,6 +110,16 @@ def _weights(report: Report) -> list[tuple[str, str, str]]:
     counts = f"{pulled.delta_versions:,} + {pulled.whole_versions:,}"
     sizes = f"{pulled.delta_bytes + pulled.whole_bytes:,} bytes of {pulled.image_bytes:,}"
     return [("Weights pulled", counts, f"as what changed + whole: {sizes}")]
+
+
+def _instances(report: Report) -> list[tuple[str, str, str]]:
+    found = report.instances
+    if found is None:
+        return []
+    if not found.served:
+        return [("Preemptible instances", "none served", found.why or "the reserved host was alone")]
+    first = UNKNOWN if found.first_s is None else f"{found.first_s:.1f} s"
+    return [("First preemptible instance", first, f"at work in {found.busy_steps} of {report.steps} steps")]
 
 
 def _figures(report: Report) -> str:
@@ -131,6 +147,7 @@ def _figures(report: Report) -> str:
             "killed + with notice",
         ),
         *_weights(report),
+        *_instances(report),
         ("Restarts", f"{sum(one.count for one in report.restarts)}", "by supervisors"),
     ]
     if report.cost:
