@@ -1,0 +1,239 @@
+"""What came of a run, in a sentence: green where all was reached, and an exit code where none has served."""
+
+import io
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from actors.training.history import (
+    AnyRecord,
+    End,
+    Eval,
+    FirstInstance,
+    HistoryWriter,
+    Node,
+    Phase,
+    Run,
+    Sample,
+)
+from configs.load import load
+from configs.schema import Config
+from rlctl import outcome
+from rlctl.__main__ import main
+from rlctl.errors import FAILED, OK, UNSERVED, CommandError, unserved
+from rlctl.live import announce, render, show
+from rlctl.progress import Progress
+from rlctl.report.model import Report, report_of, story_of
+from rlctl.report.page import page_of
+from rlctl.runs import RunDir
+
+WHY = "2 preemptible hosts are up, engines failed 7 times, the last one spot-1/engine: the server ended"
+NONE = FirstInstance(t_s=300, served=False, waited_s=300.0, hosts=2, why=WHY)
+SERVES = FirstInstance(t_s=9, served=True, waited_s=8.5, hosts=2)
+END = End(t_s=90, tokens_collected=9, tokens_lost=0, tokens_generated_twice=0, requests_migrated=7, ok=True)
+BROKEN = End(
+    t_s=90, tokens_collected=9, tokens_lost=1, tokens_generated_twice=0, requests_migrated=7, ok=False,
+    violations=["I2: 1 token lost"],
+)  # fmt: skip
+
+
+def story(
+    first: float, last: float, *more: AnyRecord, problems: int = 128, steps: int = 0
+) -> list[AnyRecord]:
+    evals: Sequence[tuple[str, float]] = (("first", first), ("last", last))
+    return [
+        Run(t_s=0, run_id="r-1", seed=5, steps=4, config={}),
+        *(Eval(t_s=1, step=0, when=when, reward=reward, problems=problems) for when, reward in evals),  # type: ignore[arg-type]
+        *more,
+    ]
+
+
+def reported(records: list[AnyRecord], *sets: str) -> Report:
+    return report_of(records, load("quickstart", sets))
+
+
+def sentence(records: list[AnyRecord], *sets: str) -> str:
+    made = reported(records, *sets).outcome
+    assert made is not None
+    return made.sentence
+
+
+def closing(report: Report, tmp_path: Path) -> str:
+    """The lines at the end of a run, with the codes of their colours."""
+    out = io.StringIO()
+    outcome.print_closing(report, RunDir(tmp_path), Console(file=out, force_terminal=True, width=200))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "problems", "word"),
+    [
+        (0.316, 0.926, 128, "rose"),
+        (0.5, 0.2, 128, "fell"),
+        (0.5, 0.55, 128, "stayed"),
+        (0.5, 0.55, 12_800, "rose"),
+        (0.0, 0.0, 4, "stayed"),
+        (0.0, 0.25, 4, "stayed"),  # one answer
+        (0.0, 0.75, 4, "rose"),
+    ],
+)
+def test_a_reward_rose_or_fell_only_where_chance_alone_does_not_explain_it(
+    first: float, last: float, problems: int, word: str
+) -> None:
+    made = reported(story(first, last, SERVES, END, problems=problems)).outcome
+    assert made is not None
+    assert (made.reward, made.reached) == (word, word == "rose")
+    assert f"the held-out reward {word}" in made.sentence
+
+
+def test_only_a_run_that_reached_everything_is_green(tmp_path: Path) -> None:
+    reached = closing(reported(story(0.3, 0.9, SERVES, END)), tmp_path)
+    assert "\x1b[1;32m  the held-out reward rose from 0.300 to 0.900" in reached
+    for records in (
+        story(0.3, 0.3, SERVES, END),
+        story(0.9, 0.3, SERVES, END),
+        story(0.3, 0.9, NONE, END),
+        story(0.3, 0.9, SERVES),
+    ):
+        shown = closing(reported(records), tmp_path)
+        assert "\x1b[1;33m" in shown
+        assert "\x1b[1;32m" not in shown
+    broken = closing(reported(story(0.3, 0.9, SERVES, BROKEN)), tmp_path)
+    assert "\x1b[1;31m  1 invariant broken; the held-out reward rose" in broken
+
+
+def test_a_run_without_an_instance_says_so_with_its_cause_wherever_it_is_shown(tmp_path: Path) -> None:
+    records = story(0.3, 0.9, NONE, END)
+    made = reported(records)
+    assert made.instances is not None
+    assert (made.instances.served, made.instances.first_s, made.instances.why) == (False, None, WHY)
+    words = "no preemptible instance served"
+    assert words in sentence(records)
+    assert f"none served: {WHY}" in closing(made, tmp_path)
+    page = page_of(made, story_of(records), "")
+    assert words in page
+    assert 'class="outcome open"' in page
+    progress = Progress()
+    for record in records[:-1]:
+        progress.observe(record)
+    panel = io.StringIO()
+    Console(file=panel, width=200).print(render(progress, 300.0))
+    assert "WARNING: no preemptible instance has served for 300 s" in panel.getvalue()
+    plain = io.StringIO()
+    show(records, "plain", plain)
+    assert f"WARNING: no preemptible instance has served for 300 s: {WHY}" in plain.getvalue()
+
+
+def test_a_run_that_asks_for_no_preemptible_host_misses_none() -> None:
+    made = reported(story(0.3, 0.9, END), "fleet.n_prem_max=0")
+    assert made.instances is None
+    assert made.outcome is not None
+    assert made.outcome.reached
+
+
+def test_a_history_of_an_older_program_tells_of_instances_by_its_looks_alone() -> None:
+    look = Sample(
+        t_s=8, step=3, reserved=1, preemptible=2, serving=3, executing=4, pending=0, tokens_collected=9,
+        migrations=0, tokens_per_s=1.0, busy=1,
+    )  # fmt: skip
+    made = reported(story(0.3, 0.9, look, END))
+    assert made.instances is not None
+    assert (made.instances.served, made.instances.busy_steps) == (True, 1)
+
+
+def test_phases_are_named_in_the_panel_the_lines_and_the_records() -> None:
+    plain, records = io.StringIO(), io.StringIO()
+    announce("head", "plain", plain)
+    announce("head", "json", records)
+    assert plain.getvalue() == "starting the head and its hosts\n"
+    assert json.loads(records.getvalue()) == {"kind": "phase", "t_s": 0.0, "phase": "head"}
+    progress = Progress()
+    phase = Phase(t_s=2.0, phase="evaluation")
+    for record in [*story(0.3, 0.9)[:1], phase]:
+        progress.observe(record)
+    panel = io.StringIO()
+    Console(file=panel, width=100).print(render(progress, 3.0))
+    assert "evaluating on the held-out problems" in panel.getvalue()
+    show([phase], "plain", plain)
+    assert "[    2.0 s] evaluating on the held-out problems" in plain.getvalue()
+
+
+def test_an_unfit_host_is_named_with_what_it_lacks() -> None:
+    out = io.StringIO()
+    lacks = "engine.environment /srv/sglang: no such folder"
+    show([Node(t_s=3, node="spot-1", role="preemptible", event="unfit", cause=lacks)], "plain", out)
+    assert f"spot-1 cannot run its part of the job ({lacks})" in out.getvalue()
+
+
+@pytest.fixture
+def driven(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[AnyRecord], CommandError | None], None]:
+    """Have `rlctl run` write these records instead of driving a run, and end so."""
+
+    def be(records: list[AnyRecord], ends: CommandError | None = None) -> None:
+        async def drive(run: RunDir, config: Config, *_: object) -> list[object]:
+            writer = HistoryWriter(run.history)
+            for record in records:
+                writer.write(record)
+            writer.close()
+            if ends is not None:
+                raise ends
+            return []
+
+        monkeypatch.setattr("rlctl.commands.run.drive", drive)
+        monkeypatch.setattr("rlctl.commands.run._model", lambda *_: None)
+
+    return be
+
+
+Driven = Callable[..., None]
+
+
+def ran(tmp_path: Path, capsys: pytest.CaptureFixture[str], *sets: str) -> tuple[int, dict[str, object], str]:
+    """Exit code, result and errors of `rlctl run --json`."""
+    words = [word for text in sets for word in ("--set", text)]
+    code = main(["run", "quickstart", "--json", "--runs-dir", str(tmp_path / "runs"), *words])
+    said = capsys.readouterr()
+    return code, json.loads(said.out.splitlines()[-1]), said.err
+
+
+def test_a_run_that_had_no_instance_ends_well_and_says_so(
+    driven: Driven, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    driven(story(0.3, 0.9, NONE, END))
+    code, result, _ = ran(tmp_path, capsys)
+    assert (code, result["exit_code"]) == (OK, OK)
+    shown = result["outcome"]
+    assert isinstance(shown, dict)
+    assert shown["reached"] is False
+    assert str(shown["sentence"]).startswith("no preemptible instance served")
+
+
+def test_a_run_that_had_no_instance_though_it_requires_one_ends_with_a_code_of_its_own(
+    driven: Driven, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    driven(story(0.3, 0.9, END))  # it was over before it waited for long enough
+    code, result, said = ran(tmp_path, capsys, "fleet.require_instance=true")
+    assert (code, result["exit_code"]) == (UNSERVED, UNSERVED)
+    assert "error: no preemptible instance has served until the job's end (fleet.require_instance)" in said
+    assert "rlctl resume" not in said, "it is over"
+
+
+def test_a_job_that_failed_for_want_of_an_instance_ends_with_a_code_of_its_own_and_can_go_on(
+    driven: Driven, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    driven([story(0.3, 0.9)[0], NONE], unserved("the job failed: no preemptible instance has served"))
+    code, result, said = ran(tmp_path, capsys, "fleet.require_instance=true")
+    assert (code, result["exit_code"]) == (UNSERVED, UNSERVED)
+    assert result["errors"] == ["the job failed: no preemptible instance has served"]
+    assert "rlctl resume" in said
+
+
+def test_a_broken_promise_is_told_in_the_result_too(
+    driven: Driven, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    driven(story(0.3, 0.9, SERVES, BROKEN), CommandError(FAILED, "no"))
+    code, result, _ = ran(tmp_path, capsys)
+    assert (code, result["exit_code"]) == (FAILED, FAILED)
