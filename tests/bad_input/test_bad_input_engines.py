@@ -35,7 +35,7 @@ def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (["engine.kind=sglang"], "sglang is not installed there; install it (`make engine-sglang`)"),
         (["engine.kind=vllm", "engine.environment=/nowhere"], "engine.environment /nowhere: no such folder"),
-        (["engine.kind=sglang", "engine.url=http://127.0.0.1:1"], "http://127.0.0.1:1 is neither SGLang nor"),
+        (["engine.kind=sglang", "engine.url=http://127.0.0.1:1"], "engine.url: http://127.0.0.1:1"),
         (["network.bind=192.0.2.7"], "network.bind: this machine cannot listen at 192.0.2.7"),
         (["gateway.listen=192.0.2.7:80"], "gateway.listen: this machine cannot listen at 192.0.2.7:80"),
         (["fleet.await_instance=true", "fleet.trace=late.csv"], "has no instance at 0 s"),
