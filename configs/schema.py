@@ -378,6 +378,13 @@ class Liveness(Section, frozen=True, kw_only=True):
     """The same limit for a process that has not given its first heartbeat yet (it imports, from a cold disk)
     or that uses the processor meanwhile (its loop is held up by work, or starved by other processes)."""
 
+    work_s: Positive = 300.0
+    """A piece of work of the trainer (a micro-batch, an update, an image) or of the builtin engine (a turn)
+    that takes so long, and ten times as long as the longest of its kind so far, has hung: its process ends
+    with that cause and is started again. Far above what sound pieces differ by. Servers: `engine.stall_s`."""
+    first_work_s: Positive = 1800.0
+    """The same for the first piece of a kind: it may load a model from a slow disk, or compile."""
+
     @property
     def hello_s(self) -> float:
         """Between two hellos of a host to the Scheduler: five fit into the silence that counts as its

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from configs.load import ConfigError
 from configs.trace import TraceError
-from supervisor import Hopeless, JournalError, SupervisorFailed
+from supervisor import Hopeless, JournalError, SupervisorFailed, WorkHung
 from transport.keys import BadKeys, RefusedToListen
 from transport.sockets import CannotListen
 
@@ -62,6 +62,8 @@ def as_cannot_run(problem: BaseException) -> CannotRun | None:
         return CannotRun(IN_USE, problem.strerror or str(problem))
     if isinstance(problem, ConfigError | TraceError | BadKeys | RefusedToListen):
         return CannotRun(USAGE, str(problem))
+    if isinstance(problem, WorkHung):
+        return CannotRun(GAVE_UP, str(problem))  # the next process may go on
     if isinstance(problem, Hopeless):
         return CannotRun(DAMAGED, str(problem))
     if isinstance(problem, JournalError):

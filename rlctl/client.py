@@ -8,6 +8,7 @@ key until their deadline. To read an answer its message type must be imported.
 """
 
 import asyncio
+import math
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -21,7 +22,8 @@ from rlctl.client_waits import LOOK_S, WAIT_S
 from rlctl.errors import nothing
 from rlctl.runs import RunDir
 from rlctl.targets import AGENT
-from supervisor import ActorSystem, Address, AskFailed, Incarnations, JournalError, Message, Refused
+from supervisor import ActorSystem, Address, AskFailed, Health, Incarnations, JournalError, Message, Refused
+from supervisor.health import Pulse
 from supervisor.journal import Replayed
 from supervisor.names import REGISTRY
 from supervisor.network import Network
@@ -156,6 +158,21 @@ class Cluster:
                 f"no head answers at {self.head.endpoint} ({problem}); check the address, and the keys: it "
                 "ignores whoever has none that it trusts"
             ) from problem
+
+    async def head_hung(self, health: Health, cpu_s: Callable[[], float]) -> str:
+        """Check the health of the head's process for as long as it is well; why it is not. `cpu_s`: the
+        processor seconds that it has used."""
+        links, clock = self._system.links, self._system.turn_clock
+        pulse, heard_s = Pulse(health, clock.now()), -math.inf
+        while True:
+            await asyncio.sleep(health.beat_s)
+            newest_s = links.heard_s(self.head)
+            if newest_s > heard_s:
+                heard_s = newest_s
+                pulse.beat(clock.now())
+            if cause := pulse.look(clock.now(), cpu_s):
+                return cause
+            links.ask_life(self.head)  # without a link there is nobody to ask: the next question dials
 
     async def processes(self, deadline_s: float = LOOK_S) -> "Processes":
         """What every process of the cluster says of itself, all asked at once."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
+from actors.cluster.job import health_of
 from actors.cluster.messages import UNSERVED, JobEnded, JobIs, JobSpec, JobStatus, SubmitJob
 from actors.training.history import End, HistoryFollower, HistoryWriter, Phase
 from configs.load import dump
@@ -22,7 +23,7 @@ from rlctl.audit import Violation, audit
 from rlctl.client import Cluster, connect, connect_to_run
 from rlctl.errors import CommandError, failed, unserved
 from rlctl.evidence import gather
-from rlctl.head import running_head
+from rlctl.head import Head, running_head
 from rlctl.interrupt import Interrupt, stopped
 from rlctl.live import Mode, announce, follow, show
 from rlctl.loggers.feed import Feed
@@ -37,6 +38,8 @@ PROBE_S = 5.0  # for a head's sign of life before anything is made
 STATUS_S = 5.0
 STATUS_PERIOD_S = 0.5
 WAIT_S = 3600.0  # for space on a full disk, say
+HEAD_SILENCES = 3.0
+"""Times the silence that ends any other child process: after this one the run has to be resumed."""
 SILENT_S = 60.0  # without an answer from the scheduler; its restart takes a second
 
 
@@ -151,7 +154,11 @@ async def _cluster(
         ended: asyncio.Task[CommandError | None] = asyncio.create_task(head.ended())
         try:
             async with connect_to_run(run) as client:
-                yield _Driven(client, ended)
+                checking = asyncio.create_task(_end_hung(head, client, config))
+                try:
+                    yield _Driven(client, ended)
+                finally:
+                    checking.cancel()
         finally:
             ended.cancel()
 
@@ -160,6 +167,13 @@ async def probe(elsewhere: Elsewhere) -> None:
     """Whether that cluster's head answers. Raises CommandError, BadKeys."""
     async with connect(elsewhere.endpoint, elsewhere.keys, head_key=elsewhere.head_key) as client:
         await client.probe(PROBE_S)
+
+
+async def _end_hung(head: Head, client: Cluster, config: Config) -> None:
+    """Kill a head that gives no sign of life: the run then ends as after any other end of its head."""
+    health = health_of(config, HEAD_SILENCES)
+    if health is not None:
+        head.kill(await client.head_hung(health, head.cpu_s))
 
 
 async def _job_done(cluster: Cluster, job: JobSpec, viewer: "_Viewer") -> None:

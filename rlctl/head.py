@@ -42,6 +42,7 @@ class Head:
         self._run = run
         self._process = process
         self._output = output
+        self._killed_for = ""
 
     @property
     def pid(self) -> int:
@@ -52,6 +53,7 @@ class Head:
         """Wait for its end and tell why it ended."""
         code = await self._process.wait()
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        how += f" ({self._killed_for})" if self._killed_for else ""
         lines = [f"the head of {self._run.id} ended with {how}", *self._last_lines()]
         return usage(*lines) if code == NODE_USAGE else failed(*lines)
 
@@ -75,8 +77,17 @@ class Head:
                 ended.cancel()
         raise ended.result()
 
-    def kill(self) -> None:
-        """SIGKILL; all that it started dies with it, and `sweep` frees what that leaves."""
+    def cpu_s(self) -> float:
+        """Processor seconds that it has used so far; 0 once it has ended."""
+        try:
+            used = psutil.Process(self.pid).cpu_times()
+        except psutil.NoSuchProcess:
+            return 0.0
+        return used.user + used.system
+
+    def kill(self, why: str = "") -> None:
+        """SIGKILL; all that it started dies with it, and `sweep` frees what that leaves. `why` is told."""
+        self._killed_for = self._killed_for or why
         if self._process.returncode is None:
             self._process.kill()
 

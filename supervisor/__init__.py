@@ -44,6 +44,7 @@ from supervisor.errors import (
     Suspended,
     Unreachable,
     WaitTimeout,
+    WorkHung,
 )
 from supervisor.health import Health
 from supervisor.journal import Journal, JournalStore
@@ -52,6 +53,7 @@ from supervisor.lives import Restarted
 from supervisor.mailbox import Lane
 from supervisor.message import Done, Message
 from supervisor.process import ProcessExit, ProcessSpec, die_with_parent
+from supervisor.progress import Progress
 from supervisor.registry import Registry
 from supervisor.sqlite_journal import SqliteJournal
 from supervisor.supervision import Supervisor
@@ -97,6 +99,7 @@ __all__ = [
     "Overloaded",
     "ProcessExit",
     "ProcessSpec",
+    "Progress",
     "Refused",
     "Registry",
     "RestartIntensityReached",
@@ -113,6 +116,7 @@ __all__ = [
     "Unreachable",
     "WaitTimeout",
     "Waiting",
+    "WorkHung",
     "child",
     "die_with_parent",
     "handles",

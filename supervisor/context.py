@@ -10,16 +10,19 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from supervisor.address import Address
+from supervisor.errors import WorkHung
 from supervisor.journal import Journal, JournalStore
 from supervisor.journal_waits import WatchedStore
 from supervisor.mailbox import Lane
 from supervisor.message import Message
+from supervisor.turn_clock import timeout_in_turns
 from supervisor.waits import Source, Waiting, idle
 
 if TYPE_CHECKING:
     from supervisor.cell import Cell
     from supervisor.machine import Worker
     from supervisor.network import Network
+    from supervisor.progress import Progress
     from supervisor.system import ActorSystem
 
 P = ParamSpec("P")
@@ -223,6 +226,23 @@ class Context:
         if self._worker is None:
             self._worker = self._system.machine.thread(self.name)
         return await self._offload(self._worker, lambda: work(*args, **kwargs), _name(work))
+
+    async def offload_within(
+        self, progress: Progress, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """`offload` for computations, one at a time: a piece that is not done by its deadline has hung. Time
+        in which this process stood still does not count. Raises WorkHung, which ends the process."""
+        name, began_s = _name(work), self.turn_time()
+        limit = timeout_in_turns(progress.deadline_s(name))
+        try:
+            async with limit as timeout:
+                done = await self.offload(work, *args, **kwargs)
+        except TimeoutError:
+            if not timeout.expired():
+                raise  # the work's own
+            raise WorkHung(progress.hung(name, self.turn_time() - began_s)) from None
+        progress.took(name, self.turn_time() - began_s)
+        return done
 
     async def offload_aside(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The same on a second thread: for work of minutes, such as a durable write of a large state, behind

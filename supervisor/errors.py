@@ -60,6 +60,11 @@ class Hopeless(ActorError):
     fails with this at once."""
 
 
+class WorkHung(Hopeless):
+    """Work on a thread of the process does not return. The next life of the actor would find the thread
+    taken; that of the process does not."""
+
+
 class JournalDamaged(JournalError, Hopeless):
     """The file is damaged past repair and was not read."""
 

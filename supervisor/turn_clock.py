@@ -51,13 +51,13 @@ class TurnClock:
 
 
 @asynccontextmanager
-async def timeout_in_turns(seconds: float) -> AsyncIterator[None]:
+async def timeout_in_turns(seconds: float) -> AsyncIterator[asyncio.Timeout]:
     """`asyncio.timeout` for a wait on somebody who is judged by it: a stretch in which this loop got no turn
     does not count, and what came meanwhile is read before the time is over. Raises TimeoutError."""
     async with asyncio.timeout(None) as timeout:
         countdown = _Countdown(timeout, seconds)
         try:
-            yield
+            yield timeout
         finally:
             countdown.timer.cancel()
 

@@ -30,10 +30,10 @@ def with_gateway(job: JobSpec, listen: str) -> JobSpec:
     return msgspec.structs.replace(job, config=load.dump(msgspec.structs.replace(config, gateway=gateway)))
 
 
-def health_of(config: Config) -> Health | None:
-    """What the processes of a job expect of those that they start."""
-    live = config.liveness
-    return Health(live.hung_s, max(live.start_s, live.hung_s)) if live.hung_s else None
+def health_of(config: Config, patience: float = 1.0) -> Health | None:
+    """What the processes of a job expect of those that they start; `patience`: times the usual silence."""
+    live, silent_s = config.liveness, config.liveness.hung_s * patience
+    return Health(silent_s, max(live.start_s, silent_s)) if silent_s else None
 
 
 @lru_cache(maxsize=4)  # most actors of a host ask, and the answer is frozen

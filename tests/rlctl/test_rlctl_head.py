@@ -15,6 +15,7 @@ from rlctl import runs
 from rlctl.client import connect_to_run
 from rlctl.errors import FAILED, USAGE, CommandError
 from rlctl.head import RUN_VARIABLE, remains, running_head, sweep, wait_for_remains
+from supervisor import Health
 
 pytestmark = pytest.mark.realprocess
 
@@ -53,6 +54,23 @@ async def test_the_end_of_a_killed_head_is_told_without_what_its_log_says_of_its
     assert "listens at" in (run.head / "logs" / "agent.log").read_text()
     assert not any(" INFO " in line for line in problem.lines)
     assert "tell of nothing that went wrong" in problem.lines[1]
+
+
+async def test_a_head_that_is_stopped_is_ended_after_its_limit_with_the_cause(
+    run: runs.RunDir, config: Config
+) -> None:
+    async with running_head(run, config) as head:
+        await head.found()
+        async with connect_to_run(run) as cluster:
+            await cluster.probe()
+            assert head.cpu_s() > 0.0
+            checking = asyncio.create_task(cluster.head_hung(Health(silent_s=1.0), head.cpu_s))
+            done, _ = await asyncio.wait([checking], timeout=1.5)
+            assert not done, "a head that answers is well"
+            os.kill(head.pid, signal.SIGSTOP)
+            head.kill(await asyncio.wait_for(checking, 60))
+        problem = await asyncio.wait_for(head.ended(), 60)
+    assert problem.lines[0].startswith(f"the head of {run.id} ended with signal SIGKILL (no heartbeat for 1.")
 
 
 async def test_a_head_that_cannot_start_says_why(run: runs.RunDir, tmp_path: Path) -> None:

@@ -5,11 +5,13 @@ import pytest
 from whole_system import SMALL
 
 from actors.training.records import Restart, Step
+from actors.training.work import StepStats
 from configs.load import load
 from rlctl.audit import audit
 from rlctl.simulated import evidence
 from sim.breaking import Breaking
 from sim.cluster import SimCluster
+from sim.models.trainer_work import SimTrainerWork
 from sim.outcome import Outcome
 from sim.setting import Setting
 
@@ -97,3 +99,29 @@ def test_a_trainer_whose_computation_takes_longer_than_the_limit_is_not_killed()
     trained_s = max(record.training_s for record in outcome.history if isinstance(record, Step))
     assert trained_s > 10.0, "pieces of seconds, each longer than the limit"
     assert "no heartbeat" not in str(causes(outcome))
+
+
+def test_a_computation_that_never_returns_ends_its_process_and_the_job_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a CUDA call that hangs: the process's loop turns, and no step ends. Its deadline is ten times what the
+    longest piece before took, and never below the floor."""
+    config = load("quickstart", [*SMALL, "job.steps=4", "liveness.work_s=20"])
+    cluster = SimCluster(Setting(config, seed=5, deadline_s=200.0))
+    update, updates = SimTrainerWork.finish_step, 0
+
+    def hangs(work: SimTrainerWork) -> StepStats:
+        nonlocal updates
+        updates += 1
+        if updates == 3:
+            work._clock.spend(1e6)
+        return update(work)
+
+    monkeypatch.setattr(SimTrainerWork, "finish_step", hangs)
+    outcome = cluster.run()
+    assert (outcome.ended, outcome.reason) == ("done", "")
+    assert outcome.virtual_s < PEACE_S + 20.0 + START_S
+    assert audit(evidence(outcome)) == []
+    cause = causes(outcome)["reserved-1/trainer"]
+    assert "no progress in SimTrainerWork.finish_step for 20 s, expected " in cause
+    assert cause.startswith("exit 7: ")

@@ -132,6 +132,14 @@ spec:
         periodSeconds: 60
         timeoutSeconds: 20
       {{- end }}
+      # A node agent whose event loop stands still answers nobody; a stopped process takes no SIGTERM either.
+      livenessProbe:
+        exec: {command: [nodeagent, status, --state-dir=/var/lib/gleaner]}
+        initialDelaySeconds: 60
+        periodSeconds: 30
+        timeoutSeconds: 20
+        failureThreshold: 3
+        terminationGracePeriodSeconds: 5
       securityContext:
         {{- toYaml $root.Values.securityContext | nindent 8 }}
       {{- with $values.resources }}

@@ -1,0 +1,75 @@
+"""What a node agent says to the service manager that started it."""
+
+import asyncio
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from nodeagent.service_manager import READY, SIGNS, WATCHDOG, ServiceManager, SignsOfLife
+from supervisor.virtual_time import VirtualLoop
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> socket.socket:
+    """The socket that a service manager listens at."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    listener.bind(str(tmp_path / "notify"))
+    listener.settimeout(10.0)
+    return listener
+
+
+def test_a_manager_is_told_by_the_socket_that_it_names(manager: socket.socket, tmp_path: Path) -> None:
+    env = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "20000000", "PATH": "/bin"}
+    service = ServiceManager.of(env)
+    assert service.watchdog_s == 20.0
+    assert env == {"PATH": "/bin"}, "what is meant for this process alone does not reach its children"
+    service.notify(READY)
+    assert manager.recv(64) == b"READY=1"
+    manager.close()
+
+
+def test_an_abstract_socket_is_told_too() -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(f"\0gleaner-{os.getpid()}")
+        listener.settimeout(10.0)
+        ServiceManager(f"@gleaner-{os.getpid()}").notify(READY)
+        assert listener.recv(64) == b"READY=1"
+
+
+def test_without_a_manager_nothing_is_said_and_nothing_expected() -> None:
+    service = ServiceManager.of({"WATCHDOG_USEC": "20000000"})
+    assert service == ServiceManager()
+    service.notify(READY)
+
+
+def test_a_watchdog_that_is_meant_for_another_process_is_none(tmp_path: Path) -> None:
+    env = {"NOTIFY_SOCKET": str(tmp_path), "WATCHDOG_USEC": "1000", "WATCHDOG_PID": "1"}
+    assert ServiceManager.of(env).watchdog_s == 0.0
+
+
+def test_a_manager_that_is_gone_does_no_harm(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    ServiceManager(str(tmp_path / "gone")).notify(READY)
+    assert "was not told READY=1" in caplog.text
+
+
+def test_signs_of_life_come_several_times_within_the_watchdogs_time() -> None:
+    said: list[tuple[float, str]] = []
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+
+        async def live() -> None:
+            loop = asyncio.get_running_loop()
+            signs = SignsOfLife(lambda state: said.append((loop.time(), state)), 20.0)
+            await asyncio.sleep(39.0)
+            signs.close()
+            await asyncio.sleep(60.0)
+
+        runner.run(live())
+    assert {state for _, state in said} == {WATCHDOG}
+    assert len(said) == 2 * SIGNS
+
+
+def test_the_shipped_unit_asks_for_what_the_agent_says() -> None:
+    unit = (Path(__file__).parents[2] / "nodeagent" / "gleaner-nodeagent.service").read_text().splitlines()
+    assert {"Type=notify", "WatchdogSec=20", "WatchdogSignal=SIGKILL"} <= set(unit)

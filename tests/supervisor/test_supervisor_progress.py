@@ -1,0 +1,73 @@
+"""Deadlines of work from how long its kind takes, and the end of an actor whose work does not return."""
+
+import asyncio
+import threading
+from pathlib import Path
+
+from nodeagent.exit_codes import GAVE_UP, as_cannot_run
+from supervisor import Actor, Progress, Supervisor, SupervisorFailed, WorkHung, child, one_for_one
+from supervisor.testing import TestSystem
+
+
+def test_the_first_piece_of_a_kind_has_a_limit_of_its_own() -> None:
+    progress = Progress(60.0, 1800.0)
+    progress.took("load", 2.0)
+    assert progress.deadline_s("load") == 60.0
+    assert progress.deadline_s("train") == 1800.0
+
+
+def test_the_deadline_follows_the_largest_measured_duration_above_the_floor() -> None:
+    progress = Progress(60.0, 1800.0)
+    for seconds in (9.0, 30.0, 1.0):
+        progress.took("train", seconds)
+    assert progress.deadline_s("train") == 300.0
+
+
+def test_the_words_name_the_work_its_time_and_what_was_expected() -> None:
+    progress = Progress(60.0, 1800.0)
+    assert progress.hung("train", 1800.2) == "no progress in train for 1800 s, its first"
+    progress.took("train", 3.25)
+    assert progress.hung("train", 60.0) == "no progress in train for 60 s, expected 3.25 s"
+
+
+class Computing(Actor):
+    """Computes a first piece, and then one that does not return."""
+
+    def __init__(self, release: threading.Event) -> None:
+        self._release = release
+
+    async def on_start(self) -> None:
+        progress = Progress(0.2, 60.0)
+        await self.ctx.offload_within(progress, self._release.wait, 0.0)
+        self.ctx.background(self._compute(progress), "computing")
+
+    async def _compute(self, progress: Progress) -> None:
+        await self.ctx.offload_within(progress, self._release.wait, 60.0)
+
+
+async def test_work_that_does_not_return_ends_its_process_and_not_only_its_actor(tmp_path: Path) -> None:
+    """Its supervisor gives up at once, as the thread is taken; the exit code allows a new process."""
+    release, over = threading.Event(), asyncio.Event()
+    failed: list[Exception] = []
+
+    def gave_up(problem: Exception) -> None:
+        failed.append(problem)
+        over.set()
+
+    async with TestSystem(tmp_path) as test:
+        tree = Supervisor(
+            test.system, one_for_one(child("computing", lambda: Computing(release))), on_failure=gave_up
+        )
+        await tree.start()
+        try:
+            async with asyncio.timeout(30.0):
+                await over.wait()
+        finally:
+            release.set()
+    (problem,) = failed
+    assert isinstance(problem, SupervisorFailed)
+    assert isinstance(problem.first, WorkHung)
+    assert "no progress in Event.wait for 0 s, expected" in str(problem)
+    known = as_cannot_run(problem)
+    assert known is not None
+    assert known.code == GAVE_UP
