@@ -1,6 +1,8 @@
 """Processes that stand still, in a whole simulated job: each is replaced within its limit, and the cause is
 named; one that was only busy, or whose parent stood still, is left alone."""
 
+from functools import wraps
+
 import pytest
 from whole_system import SMALL
 
@@ -104,12 +106,13 @@ def test_a_trainer_whose_computation_takes_longer_than_the_limit_is_not_killed()
 def test_a_computation_that_never_returns_ends_its_process_and_the_job_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As a CUDA call that hangs: the process's loop turns, and no step ends. Its deadline is ten times what the
-    longest piece before took, and never below the floor."""
+    """As a CUDA call that hangs: the process's loop turns, and no step ends. The deadline is ten times what
+    the longest piece before took, and never below the floor."""
     config = load("quickstart", [*SMALL, "job.steps=4", "liveness.work_s=20"])
     cluster = SimCluster(Setting(config, seed=5, deadline_s=200.0))
     update, updates = SimTrainerWork.finish_step, 0
 
+    @wraps(update)
     def hangs(work: SimTrainerWork) -> StepStats:
         nonlocal updates
         updates += 1
