@@ -49,7 +49,7 @@ from transport.wire import Peer
 
 MANAGER = "rollout/manager"
 REGISTER_DEADLINE_S = 5.0
-HAND_OVER_DEADLINE_S = 30.0
+HAND_OVER_DEADLINE_S = 30.0  # of one ask
 MANAGER_LATE_S = 30.0  # what takes longer than these is worth a line, again each time; nothing is given up
 LOAD_LATE_S = 60.0
 TURN_LATE_S = 120.0  # a server that starts takes minutes
@@ -198,8 +198,9 @@ class RolloutWorker(Actor):
 
     async def _hand_over(self, deferred: Deferred) -> None:
         withdraw = Withdraw(instance=self.ctx.name, grace_s=0.0)
+        late_s = self._config.liveness.successor_s
         try:
-            async with self.ctx.wait("a hand-over", on=MANAGER, deadline_s=HAND_OVER_DEADLINE_S):
+            async with self.ctx.wait("a hand-over", on=MANAGER, deadline_s=late_s):
                 while self._closing:
                     try:
                         await self.ctx.ask(

@@ -7,12 +7,10 @@ for a job in the middle of a step it means later, with ever longer pauses in whi
 import asyncio
 from typing import TypeVar
 
-from configs.schema import Liveness
 from supervisor import Context, Deadline, Message, Overloaded, Suspended
 
 R = TypeVar("R", bound=Message)
 
-ASK_DEADLINE_S = 60.0  # control asks: far above any restart of the one that answers, once it is noticed
 SUSPENDED_S = 3600.0  # for an operator to make space on a full disk; then the job fails, and can be resumed
 
 FIRST_PAUSE_S = 0.1  # a mailbox of a thousand messages is emptied in about that time
@@ -41,24 +39,21 @@ async def ask_patiently(
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
 
-def replaced_within_s(liveness: Liveness) -> float:
-    """By when an actor answers again, whatever its process hung in: also in its start, which has a limit of
-    its own."""
-    return max(liveness.start_s, liveness.hung_s) + ASK_DEADLINE_S
-
-
 class Asking:
-    """The asks of a job, each with `deadline_s`. `waits_for`: who takes nothing for now, and why; "" for
-    nobody."""
+    """The asks of a job. `waits_for`: who takes nothing for now, and why; "" for nobody.
 
-    def __init__(self, ctx: Context, deadline_s: float = ASK_DEADLINE_S) -> None:
+    Args:
+        successor_s: for an answer, also where another process has to take the place of the one that is asked.
+    """
+
+    def __init__(self, ctx: Context, successor_s: float) -> None:
         self._ctx = ctx
-        self._deadline_s = deadline_s
+        self._successor_s = successor_s
         self.waits_for = ""
 
-    async def ask(self, to: str, message: Message, expect: type[R], deadline_s: float = 0.0) -> R:
-        """Ask, for `deadline_s` where that is longer. An actor that takes nothing for now, because a disk is
-        full, say, or too much waits already, is waited for and named.
+    async def ask(self, to: str, message: Message, expect: type[R], at_least_s: float = 0.0) -> R:
+        """Ask; whoever takes nothing for now, because a disk is full, say, or too much waits already, is
+        waited for and named. `at_least_s`: where the answer may take longer than a successor.
 
         Raises: what `ctx.ask` raises; `Suspended` and `Overloaded` after `SUSPENDED_S`.
         """
@@ -70,7 +65,7 @@ class Asking:
                     to,
                     message,
                     expect=expect,
-                    deadline_s=max(deadline_s, self._deadline_s),
+                    deadline_s=max(self._successor_s, at_least_s),
                     patience_s=SUSPENDED_S,
                 )
             except Suspended as problem:

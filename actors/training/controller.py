@@ -22,7 +22,7 @@ from actors.cluster.messages import (
     WhoIsUp,
 )
 from actors.rollout.messages import MorePrompts, PromptsAre, RolloutFigures, RolloutStatus
-from actors.training.asking import Asking, replaced_within_s
+from actors.training.asking import Asking
 from actors.training.chronicle import Chronicle
 from actors.training.drawing import Draws
 from actors.training.durability import Durability
@@ -63,7 +63,7 @@ class RLController(Actor):
     async def on_start(self) -> None:
         draws = Draws(self._config.task.train_problems, self._config.rollout.prompts)
         self._standing = await standing_of(self.ctx.journal.replay(), draws)
-        self._asking = Asking(self.ctx, replaced_within_s(self._config.liveness))
+        self._asking = Asking(self.ctx, self._config.liveness.successor_s)
         up = await self._asking.ask(SCHEDULER, WhoIsUp(), HostsUp)
         if up.boot == self._standing.boot:  # this actor alone was restarted; the run never stopped
             self._chronicle = Chronicle(self._writer, self.ctx.now(), up.roles)

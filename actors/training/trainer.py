@@ -43,7 +43,7 @@ from supervisor import Actor, Done, Progress, Refused, handles
 MANAGER = "rollout/manager"
 STATE = "training/state"
 CONTROLLER = "training/controller"
-ASK_DEADLINE_S = 60.0
+HAND_OVER_S = 60.0  # for the engine to give its requests back to a manager that is there
 WAIT_S = 1.0  # one wait for groups; between two of them the trainer looks whether anybody still rolls out
 GROUPS_LATE_S = 120.0  # so long without a complete group is worth a line, again each time
 PATIENCE_S = 600.0  # with a manager that has too much to do; then the step is begun anew
@@ -97,6 +97,7 @@ class Trainer(Actor):
         self._config = config
         self._node = node
         self._work = work
+        self._successor_s = config.liveness.successor_s
         self._progress = Progress(config.liveness.work_s, config.liveness.first_work_s)
         self._done = 0
         self._root = b""
@@ -104,7 +105,7 @@ class Trainer(Actor):
         self._running: int | None = None
 
     async def on_start(self) -> None:
-        state = await self.ctx.ask(STATE, LatestState(), deadline_s=ASK_DEADLINE_S, expect=StateIs)
+        state = await self.ctx.ask(STATE, LatestState(), deadline_s=self._successor_s, expect=StateIs)
         commit = await self.ctx.offload_within(self._progress, self._work.load, state.path)
         self._done = state.step
         self._root = await self._publish(state.step)
@@ -210,7 +211,7 @@ class Trainer(Actor):
         """The micro-batches of a step that was done and lost with its host, if its samples are still there:
         trained in the same order they give the same bits, so nothing that was built on them is void."""
         ask = RecordOf(step=order.step)
-        record = (await self.ctx.ask(STATE, ask, deadline_s=ASK_DEADLINE_S, expect=RecordIs)).record
+        record = (await self.ctx.ask(STATE, ask, deadline_s=self._successor_s, expect=RecordIs)).record
         if record is None:
             return []
         reply = await self._take(order, [], order.groups, WAIT_S)
@@ -248,7 +249,7 @@ class Trainer(Actor):
                 return reply
         engine = f"{self._node}/engine"
         opened = OpenSeeding(version=self._done, root=self._root)
-        await self.ctx.ask(engine, opened, deadline_s=ASK_DEADLINE_S, expect=Done)
+        await self.ctx.ask(engine, opened, deadline_s=self._successor_s, expect=Done)
         late_s = window_s + GROUPS_LATE_S
         async with self.ctx.wait("the end of seeding", on=MANAGER, deadline_s=late_s, go_on=True):
             while True:
@@ -256,7 +257,7 @@ class Trainer(Actor):
                 if reply.remaining == 0 or reply.remote_serving > 0:
                     break
                 window_s = COLOCATED_S
-        await self.ctx.ask(engine, CloseSeeding(), deadline_s=ASK_DEADLINE_S, expect=Done)
+        await self.ctx.ask(engine, CloseSeeding(), deadline_s=self._successor_s + HAND_OVER_S, expect=Done)
         return reply
 
     async def _take(
@@ -271,7 +272,12 @@ class Trainer(Actor):
             dropped=dropped,
         )
         return await ask_patiently(
-            self.ctx, MANAGER, ask, expect=Groups, deadline_s=ASK_DEADLINE_S + wait_s, patience_s=PATIENCE_S
+            self.ctx,
+            MANAGER,
+            ask,
+            expect=Groups,
+            deadline_s=self._successor_s + wait_s,
+            patience_s=PATIENCE_S,
         )
 
     # -- weights and state --
@@ -279,7 +285,7 @@ class Trainer(Actor):
     async def _publish(self, version: int) -> bytes:
         publish: Publish = await self.ctx.offload_within(self._progress, self._work.write_image, version)
         published = await self.ctx.ask(
-            f"{self._node}/transfer", publish, deadline_s=ASK_DEADLINE_S, expect=Published
+            f"{self._node}/transfer", publish, deadline_s=self._successor_s, expect=Published
         )
         return published.root
 
@@ -293,7 +299,7 @@ class Trainer(Actor):
                 micro_batches=commit.micro_batches,
             )
         save = SaveState(step=commit.result.step if commit is not None else self._done, trained=trained)
-        await self.ctx.ask(STATE, save, deadline_s=ASK_DEADLINE_S, expect=Done)
+        await self.ctx.ask(STATE, save, deadline_s=self._successor_s, expect=Done)
 
     def summary(self) -> dict[str, str | int | float]:
         return {"steps": self._done, "running": self._running if self._running is not None else "-"}

@@ -128,3 +128,12 @@ def test_a_computation_that_never_returns_ends_its_process_and_the_job_goes_on(
     cause = causes(outcome)["reserved-1/trainer"]
     assert "no progress in SimTrainerWork.finish_step for 20 s, expected " in cause
     assert cause.startswith("exit 7: ")
+
+
+@pytest.mark.parametrize("kind", ["rollout", "reward"])
+def test_others_wait_for_the_successor_of_a_process_whose_kill_takes_long(kind: str) -> None:
+    """Neither are they restarted in its place, nor does the job fail."""
+    outcome = run("head", kind, 0.0, "liveness.hung_silences=20")
+    assert (outcome.ended, outcome.reason) == ("done", "")
+    assert audit(evidence(outcome)) == []
+    assert list(causes(outcome)) == [f"head/{kind}"]

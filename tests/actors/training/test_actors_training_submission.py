@@ -55,7 +55,9 @@ class Submitter(Actor):
     async def on_start(self) -> None:
         draws = Draws(self._config.task.train_problems, self._config.rollout.prompts)
         standing = await standing_of(self.ctx.journal.replay(), draws)
-        self.submission = Submission(self.ctx, Asking(self.ctx), self._config, standing)
+        self.submission = Submission(
+            self.ctx, Asking(self.ctx, self._config.liveness.successor_s), self._config, standing
+        )
 
 
 class World:
