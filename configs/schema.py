@@ -378,10 +378,6 @@ class Liveness(Section, frozen=True, kw_only=True):
     """The same limit for a process that has not given its first heartbeat yet (it imports, from a cold disk)
     or that uses the processor meanwhile (its loop is held up by work, or starved by other processes)."""
 
-    successor_s: Positive = 300.0
-    """The job waits so long for an answer of a process that another one has to take the place of; then it
-    fails, and can be resumed. Above `start_s` and the start of a process, so that whoever is killed at any of
-    these limits has a successor before others fail in its place."""
     work_s: Positive = 300.0
     """A piece of work of the trainer (a micro-batch, an update, an image) or of the builtin engine (a turn)
     that takes so long, and ten times as long as the longest of its kind so far, has hung: its process ends
@@ -413,13 +409,16 @@ class Liveness(Section, frozen=True, kw_only=True):
         """Seconds without a heartbeat that end a child process; 0: they never do."""
         return self.dead_s * self.hung_silences
 
+    @property
+    def successor_s(self) -> float:
+        """The job waits so long for an answer of a process that another one may have to take the place of;
+        then it fails, and can be resumed. It is above every silence that ends a process, so that no other
+        one fails in its place: a process that hangs in its start, and the start of the next one."""
+        return max(self.start_s, self.hung_s) + 60.0
+
     def __post_init__(self) -> None:
         if self.beat_s >= self.dead_s:
             raise ValueError(f"dead_s: expected more than beat_s ({self.beat_s:g}), got {self.dead_s:g}")
-        if self.successor_s < self.start_s:
-            raise ValueError(
-                f"successor_s: expected at least start_s ({self.start_s:g}), got {self.successor_s:g}"
-            )
         if 0 < self.hung_silences < 1:
             raise ValueError(
                 f"hung_silences: expected 0, or at least 1, got {self.hung_silences:g}: a process that its "
