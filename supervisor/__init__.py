@@ -53,13 +53,13 @@ from supervisor.lives import Restarted
 from supervisor.mailbox import Lane
 from supervisor.message import Done, Message
 from supervisor.process import ProcessExit, ProcessSpec, die_with_parent
-from supervisor.progress import Progress
 from supervisor.registry import Registry
 from supervisor.sqlite_journal import SqliteJournal
 from supervisor.supervision import Supervisor
 from supervisor.system import ActorSystem
 from supervisor.tree import Counts, Status
 from supervisor.waits import Waiting
+from supervisor.work_deadlines import WorkDeadlines
 
 __all__ = [
     "BRUTAL_KILL",
@@ -99,7 +99,6 @@ __all__ = [
     "Overloaded",
     "ProcessExit",
     "ProcessSpec",
-    "Progress",
     "Refused",
     "Registry",
     "RestartIntensityReached",
@@ -116,6 +115,7 @@ __all__ = [
     "Unreachable",
     "WaitTimeout",
     "Waiting",
+    "WorkDeadlines",
     "WorkHung",
     "child",
     "die_with_parent",

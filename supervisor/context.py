@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from supervisor.cell import Cell
     from supervisor.machine import Worker
     from supervisor.network import Network
-    from supervisor.progress import Progress
     from supervisor.system import ActorSystem
+    from supervisor.work_deadlines import WorkDeadlines
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -228,20 +228,20 @@ class Context:
         return await self._offload(self._worker, lambda: work(*args, **kwargs), _name(work))
 
     async def offload_within(
-        self, progress: Progress, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+        self, deadlines: WorkDeadlines, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """`offload` for computations, one at a time: a piece that is not done by its deadline has hung. Time
         in which this process stood still does not count. Raises WorkHung, which ends the process."""
         name, began_s = _name(work), self.turn_time()
-        limit = timeout_in_turns(progress.deadline_s(name))
+        limit = timeout_in_turns(deadlines.deadline_s(name))
         try:
             async with limit as timeout:
                 done = await self.offload(work, *args, **kwargs)
         except TimeoutError:
             if not timeout.expired():
                 raise  # the work's own
-            raise WorkHung(progress.hung(name, self.turn_time() - began_s)) from None
-        progress.took(name, self.turn_time() - began_s)
+            raise WorkHung(deadlines.hung(name, self.turn_time() - began_s)) from None
+        deadlines.took(name, self.turn_time() - began_s)
         return done
 
     async def offload_aside(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -38,10 +38,10 @@ from supervisor import (
     Deferred,
     Done,
     Fenced,
-    Progress,
     Refused,
     Terminated,
     WaitTimeout,
+    WorkDeadlines,
     handles,
 )
 from transport.token_stream import StreamRefused
@@ -75,7 +75,7 @@ class RolloutWorker(Actor):
         self._node = node
         self._kind = kind
         self._host, self._page = host, page
-        self._progress = Progress(config.liveness.work_s, config.liveness.first_work_s)
+        self._deadlines = WorkDeadlines(config.liveness.work_s, config.liveness.first_work_s)
         # Looked at once: to ask a protocol whether it is filled takes as long as a short turn.
         self._turn: Callable[[Orders], Awaitable[Turn]] = (
             partial(self._awaited, host) if isinstance(host, AwaitedHost) else partial(self._computed, host)
@@ -285,7 +285,7 @@ class RolloutWorker(Actor):
             return await host.awaited_turn(orders)
 
     async def _computed(self, host: EngineHost, orders: Orders) -> Turn:
-        return await self.ctx.offload_within(self._progress, host.turn, orders)
+        return await self.ctx.offload_within(self._deadlines, host.turn, orders)
 
     async def _room(self) -> None:
         """Until the stream takes a frame; the manager grants it by acknowledging."""

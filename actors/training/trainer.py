@@ -38,7 +38,7 @@ from actors.training.staleness import Staleness
 from actors.training.work import Commit, TrainerWork
 from actors.weights.messages import Publish, Published
 from configs.schema import Config
-from supervisor import Actor, Done, Progress, Refused, handles
+from supervisor import Actor, Done, Refused, WorkDeadlines, handles
 
 MANAGER = "rollout/manager"
 STATE = "training/state"
@@ -98,7 +98,7 @@ class Trainer(Actor):
         self._node = node
         self._work = work
         self._successor_s = config.liveness.successor_s
-        self._progress = Progress(config.liveness.work_s, config.liveness.first_work_s)
+        self._deadlines = WorkDeadlines(config.liveness.work_s, config.liveness.first_work_s)
         self._done = 0
         self._root = b""
         self._result: StepResult | None = None
@@ -106,7 +106,7 @@ class Trainer(Actor):
 
     async def on_start(self) -> None:
         state = await self.ctx.ask(STATE, LatestState(), deadline_s=self._successor_s, expect=StateIs)
-        commit = await self.ctx.offload_within(self._progress, self._work.load, state.path)
+        commit = await self.ctx.offload_within(self._deadlines, self._work.load, state.path)
         self._done = state.step
         self._root = await self._publish(state.step)
         if commit is not None:
@@ -132,7 +132,7 @@ class Trainer(Actor):
         return TrainState(result=None)
 
     async def _step(self, order: TrainStep) -> None:
-        await self.ctx.offload_within(self._progress, self._work.begin_step)
+        await self.ctx.offload_within(self._deadlines, self._work.begin_step)
         times = _StepTimes(self.ctx.now())
         done = _Done(Staleness(order.step - 1, self._config.rollout.staleness))
         for groups in await self._as_before(order):
@@ -145,7 +145,7 @@ class Trainer(Actor):
         while len(done.groups) < order.groups:
             reply = await self._more(order, coming, times)
             await self._train_due(coming.add(reply.groups, reply.dropped), done, times)
-        stats = await self.ctx.offload_within(self._progress, self._work.finish_step)
+        stats = await self.ctx.offload_within(self._deadlines, self._work.finish_step)
         update_s = times.lap("training", self.ctx.now())
         if not stats.tokens:
             self.ctx.log.warning(
@@ -176,7 +176,7 @@ class Trainer(Actor):
         )
         commit = Commit(result=result, samples=tuple(done.samples), micro_batches=tuple(done.micro_batches))
         await self.ctx.offload_within(
-            self._progress, self._work.seal, commit
+            self._deadlines, self._work.seal, commit
         )  # from here on the step is done
         root = await self._publish(order.step)
         await self._save(commit, root)
@@ -202,7 +202,7 @@ class Trainer(Actor):
         done.add(groups)  # first: what is older than the bound is not trained on
         samples = _samples(groups)
         if samples:
-            await self.ctx.offload_within(self._progress, self._work.add_micro_batch, samples)
+            await self.ctx.offload_within(self._deadlines, self._work.add_micro_batch, samples)
         times.lap("training", self.ctx.now())
 
     # -- samples --
@@ -283,7 +283,7 @@ class Trainer(Actor):
     # -- weights and state --
 
     async def _publish(self, version: int) -> bytes:
-        publish: Publish = await self.ctx.offload_within(self._progress, self._work.write_image, version)
+        publish: Publish = await self.ctx.offload_within(self._deadlines, self._work.write_image, version)
         published = await self.ctx.ask(
             f"{self._node}/transfer", publish, deadline_s=self._successor_s, expect=Published
         )

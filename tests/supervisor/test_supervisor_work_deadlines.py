@@ -5,29 +5,29 @@ import threading
 from pathlib import Path
 
 from nodeagent.exit_codes import GAVE_UP, as_cannot_run
-from supervisor import Actor, Progress, Supervisor, SupervisorFailed, WorkHung, child, one_for_one
+from supervisor import Actor, Supervisor, SupervisorFailed, WorkDeadlines, WorkHung, child, one_for_one
 from supervisor.testing import TestSystem
 
 
 def test_the_first_piece_of_a_kind_has_a_limit_of_its_own() -> None:
-    progress = Progress(60.0, 1800.0)
-    progress.took("load", 2.0)
-    assert progress.deadline_s("load") == 60.0
-    assert progress.deadline_s("train") == 1800.0
+    deadlines = WorkDeadlines(60.0, 1800.0)
+    deadlines.took("load", 2.0)
+    assert deadlines.deadline_s("load") == 60.0
+    assert deadlines.deadline_s("train") == 1800.0
 
 
 def test_the_deadline_follows_the_largest_measured_duration_above_the_floor() -> None:
-    progress = Progress(60.0, 1800.0)
+    deadlines = WorkDeadlines(60.0, 1800.0)
     for seconds in (9.0, 30.0, 1.0):
-        progress.took("train", seconds)
-    assert progress.deadline_s("train") == 300.0
+        deadlines.took("train", seconds)
+    assert deadlines.deadline_s("train") == 300.0
 
 
 def test_the_words_name_the_work_its_time_and_what_was_expected() -> None:
-    progress = Progress(60.0, 1800.0)
-    assert progress.hung("train", 1800.2) == "no progress in train for 1800 s, its first"
-    progress.took("train", 3.25)
-    assert progress.hung("train", 60.0) == "no progress in train for 60 s, expected 3.25 s"
+    deadlines = WorkDeadlines(60.0, 1800.0)
+    assert deadlines.hung("train", 1800.2) == "no progress in train for 1800 s, its first"
+    deadlines.took("train", 3.25)
+    assert deadlines.hung("train", 60.0) == "no progress in train for 60 s, expected 3.25 s"
 
 
 class Computing(Actor):
@@ -37,12 +37,12 @@ class Computing(Actor):
         self._release = release
 
     async def on_start(self) -> None:
-        progress = Progress(0.2, 60.0)
-        await self.ctx.offload_within(progress, self._release.wait, 0.0)
-        self.ctx.background(self._compute(progress), "computing")
+        deadlines = WorkDeadlines(0.2, 60.0)
+        await self.ctx.offload_within(deadlines, self._release.wait, 0.0)
+        self.ctx.background(self._compute(deadlines), "computing")
 
-    async def _compute(self, progress: Progress) -> None:
-        await self.ctx.offload_within(progress, self._release.wait, 60.0)
+    async def _compute(self, deadlines: WorkDeadlines) -> None:
+        await self.ctx.offload_within(deadlines, self._release.wait, 60.0)
 
 
 async def test_work_that_does_not_return_ends_its_process_and_not_only_its_actor(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ TIMES = 10.0
 becomes slow for good is seen in the figures of steps, not here."""
 
 
-class Progress:
+class WorkDeadlines:
     """The pieces of work of one actor, by kind; an actor's code names few.
 
     Args:
