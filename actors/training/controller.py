@@ -199,4 +199,6 @@ class RLController(Actor):
             "durable": self._durability.step,
             **self._chronicle.account(self._config.prices),
         }
+        if self._first.missing:
+            figures["unserved_s"] = round(self._first.waited_s, 1)
         return {**figures, "suspended": self._asking.waits_for} if self._asking.waits_for else figures

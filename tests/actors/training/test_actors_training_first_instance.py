@@ -1,0 +1,42 @@
+"""The first preemptible instance of a job: when it is said that one serves, and when that none does."""
+
+from actors.training.first_instance import MAX_CAUSE, FirstInstance
+from configs.schema import Fleet
+
+
+def waiting(*, n_prem_max: int = 2, served: bool = False) -> FirstInstance:
+    return FirstInstance(Fleet(n_prem_max=n_prem_max, first_instance_s=10.0), served=served)
+
+
+def test_the_time_counts_from_the_first_weights_and_each_verdict_is_given_once() -> None:
+    first = waiting()
+    assert first.look(0.0, weights=False, serves=False) == ""
+    assert first.look(100.0, weights=True, serves=False) == ""
+    assert (first.awaited, first.missing) == (True, True)
+    assert first.look(109.9, weights=True, serves=False) == ""
+    assert first.look(110.0, weights=True, serves=False) == "overdue"
+    assert (first.awaited, first.missing, first.waited_s) == (False, True, 10.0)
+    assert first.look(120.0, weights=True, serves=False) == ""
+    assert first.look(130.0, weights=True, serves=True) == "served"
+    assert (first.missing, first.waited_s) == (False, 30.0)
+    assert first.look(140.0, weights=True, serves=False) == ""
+
+
+def test_nothing_is_missed_where_none_is_due_or_one_has_served_before() -> None:
+    for first in (waiting(n_prem_max=0), waiting(served=True)):
+        assert [first.look(at_s, weights=True, serves=False) for at_s in (0.0, 50.0)] == ["", ""]
+        assert not first.awaited
+        assert not first.missing
+
+
+def test_the_reason_is_the_newest_end_of_an_engine_with_how_often_it_was() -> None:
+    first = waiting()
+    assert first.why(0) == "no preemptible host is up"
+    assert "1 preemptible host is up, and no engine has ended: look at its log" in first.why(1)
+    first.ended("spot-1/engine", "the server ended\n  (exit 1)")
+    assert first.why(2) == (
+        "2 preemptible hosts are up, engines failed once, the last one spot-1/engine: the server ended (exit 1)"
+    )
+    first.ended("spot-2/engine", "x" * 10_000)
+    assert "failed 2 times" in first.why(2)
+    assert len(first.why(2)) < MAX_CAUSE + 100
