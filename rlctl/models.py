@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from rlctl.errors import CommandError, failed, usage
-from supervisor.process import PARENT_VARIABLE
+from supervisor.process import PARENT_VARIABLE, last_words
 
 MAX_SAID = 4096
 """Characters of an unforeseen failure that are shown; its end tells most."""
@@ -96,7 +96,7 @@ def _lines(process: "subprocess.Popen[str]") -> Iterator[Progress | Made | Unusa
             continue  # some library's own print
     said = process.stderr.read()
     if process.wait() != 0:
-        lines = [line for line in said[-MAX_SAID:].splitlines() if line.strip()]
+        lines = [line for line in said[-MAX_SAID:].splitlines() if last_words([line])]
         raise failed("the process that handles models failed:", *lines[-6:])
 
 

@@ -34,9 +34,8 @@ def test_the_reason_is_the_newest_end_of_an_engine_with_how_often_it_was() -> No
     assert first.why(0) == "no preemptible host is up"
     assert "1 preemptible host is up, and no engine has ended: look at its log" in first.why(1)
     first.ended("spot-1/engine", "the server ended\n  (exit 1)")
-    assert first.why(2) == (
-        "2 preemptible hosts are up, engines failed once, the last one spot-1/engine: the server ended (exit 1)"
-    )
+    once = "engines failed once, the last one spot-1/engine: the server ended (exit 1)"
+    assert first.why(2) == f"2 preemptible hosts are up, {once}"
     first.ended("spot-2/engine", "x" * 10_000)
     assert "failed 2 times" in first.why(2)
     assert len(first.why(2)) < MAX_CAUSE + 100
