@@ -47,10 +47,10 @@ class FoundWeights(Actor):
         vocabulary: tokens that its model knows; 0 where nobody here knows.
         check: why the engine must not serve now, "": it may. Given the folder of the weights, "" for those
             that it was found with. It is asked before each version, so also after the engine was away:
-            another server may be at its URL.
+            another server may be at its URL. None: it always may.
     """
 
-    def __init__(self, vocabulary: int, check: Check) -> None:
+    def __init__(self, vocabulary: int, check: Check | None = None) -> None:
         self._config = json.dumps({"vocab_size": vocabulary}).encode() if vocabulary else b""
         self._check = check
 
@@ -60,7 +60,7 @@ class FoundWeights(Actor):
         if not source.startswith((AS_FOUND, FOLDER)):
             raise Refused(f"weights {message.version} from {source!r}: engines by URL load from folders")
         path = source.removeprefix(FOLDER) if source.startswith(FOLDER) else ""
-        if why := await self._check(path):
+        if self._check is not None and (why := await self._check(path)):
             await asyncio.sleep(AGAIN_S)  # the worker asks again at once
             raise Refused(why)
         return Fetched(
