@@ -31,6 +31,12 @@ CALLS: list[tuple[str, dict[str, Any], int, int | None]] = [
     ("/chat/", {"messages": [TURNS]}, TURNS_TOKENS, 16),
 ]
 """A route, a body that leaves the limit out, tokens of its prompt, the route's usual limit."""
+RESPONSES: tuple[str, dict[str, Any], int, int | None] = (
+    "/v1/responses",
+    {"input": "x" * 30},
+    TURNS_TOKENS,
+    None,
+)
 LIMITS = {
     "/generate": ("sampling_params", "max_new_tokens"),
     "/v1/completions": ("max_tokens",),
@@ -51,7 +57,7 @@ def limited(path: str, body: dict[str, Any], limit: int) -> dict[str, Any]:
     return body | ({outer[0]: {name: limit}} if outer else {name: limit})
 
 
-@pytest.mark.parametrize(("path", "body", "prompt", "usual"), CALLS)
+@pytest.mark.parametrize(("path", "body", "prompt", "usual"), [*CALLS, RESPONSES])
 async def test_a_limit_that_is_left_out_is_what_the_prompt_leaves(
     path: str, body: dict[str, Any], prompt: int, usual: int | None
 ) -> None:
