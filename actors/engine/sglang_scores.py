@@ -51,13 +51,13 @@ class ScoreReading:
         if not self._prompt and self._given - 1 > self.first:
             told = _tokens.decode(meta.input_token_logprobs)[1:]
             tops = _tops.decode(meta.input_top_logprobs)[1:] if top else [None] * len(told)
-            self._prompt = [_score(row[0], likeliest, 1.0) for row, likeliest in zip(told, tops, strict=True)]
+            self._prompt = [_score(row[0], one, 1.0) for row, one in zip(told, tops, strict=False)]
         fresh = len(chunk.tokens)
         if fresh:
             tops = _tops.decode(meta.output_top_logprobs)[-fresh:] if top else [None] * fresh
             self._response += [
                 _score(logprob, likeliest, self._scale)
-                for logprob, likeliest in zip(chunk.logprobs, tops, strict=True)
+                for logprob, likeliest in zip(chunk.logprobs, tops, strict=False)
             ]
 
 

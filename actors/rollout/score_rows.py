@@ -36,8 +36,12 @@ class Score:
 
 def packed(scores: Sequence[Score], top: int) -> bytes:
     """Rows of these places, raw, little-endian. Raises ValueError where one has fewer than `top` tokens."""
-    ids = np.array([[token for token, _ in score.top[:top]] for score in scores], "<i4").reshape(-1, top)
-    logprobs = np.array([[one for _, one in score.top[:top]] for score in scores], "<f4").reshape(-1, top)
+    ids = np.array([[token for token, _ in score.top[:top]] for score in scores], "<i4").reshape(
+        len(scores), top
+    )
+    logprobs = np.array([[one for _, one in score.top[:top]] for score in scores], "<f4").reshape(
+        len(scores), top
+    )
     rows = np.zeros((len(scores), 1 + 2 * top), "<i4")
     rows[:, 0] = np.array([score.logprob for score in scores], "<f4").view("<i4")
     rows[:, 1::2] = ids

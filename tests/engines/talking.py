@@ -19,12 +19,14 @@ from configs.schema import Config
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "gateway"))
 
-from gateway_runs import Processes, get, healthy
+from gateway_runs import Processes, get, healthy, loads
 
 from tests.segmenting_proxy import SegmentingProxy
 
-MOST_PROMPT, MOST_NEW = 3072, 1024
+MOST_PROMPT, MOST_NEW = 1536, 512
 SEED = 3
+SMALL = ("hidden_size=64", "layers=2", "warm_start.steps=60", "warm_start.batch=32")
+"""Warm enough that a response ends by itself after some dozen tokens."""
 
 
 class Talking:
@@ -32,7 +34,7 @@ class Talking:
 
     def __init__(self, directory: Path) -> None:
         self.model_dir = directory / "model"
-        config = load("quickstart", ["model.hidden_size=64", "model.layers=2", "model.warm_start.steps=1"])
+        config = load("quickstart", [f"model.{one}" for one in SMALL])
         new_model(self.model_dir, config.model, Problems(config.task.name, config.task.params, SEED), SEED)
         self._lengthen()
         self.servers = [self._start(directory, number) for number in (1, 2)]
@@ -81,3 +83,6 @@ def _settings() -> Config:
         },
         "test",
     )
+
+
+__all__ = ["Talking", "loads"]

@@ -1,22 +1,29 @@
-"""Calls of the `openai` SDK with real SGLang servers behind the gateway: each is served, and none notices a
-death."""
+"""Clients of OpenAI's API with real SGLang servers behind the gateway: the SDK call by call, and others with
+their defaults; then a death in the middle of a grammar."""
 
+import asyncio
 import json
+import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
+import torch
+from engine_kinds import ROOT, SGLANG
 from pydantic import BaseModel
-from talking import Talking
+from sdk_clients import CLIENTS
+from talking import Talking, loads
+
+from actors.engine.checkpoint import load_checkpoint
+from actors.reward.prompts import Prompts
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
 def talking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Talking]:
-    from engine_kinds import SGLANG
-
     if reason := SGLANG.why_not():
         pytest.skip(reason)
     running = Talking(tmp_path_factory.mktemp("talking"))
@@ -254,3 +261,102 @@ def test_a_call_of_the_openai_sdk_is_served(
     call: Callable[[openai.OpenAI, str], None], client: openai.OpenAI, talking: Talking
 ) -> None:
     call(client, talking.model)
+
+
+CLIENTS_HOME = ROOT / ".bench" / "clients"
+CLIENT_S = 300.0
+
+
+@pytest.fixture(scope="module")
+def started(talking: Talking) -> Iterator[dict[str, subprocess.Popen[str]]]:
+    """All clients at once: most of their time they import."""
+    if not (CLIENTS_HOME / ".ready").exists():
+        pytest.skip(f"there are no clients in {CLIENTS_HOME}: make clients")
+    command = [CLIENTS_HOME / "bin" / "python", Path(__file__).parent / "sdk_clients.py"]
+    there = [talking.url, talking.model, talking.model_dir]
+    running = {
+        name: subprocess.Popen(
+            [*map(str, command), name, *map(str, there)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for name in CLIENTS
+    }
+    yield running
+    for process in running.values():
+        process.kill()
+        process.communicate()
+
+
+def told(started: dict[str, subprocess.Popen[str]], name: str) -> Any:
+    """What a client says at its end."""
+    out, complaints = started[name].communicate(timeout=CLIENT_S)
+    assert started[name].returncode == 0, complaints[-4000:]
+    return json.loads(out.splitlines()[-1])
+
+
+@pytest.mark.parametrize("name", sorted(set(CLIENTS) - {"lm_eval"}))
+def test_a_client_with_its_defaults_is_served(started: dict[str, subprocess.Popen[str]], name: str) -> None:
+    assert told(started, name)
+
+
+def test_lm_eval_gets_the_log_likelihoods_of_the_model(
+    started: dict[str, subprocess.Popen[str]], talking: Talking
+) -> None:
+    answer = told(started, "lm_eval")
+    model, prompts = load_checkpoint(talking.model_dir), Prompts(talking.model_dir)
+    for (context, text), logprob, greedy in zip(
+        answer["pairs"], answer["logprobs"], answer["greedy"], strict=True
+    ):
+        given, made = (torch.tensor(prompts.encode_text(one)) for one in (context, text))
+        with torch.inference_mode():
+            logits = model(torch.cat([given, made])[None])[0][len(given) - 1 : -1]
+        ours = torch.log_softmax(logits, -1).gather(1, made[:, None]).sum().item()
+        assert logprob == pytest.approx(ours, abs=1e-3)
+        assert greedy == bool((logits.argmax(-1) == made).all())
+
+
+LONG = 100
+MANY: dict[str, Any] = {"type": "array", "items": {"enum": [0, 1, 2]}, "minItems": LONG, "maxItems": LONG}
+FORM: Any = {"type": "json_schema", "json_schema": {"name": "many", "schema": MANY}}
+
+
+async def test_a_killed_server_leaves_no_mark_in_the_text_of_a_grammar(talking: Talking) -> None:
+    """Whole answers begin anew on the other server; a stream goes on as it was, or says that it cannot."""
+    async with openai.AsyncOpenAI(base_url=f"{talking.url}/v1", api_key="none", max_retries=0) as client:
+
+        def asked(**more: Any) -> Any:
+            return client.chat.completions.create(
+                model=talking.model, messages=ASK, response_format=FORM, max_tokens=1500, **more
+            )
+
+        whole = [asyncio.create_task(asked()) for _ in range(4)]
+        stream, text, reason = await asked(stream=True, temperature=0), "", None
+        hit = 0
+        try:
+            async for chunk in stream:
+                text += chunk.choices[0].delta.content or ""
+                reason = chunk.choices[0].finish_reason or reason
+                if len(text) > 20 and not hit:
+                    hit = await asyncio.to_thread(_strike, talking)
+        except openai.APIError:
+            assert hit, "it ends so where a server died alone"
+        else:
+            assert reason == "stop"
+            assert len(json.loads(text)) == LONG
+        assert hit, "it had requests"
+        for task in whole:
+            choice = (await task).choices[0]
+            assert choice.finish_reason == "stop"
+            made = json.loads(choice.message.content)
+            assert len(made) == LONG
+            assert set(made) <= {0, 1, 2}
+
+
+def _strike(talking: Talking) -> int:
+    """Kill a server; how many requests it had."""
+    had = loads(talking.url)[talking.proxies[1].url]
+    talking.servers[1].kill()
+    return had

@@ -1,13 +1,13 @@
-"""Grammars that OpenAI's, vLLM's and SGLang's bodies may name for the text of a response.
+"""Grammars and biases that OpenAI's, vLLM's and SGLang's bodies may name for the text of a response.
 
-Owns their words and what they mean as a `Grammar`. Does not look into a schema: the engine does, and refuses
+Owns their words and what they mean to an engine. Does not look into a schema: the engine does, and refuses
 what it cannot follow. Pure.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -15,6 +15,14 @@ from msgspec import Meta
 
 from actors.rollout.gateway.ask import BadAsk
 from actors.rollout.sampling_params import Grammar
+
+
+def biases(given: Mapping[str, float] | None) -> tuple[tuple[int, float], ...]:
+    """`logit_bias` of a body. Raises BadAsk."""
+    try:
+        return tuple((int(token), bias) for token, bias in (given or {}).items() if bias)
+    except ValueError:
+        raise BadAsk("expected numbers of tokens as keys", "logit_bias") from None
 
 
 class TextFormat(msgspec.Struct, kw_only=True, tag_field="type", tag="text"):

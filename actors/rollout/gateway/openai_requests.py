@@ -14,7 +14,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from actors.rollout.gateway.ask import BadAsk
 from actors.rollout.gateway.calls import VersionGate
-from actors.rollout.gateway.openai_formats import Formats
+from actors.rollout.gateway.openai_formats import Formats, biases
 from actors.rollout.gateway.openai_tools import Choice, Tool, demanded, offered
 from actors.rollout.sampling_params import Grammar, Sampling
 from actors.rollout.score_rows import MOST_TOP, Scores
@@ -120,15 +120,9 @@ class Common(Harmless, kw_only=True, forbid_unknown_fields=True):
             ignore_eos=bool(self.ignore_eos),
             stop_token_ids=tuple(self.stop_token_ids or ()),
             stop=self.stops,
-            logit_bias=self._biases(),
+            logit_bias=biases(self.logit_bias),
             grammar=self.grammar(),
         )
-
-    def _biases(self) -> tuple[tuple[int, float], ...]:
-        try:
-            return tuple((int(token), bias) for token, bias in (self.logit_bias or {}).items() if bias)
-        except ValueError:
-            raise BadAsk("expected numbers of tokens as keys", "logit_bias") from None
 
     def _not_offered(self) -> Iterator[tuple[str, str]]:
         if self.use_beam_search:

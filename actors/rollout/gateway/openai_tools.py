@@ -136,11 +136,12 @@ def _schema_of(function: FunctionIs, shared: dict[str, Any]) -> dict[str, Any]:
 
 class ToolText:
     """The text of one response that may have calls in it. Text before and between calls is told as it comes,
-    but for what may be the begin of one; a call is told when it is whole."""
+    but for what may be the begin of one, and blanks before it; a call is told when it is whole."""
 
     def __init__(self, form: Form, names: Sequence[str]) -> None:
         self._form, self._names = form, frozenset(names)
         self._held = ""
+        self._blank = ""  # before the call that is read
         self._inside = not form.begin
         self.calls = 0
 
@@ -151,38 +152,39 @@ class ToolText:
         while True:
             if not self._inside:
                 at = self._held.find(form.begin)
-                if at < 0:
-                    safe = len(self._held) - _overlap(self._held, form.begin)
-                    shown, self._held = self._held[:safe], self._held[safe:]
-                    if shown:
-                        yield shown
-                    return
-                shown, self._held = self._held[:at], self._held[at + len(form.begin) :]
-                if shown.strip():
+                begun = at >= 0
+                end = at if begun else len(self._held) - _overlap(self._held, form.begin)
+                if shown := self._held[:end].rstrip():
                     yield shown
+                if not begun:
+                    self._held = self._held[len(shown) :]
+                    return
+                self._blank = self._held[len(shown) : at]
+                self._held = self._held[at + len(form.begin) :]
                 self._inside = True
             at = self._held.find(form.end) if form.each else -1
             if at < 0:
                 return
             inner, self._held = self._held[:at], self._held[at + len(form.end) :]
             self._inside = False
-            yield from self._told(inner, f"{form.begin}{inner}{form.end}")
+            yield from self._told(inner, form.end)
 
     def end(self) -> Iterator[str | ToolCall]:
         """The rest: the response is over."""
         held, self._held = self._held, ""
-        if self._inside and held:
-            yield from self._told(held, self._form.begin + held)
+        if self._inside and (held or self._form.begin):
+            yield from self._told(held, "")
         elif held and (held.strip() or not self.calls):
             yield held
 
-    def _told(self, inner: str, raw: str) -> Iterator[str | ToolCall]:
+    def _told(self, inner: str, end: str) -> Iterator[str | ToolCall]:
+        """The calls between begin and end, or all of it as the text that it is."""
         calls = parsed(inner, self._names)
         self.calls += len(calls)
         if calls:
             yield from calls
         else:
-            yield raw
+            yield f"{self._blank}{self._form.begin}{inner}{end}"
 
 
 class _Said(msgspec.Struct):

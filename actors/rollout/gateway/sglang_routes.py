@@ -116,7 +116,7 @@ def _add(
 ) -> None:
     """One more request with its reader and its answer; `copy` counts those of the same prompt."""
     check_served(one, "sampling_params.")
-    words = call.desk.vocabulary
+    words, sampling = call.desk.vocabulary, one.sampling()
     if body.return_text_in_logprobs and words is None:
         raise BadAsk("this gateway knows no tokenizer", "return_text_in_logprobs")
     if not 0 <= body.routed_experts_start_len <= len(prompt):
@@ -129,7 +129,8 @@ def _add(
             usual=DEFAULT_NEW_TOKENS,
             temperature=one.temperature,
             seed=None if one.sampling_seed is None else (one.sampling_seed + copy) % SEEDS,
-            sampling=one.sampling(),
+            sampling=sampling,
+            whole=not sampling.continues and not body.stream,
             gate=body.weight_version,
             session=body.session,
             experts=body.return_routed_experts,

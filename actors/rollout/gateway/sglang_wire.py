@@ -10,7 +10,8 @@ import msgspec
 
 from actors.rollout.gateway.ask import BadAsk
 from actors.rollout.gateway.calls import VersionGate
-from actors.rollout.sampling_params import Sampling
+from actors.rollout.gateway.openai_formats import biases
+from actors.rollout.sampling_params import GRAMMARS, Grammar, Sampling
 
 DEFAULT_NEW_TOKENS = 128
 """SGLang's, for a body that names no limit."""
@@ -50,12 +51,12 @@ class SamplingBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     stream_interval: int | None = None
     beam_width: Unserved = NONE
     custom_params: Unserved = NONE
-    ebnf: Unserved = NONE
-    json_schema: Unserved = NONE
-    logit_bias: Unserved = NONE
-    regex: Unserved = NONE
+    ebnf: str | None = None
+    json_schema: str | None = None
+    logit_bias: dict[str, float] | None = None
+    regex: str | None = None
     stop_regex: Unserved = NONE
-    structural_tag: Unserved = NONE
+    structural_tag: str | None = None
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -75,7 +76,17 @@ class SamplingBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             ignore_eos=self.ignore_eos,
             stop_token_ids=tuple(self.stop_token_ids or ()),
             stop=self.stops,
+            logit_bias=biases(self.logit_bias),
+            grammar=self._grammar(),
         )
+
+    def _grammar(self) -> Grammar | None:
+        named = [(kind, text) for kind in GRAMMARS if (text := getattr(self, kind)) is not None]
+        if len(named) > 1:
+            raise BadAsk(
+                f"{named[1][0]} and {named[0][0]} exclude each other", f"sampling_params.{named[1][0]}"
+            )
+        return Grammar(kind=named[0][0], text=named[0][1]) if named else None
 
 
 class GenerateBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

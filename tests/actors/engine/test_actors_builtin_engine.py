@@ -17,7 +17,7 @@ from actors.engine.engine import (
 )
 from actors.engine.qwen3 import Qwen3
 from actors.engine.weight_image import image_bytes, weight_layout, write_weights
-from actors.rollout.sampling_params import Sampling
+from actors.rollout.sampling_params import Grammar, Sampling
 from transport.token_frame import MAX_ROWS, Flag
 
 MakeModel = Callable[..., Qwen3]
@@ -100,6 +100,20 @@ def test_a_request_cut_at_any_token_goes_on_elsewhere_as_if_it_had_stayed(
             [row[1] for row in stayed[cut:]], abs=1e-4
         )
         assert rows[0][2] & Flag.FIRST
+
+
+def test_a_bias_makes_a_token_certain_or_impossible_and_its_log_prob_says_so(make_model: MakeModel) -> None:
+    model = make_model()
+    asked = {1: Sampling(logit_bias=((7, 100.0),)), 2: Sampling(logit_bias=((7, 1.0), (8, 1.0))), 3: None}
+    crowd = [
+        Assignment(ticket=ticket, prompt=[1, 2], seed=5, max_new_tokens=9, sampling=sampling)
+        for ticket, sampling in asked.items()
+    ]
+    rows = collect(queued(engine_of(model, eos=[]), crowd))
+    assert [token for token, _, _ in rows[1]] == [7] * 9
+    assert [logprob for _, logprob, _ in rows[1]] == pytest.approx([0.0] * 9, abs=1e-4)
+    alone = collect(queued(engine_of(make_model(), eos=[]), [crowd[2]]))
+    assert [row[0] for row in alone[3]] == [row[0] for row in rows[3]], "others are drawn as they were"
 
 
 def test_logprobs_equal_those_of_the_training_forward(make_model: MakeModel) -> None:
@@ -216,6 +230,8 @@ BAD = {
     "stop token": {"prefix": [1, 95]},
     "32-bit": {"ticket": 2**32},
     "temperature": {"temperature": float("nan")},
+    "outside": {"sampling": Sampling(logit_bias=((95 * 9, 1.0),))},
+    "no grammars": {"sampling": Sampling(grammar=Grammar(kind="ebnf", text="x"))},
 }
 
 

@@ -11,6 +11,8 @@ from actors.engine.server_wire import LoadFailed
 from actors.engine.turn import Orders
 from actors.rollout.expert_messages import ExpertsWanted
 from actors.rollout.instance_messages import Work
+from actors.rollout.sampling_params import Grammar, Sampling
+from actors.rollout.score_rows import Scores
 from configs.schema import Config
 from tests.actors.engine.test_actors_sglang import MODEL, published
 
@@ -30,10 +32,16 @@ def work(ticket: int, token: int, experts: ExpertsWanted | None = None) -> Work:
 def test_only_what_it_cannot_serve_is_refused_for_ever(tmp_path: Path) -> None:
     host = BuiltinHost(Config())
     wanted = ExpertsWanted(follower="rollout/gateway", id="r", attempt=1)
-    sent = [work(1, 5), work(2, MODEL.vocab_size), work(3, 6, wanted), work(4, 7)]
+    scored = replace(wanted, scores=Scores(top=2))
+    bound = replace(work(6, 6), sampling=Sampling(grammar=Grammar(kind="regex", text="a")))
+    sent = [work(1, 5), work(2, MODEL.vocab_size), work(3, 6, wanted), work(4, 7), work(5, 6, scored), bound]
     turn = host.turn(Orders(load=published(tmp_path)[1], adds=[(3, sent)]))
-    assert sorted(tuple(refusal.tickets) for refusal in turn.refusals) == [(2,), (3,)]
+    assert sorted(tuple(refusal.tickets) for refusal in turn.refusals) == [(2,), (3,), (5,), (6,)]
     assert all(refusal.never for refusal in turn.refusals)
+    why = {refusal.tickets[0]: refusal.why for refusal in turn.refusals}
+    for ticket, field in ((5, "top_logprobs"), (6, "regex")):
+        assert field in why[ticket]
+        assert "builtin engine" in why[ticket]
     assert turn.output is not None
     assert sorted(turn.output.tickets.tolist()) == [1, 4]
 

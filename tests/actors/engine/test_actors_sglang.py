@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 import torch
 from aiohttp import web
@@ -29,12 +30,14 @@ from actors.engine.server_process import MAX_LOG_BYTES, ServerProcess, free_port
 from actors.engine.server_wire import Ask, Chunk, ServerDied, ServerRefused
 from actors.engine.servers import sglang_command, sglang_host
 from actors.engine.sglang import sampling_params
-from actors.engine.sglang_events import new_of, newest_rows
+from actors.engine.sglang_events import meta_of, new_of, newest_rows
 from actors.engine.sglang_messages import FinishReason, Meta
+from actors.engine.sglang_scores import ScoreReading
 from actors.engine.turn import Orders
 from actors.engine.weight_image import image_bytes, weight_layout, write_weights
 from actors.rollout.instance_messages import Work
-from actors.rollout.sampling_params import Sampling
+from actors.rollout.sampling_params import CANNOT_CONTINUE, Grammar, Sampling
+from actors.rollout.score_rows import Score, Scores, unpacked
 from actors.weights.image_store import ImageStore
 from actors.weights.messages import Fetched
 from configs.load import from_tree
@@ -159,6 +162,74 @@ def test_penalties_that_sglang_would_count_anew_are_refused() -> None:
     ask = Ask("r", array("I", [1, 2]), 10, 1.0, 0, made=1, sampling=Sampling(presence_penalty=0.5))
     with pytest.raises(ServerRefused, match="begun by another"):
         sampling_params(ask)
+
+
+def test_a_grammar_is_asked_for_in_sglangs_words_and_never_for_what_another_server_began() -> None:
+    asked = Sampling(grammar=Grammar(kind="json_schema", text="{}"), logit_bias=((7, -100.0),))
+    given = sampling_params(Ask("r", array("I", [1, 2]), 10, 1.0, 0, sampling=asked))
+    said = msgspec.json.decode(msgspec.json.encode(given))
+    assert (said["json_schema"], said["logit_bias"]) == ("{}", {"7": -100.0})
+    assert "regex" not in said
+    with pytest.raises(ServerRefused, match=f"{CANNOT_CONTINUE}$") as refused:
+        sampling_params(Ask("r", array("I", [1, 2]), 10, 1.0, 0, made=1, sampling=asked))
+    assert refused.value.never
+    biased = Sampling(logit_bias=((7, 1.0),))
+    sampling_params(Ask("r", array("I", [1, 2]), 10, 1.0, 0, made=1, sampling=biased))
+
+
+def test_a_request_that_the_server_cannot_serve_is_refused_and_is_no_abort_of_ours() -> None:
+    end = {"type": "abort", "message": "Failed to compile the grammar", "status_code": 400}
+    event = {"meta_info": {"completion_tokens": 0, "finish_reason": end}}
+    with pytest.raises(ServerRefused, match="compile the grammar") as refused:
+        meta_of(msgspec.json.encode(event))
+    assert refused.value.never
+    end["status_code"] = None
+    assert meta_of(msgspec.json.encode(event)).finish_reason is not None
+
+
+@given(st.integers(1, 4), st.integers(0, 3), st.booleans(), st.booleans(), st.sampled_from([0.0, 0.5, 1.0]))
+def test_likeliest_tokens_come_back_as_rows_however_the_server_streams(
+    prompt: int, made: int, of_prompt: bool, cumulative: bool, temperature: float
+) -> None:
+    """A token of the prompt has -1, a rival of it 1 more; one of the response has -2 under the
+    temperature."""
+    wanted = Scores(top=1, prompt=of_prompt)
+    tokens = array("I", range(10, 10 + prompt + made))
+    reading = ScoreReading(Ask("r", tokens, 9, temperature, 0, made=made, scores=wanted), wanted)
+    given = list(tokens[reading.first :])
+    came: list[int] = []
+    rows = b""
+    for fresh in ([50], [51, 52], [53]):
+        came += fresh
+        told = came if cumulative else fresh
+        meta = Meta(
+            completion_tokens=len(came),
+            input_token_logprobs=raw([[None, given[0], None], *([-1.0, one, None] for one in given[1:])]),
+            input_top_logprobs=raw([None, *([[0.0, one + 1, None]] for one in given[1:])]),
+            output_top_logprobs=raw([[[-1.0, one + 1, None]] for one in told]),
+        )
+        last = "length" if 53 in fresh else None
+        chunk = Chunk(fresh, [-2.0] * len(fresh), last)  # type: ignore[arg-type]
+        rows = reading.read(meta, chunk, len(came) - len(fresh)).experts
+    scores = unpacked(np.frombuffer(rows, "<i4").reshape(prompt + made + 3, 3))
+    begin = 0 if of_prompt else prompt - 1
+    assert scores[:begin] == [Score(0.0, ((0, 0.0),))] * begin, "nobody asked for these"
+    assert scores[begin:-4] == [Score(-1.0, ((one + 1, 0.0),)) for one in tokens[begin + 1 :]]
+    step = temperature or 1.0
+    assert scores[-4:] == [Score(-2.0, ((one + 1, -2.0 + step),)) for one in came]
+
+
+def raw(rows: object) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(rows))
+
+
+def test_rows_that_lack_are_not_told_and_rows_that_are_none_are_a_broken_server() -> None:
+    wanted = Scores(top=1)
+    reading = ScoreReading(Ask("r", array("I", [1]), 9, 1.0, 0, scores=wanted), wanted)
+    chunk = Chunk([5], [-1.0], "length")
+    assert reading.read(Meta(completion_tokens=1), chunk, 0).experts == b"", "they are asked for again"
+    with pytest.raises(ServerDied, match="likeliest"):
+        reading.read(Meta(completion_tokens=1, output_top_logprobs=raw({"no": "list"})), chunk, 0)
 
 
 def script(tmp_path: Path, text: str) -> ServerProcess:

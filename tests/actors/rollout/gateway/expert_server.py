@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -27,14 +28,24 @@ def rows_of(name: int, tokens: list[int]) -> NDArray[np.int32]:
 
 
 class ExpertServer:
-    """name: 1 or more. routed: it was started with the flag. hold_at: it makes so many of a request and
-    then waits; None: as many as are asked for. silent: so many ends come without their experts."""
+    """name: 1 or more. routed: it was started with the flag. hold_at: it makes so many of a request and then
+    waits; None: as many as are asked for. silent: so many ends come without their rows. apart: its tokens are
+    so far from those of others. unfit: why it can serve no grammar."""
 
     def __init__(
-        self, name: int, *, routed: bool = True, hold_at: int | None = None, silent: int = 0
+        self,
+        name: int,
+        *,
+        routed: bool = True,
+        hold_at: int | None = None,
+        silent: int = 0,
+        apart: int = 0,
+        unfit: str = "",
     ) -> None:
         self.name, self.routed, self.hold_at, self.silent = name, routed, hold_at, silent
+        self.apart, self.unfit = apart, unfit
         self.asked: list[list[int]] = []
+        self.params: list[dict[str, object]] = []
         self.url = ""
         self._aborted: dict[str, asyncio.Event] = {}
         self._wake = asyncio.Event()
@@ -78,12 +89,18 @@ class ExpertServer:
         probe = "probe" in rid or "temperature" in rid
         if not probe:
             self.asked.append(prompt)
+            self.params.append(body["sampling_params"])
         aborted = self._aborted.setdefault(rid, asyncio.Event())
         reply = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await reply.prepare(request)
         self._connections.append(request)
         try:
             made: list[int] = []
+            if self.unfit and "regex" in body["sampling_params"]:
+                end = {"type": "abort", "message": self.unfit, "status_code": 400}
+                meta = {"meta_info": {"completion_tokens": 0, "finish_reason": end}}
+                await reply.write(b"data: " + msgspec.json.encode(meta) + b"\n\n")
+                return reply
             while len(made) < most and not aborted.is_set():
                 while len(made) == self.hold_at and not probe and not aborted.is_set():
                     self._wake.clear()
@@ -91,23 +108,25 @@ class ExpertServer:
                 if aborted.is_set():
                     break
                 await asyncio.sleep(STEP_S)
-                made.append(token_at(len(prompt) + len(made)))
+                made.append(token_at(len(prompt) + len(made)) + self.apart)
                 if len(made) < most:
-                    await reply.write(self._event(prompt, made, None, False, 0.0 if probe else -0.5))
+                    await reply.write(self._event(body, made, None, False, 0.0 if probe else -0.5))
             finish = "abort" if aborted.is_set() else "length"
             wanted = bool(body.get("return_routed_experts")) and self.routed
             if wanted and self.silent:
                 self.silent -= 1
                 wanted = False
-            await reply.write(self._event(prompt, made, finish, wanted, 0.0 if probe else -0.5))
+            await reply.write(self._event(body, made, finish, wanted, 0.0 if probe else -0.5))
+            self.silent -= int(self.silent > 0 and "top_logprobs_num" in body)
             await reply.write(b"data: [DONE]\n\n")
         finally:
             self._connections.remove(request)
         return reply
 
     def _event(
-        self, prompt: list[int], made: list[int], finish: str | None, experts: bool, logprob: float
+        self, body: dict[str, Any], made: list[int], finish: str | None, experts: bool, logprob: float
     ) -> bytes:
+        prompt = body["input_ids"]
         meta: dict[str, object] = {
             "completion_tokens": len(made),
             "finish_reason": None if finish is None else {"type": finish},
@@ -116,7 +135,25 @@ class ExpertServer:
         }
         if experts:
             meta["routed_experts"] = base64.b64encode(rows_of(self.name, prompt + made).tobytes()).decode()
+        if "top_logprobs_num" in body and not self.silent:
+            meta |= self._tops(body, made, logprob)
         return b"data: " + msgspec.json.encode({"meta_info": meta}) + b"\n\n"
+
+    def _tops(self, body: dict[str, Any], made: list[int], logprob: float) -> dict[str, object]:
+        """At each place the token that is there, and others that are `name` times less likely each."""
+        top, prompt = body["top_logprobs_num"], body["input_ids"][body["logprob_start_len"] :]
+
+        def likeliest(token: int) -> list[list[object]]:
+            return [[logprob - self.name * step, token + step, None] for step in range(top)]
+
+        return {
+            "input_token_logprobs": [
+                [None, prompt[0], None],
+                *([logprob, token, None] for token in prompt[1:]),
+            ],
+            "input_top_logprobs": [None, *(likeliest(token) for token in prompt[1:])],
+            "output_top_logprobs": [likeliest(token) for token in made],
+        }
 
     async def _abort(self, request: web.Request) -> web.Response:
         self._aborted.setdefault((await request.json())["rid"], asyncio.Event()).set()

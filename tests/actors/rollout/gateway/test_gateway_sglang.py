@@ -16,6 +16,7 @@ from actors.rollout.gateway.sglang_answers import Answer, GenerateIs
 from actors.rollout.gateway.sglang_routes import ROUTES
 from actors.rollout.gateway.sglang_wire import GenerateBody, SamplingBody, check_served
 from actors.rollout.gateway.texts import reader
+from actors.rollout.sampling_params import Grammar
 from tests.actors.rollout.gateway.gateway_world import (
     FakeRequests,
     Letters,
@@ -237,7 +238,7 @@ async def test_a_gate_is_passed_on_and_one_that_is_not_met_is_409() -> None:
         ({"top_logprobs_num": 2}, "top_logprobs_num"),
         ({"logprob_start_len": 0, "lora_path": "a"}, "lora_path"),
         ({"priority": 3}, "priority"),
-        ({"sampling_params": {"regex": "a*"}}, "sampling_params.regex"),
+        ({"sampling_params": {"stop_regex": "a*"}}, "sampling_params.stop_regex"),
         ({"sampling_params": {"custom_params": {"a": 1}}}, "sampling_params.custom_params"),
         ({"sampling_params": {"top_p": 2}}, "top_p"),
         ({"sampling_params": {"max_new_tokens": 1000}}, "sampling_params.max_new_tokens"),
@@ -303,3 +304,19 @@ def test_any_cut_of_a_response_gives_the_same_final_body(
         return whole
 
     assert asyncio.run(final(cuts)) == asyncio.run(final([]))
+
+
+@pytest.mark.parametrize("kind", ["json_schema", "regex", "ebnf", "structural_tag"])
+async def test_a_grammar_and_biases_go_to_the_engine_in_the_same_words(kind: str) -> None:
+    params = {kind: "x", "logit_bias": {"5": -3.5}}
+    async with serving(ROUTES, pieces(HELLO, [])) as world:
+        for streamed in (False, True):
+            body = {"input_ids": [1], "sampling_params": params, "stream": streamed}
+            async with world.client.post(world.url + "/generate", json=body) as response:
+                assert response.status == 200
+        status, answer = await post(world, {"input_ids": [1], "sampling_params": {"regex": "a", "ebnf": "b"}})
+        assert (status, answer["error"]["param"]) == (400, "sampling_params.ebnf")  # type: ignore[index]
+        whole, one = world.requests.asked
+    assert whole.sampling.grammar == Grammar(kind=kind, text="x")
+    assert whole.sampling.logit_bias == ((5, -3.5),)
+    assert (whole.whole, one.whole) == (True, False)
