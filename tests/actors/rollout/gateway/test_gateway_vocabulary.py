@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from transformers import PreTrainedTokenizerFast
+
 from actors.reward.prompts import Prompts
 from actors.rollout.gateway.routes import ROUTES
 from actors.training.new_tokenizer import CHAT_TEMPLATE, END, new_tokenizer
@@ -31,3 +33,20 @@ async def test_a_conversation_is_encoded_and_its_answer_decoded_as_the_checkpoin
     assert len(told.logprobs) == len(answer), "but a token with a log-prob"
     assert asked == rendered == prompts.encode(QUESTION)
     assert again == f"<|user|>{QUESTION}<|assistant|>"
+
+
+def test_tools_are_written_as_transformers_writes_them(tmp_path: Path) -> None:
+    prompts = words(tmp_path)
+    parameters = {"type": "object", "properties": {"b": {"type": "string"}, "a": {"enum": ["<é>&'"]}}}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+    call = {"type": "function", "function": {"name": "f", "arguments": {"b": "x", "a": "<é>&'"}}}
+    turns = [
+        {"role": "user", "content": QUESTION},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "ok"},
+    ]
+    theirs = PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
+    theirs.chat_template = CHAT_TEMPLATE
+    expected = theirs.apply_chat_template(turns, tools=tools, add_generation_prompt=True, tokenize=False)
+    assert prompts.chat(turns, names={"tools": tools}) == expected
+    assert '"b": {"type"' in expected.split('"a"')[0], "in the order of the client"
