@@ -12,7 +12,7 @@ BIN      := .venv/bin
 # A run is a dozen processes: each would compile our sources again where this is set, a third of its start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run run-sglang engines engine-sglang engine-vllm test-sglang-older test-vllm verl test-verl test test-together test-alone test-engines test-long campaign setup lint lint-ruff lint-format lint-types lint-imports bench bench-peers reference fuzz chaos clean
+.PHONY: run run-sglang engines engine-sglang engine-vllm test-sglang-older test-vllm verl test-verl clients test test-together test-alone test-engines test-long campaign setup lint lint-ruff lint-format lint-types lint-imports bench bench-peers reference fuzz chaos clean
 
 run: setup
 	$(BIN)/rlctl run configs/quickstart.toml
@@ -77,6 +77,14 @@ verl: .bench/verl/.ready
 	.bench/verl/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) --no-deps -r $<
 	touch $@
 
+# clients of OpenAI's API, which tests/engines run against the gateway, in an environment of their own. All are pinned and
+# none asks for its own dependencies: inspect-ai wants a newer `openai` than others say that they take.
+clients: .bench/clients/.ready
+.bench/clients/.ready: tests/engines/clients.txt
+	$(PYTHON) -m venv .bench/clients
+	.bench/clients/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) --no-deps -r $<
+	touch $@
+
 test-verl: setup verl
 	$(BIN)/python -m pytest -m verl
 
@@ -112,7 +120,7 @@ test-together: setup
 test-alone: setup
 	$(BIN)/python -m pytest --continue-on-collection-errors -m "alone and not vllm and not long"
 
-test-engines: setup engine-sglang
+test-engines: setup engine-sglang clients
 	$(BIN)/python -m pytest --continue-on-collection-errors -m "engines and not vllm and not older and not moe"
 
 # on real processes too, minutes of what the campaign tries in simulated ones; every night
