@@ -33,14 +33,15 @@ class ConfigError(ValueError):
         super().__init__("\n".join(problems))
 
 
-def load(path: str | Path, sets: Sequence[str] = ()) -> Config:
+def load(path: str | Path | None, sets: Sequence[str] = ()) -> Config:
     """Read the settings of a run.
 
-    path: a TOML file, or the bare name of a preset ("quickstart"). sets: `section.key=value` texts that win
-    over the file; a value is read as TOML, else taken as text. Raises ConfigError with every problem found.
+    path: a TOML file, or the bare name of a preset ("quickstart"); None: the defaults. sets:
+    `section.key=value` texts that win over the file; a value is read as TOML, else taken as text. Raises
+    ConfigError with every problem found.
     """
-    file = _find(str(path))
-    tree = _read(file)
+    file = Path("settings") if path is None else _find(str(path))
+    tree = {} if path is None else _read(file)
     typed: set[str] = set()  # keys given by --set
     found: list[str] = []
     for text in sets:

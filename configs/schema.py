@@ -502,6 +502,14 @@ class Gateway(Section, frozen=True, kw_only=True):
     api_keys: HostPath = ""
     """File of API keys, one a line, that clients send as `Authorization: Bearer KEY`; those in the variable
     GLEANER_API_KEYS of its environment (with commas) count too. Needed beyond loopback, unless `open`."""
+    control_keys: HostPath = ""
+    """File of keys, one a line, for routes that change state (weights, workers, pauses, aborts); those in the
+    variable GLEANER_CONTROL_KEYS count too. They open every other route as well; API keys then open no such
+    route. "" = API keys open all."""
+    hosts: list[str] = []
+    """Names by which clients reach a gateway that needs no key, beside its addresses, localhost and the name
+    in `listen`; a request with another name in its `Host` is refused: a browser may have been lured to it.
+    ["*"] = any name."""
     open: bool = False
     """Answer beyond loopback without keys: whoever reaches the port uses the engines."""
     model_name: str = ""

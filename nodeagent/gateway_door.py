@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from actors.reward.prompts import BadTokenizer, Prompts
+from actors.rollout.gateway.access import Access
 from actors.rollout.gateway.ask import Requests, Vocabulary
 from actors.rollout.gateway.calls import Desk, Served
 from actors.rollout.gateway.fleet import Fleet
@@ -27,6 +28,7 @@ from transport.keys import RefusedToListen
 from transport.sockets import CannotListen
 
 KEYS_VARIABLE = "GLEANER_API_KEYS"
+CONTROL_KEYS_VARIABLE = "GLEANER_CONTROL_KEYS"
 
 log = logging.getLogger("rollout/gateway")
 
@@ -57,14 +59,14 @@ def door_of(
             room_tokens=room[1],
         )
         host, port = address_of(settings.listen)
-        keys = keys_of(settings, os.environ)
-        if not keys and not settings.open and not _loopback(host):
+        access = access_of(settings, os.environ)
+        if not access.keys and not settings.open and not _loopback(host):
             raise RefusedToListen(
                 f"gateway.listen {settings.listen}: whoever reaches it could use the engines; give keys "
                 f"(gateway.api_keys or {KEYS_VARIABLE}), or say gateway.open"
             )
         desk = Desk(requests, fleet, settings, served, _vocabulary(tokenizer))
-        return HttpDoor(HttpServer(desk, ROUTES, keys), host, port)
+        return HttpDoor(HttpServer(desk, ROUTES, access), host, port)
 
     return make
 
@@ -96,16 +98,28 @@ def address_of(listen: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def keys_of(settings: Settings, environment: Mapping[str, str]) -> list[str]:
-    """API keys: lines of the file, and of the variable. Raises ConfigError for a file without any."""
-    keys = environment.get(KEYS_VARIABLE, "").split(",")
-    if settings.api_keys:
+def access_of(settings: Settings, environment: Mapping[str, str]) -> Access:
+    """Who may call. Raises ConfigError for a file without any key."""
+    host, _ = address_of(settings.listen)
+    return Access(
+        keys=_keys("gateway.api_keys", settings.api_keys, environment.get(KEYS_VARIABLE, "")),
+        control_keys=_keys(
+            "gateway.control_keys", settings.control_keys, environment.get(CONTROL_KEYS_VARIABLE, "")
+        ),
+        hosts=[host, *settings.hosts],
+    )
+
+
+def _keys(setting: str, file: str, variable: str) -> list[str]:
+    """Lines of the file, and words of the variable."""
+    keys = variable.split(",")
+    if file:
         try:
-            lines = Path(settings.api_keys).read_text(encoding="utf-8").splitlines()
+            lines = Path(file).read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as problem:
-            raise ConfigError([f"gateway.api_keys {settings.api_keys}: {problem}"]) from problem
+            raise ConfigError([f"{setting} {file}: {problem}"]) from problem
         if not any(line.strip() for line in lines):
-            raise ConfigError([f"gateway.api_keys {settings.api_keys}: no key is there, one a line"])
+            raise ConfigError([f"{setting} {file}: no key is there, one a line"])
         keys += lines
     return list(dict.fromkeys(key.strip() for key in keys if key.strip()))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from configs.load import ConfigError
+from configs.load import ConfigError, load
 from configs.schema import Config
 from nodeagent.host import Seat, run_process
 from nodeagent.site import RealSite
@@ -24,6 +24,7 @@ sees a pause. Servers may come and go: POST /workers and DELETE /workers/ID, as 
 _EXAMPLES = """\
   rlctl gateway --engine-url http://10.0.0.5:30000 --engine-url http://10.0.0.6:30000
   rlctl gateway --engine-url http://127.0.0.1:30000 --listen 0.0.0.0:8000 --api-keys keys.txt
+  rlctl gateway --engine-url http://127.0.0.1:30000 --config gateway.toml --set gateway.max_concurrent=4096
   curl -N http://127.0.0.1:30080/generate -d '{"input_ids": [1, 2, 3], "stream": true}'"""
 
 LISTEN = "127.0.0.1:30080"
@@ -42,11 +43,17 @@ def add(commands: Subparsers) -> None:
         "--engine-url", action="append", default=[], metavar="URL", help="of a server; repeated, or by commas"
     )
     parser.add_argument(
-        "--listen", default=LISTEN, metavar="HOST:PORT", help=f"port 0: any free one (default: {LISTEN})"
+        "--config", metavar="FILE", help="TOML with a section [gateway]: see docs/configuration.md"
     )
-    parser.add_argument("--api-keys", type=Path, metavar="FILE", help="one key a line; clients must show one")
     parser.add_argument(
-        "--open", action="store_true", help="serve beyond loopback without keys, to whoever can reach it"
+        "--set", action="append", default=[], metavar="gateway.A=B", help="one setting over the file's"
+    )
+    parser.add_argument(
+        "--listen", metavar="HOST:PORT", help=f"gateway.listen; port 0: any free one (default: {LISTEN})"
+    )
+    parser.add_argument("--api-keys", type=Path, metavar="FILE", help="gateway.api_keys: one key a line")
+    parser.add_argument(
+        "--open", action="store_true", help="gateway.open: serve beyond loopback without keys"
     )
     parser.add_argument(
         "--tokenizer", metavar="DIR", default="", help="for text (default: the first server's, if it is here)"
@@ -55,7 +62,7 @@ def add(commands: Subparsers) -> None:
         "--state-dir", type=Path, metavar="DIR", help="journal and log that stay (default: they go with it)"
     )
     parser.add_argument(
-        "--deadline", type=float, metavar="S", help="of a request that names none (default: 600)"
+        "--deadline", type=float, metavar="S", help="gateway.deadline_s: of a request that names none"
     )
     add_json(parser)
 
@@ -72,14 +79,14 @@ def gateway(args: argparse.Namespace) -> int:
         raise usage("--engine-url: name at least one server, like http://10.0.0.5:30000")
     try:
         engines = [origin(url) for url in given]
-        address_of(args.listen)
+        config = settings_of(args)
+        address_of(config.gateway.listen)
     except Failed as problem:
         raise usage(f"--engine-url {problem}") from problem
     except ConfigError as problem:
         raise usage(*problem.problems) from problem
     if args.tokenizer and not (Path(args.tokenizer) / "tokenizer.json").is_file():
         raise usage(f"--tokenizer {args.tokenizer}: no tokenizer.json is there")
-    config = _settings(args)
 
     def told(url: str, first: str) -> None:
         if args.json:
@@ -95,12 +102,18 @@ def gateway(args: argparse.Namespace) -> int:
         return run_process(lambda stop: run_gateway(options, stop, RealSite()), "rlctl gateway")
 
 
-def _settings(args: argparse.Namespace) -> Config:
-    config = Config()
-    keys = str(args.api_keys.absolute()) if args.api_keys is not None else ""
-    own = msgspec.structs.replace(config.gateway, listen=args.listen, api_keys=keys, open=args.open)
+def settings_of(args: argparse.Namespace) -> Config:
+    """Those of the file and of `--set`, with the options over them. Raises ConfigError, CommandError."""
+    config, defaults = load(args.config, args.set), Config()
+    for section in config.__struct_fields__:
+        if section != "gateway" and getattr(config, section) != getattr(defaults, section):
+            raise usage(f"[{section}]: of a job; `rlctl gateway` takes the section [gateway] alone")
+    own = config.gateway
+    given: dict[str, object] = {"listen": args.listen or own.listen or LISTEN, "open": args.open or own.open}
+    if args.api_keys is not None:
+        given["api_keys"] = str(args.api_keys.absolute())
     if args.deadline is not None:
         if not 0 < args.deadline <= own.max_deadline_s:
             raise usage(f"--deadline {args.deadline:g}: expected seconds up to {own.max_deadline_s:g}")
-        own = msgspec.structs.replace(own, deadline_s=args.deadline)
-    return msgspec.structs.replace(config, gateway=own)
+        given["deadline_s"] = args.deadline
+    return msgspec.structs.replace(config, gateway=msgspec.structs.replace(own, **given))

@@ -15,7 +15,7 @@ from configs.load import ConfigError, dump
 from configs.schema import Config, Gateway
 from nodeagent.__main__ import parse, start_options
 from nodeagent.exit_codes import CannotRun
-from nodeagent.gateway_door import KEYS_VARIABLE, address_of, door_of, keys_of
+from nodeagent.gateway_door import CONTROL_KEYS_VARIABLE, KEYS_VARIABLE, access_of, address_of, door_of
 from transport.keys import RefusedToListen
 from transport.sockets import CannotListen
 
@@ -33,14 +33,21 @@ def ports() -> tuple[Requests, Fleet]:
 def test_keys_come_from_the_file_and_the_environment_each_once(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text("alpha\n\n beta \n")
-    settings = Gateway(api_keys=str(file))
-    assert keys_of(settings, {KEYS_VARIABLE: "gamma,alpha"}) == ["gamma", "alpha", "beta"]
-    assert keys_of(Gateway(), {}) == []
+    settings = Gateway(listen="127.0.0.1:0", api_keys=str(file))
+    assert access_of(settings, {KEYS_VARIABLE: "gamma,alpha"}).keys == ["gamma", "alpha", "beta"]
+    control = Gateway(listen="gpu-7:0", control_keys=str(file), hosts=["head"])
+    found = access_of(control, {CONTROL_KEYS_VARIABLE: "gamma"})
+    assert (found.keys, found.control_keys, found.hosts) == (
+        [],
+        ["gamma", "alpha", "beta"],
+        ["gpu-7", "head"],
+    )
+    assert access_of(Gateway(listen="127.0.0.1:0"), {}).keys == []
     file.write_text("\n")
     with pytest.raises(ConfigError, match="no key is there"):
-        keys_of(settings, {})
-    with pytest.raises(ConfigError, match="No such file"):
-        keys_of(Gateway(api_keys=str(tmp_path / "none")), {})
+        access_of(settings, {})
+    with pytest.raises(ConfigError, match=r"gateway\.control_keys .*No such file"):
+        access_of(Gateway(listen="127.0.0.1:0", control_keys=str(tmp_path / "none")), {})
 
 
 def test_a_gateway_is_not_open_to_a_network_by_oversight(

@@ -9,12 +9,13 @@ import uuid
 from array import array
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import msgspec
 from aiohttp import web
 from msgspec import UNSET, UnsetType
 
+from actors.rollout.gateway.access import Kind
 from actors.rollout.gateway.ask import MAX_ID, Ask, BadAsk, Requests, Vocabulary, seed_of
 from actors.rollout.gateway.figures import Figures
 from actors.rollout.gateway.fleet import Fleet
@@ -30,9 +31,6 @@ SESSION_HEADERS = ("X-SMG-Routing-Key", "X-Session-ID", "X-data-parallel-rank")
 """Whose request it is, in the words of slime and miles, of prime-rl and SkyRL, of vLLM."""
 ID_HEADER = "X-Request-ID"
 DEADLINE_HEADER = "X-Request-Deadline-S"
-
-Kind = Literal["open", "data", "control"]
-"""Of a route. open: needs no key, tells nothing but life; data: makes tokens; control: all else."""
 
 
 @dataclass(frozen=True, slots=True)

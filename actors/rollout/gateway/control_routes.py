@@ -229,32 +229,37 @@ async def liveness(call: Call) -> web.StreamResponse:
 ROUTES = (
     Route("GET", "/workers", workers, "The gateway as the one worker, or the engines behind it.",
           query=wire.WorkersQuery, answer=wire.WorkersAre),
-    *(Route("POST", path, add_worker, "Use an engine.", wire.AddWorker, answer=wire.WorkerTaken, status=202)
+    *(Route("POST", path, add_worker, "Use an engine.", wire.AddWorker, answer=wire.WorkerTaken, status=202,
+            kind="change")
       for path in ("/workers", "/add_worker")),
     Route("GET", "/workers/{worker:.+}", worker, "One engine, by id or url.", answer=wire.WorkerIs),
     Route("DELETE", "/workers/{worker:.+}", remove_worker, "Use an engine no longer, by id or url.",
-          answer=wire.WorkerTaken),
+          answer=wire.WorkerTaken, kind="change"),
     Route("POST", "/remove_worker", remove_worker, "Use an engine no longer.", wire.AddWorker,
-          answer=wire.WorkerTaken),
+          answer=wire.WorkerTaken, kind="change"),
     Route("GET", "/list_workers", list_workers, "The gateway's own url.", answer=wire.Urls),
-    Route("POST", "/abort_request", abort, "End requests with what they have.", wire.AbortBody),
+    Route("POST", "/abort_request", abort, "End requests with what they have.", wire.AbortBody,
+          kind="change"),
     Route("GET", "/v1/loads", loads, "How many requests there are.", answer=wire.LoadsAre),
     Route("GET", "/get_load", get_load, "How many requests there are, as a list of one.",
           answer=wire.LoadIs, many=True),
     *(Route("POST", path, pause, "Begin nothing new until it is continued.", wire.PauseBody,
-            wire.PauseQuery, wire.Paused)
+            wire.PauseQuery, wire.Paused, kind="change")
       for path in ("/pause_generation", "/pause", "/areal_pause_generation")),
-    *(Route("POST", path, resume, "Go on after a pause.", answer=wire.Paused)
+    *(Route("POST", path, resume, "Go on after a pause.", answer=wire.Paused, kind="change")
       for path in ("/continue_generation", "/resume", "/areal_continue_generation")),
-    *(Route(method, "/flush_cache", flush, "Nothing: caches belong to versions.", answer=wire.Paused)
+    *(Route(method, "/flush_cache", flush, "Nothing: caches belong to versions.", answer=wire.Paused,
+            kind="change")
       for method in ("GET", "POST")),
-    *(Route("POST", path, from_disk, "Serve the checkpoint at a path.", wire.FromDisk, answer=wire.Updated)
+    *(Route("POST", path, from_disk, "Serve the checkpoint at a path.", wire.FromDisk, answer=wire.Updated,
+            kind="change")
       for path in ("/update_weights_from_disk", "/areal_update_weights")),
-    Route("POST", "/pull_weights", pull, "Serve the checkpoint at a path.", wire.Pull, answer=wire.Updated),
+    Route("POST", "/pull_weights", pull, "Serve the checkpoint at a path.", wire.Pull, answer=wire.Updated,
+          kind="change"),
     Route("POST", "/update_weights", update, "Serve the checkpoint at a path.", wire.WeightDir,
-          answer=wire.Updated),
+          answer=wire.Updated, kind="change"),
     Route("POST", "/fetch_weights", fetch, "Serve the checkpoint at a path.", wire.FetchWeights,
-          answer=wire.Updated),
+          answer=wire.Updated, kind="change"),
     *(Route("GET", path, server_info, "What is served, in the words of SGLang's arguments.",
             answer=wire.ServerInfo) for path in ("/server_info", "/get_server_info")),
     *(Route("GET", path, model_info, "Which model is served.", answer=wire.ModelInfo)

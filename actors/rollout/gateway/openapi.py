@@ -24,6 +24,7 @@ Json = dict[str, object]
 ERRORS = {
     "400": "The request is wrong; `error.param` names the field.",
     "401": "An API key is wanted.",
+    "403": "The key opens no route that changes state; or, without keys, `Host` or `Origin` is a stranger's.",
     "404": "No such thing here.",
     "409": "The version that was asked for is not served, or this fleet is not changed from here.",
     "413": "The body is too long.",
@@ -65,7 +66,14 @@ def document(routes: Sequence[Route], title: str = "Gleaner gateway") -> Json:
         "paths": paths,
         "components": {
             "schemas": schemas,
-            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+            "securitySchemes": {
+                "key": {"type": "http", "scheme": "bearer"},
+                "control": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "Of routes that change state, where the gateway has control keys.",
+                },
+            },
         },
     }
 
@@ -127,7 +135,7 @@ def _operation(route: Route, of: dict[type[msgspec.Struct], Json], schemas: dict
         required_fields = schemas[_name(of[route.body])].get("required", [])
         operation["requestBody"] = {"required": bool(required_fields), "content": _json(of[route.body])}
     if route.kind != "open":
-        operation["security"] = [{"key": []}, {}]
+        operation["security"] = [{"control" if route.kind == "change" else "key": []}, {}]
     return operation
 
 
@@ -146,7 +154,8 @@ def _errors(route: Route, of: dict[type[msgspec.Struct], Json]) -> Json:
     errors: Json = {
         status: {"description": says, "content": _json(of[ProblemBody])}
         for status, says in ERRORS.items()
-        if (status != "401" or route.kind != "open") and (status != "413" or route.body is not None)
+        if (status not in ("401", "403") or route.kind != "open")
+        and (status != "413" or route.body is not None)
     }
     if route.down is not None:
         errors["503"] = {"description": "Not now; the body says why.", "content": _json(of[route.down])}

@@ -11,6 +11,7 @@ import math
 import msgspec
 from aiohttp import web
 
+from actors.rollout.gateway.access import Denied
 from actors.rollout.gateway.ask import AskError, BadAsk, Busy, NotReady
 from actors.rollout.gateway.fleet import Failed, FleetAway, FleetError, NotHere, OtherModel, UnknownWorker
 
@@ -65,6 +66,15 @@ def problem_of(error: Exception) -> Problem:
             return Problem(type="UnknownWorker", message=str(error), code=404, retryable=False)
         case Failed():
             return Problem(type="Failed", message=str(error), retryable=True, code=503)
+        case Denied():
+            name = {401: "Unauthorized", 403: "Forbidden"}.get(error.status, "BadRequest")
+            return Problem(
+                type=name,
+                message=str(error),
+                code=error.status,
+                retryable=False,
+                param=error.field or None,
+            )
         case web.HTTPException():
             type_ = {401: "Unauthorized", 404: "NotFound", 405: "MethodNotAllowed", 413: "BodyTooLarge"}
             name = type_.get(error.status, "BadRequest")
@@ -99,5 +109,5 @@ def refusal(error: Exception) -> web.Response:
     )
 
 
-TOLD = (AskError, FleetError, web.HTTPException)
+TOLD = (AskError, FleetError, Denied, web.HTTPException)
 """Errors that are told to a client as they are; all others are told as `InternalError` and logged."""

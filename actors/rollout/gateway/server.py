@@ -1,4 +1,4 @@
-"""The HTTP server of the gateway: the table of routes, keys, limits, errors, and streams that stay alive.
+"""The HTTP server of the gateway: the table of routes, limits, errors, and streams that stay alive.
 
 Owns the aiohttp application and the socket that it listens at. The routes of each wire stand in rooms of
 their own and are joined in `routes`. Adapter.
@@ -6,12 +6,12 @@ their own and are joined in `routes`. Adapter.
 
 import asyncio
 import contextlib
-import hmac
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
 from aiohttp import web
 
+from actors.rollout.gateway.access import OPEN, Access
 from actors.rollout.gateway.ask import Busy
 from actors.rollout.gateway.calls import Call, Desk, Route
 from actors.rollout.gateway.middlewares import counting, methods
@@ -105,12 +105,12 @@ class _Stream:
                     await self._response.write(ALIVE)
 
 
-def application(desk: Desk, routes: Sequence[Route], keys: Sequence[str] = ()) -> web.Application:
-    """All routes behind keys and limits. keys: none: nobody is asked for one."""
+def application(desk: Desk, routes: Sequence[Route], access: Access) -> web.Application:
+    """All routes behind keys and limits."""
     settings = desk.settings
-    allowed = [key.encode() for key in keys]
     most = CALLS * settings.max_concurrent
-    by_handler = {(route.method, route.path): route for route in routes}
+    handlers = [(_handler(desk, route), route) for route in routes]
+    kinds = {handler: route.kind for handler, route in handlers}
     calls = 0
 
     @web.middleware
@@ -120,11 +120,7 @@ def application(desk: Desk, routes: Sequence[Route], keys: Sequence[str] = ()) -
             return refusal(Busy(f"{calls} calls at once; the limit is {most}"))
         calls += 1
         try:
-            resource = request.match_info.route.resource
-            method = "GET" if request.method == "HEAD" else request.method
-            route = by_handler.get((method, resource.canonical if resource is not None else ""))
-            if allowed and (route is None or route.kind != "open") and not _may(request, allowed):
-                raise web.HTTPUnauthorized(text="this gateway wants an API key: Authorization: Bearer KEY")
+            access.check(request.headers, kinds.get(request.match_info.handler, "control"))
             return await handler(request)
         except TOLD as error:
             return refusal(error)
@@ -136,8 +132,7 @@ def application(desk: Desk, routes: Sequence[Route], keys: Sequence[str] = ()) -
 
     middlewares = [counting(desk.figures), methods, guard]
     app = web.Application(middlewares=middlewares, client_max_size=settings.max_body_bytes)
-    for route in routes:
-        handler = _handler(desk, route)
+    for handler, route in handlers:
         for method in ("GET", "HEAD") if route.method == "GET" else (route.method,):
             app.router.add_route(method, route.path, handler)
     return app
@@ -150,19 +145,12 @@ def _handler(desk: Desk, route: Route) -> Handler:
     return handle
 
 
-def _may(request: web.Request, allowed: Sequence[bytes]) -> bool:
-    """Whether it shows a key; each is compared in the same time, whatever it is."""
-    scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-    shown = (given if scheme.lower() == "bearer" else request.headers.get("X-API-Key", "")).strip().encode()
-    return any([hmac.compare_digest(shown, key) for key in allowed])
-
-
 class HttpServer:
     """Listens from `start` to `close`."""
 
-    def __init__(self, desk: Desk, routes: Sequence[Route], keys: Sequence[str] = ()) -> None:
+    def __init__(self, desk: Desk, routes: Sequence[Route], access: Access = OPEN) -> None:
         self._runner = web.AppRunner(
-            application(desk, routes, keys),
+            application(desk, routes, access),
             access_log=None,
             handle_signals=False,
             handler_cancellation=True,

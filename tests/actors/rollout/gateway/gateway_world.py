@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import aiohttp
 
+from actors.rollout.gateway.access import OPEN, Access
 from actors.rollout.gateway.ask import Ask, AskError, End, Piece, Vocabulary
 from actors.rollout.gateway.calls import Desk, Route, Served
 from actors.rollout.gateway.fleet import Loads, NotHere, PauseMode, UnknownWorker, Versions, Worker
@@ -162,7 +163,7 @@ async def serving(
     *,
     settings: Gateway | None = None,
     fleet: FakeFleet | None = None,
-    keys: Sequence[str] = (),
+    access: Access = OPEN,
     words: bool = True,
     vocabulary: Vocabulary | None = None,
     requests: FakeRequests | None = None,
@@ -171,7 +172,7 @@ async def serving(
     """Serve `routes` and a client of them."""
     requests, fleet = requests or FakeRequests(script), fleet or FakeFleet()
     desk = Desk(requests, fleet, settings or Gateway(), served, vocabulary or (Letters() if words else None))
-    server = HttpServer(desk, routes, keys)
+    server = HttpServer(desk, routes, access)
     url = await server.start("127.0.0.1", 0)
     try:
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=20)) as client:

@@ -135,6 +135,14 @@ def test_parameters_of_the_path_and_of_the_query_are_told() -> None:
     assert parameters("/finish_session", "post") == [("session_id", "query", False)]
 
 
+def test_routes_that_change_state_name_the_control_key() -> None:
+    paths = DOCUMENT["paths"]
+    assert paths["/pause"]["post"]["security"] == [{"control": []}, {}]
+    assert paths["/generate"]["post"]["security"] == [{"key": []}, {}]
+    assert "security" not in paths["/liveness"]["get"]
+    assert {"key", "control"} == set(DOCUMENT["components"]["securitySchemes"])
+
+
 def test_other_statuses_and_lists_are_told_as_they_are() -> None:
     paths = DOCUMENT["paths"]
     added = paths["/workers"]["post"]["responses"]

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator
 import msgspec
 from aiohttp import web
 
+from actors.rollout.gateway.access import Access
 from actors.rollout.gateway.ask import BadAsk, Busy, End, NotReady, Piece
 from actors.rollout.gateway.calls import Call, Route
 from actors.rollout.gateway.calls import json as answer
@@ -112,7 +113,7 @@ async def test_a_body_beyond_the_limit_is_413_and_no_json_is_400() -> None:
 
 
 async def test_without_the_key_nothing_but_life_is_told() -> None:
-    async with serving(ROUTES, pieces([1], []), keys=["alpha", "beta"]) as world:
+    async with serving(ROUTES, pieces([1], []), access=Access(keys=["alpha", "beta"])) as world:
 
         async def status(path: str, **headers: str) -> int:
             method = "GET" if path == "/lives" else "POST"
