@@ -1,13 +1,14 @@
 """The files by which a node agent is found and by which a second one is kept off.
 
 `agent.json` says where the agent of a state directory is reached; `agent.lock` is locked while it lives (by
-the kernel, so it cannot be left behind by a kill). Owns both, and three things done to files: writing one
-whole or not at all, forgetting old folders, freeing the shared memory of a job.
+the kernel, so it cannot be left behind by a kill). Owns both, and what is done to files: writing one whole
+or not at all, forgetting old folders, freeing the shared memory of a job, keeping a folder private.
 """
 
 import fcntl
 import os
 import shutil
+import stat
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -52,6 +53,16 @@ def write_whole(path: Path, data: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
+
+
+def make_private(directory: Path) -> None:
+    """Make the folder; it, what is in it, and whatever this process makes from now on is for this user alone.
+    Raises OSError."""
+    os.umask(0o077)
+    directory.mkdir(parents=True, exist_ok=True)
+    for path in (directory, *directory.rglob("*")):
+        if not path.is_symlink():
+            path.chmod(stat.S_IMODE(path.stat().st_mode) & 0o700)
 
 
 def keep_newest(directory: Path, count: int) -> None:

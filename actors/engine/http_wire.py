@@ -1,6 +1,7 @@
 """HTTP towards an inference server, as the wires of all engines use it.
 
-Owns one session, deadlines of single calls, streams of server-sent events, and what a status means to us.
+Owns one session, deadlines of single calls, streams of server-sent events, and what a status means to us. A
+redirect is not followed: prompts, weights and keys go to the server that was named and to no other.
 Knows no route and no body. Adapter: aiohttp.
 """
 
@@ -64,7 +65,7 @@ class HttpWire:
         which servers send to be heard, are no events. Raises `ServerDied`, `ServerRefused`."""
         try:
             async with self._open().post(
-                self.url + path, data=msgspec.json.encode(body), headers=_JSON
+                self.url + path, data=msgspec.json.encode(body), headers=_JSON, allow_redirects=False
             ) as reply:
                 if reply.status != 200:
                     said = await body_start(reply, MAX_SAID)
@@ -106,7 +107,9 @@ class HttpWire:
         try:
             async with (
                 asyncio.timeout(deadline_s),
-                self._open().request(method, self.url + path, data=data, headers=_JSON) as reply,
+                self._open().request(
+                    method, self.url + path, data=data, headers=_JSON, allow_redirects=False
+                ) as reply,
             ):
                 said = await whole_body(reply, MAX_BODY_BYTES)
         except TimeoutError as late:

@@ -101,7 +101,7 @@ class _Server:
 
     async def get(self, path: str, kind: type[T]) -> T | None:
         """None: it has no such route. Raises NoServer where it may have it, and what aiohttp raises."""
-        async with self._session.get(f"{self.url}{path}") as response:
+        async with self._session.get(f"{self.url}{path}", allow_redirects=False) as response:
             body = await whole_body(response, MAX_BYTES)
         if response.status in NOT_SERVED:
             self.said.append(f"{path} answers {response.status}")

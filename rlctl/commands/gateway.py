@@ -10,6 +10,7 @@ import msgspec
 
 from configs.load import ConfigError, load
 from configs.schema import Config
+from nodeagent.files import make_private
 from nodeagent.host import Seat, run_process
 from nodeagent.site import RealSite
 from rlctl.commands.terminal import Subparsers, add_command, add_json
@@ -69,8 +70,7 @@ def add(commands: Subparsers) -> None:
 
 def gateway(args: argparse.Namespace) -> int:
     """Do it."""
-    from actors.rollout.gateway.fleet import Failed  # here: HTTP is for this command alone
-    from actors.rollout.gateway.own_fleet import origin
+    from actors.rollout.gateway.engine_url import BadUrl, origin  # here: HTTP is for this command alone
     from nodeagent.gateway_alone import GatewayOptions, run_gateway
     from nodeagent.gateway_door import address_of
 
@@ -81,7 +81,7 @@ def gateway(args: argparse.Namespace) -> int:
         engines = [origin(url) for url in given]
         config = settings_of(args)
         address_of(config.gateway.listen)
-    except Failed as problem:
+    except BadUrl as problem:
         raise usage(f"--engine-url {problem}") from problem
     except ConfigError as problem:
         raise usage(*problem.problems) from problem
@@ -97,7 +97,9 @@ def gateway(args: argparse.Namespace) -> int:
         sys.stdout.flush()
 
     with tempfile.TemporaryDirectory(prefix="gleaner-gateway-") as passing:
-        seat = Seat("gateway", "gateway", (args.state_dir or Path(passing)).absolute())
+        state_dir = (args.state_dir or Path(passing)).absolute()
+        make_private(state_dir)  # journal and log have the prompts and responses of clients
+        seat = Seat("gateway", "gateway", state_dir)
         options = GatewayOptions(seat, engines, config, args.tokenizer, told)
         return run_process(lambda stop: run_gateway(options, stop, RealSite()), "rlctl gateway")
 

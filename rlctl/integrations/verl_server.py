@@ -75,7 +75,7 @@ class Gateway:
                 while True:
                     try:
                         async with self._open().post(
-                            self._url + route, data=msgspec.json.encode(body)
+                            self._url + route, data=msgspec.json.encode(body), allow_redirects=False
                         ) as response:
                             if response.status == 200:
                                 return await whole_body(response, MAX_BODY_BYTES)

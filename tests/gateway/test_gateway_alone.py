@@ -127,3 +127,6 @@ async def test_a_killed_gateway_answers_the_same_request_when_it_is_started_agai
     assert again["output_ids"] == first["output_ids"]
     journal = processes.directory / "state" / "journal"
     assert list(journal.rglob("*.sqlite")), "it was there, not made again"
+    state = processes.directory / "state"
+    readable = [path for path in (state, *state.rglob("*")) if path.lstat().st_mode & 0o077]
+    assert not readable, "prompts and responses are for the user of the gateway alone"

@@ -12,6 +12,7 @@ from nodeagent.files import (
     find_agent,
     is_running,
     keep_newest,
+    make_private,
     publish_agent,
     withdraw_agent,
 )
@@ -64,3 +65,25 @@ def test_of_old_folders_the_newest_are_kept(tmp_path: Path) -> None:
     (tmp_path / "a file").write_text("stays")
     keep_newest(tmp_path, 2)
     assert {path.name for path in tmp_path.iterdir()} == {"newest", "newer", "a file"}
+
+
+def test_a_private_folder_and_what_is_made_in_it_are_for_its_user_alone(tmp_path: Path) -> None:
+    directory, old_mask = tmp_path / "state", os.umask(0o022)
+    try:
+        (directory / "logs").mkdir(parents=True)
+        (directory / "logs" / "old.log").write_text("of an older release")
+        (directory / "link").symlink_to(tmp_path)
+        outside = tmp_path.stat().st_mode
+        make_private(directory)
+        make_private(directory)
+        (directory / "new").mkdir()
+        (directory / "new" / "journal").write_text("a prompt")
+    finally:
+        os.umask(old_mask)
+    modes = {
+        path.name: path.stat().st_mode & 0o777
+        for path in (directory, *directory.rglob("*"))
+        if not path.is_symlink()
+    }
+    assert modes == {"state": 0o700, "logs": 0o700, "old.log": 0o600, "new": 0o700, "journal": 0o600}
+    assert tmp_path.stat().st_mode == outside, "links are not followed"

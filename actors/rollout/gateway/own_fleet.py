@@ -7,9 +7,9 @@ takes to put an engine to work is behind `Hands`. Everything may be said twice.
 import asyncio
 from dataclasses import dataclass, replace
 from typing import Protocol
-from urllib.parse import urlsplit
 
 from actors.engine.engine_facts import EngineFacts
+from actors.rollout.gateway.engine_url import origin
 from actors.rollout.gateway.fleet import Failed, FleetAway, OtherModel, PauseMode, UnknownWorker, Worker
 from actors.rollout.gateway.found_weights import as_found, in_folder
 from actors.rollout.gateway.job_fleet import MANAGER, Holding, JobFleet
@@ -221,16 +221,3 @@ def refused_at(url: str, why: str) -> Worker:
         waiting=0,
         refused=why,
     )
-
-
-def origin(url: str) -> str:
-    """An engine's URL without path: "http://host:port". Raises Failed where it is none."""
-    parts = urlsplit(url if "://" in url else f"http://{url}")
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise Failed(f"{url!r}: expected a URL like http://10.0.0.5:30000")
-    try:
-        port = f":{parts.port}" if parts.port is not None else ""
-    except ValueError:
-        raise Failed(f"{url!r}: expected a port from 1 to 65535") from None
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return f"{parts.scheme}://{host}{port}"

@@ -13,6 +13,7 @@ from aiohttp import web
 
 from actors.rollout.gateway.access import Denied
 from actors.rollout.gateway.ask import AskError, BadAsk, Busy, NotReady
+from actors.rollout.gateway.engine_url import BadUrl
 from actors.rollout.gateway.fleet import Failed, FleetAway, FleetError, NotHere, OtherModel, UnknownWorker
 
 
@@ -62,6 +63,8 @@ def problem_of(error: Exception) -> Problem:
             return Problem(type="NotHere", message=str(error), code=409, retryable=False)
         case OtherModel():
             return Problem(type="OtherModel", message=str(error), code=409, retryable=False)
+        case BadUrl():
+            return Problem(type="BadRequest", message=str(error), code=400, retryable=False, param="url")
         case UnknownWorker():
             return Problem(type="UnknownWorker", message=str(error), code=404, retryable=False)
         case Failed():
