@@ -33,6 +33,7 @@ LONGEST = 2048
 WIRE = "0.5.23"
 """The release of SGLang whose protocol this is."""
 CLOSE_S = 2.0
+IDLE_S = 75.0  # of a connection without a whole request
 """For answers that are being written when all requests have ended."""
 
 
@@ -69,7 +70,11 @@ async def serve(
         port = int(sock.getsockname()[1])
         server, batching = await asyncio.to_thread(lambda: loaded(settings, port))
         runner = web.AppRunner(
-            server.application(), handler_cancellation=True, access_log=None, shutdown_timeout=CLOSE_S
+            server.application(),
+            handler_cancellation=True,
+            access_log=None,
+            shutdown_timeout=CLOSE_S,
+            keepalive_timeout=IDLE_S,
         )
         await runner.setup()
         turning = asyncio.ensure_future(batching.run())

@@ -14,6 +14,7 @@ from aiohttp import web
 from actors.rollout.gateway.access import OPEN, Access
 from actors.rollout.gateway.ask import Busy
 from actors.rollout.gateway.calls import Call, Desk, Route
+from actors.rollout.gateway.connections import IDLE_S, LINGER_S, UNREAD_S, UnreadWatch
 from actors.rollout.gateway.middlewares import counting, methods
 from actors.rollout.gateway.problems import TOLD, body_of, problem_of, refusal
 
@@ -146,27 +147,46 @@ def _handler(desk: Desk, route: Route) -> Handler:
 
 
 class HttpServer:
-    """Listens from `start` to `close`."""
+    """Listens from `start` to `close`. idle_s, unread_s: see `connections`."""
 
-    def __init__(self, desk: Desk, routes: Sequence[Route], access: Access = OPEN) -> None:
+    def __init__(
+        self,
+        desk: Desk,
+        routes: Sequence[Route],
+        access: Access = OPEN,
+        *,
+        idle_s: float = IDLE_S,
+        unread_s: float = UNREAD_S,
+    ) -> None:
         self._runner = web.AppRunner(
             application(desk, routes, access),
             access_log=None,
             handle_signals=False,
             handler_cancellation=True,
             shutdown_timeout=STOP_S,
+            keepalive_timeout=idle_s,
+            lingering_time=min(LINGER_S, idle_s),
         )
+        self._watch = UnreadWatch(self._runner, unread_s)
         self.url = ""
+
+    @property
+    def connections(self) -> int:
+        """Open ones."""
+        server = self._runner.server
+        return 0 if server is None else len(server.connections)
 
     async def start(self, host: str, port: int) -> str:
         """The address, as a URL. Raises OSError where nobody can listen there."""
         await self._runner.setup()
         site = web.TCPSite(self._runner, host, port, backlog=BACKLOG, reuse_address=True)
         await site.start()
+        self._watch.start()
         bound = self._runner.addresses[0][1]
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{bound}"
         return self.url
 
     async def close(self) -> None:
         """Answer nobody any longer; streams end."""
+        self._watch.close()
         await self._runner.cleanup()

@@ -12,6 +12,7 @@ import aiohttp
 from actors.rollout.gateway.access import OPEN, Access
 from actors.rollout.gateway.ask import Ask, AskError, End, Piece, Vocabulary
 from actors.rollout.gateway.calls import Desk, Route, Served
+from actors.rollout.gateway.connections import IDLE_S, UNREAD_S
 from actors.rollout.gateway.fleet import Loads, NotHere, PauseMode, UnknownWorker, Versions, Worker
 from actors.rollout.gateway.server import HttpServer
 from configs.schema import Gateway
@@ -154,6 +155,7 @@ class World:
     client: aiohttp.ClientSession
     requests: FakeRequests
     fleet: FakeFleet
+    server: HttpServer
 
 
 @asynccontextmanager
@@ -164,6 +166,8 @@ async def serving(
     settings: Gateway | None = None,
     fleet: FakeFleet | None = None,
     access: Access = OPEN,
+    idle_s: float = IDLE_S,
+    unread_s: float = UNREAD_S,
     words: bool = True,
     vocabulary: Vocabulary | None = None,
     requests: FakeRequests | None = None,
@@ -172,11 +176,11 @@ async def serving(
     """Serve `routes` and a client of them."""
     requests, fleet = requests or FakeRequests(script), fleet or FakeFleet()
     desk = Desk(requests, fleet, settings or Gateway(), served, vocabulary or (Letters() if words else None))
-    server = HttpServer(desk, routes, access)
+    server = HttpServer(desk, routes, access, idle_s=idle_s, unread_s=unread_s)
     url = await server.start("127.0.0.1", 0)
     try:
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=20)) as client:
-            yield World(url, client, requests, fleet)
+            yield World(url, client, requests, fleet, server)
     finally:
         await server.close()
 
