@@ -1,7 +1,7 @@
-"""One actor on a stage: its real mailbox, handlers, journal and timers, on virtual time, and nobody else.
+"""One actor on a stage: its real mailbox, handlers, journal, timers and children, on virtual time.
 
-What it sends to others is recorded, and its asks are answered by the test. Owns a loop of its own, so a test
-needs neither `async` nor patience: an hour passes in a millisecond.
+What it sends to actors that it did not spawn is recorded, and its asks of them are answered by the test. Owns
+a loop of its own, so a test needs neither `async` nor patience: an hour passes in a millisecond.
 """
 
 from __future__ import annotations
@@ -144,7 +144,8 @@ class Stage:
 
 
 class _Others(Outbound):
-    """Everybody else: they take every tell, and answer what the test gave them an answer for."""
+    """All but the actor and its children: they take every tell, and answer what the test gave them an answer
+    for."""
 
     def __init__(
         self,
@@ -155,11 +156,18 @@ class _Others(Outbound):
         super().__init__(system)
         self._told = told
         self._answers = answers
+        self._stage = system
+
+    def _is_here(self, to: Address | str) -> bool:
+        """Whether it means the actor or one that was spawned: a child that has ended is no stranger."""
+        if isinstance(to, Address):
+            return to.endpoint == self._stage.endpoint
+        return self._stage.cell(to) is not None
 
     def tell(self, to: Address | str, message: Message, *, source: Cell | None = None) -> Awaitable[None]:
-        name = to if isinstance(to, str) else to.name
-        if name == ACTOR:
+        if self._is_here(to):
             return super().tell(to, message, source=source)
+        name = to if isinstance(to, str) else to.name
         self._told.append((name, _over_the_wire(message)))
         return asyncio.sleep(0)
 
@@ -173,11 +181,11 @@ class _Others(Outbound):
         key: str = "",
         source: Cell | None = None,
     ) -> R:
-        name = to if isinstance(to, str) else to.name
-        if name == ACTOR:
+        if self._is_here(to):
             return await super().ask(
                 to, message, deadline_s=deadline_s, expect=expect, key=key, source=source
             )
+        name = to if isinstance(to, str) else to.name
         answer = self._answers.get(type(message))
         if answer is None:
             await asyncio.sleep(deadline_s)

@@ -220,12 +220,12 @@ class ActorSystem:
     ) -> Address:
         """See `Context.spawn`."""
 
-        def ended(exit_: Exit) -> None:
+        def ended(_: Exit) -> None:
             self._owned.get(owner.address.name, {}).pop(name, None)
-            self.watches.notify([owner], (name, exit_.incarnation), exit_.cause)
 
         cell = self.spawn(name, cast("Callable[[], Actor]", factory), ended, register=register)
         self._owned.setdefault(owner.address.name, {})[name] = None
+        self.watches.add(cell.address, owner)
         return cell.address
 
     def cell(self, name: str) -> Cell | None:

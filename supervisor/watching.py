@@ -69,14 +69,16 @@ class Watches:
         self._recoveries = system.inspection.vitals.recoveries
 
     def add(self, address: Address, watcher: Cell) -> None:
-        """`watcher` wants to know the end of `address`."""
+        """`watcher` wants to know the end of `address`; it is told once, however often it says so."""
         life = (address.name, address.incarnation)
         if address.endpoint == self._system.endpoint:
             cell = self._system.cell(address.name)
             if cell is None or cell.address.incarnation != address.incarnation:
                 self.notify([watcher], life, "not alive")
             else:
-                self._local.setdefault(life, []).append(watcher)
+                here = self._local.setdefault(life, [])
+                if watcher not in here:
+                    here.append(watcher)
                 self._look_later()
             return
         process = self._processes.get(address.endpoint)
@@ -85,6 +87,8 @@ class Watches:
             self._processes[address.endpoint] = process
             self._look_later(anew=len(self._processes) == 1)
         cells = process.watched.setdefault(life, [])
+        if watcher in cells:
+            return
         if not cells:
             if not process.fresh:
                 asyncio.get_running_loop().call_soon(self._say_fresh, process)

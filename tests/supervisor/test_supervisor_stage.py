@@ -2,7 +2,7 @@
 
 import pytest
 
-from supervisor import Actor, Crashed, Done, Message, Refused, Unreachable, handles
+from supervisor import Actor, Crashed, Done, Message, Refused, Terminated, Unreachable, handles
 from supervisor.memory_journal import MemoryJournal
 from supervisor.stage import Stage
 from supervisor.virtual_time import Stalled, VirtualLoop
@@ -110,3 +110,68 @@ def test_a_loop_that_could_wait_for_ever_says_so() -> None:
 def test_a_message_that_the_actor_does_not_know_is_refused() -> None:
     with Stage(Shop) as stage, pytest.raises(Refused, match="does not handle Price"):
         stage.ask(Price(cents=1), Done)
+
+
+class Weigh(Message, frozen=True):
+    item: str
+
+
+class Weight(Message, frozen=True):
+    grams: int
+
+
+class Scales(Actor):
+    @handles(Weigh)
+    async def weigh(self, message: Weigh) -> Weight:
+        if message.item == "anvil":
+            raise ValueError("too heavy")
+        return Weight(grams=100)
+
+
+class Post(Actor):
+    """Has scales of its own, asks strangers for prices."""
+
+    async def on_start(self) -> None:
+        self.ended: list[str] = []
+        self.scales = self.ctx.spawn("scales", Scales)
+
+    @handles(Weigh)
+    async def weigh(self, message: Weigh) -> Weight:
+        await self.ctx.ask("market", PriceOf(item=message.item), deadline_s=1.0, expect=Price)
+        return await self.ctx.ask(self.scales, message, deadline_s=1.0, expect=Weight)
+
+    async def on_terminated(self, event: Terminated) -> None:
+        self.ended.append(f"{event.name} {event.cause}")
+        self.scales = self.ctx.spawn("scales", Scales)
+
+
+def test_children_of_the_actor_run_on_the_stage_and_strangers_are_the_tests() -> None:
+    with Stage(Post) as stage:
+        stage.answer(PriceOf, Price(cents=5))
+        assert stage.ask(Weigh(item="letter"), Weight).grams == 100
+        assert stage.told == []
+
+
+def test_a_child_that_crashes_on_the_stage_is_told_to_its_parent() -> None:
+    class Careful(Post):
+        @handles(Weigh)
+        async def weigh(self, message: Weigh) -> Weight:
+            try:
+                return await self.ctx.ask(self.scales, message, deadline_s=1.0, expect=Weight)
+            except Crashed as problem:
+                raise Refused(str(problem)) from problem
+
+    with Stage(Careful) as stage:
+        with pytest.raises(Refused, match="ValueError: too heavy"):
+            stage.ask(Weigh(item="anvil"), Weight)
+        stage.advance(0.01)
+        assert isinstance(stage.actor, Careful)
+        assert stage.actor.ended == ["scales crashed: ValueError: too heavy"]
+        assert stage.ask(Weigh(item="letter"), Weight).grams == 100
+
+
+def test_an_ask_of_a_child_that_crashes_ends_a_parent_that_does_not_catch_it() -> None:
+    with Stage(Post) as stage:
+        stage.answer(PriceOf, Price(cents=5))
+        with pytest.raises(Crashed, match="Crashed: scales.*ValueError: too heavy"):
+            stage.ask(Weigh(item="anvil"), Weight)

@@ -223,6 +223,38 @@ async def test_an_owner_learns_of_every_child_and_keeps_no_memory_of_the_dead(tm
         assert not any(system.system.owned().values())
 
 
+class Anxious(Looking):
+    """Watches the child that it has spawned, which it would be told of anyway."""
+
+    async def on_start(self) -> None:
+        self.targets = (self.ctx.spawn("child", Sitting),)
+        self.ctx.watch(self.targets[0])
+
+
+async def test_the_end_of_a_child_that_is_spawned_and_watched_is_told_once(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as system:
+        parent = Anxious()
+        system.spawn("parent", lambda: parent)
+        await until(lambda: parent.targets)
+        await asyncio.sleep(0)
+        system.kill("child")
+        await until(lambda: parent.ended)
+        await asyncio.sleep(0.05)
+        assert [event.name for event in parent.ended] == ["child"]
+
+
+async def test_an_end_is_told_once_however_often_it_was_watched_here_or_elsewhere(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as one, TestSystem(tmp_path, node="two", join=one) as two:
+        near, far = one.spawn("near", Sitting), two.spawn("far", Sitting)
+        looking = look(one.system, near, far, near, far)
+        await asyncio.sleep(0.3)
+        one.kill("near")
+        two.kill("far")
+        await until(lambda: len(looking.ended) >= 2)
+        await asyncio.sleep(0.1)
+        assert sorted(event.name for event in looking.ended) == ["far", "near"]
+
+
 async def test_a_watch_that_was_forgotten_by_a_process_is_affirmed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
