@@ -26,11 +26,12 @@ from configs.load import ConfigError
 from nodeagent.children import Children
 from nodeagent.departure import REPORT_DEADLINE_S, SCHEDULER, Departure
 from nodeagent.exit_codes import FAILED, OK, CannotRun, Unfit, as_cannot_run
-from supervisor import Actor, AskFailed, Done, JournalError, Lane, Refused, handles
+from supervisor import Actor, AskFailed, Done, JournalError, Lane, NotAdmitted, Refused, handles
 
 HELLO_AGAIN_S = 0.5  # after a hello that was not answered; else the Scheduler says when to come again
 HELLO_WITHIN_S = (0.05, 60.0)  # whatever it says
 HELLO_DEADLINE_S = 2.0
+MAX_STRANGER_S = 15.0  # between two hellos to a head that does not admit our key; doubled up to it
 GOODBYE_DEADLINE_S = 1.0  # a goodbye that is lost makes the host count as killed, which harms nobody
 CHILDREN_LATE_S = 60.0  # children that start or stop for so long are worth a line, again each time
 MAX_TROUBLES = 8  # reasons remembered as told; more would be the same few in turn
@@ -64,6 +65,7 @@ class NodeAgent(Actor):
         self._lacks = ""  # what its part of the job needs, and this host has not
         self._going = False
         self._connected = False
+        self._stranger_s = HELLO_AGAIN_S  # until the next hello to a head that does not admit us
         self._troubles: list[str] = []  # why the head was not reached since it last answered
 
     async def on_start(self) -> None:
@@ -84,32 +86,46 @@ class NodeAgent(Actor):
         """Say hello for ever; take what the answer says."""
         while True:
             self._news.clear()
-            pause_s = HELLO_AGAIN_S
             try:
                 work = await self._hello(HELLO_DEADLINE_S)
             except AskFailed as problem:
                 self._connected = False
-                self._missed(str(problem))
+                pause_s = self._missed(problem)
             else:
                 if not self._connected:
                     self.ctx.log.info("in touch with the head")
                 least_s, most_s = HELLO_WITHIN_S
                 pause_s = max(least_s, min(work.hello_s, most_s))
                 self._connected = True
+                self._stranger_s = HELLO_AGAIN_S
                 self._troubles.clear()
                 if self._state == "up" and work.job != self._wanted:
                     self._wanted = work.job
                     self._given.set()
             await self.ctx.idle(self._news, pause_s)
 
-    def _missed(self, why: str) -> None:
-        """Say it once for each reason; the newest is shown."""
+    def _missed(self, problem: AskFailed) -> float:
+        """Say it once for each reason, the newest is shown; the pause until the next hello."""
+        stranger = NotAdmitted in (type(problem), type(problem.__cause__))
+        why = f"{problem}; {self._how_to_be_admitted()}" if stranger else str(problem)
         if why in self._troubles:
             self._troubles.remove(why)
         else:
             self.ctx.log.warning("the head does not answer, trying on: %s", why)
             self._say(f"the head does not answer, trying on: {why}")
         self._troubles = [*self._troubles, why][-MAX_TROUBLES:]
+        if not stranger:
+            self._stranger_s = HELLO_AGAIN_S
+            return HELLO_AGAIN_S
+        pause_s = self._stranger_s * self.ctx.rng.uniform(0.5, 1.0)
+        self._stranger_s = min(2 * self._stranger_s, MAX_STRANGER_S)
+        return pause_s
+
+    def _how_to_be_admitted(self) -> str:
+        key = self.ctx.address.public_key
+        if not key:
+            return "this host has no keys: start it with --keys and --head-key"
+        return f"on the head: rlctl trust '{key}' --name {self.ctx.node} --keys DIR, its key directory"
 
     async def _hello(self, deadline_s: float) -> NodeWork:
         hello = NodeHello(

@@ -6,6 +6,8 @@ Owns the dialled peers of one process and the way back by route. The state of a 
 
 from __future__ import annotations
 
+import asyncio
+import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ from transport.keys import NodeKeys
 from transport.link import DialledLink
 from transport.mesh import DIAL_ROUTE, MAX_PARTS, MAX_PEERS
 from transport.refusal import FrameError, Refusals, WrongParts
+from transport.rejections import Rejections
 from transport.wire import Link, OnFrames, OnLink, Peer, Route, Sent, check_frames
 from transport.zap import ROUTING_MARK
 
@@ -59,6 +62,7 @@ class SimWire:
         self._grace_s = grace_s
         self._connect_deadline_s = connect_deadline_s
         self._refusals = Refusals(name)
+        self._rejections = Rejections(random.Random(name).random)
         self._router = SimRouter(net, station, keys, HWM, self._on_stranger)
         self._local = self._router.bind(bind)
         self._dials: dict[Peer, _Dial] = {}
@@ -91,7 +95,12 @@ class SimWire:
         if self._closed:
             return Sent.NO_ROUTE
         if isinstance(to, Peer):
-            dial = self._dials.get(to) or self._dial(to)
+            dial = self._dials.get(to)
+            loop = asyncio.get_running_loop()
+            if dial is None and self._rejections.holds_back(to, loop.time()):
+                loop.call_soon(self._tell_link, to, Link.REJECTED)
+                return Sent.OK
+            dial = dial or self._dial(to)
         elif to.startswith(DIAL_ROUTE):
             dial = self._by_route.get(to)
         else:
@@ -163,12 +172,14 @@ class SimWire:
 
     def _happened(self, link: DialledLink, event: Dialling) -> None:
         if event is Dialling.UP:
+            self._rejections.admitted(link.peer)
             link.up()
         elif event is Dialling.LOST:
             link.lost()
         elif event is Dialling.REFUSED:
             link.nobody_there()
         else:
+            self._rejections.rejected(link.peer, asyncio.get_running_loop().time())
             self._refusals.count(link.peer.endpoint, "rejected", "it does not admit us")
             link.rejected()
 
@@ -177,6 +188,7 @@ class SimWire:
             self._on_link(peer, state)
 
     def _on_keys(self, _added: frozenset[str], removed: frozenset[str]) -> None:
+        self._rejections.forget()
         for peer, dial in list(self._dials.items()):  # whoever hears of an end may forget others
             if peer.public_key in removed:
                 self._refusals.count(peer.endpoint, "revoked", "its key is trusted no longer: we hang up")

@@ -31,6 +31,10 @@ class Unreachable(AskFailed):
     """The peer is dead, gone or was replaced by a newer incarnation."""
 
 
+class NotAdmitted(Unreachable):
+    """The process of the receiver does not know our key."""
+
+
 class Overloaded(AskFailed):
     """The receiver's mailbox is full; nothing was taken."""
 

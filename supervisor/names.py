@@ -277,20 +277,21 @@ class Names:
         now = asyncio.get_running_loop().time
         pause = RETRY_S
         why = "" if self._registry_at() else " and there is no registry"
+        cause: AskFailed | None = None
         while True:
             registry = self._registry_at()
             left = deadline.left_s(now())
             if registry is None or left <= 0:
-                raise AskTimeout(f"nobody holds the name {name!r}{why}")
+                raise AskTimeout(f"nobody holds the name {name!r}{why}") from cause
             try:
                 if len(self._candidates) > 1:  # one that is silent must not cost all the time
                     left = min(left, CANDIDATE_S)
                 found = await self._system.ask(registry, Lookup(name=name), deadline_s=left, expect=Found)
-                why = ""
+                why, cause = "", None
             except Overloaded as problem:  # it lives, and has too much to do
                 found, why = Found(address=None), f": {problem}"
             except (Unreachable, Suspended, AskTimeout) as problem:
-                found, why = Found(address=None), f": {problem}"
+                found, why, cause = Found(address=None), f": {problem}", problem
                 self._next_candidate(registry)
             if found.address is not None:
                 if len(self._resolved) >= MAX_RESOLVED:

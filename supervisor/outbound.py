@@ -13,7 +13,7 @@ from supervisor.address import Address
 from supervisor.asks import Outcome, PendingAsk, PendingAsks
 from supervisor.cell import IN_HAND, Cell, lane_of
 from supervisor.delivery import Delivery
-from supervisor.errors import AskTimeout, Crashed, Suspended, Unreachable, WaitTimeout
+from supervisor.errors import AskTimeout, Crashed, NotAdmitted, Suspended, Unreachable, WaitTimeout
 from supervisor.message import Message, encode_body, kind_of
 from supervisor.names import MAX_RETRY_S, RETRY_S
 from supervisor.system_messages import SYSTEM
@@ -73,8 +73,9 @@ class Outbound:
         if len(self._gone) >= MAX_PEERS_CACHED:
             self._gone.clear()
         self._gone.add(peer)
-        why = "is gone, or does not answer under that key" if admitted else _NOT_ADMITTED
-        self._pending.fail_peer(peer, Unreachable(f"the process at {peer.endpoint} {why}"))
+        where = f"the process at {peer.endpoint}"
+        gone = Unreachable(f"{where} is gone, or does not answer under that key")
+        self._pending.fail_peer(peer, gone if admitted else NotAdmitted(f"{where} {_NOT_ADMITTED}"))
 
     def peer_up(self, peer: Peer) -> None:
         """This process answers (again)."""

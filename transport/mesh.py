@@ -5,9 +5,11 @@ their replies come back on it, so no two processes race to connect to each other
 Knows no envelope and no actor.
 """
 
+import asyncio
 import errno
 import itertools
 import os
+import random
 from collections import Counter
 from collections.abc import Sequence
 
@@ -18,6 +20,7 @@ from transport.link import DialledLink
 from transport.listener_probe import ListenerProbe
 from transport.port import MonitorPort, Port, Sock
 from transport.refusal import FrameError, Oversize, Refusals, WrongParts
+from transport.rejections import Rejections
 from transport.sockets import default_context, open_dealer, open_router
 from transport.wire import (
     CONNECT_DEADLINE_S,
@@ -87,6 +90,7 @@ class _Dial:
     def _on_event(self, event: int, value: int) -> None:
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self._probe.stop()
+            self._wire.rejections.admitted(self._peer)
             self._port.writable()  # lets the socket notice its new connection before the link is flushed
             self.link.up()
         elif event == zmq.EVENT_DISCONNECTED:
@@ -95,7 +99,7 @@ class _Dial:
                 self._probe.start()
         else:
             why = f"{_REJECTIONS[zmq.Event(event)]} ({value})"
-            self._wire.refuse(self._peer.endpoint.encode(), "rejected", why)
+            self._wire.rejected(self._peer, why)
             self.link.rejected()
 
 
@@ -124,6 +128,8 @@ class ZmqWire:
         self._keys = keys
         self._context = context or default_context()
         self._refusals = Refusals(self._name)
+        self.rejections = Rejections(random.Random().random)
+        self._loop = asyncio.get_running_loop()
         listener = open_router(self._context, bind, keys, self._on_stranger)
         self._local = listener.local
         self._listener = listener
@@ -154,12 +160,21 @@ class ZmqWire:
         source = dial.link.peer.endpoint if dial is not None else route.decode(errors="replace")
         self._refusals.count(source, reason, detail)
 
+    def rejected(self, peer: Peer, why: str) -> None:
+        """It does not admit us."""
+        self.rejections.rejected(peer, self._loop.time())
+        self.refuse(peer.endpoint.encode(), "rejected", why)
+
     def send(self, to: Peer | Route, frames: Sequence[bytes]) -> Sent:
         check_frames(frames)
         if self._closed:
             return Sent.NO_ROUTE
         if isinstance(to, Peer):
-            dial = self._dials.get(to) or self._dial(to)
+            dial = self._dials.get(to)
+            if dial is None and self.rejections.holds_back(to, self._loop.time()):
+                self._loop.call_soon(self.tell_link, to, Link.REJECTED)  # as if it had been asked again
+                return Sent.OK
+            dial = dial or self._dial(to)
         elif to.startswith(DIAL_ROUTE):
             dial = self._by_route.get(to)
         else:
@@ -247,6 +262,7 @@ class ZmqWire:
             self.deliver(route, rest)
 
     def _on_keys(self, _added: frozenset[str], removed: frozenset[str]) -> None:
+        self.rejections.forget()
         for peer, dial in list(self._dials.items()):  # whoever hears of an end may forget others
             if peer.public_key in removed:
                 self._refusals.count(peer.endpoint, "revoked", "its key is trusted no longer: we hang up")

@@ -24,7 +24,9 @@ RING_FRAMES = 4096  # about a minute and a half of decoding at 45 steps a second
 HELLO_PERIOD_S = 0.25  # how soon silence is answered by another hello
 REDIAL_S = 5.0  # a connection that brings no answer for so long is made anew
 
-REFUSED_S = 0.5  # who was not admitted asks again so soon; it may be trusted by then
+REFUSED_S, MAX_REFUSED_S = 0.5, 15.0
+"""Until a receiver that did not admit this stream is dialled again; doubled each time. Our key may be
+trusted by then."""
 
 
 class StreamRefused(Exception):
@@ -63,6 +65,7 @@ class StreamSender:
         self._loop = asyncio.get_running_loop()
         self._silent_since = self._loop.time()
         self._redial_s = REDIAL_S
+        self._refused_s = REFUSED_S
         self._timer: asyncio.TimerHandle | None = None  # while something is expected of the receiver
         self._leave_keys = keys.allowed.subscribe(self._on_keys) if keys is not None else None
         self._why_refused = ""
@@ -213,8 +216,9 @@ class StreamSender:
             self._look_later()
         elif event is LineEvent.REJECTED:
             self._refusals.count(str(self._to), "rejected", "the receiver does not admit our key")
-            self._redial_s = REFUSED_S
+            self._redial_s, self._refused_s = self._refused_s, min(2 * self._refused_s, MAX_REFUSED_S)
         else:
+            self._refused_s = REFUSED_S
             self._say_hello()
 
     def _on_frames(self, frames: list[bytes]) -> None:

@@ -123,6 +123,18 @@ async def test_a_client_with_an_unknown_key_or_none_gets_nothing_and_the_server_
     assert sorted(server.frames) == [[b"from the same node"], [b"it is me"]]
 
 
+async def test_a_wire_answers_for_a_process_that_has_just_refused_it(opened, hear, eventually) -> None:
+    server = hear(opened("server", keys=NodeKeys.generate()))
+    peer = server.wire.local
+    stranger = hear(opened("stranger", keys=NodeKeys.generate()))
+    for rounds in range(1, 30):
+        stranger.wire.send(peer, [b"let me in"])
+        await eventually(lambda rounds=rounds: stranger.states(peer) == [Link.REJECTED] * rounds)
+    dialled = stranger.wire.refused["rejected"]
+    assert 1 <= dialled < 29, "the layers above hear of a refusal each time, the server does not"
+    assert server.wire.refused["unknown-key"] == dialled
+
+
 async def test_a_server_with_another_key_than_announced_gets_nothing(opened, hear, eventually) -> None:
     keys, other = NodeKeys.generate(), NodeKeys.generate()
     trusting = NodeKeys(other.public, other.secret, frozenset({keys.public}))

@@ -1,0 +1,55 @@
+"""A host whose key the head does not know: it says once what to do, and asks ever more seldom."""
+
+import pytest
+
+from actors.cluster.messages import Inventory, NodeHello, NodeWork
+from nodeagent.agent import MAX_STRANGER_S, NodeAgent
+from supervisor import AskTimeout, Message, NotAdmitted
+from supervisor.stage import Stage
+
+INVENTORY = Inventory(hostname="h", cores=1, memory_bytes=1)
+REFUSED = NotAdmitted("the process at tcp://10.0.0.1:7700 does not admit us")
+
+
+class NoChildren:
+    job = None
+
+    def names(self) -> list[str]:
+        return []
+
+
+class Head:
+    """Refuses, or admits, and counts who asks."""
+
+    def __init__(self, problem: Exception | None) -> None:
+        self.problem = problem
+        self.hellos = 0
+
+    def answer(self, _: NodeHello) -> Message:
+        self.hellos += 1
+        if self.problem is not None:
+            raise AskTimeout("nobody holds the name 'cluster/scheduler'") from self.problem
+        return NodeWork(job=None, hello_s=1.0)
+
+
+def test_a_stranger_asks_ever_more_seldom_and_says_once_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
+    said: list[str] = []
+    head = Head(REFUSED)
+
+    def agent() -> NodeAgent:
+        return NodeAgent("preemptible", INVENTORY, NoChildren(), lambda _code, _why: None, said.append)  # type: ignore[arg-type]
+
+    with Stage(agent) as stage:
+        stage.answer(NodeHello, head.answer)
+        stage.advance(3600.0)
+        assert 3600 / MAX_STRANGER_S <= head.hellos <= 20 + 2 * 3600 / MAX_STRANGER_S
+        what_to_do = "this host has no keys: start it with --keys"
+        assert len([line for line in said if what_to_do in line]) == 1
+        assert len([record for record in caplog.records if what_to_do in record.message]) == 1
+        assert str(stage.actor.summary()["head"]).startswith("not reached: ")
+        head.problem = None
+        stage.advance(MAX_STRANGER_S)
+        assert stage.actor.summary()["head"] == "connected"
+        head.problem, before = AskTimeout("the head is gone"), head.hellos
+        stage.advance(60.0)
+        assert head.hellos - before > 30, "a head that is away is asked as often as before"
