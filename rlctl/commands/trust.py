@@ -18,7 +18,7 @@ Admit a key to a node: write DIR/trusted/<name>.public.
 WHO is a public key (40 characters), a file that holds one, a node's key directory, or the name of a node
 whose directory `rlctl keygen` made in or beside DIR. DIR is the node's key directory, or the folder of many
 that keygen made: then all of them admit it. The node need not restart: each of its processes looks at the
-list twice a second, and the key can connect within a second; a host that was refused before tries again within
+list twice a second, and the key can connect within a second; a host that was refused tries again within
 half a minute. Trust goes one way; most need it both ways.
 
 With --list (or without WHO) it shows who is trusted, with short fingerprints to compare by telephone."""
