@@ -5,6 +5,7 @@ values. A range stands in the type, so that a refusal can say what was expected;
 stand in `__post_init__`. Units are in the names; a name without a unit is a count, a ratio or a text.
 """
 
+import re
 from typing import Annotated, Literal
 
 import msgspec
@@ -20,6 +21,9 @@ Decay = Annotated[float, Meta(ge=0, lt=1)]
 HostPath = Annotated[str, Meta(extra={"host_path": True})]
 """A path on this host; "" = none. `load` makes it absolute: from a file, relative to that file's folder;
 from `--set`, relative to the working directory."""
+
+
+_OWN_ACTOR = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -42,6 +46,20 @@ class Job(Section, frozen=True, kw_only=True):
     """Final weights bit-identical to those of any other run of these settings, whatever dies on the way:
     fixed shapes in the engine, micro-batches in the order of the prompts. Needs `threads = 1` in `engine` and
     `training`, and the same processor and libraries on every host; decodes more slowly."""
+    actors: list[str] = []
+    """Actors of your own, each as `module:Class`, that the head runs beside the job in a process of their own
+    (docs/actors.md); they are found as `own/Class`."""
+
+    def __post_init__(self) -> None:
+        for place in self.actors:
+            if not _OWN_ACTOR.fullmatch(place):
+                raise ValueError(f"actors: expected module:Class, got {place!r}")
+        names = [place.partition(":")[2] for place in self.actors]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(
+                    f"actors: {name} is there twice; they are found by the names of their classes"
+                )
 
 
 class WarmStart(Section, frozen=True, kw_only=True):

@@ -193,9 +193,13 @@ class Children:
         return [self._tree, *(tree for tree in below if tree is not None)]
 
     def _kinds(self, config: Config) -> tuple[str, ...]:
-        """The processes of this role; the head has a gateway where one is asked for."""
+        """The processes of this role; the head has a gateway and the user's own actors where they are asked
+        for."""
         kinds = (OWN_TRAINER if config.training.backend == "own" else PROCESSES)[self._role]
-        return (*kinds, "gateway") if self._role == "head" and config.gateway.listen else kinds
+        if self._role != "head":
+            return kinds
+        wanted = {"gateway": config.gateway.listen, "own": config.job.actors}
+        return (*kinds, *(kind for kind, asked in wanted.items() if asked))
 
     def _child(self, kind: str, job_file: Path, config: Config, intensity: Intensity) -> ChildSpec:
         """A process; of a trainer that has several, all of them, none of which goes on without the others."""

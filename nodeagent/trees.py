@@ -156,6 +156,17 @@ def rank(place: Place, number: int) -> TreeSpec:
     )
 
 
+def own(place: Place) -> TreeSpec:
+    """Actors of the user's own. Raises ConfigError for one that cannot be imported."""
+    from nodeagent.own_actors import own_actor, own_name
+
+    return one_for_one(
+        *(child(own_name(one), own_actor(one), shutdown_s=STOP_S) for one in place.config.job.actors),
+        name="own",
+        intensity=place.intensity,
+    )
+
+
 def engine(place: Place) -> TreeSpec:
     """A preemptible instance."""
     from actors.engine.worker import RolloutWorker
@@ -181,6 +192,7 @@ TREES: Mapping[str, Callable[[Place], TreeSpec]] = {
     "rollout": rollout,
     "reward": reward,
     "gateway": gateway,
+    "own": own,
     "transfer": transfer,
     "trainer": trainer,
     "engine": engine,

@@ -22,8 +22,9 @@ _MARK = "_handles"
 
 
 class Terminated(msgspec.Struct, frozen=True, kw_only=True):
-    """A watched incarnation has ended. `cause` says how: `stopped`, `crashed: …`, `link down`, `silent`,
-    `superseded`."""
+    """An incarnation that was watched or spawned has ended. `cause` says how: `stopped`, `crashed: TYPE:
+    TEXT` (`crashed: Fenced: …` of one that a newer incarnation replaced), `link down`, `silent for N s`, or
+    `not alive` where it had ended before it was watched."""
 
     name: str
     incarnation: int

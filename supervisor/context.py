@@ -198,7 +198,9 @@ class Context:
         self._system.linking.unlink(self._cell, address)
 
     def spawn(self, name: str, factory: Callable[[], object], *, register: bool = False) -> Address:
-        """Start a child actor that ends with this one; its crash is reported as Terminated.
+        """Start a child actor that ends with this one; its end is told by `on_terminated`, and it is not
+        restarted. Returns at once: the child starts beside this handler, and messages to it wait in its
+        mailbox.
 
         Its name is known in this process alone; others reach it by the address. With `register` they find
         it by its name too, at the price of an entry in the registry and a fence there that outlives it.

@@ -1,0 +1,89 @@
+"""An actor of a user's own runs beside a simulated job, is restarted when it dies, and keeps its journal."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from configs.load import ConfigError, load
+from configs.schema import Config
+from nodeagent.own_actors import own_actor, own_name
+from sim.breaking import Breaking
+from sim.cluster import SimCluster
+from sim.setting import Setting
+
+KILL_S = 5.0  # instances serve by then, and the job goes on for about as long again
+PAGE = Path(__file__).parents[2] / "docs" / "actors.md"
+SMALL = [
+    "job.steps=4",
+    "task.heldout_problems=8",
+    "rollout.prompts=8",
+    "rollout.samples=4",
+    "engine.slots=4",
+    "fleet.trace=",
+]
+
+
+def with_actors(*places: str) -> Config:
+    shown = ", ".join(f'"{place}"' for place in places)
+    return load("quickstart", [*SMALL, f"job.actors=[{shown}]"])
+
+
+@pytest.fixture
+def fleet_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The example of docs/actors.md, where it can be imported."""
+    found = re.search(r"<!-- example: fleet_watch.py -->\n```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert found is not None
+    (tmp_path / "fleet_watch.py").write_text(found[1])
+    monkeypatch.syspath_prepend(tmp_path)
+    return "fleet_watch:FleetWatch"
+
+
+def test_an_own_actor_sees_the_job_and_keeps_what_it_journaled_over_a_kill(fleet_watch: str) -> None:
+    cluster = SimCluster(Setting(with_actors(fleet_watch), seed=1))
+    breaking = Breaking(cluster)
+    hit: list[bool] = []
+    cluster.loop.call_later(KILL_S, lambda: hit.append(breaking.kill_process("head", "own")))
+    outcome = cluster.run()
+    assert (outcome.ended, hit) == ("done", [True])
+    assert outcome.findings == []
+    [stream] = [one for one in outcome.streams if one.name == "own/FleetWatch"]
+    fewest = [event.instances for event in stream.content.events]
+    assert fewest, "it saw instances that serve"
+    assert fewest == sorted(set(fewest), reverse=True), "only what is fewer is written, also after the kill"
+
+
+def test_a_job_without_own_actors_has_no_process_for_them() -> None:
+    cluster = SimCluster(Setting(with_actors(), seed=1))
+    breaking = Breaking(cluster)
+    seen: list[bool] = []
+    cluster.loop.call_later(KILL_S, lambda: seen.append(breaking.process("head", "own") is not None))
+    assert cluster.run().ended == "done"
+    assert seen == [False]
+
+
+def test_an_own_actor_that_is_not_there_fails_the_job_with_its_name() -> None:
+    outcome = SimCluster(Setting(with_actors("no_such_module:Watch"), seed=1)).run()
+    assert outcome.ended == "failed"
+    assert "job.actors no_such_module:Watch: No module named" in outcome.reason
+    assert outcome.virtual_s < 60, "it is not tried again and again"
+
+
+@pytest.mark.parametrize("place", ["fleet_watch", "a:b:c", ":Watch", "a b:C", "os:path;x", "../x:Y"])
+def test_a_place_that_is_none_is_refused(place: str) -> None:
+    with pytest.raises(ConfigError, match=r"job\.actors: expected module:Class"):
+        with_actors(place)
+
+
+def test_two_classes_of_one_name_are_refused_since_nobody_could_tell_them_apart() -> None:
+    with pytest.raises(ConfigError, match="Watch is there twice"):
+        with_actors("a:Watch", "b:Watch")
+
+
+def test_only_an_actor_is_taken(fleet_watch: str) -> None:
+    assert own_actor(fleet_watch).__name__ == "FleetWatch"
+    assert own_name(fleet_watch) == "own/FleetWatch"
+    with pytest.raises(ConfigError, match="expected a class below supervisor.Actor"):
+        own_actor("pathlib:Path")
+    with pytest.raises(ConfigError, match="no attribute 'Nobody'"):
+        own_actor("pathlib:Nobody")
