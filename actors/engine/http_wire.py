@@ -76,7 +76,8 @@ class HttpWire:
                     rest += data
                     if rest.find(b"\n\n", looked) < 0 and rest.find(b"\n\r\n", looked) < 0:
                         if len(rest) > MAX_EVENT_BYTES:
-                            raise ServerDied(f"{self.url}{path} sends an event without an end")
+                            what = f"sends an event of more than {MAX_EVENT_BYTES} bytes, which is the limit"
+                            raise ServerDied(f"{self.url}{path} {what}")
                         continue  # a long event is not looked through again with each of its parts
                     found, left = events_of(bytes(rest))
                     rest = bytearray(left)

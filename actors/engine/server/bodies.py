@@ -68,7 +68,8 @@ async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     except Full as full:
         return problem(503, str(full))
     except web.HTTPException as known:
-        return problem(known.status, f"{request.method} {request.path}: {known.reason}")
+        why = known.text if known.status == 413 else known.reason  # the text of 413 has the limit
+        return problem(known.status, f"{request.method} {request.path}: {why}")
     except ConnectionError:  # nobody is there to be told
         raise
     except Exception as defect:

@@ -375,6 +375,16 @@ async def test_garbage_and_unknown_routes_are_errors_with_a_reason(serve: Serve)
         assert answer.status == 200
 
 
+async def test_a_body_beyond_the_limit_is_refused_with_the_limit(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actors.engine.server.application.MAX_BODY_BYTES", 1024)
+    client = await serve()
+    async with client.post("/generate", data=b" " * 1500) as answer:
+        assert answer.status == 413
+        assert "1024" in (await answer.json())["error"]["message"]
+
+
 async def test_what_it_tells_of_itself_is_what_it_does(serve: Serve) -> None:
     client = await serve(slots=2)
     streams = [chunks(client, sampling_params=LONG) for _ in range(2)]
