@@ -112,6 +112,8 @@ def render(progress: Progress, now_s: float) -> RenderableType:
     if progress.phase and progress.end is None:
         facts.add_row("now", progress.phase)
     facts.add_row("step", _bar(progress))
+    if progress.unserved:  # among the events it would pass
+        facts.add_row("instances", Text(progress.unserved, style="bold red"))
     facts.add_row("time", _time(progress, now_s))
     facts.add_row("reward", _reward(progress))
     sample = progress.last_sample

@@ -64,6 +64,7 @@ class Progress:
         self.events: deque[tuple[float, str]] = deque(maxlen=RECENT_EVENTS)
         self.end: End | None = None
         self.phase = ""
+        self.unserved = ""
         self.prices = Prices()
         self._meter = Meter()
         self._step_times: deque[float] = deque(maxlen=RECENT_STEPS)
@@ -99,6 +100,7 @@ class Progress:
                 self.noticed += (record.event == "noticed") - (record.event == "spared")
                 self.events.append((record.t_s, event_line(record)))
             case FirstInstance():
+                self.unserved = "" if record.served else event_line(record)
                 self.events.append((record.t_s, event_line(record)))
             case Phase():
                 self.phase = PHASE_WORDS[record.phase]

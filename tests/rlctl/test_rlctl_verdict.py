@@ -16,6 +16,7 @@ from actors.training.history import (
     HistoryWriter,
     Node,
     Phase,
+    Restart,
     Run,
     Sample,
 )
@@ -117,7 +118,8 @@ def test_a_run_without_an_instance_says_so_with_its_cause_wherever_it_is_shown(t
     assert words in page
     assert 'class="outcome open"' in page
     progress = Progress()
-    for record in records[:-1]:
+    restarts = [Restart(t_s=301, actor=f"spot-{n}/engine", cause="exit 1", incarnation=2) for n in range(9)]
+    for record in [*records[:-1], *restarts]:
         progress.observe(record)
     panel = io.StringIO()
     Console(file=panel, width=200).print(render(progress, 300.0))
