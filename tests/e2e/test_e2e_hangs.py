@@ -1,0 +1,74 @@
+"""SIGSTOP for good to every kind of process of a real run, one at a time while tokens flow: each is replaced
+within its limit, the cause is told, and the run goes on; that of the head ends the run, which is resumed."""
+
+import signal
+import time
+
+import pytest
+from real_runs import OPEN_ENDED, RELEASED_STEPS, MakeRun, RealRun
+
+from actors.training.history import Restart
+from chaos.procs import AGENT
+from rlctl.drive import HEAD_SILENCES
+from rlctl.errors import FAILED
+
+pytestmark = [
+    pytest.mark.long, pytest.mark.alone, pytest.mark.realprocess, pytest.mark.timeout(1200),
+]  # fmt: skip
+
+FLOWING = 200  # tokens collected before a freeze, so that work is in flight
+DEAD_S = 3.0
+HUNG_S = 2 * DEAD_S
+SLACK_S = 20.0  # to look, to kill, and to start the next one on a busy machine
+CAUSE = "SIGKILL (no heartbeat for "
+
+
+def restarts(run: RealRun, child: str) -> list[str]:
+    """Causes of the restarts of a child process, in order."""
+    return [record.cause for record in run.look() if isinstance(record, Restart) and record.actor == child]
+
+
+def freeze(run: RealRun, kind: str, node: str) -> float:
+    """SIGSTOP while tokens flow, until another process is in its place and a step has ended; how long it took
+    from the signal to the other process."""
+    run.until_tokens_flow(FLOWING)
+    victim, step, began_s = run.one(kind, node), run.steps()[-1], time.monotonic()
+    children = victim.descendants()
+    victim.signal(signal.SIGSTOP)
+    run.gone([victim.process, *children], f"{victim} and its {len(children)} children")
+    run.replaced(victim)
+    took_s = time.monotonic() - began_s
+    run.until_step_after(step, f"after the freeze of {victim}")
+    print(f"{victim}: replaced after {took_s:.1f} s, a step after {time.monotonic() - began_s:.1f} s")
+    assert HUNG_S <= took_s <= HUNG_S + SLACK_S
+    return took_s
+
+
+def test_run_goes_on_whichever_of_its_processes_stands_still_for_good(make_run: MakeRun) -> None:
+    run = make_run(OPEN_ENDED, f"liveness.dead_s={DEAD_S}")
+    run.start()
+    run.wait(lambda: run.steps(), "the first step")
+    host = run.one("engine").node
+    for kind, node in (
+        ("rollout", "head"), ("reward", "head"), ("trainer", "reserved-1"), ("transfer", "reserved-1"),
+        ("engine", host), ("transfer", host),
+    ):  # fmt: skip
+        freeze(run, kind, node)
+        run.wait(lambda child=f"{node}/{kind}": restarts(run, child), f"word of the restart of {node}/{kind}")
+        assert restarts(run, f"{node}/{kind}")[0].startswith(CAUSE)
+    for node in ("reserved-1", host):
+        freeze(run, AGENT, node)
+        assert run.events("killed", node) == 1
+    assert any("reserved-1 ended: SIGKILL (no heartbeat for " in line for line in run.warnings())
+
+    head, began_s = run.one(AGENT, "head"), time.monotonic()
+    head.signal(signal.SIGSTOP)
+    assert run.ends() == FAILED
+    took_s = time.monotonic() - began_s
+    print(f"{head}: the run ended after {took_s:.1f} s")
+    assert took_s <= HEAD_SILENCES * HUNG_S + SLACK_S
+    assert f"ended with signal {CAUSE}" in run.output.read_text()
+    run.wait_until_all_died()
+    run.resume()
+    run.until_step_after(run.steps()[-1] + RELEASED_STEPS, "after the freeze of the head")
+    run.stops_whole()
