@@ -155,6 +155,17 @@ async def test_a_refusal_is_told_in_the_gateways_words_and_not_asked_again(
     assert len(fake.asked) == 1
 
 
+async def test_an_answer_beyond_the_limit_is_refused_with_the_limit(
+    gateway: tuple[FakeGateway, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlctl.integrations.verl_server.MAX_BODY_BYTES", 100)
+    fake, url = gateway
+    fake.answers = [(200, b" " * 101)]
+    with pytest.raises(GatewayRefused, match=r"POST /generate answers with more than 100 bytes"):
+        await server_at(url).generate("one", [5], PARAMETERS)
+    assert len(fake.asked) == 1
+
+
 async def test_a_gateway_that_stays_away_ends_the_wait_with_what_was_heard(
     gateway: tuple[FakeGateway, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
