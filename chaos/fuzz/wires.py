@@ -8,6 +8,7 @@ import numpy as np
 from actors.engine.expert_piece import NoRows, table
 from actors.engine.tensor_spec import TensorSpec
 from actors.reward import pipe
+from actors.rollout.gateway.openai_tools import HERMES, MISTRAL, Form, ToolCall, ToolText
 from actors.weights.manifest import Manifest, ManifestError, hashed
 from actors.weights.runs import Run
 from chaos.examples import example
@@ -36,6 +37,7 @@ def targets() -> list[Target]:
         Target("manifest", _manifest, (ManifestError,), _manifests),
         Target("pipe", _pipe, (pipe.BadFrame,), _pipes),
         Target("experts", _experts, (NoRows,), _expert_tables),
+        Target("tool_calls", _tool_calls, (), _tool_texts),
     ]
 
 
@@ -214,3 +216,29 @@ def _experts(data: bytes) -> None:
 def _expert_tables() -> list[bytes]:
     tables = [np.arange(24, dtype="<i4") * scale for scale in (1, 100, 10_000)]
     return [b"\x04\0" + rows.tobytes() for rows in tables]
+
+
+def _tool_calls(data: bytes) -> None:
+    """Text of a model: what is told of it does not depend on how it is cut."""
+    text = data.decode(errors="replace")
+    for form in (HERMES, MISTRAL):
+        same(_calls_in(form, [text]), _calls_in(form, list(text)))
+
+
+def _calls_in(form: Form, parts: list[str]) -> list[str | ToolCall]:
+    reader = ToolText(form, ["f"])
+    told: list[str | ToolCall] = []
+    for one in [*(each for part in parts for each in reader.feed(part)), *reader.end()]:
+        if told and isinstance(one, str) and isinstance(told[-1], str):
+            told[-1] += one
+        else:
+            told.append(one)
+    return told
+
+
+def _tool_texts() -> list[bytes]:
+    call = '{"name": "f", "arguments": {"a": [1, null]}}'
+    return [
+        f"Well. <tool_call>{call}</tool_call> <tool_call>{call}</tool_call>".encode(),
+        f"[TOOL_CALLS][{call}]".encode(),
+    ]

@@ -22,7 +22,8 @@ from actors.engine.qwen3_config import Qwen3Config
 from actors.engine.server_wire import Ask, Chunk, LoadFailed, Loads, ServerDied, ServerRefused
 from actors.engine.tensor_spec import TensorSpec
 from actors.engine.vllm import VllmWire
-from actors.engine.vllm_messages import chunk_of, seed_at
+from actors.engine.vllm_messages import chunk_of, completion_of, seed_at
+from actors.rollout.sampling_params import CANNOT_CONTINUE, Grammar, Sampling
 from actors.weights.image_draft import FILE
 from actors.weights.image_store import ImageStore
 from actors.weights.messages import Fetched
@@ -389,6 +390,23 @@ def test_a_request_that_goes_on_draws_other_numbers_than_at_its_beginning() -> N
     seeds = {seed_at(seed, position) for seed in (0, 1, 2**63, 2**64 - 1) for position in range(1, 200)}
     assert len(seeds) == 4 * 199
     assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_a_grammar_is_asked_for_in_vllms_words_and_never_for_what_another_server_began() -> None:
+    def said(kind: str, made: int = 0) -> dict[str, object]:
+        asked = Sampling(grammar=Grammar(kind=kind, text="x"), logit_bias=((7, -2.0),))
+        one = Ask("r", array("I", [1, 2]), 9, 1.0, 0, made=made, sampling=asked)
+        told: dict[str, object] = msgspec.json.decode(msgspec.json.encode(completion_of(one, "m", "s", ())))
+        return told
+
+    words = {"json_schema": "json", "regex": "regex", "ebnf": "grammar", "structural_tag": "structural_tag"}
+    for kind, word in words.items():
+        assert said(kind)["structured_outputs"] == {word: "x"}
+    assert said("regex")["logit_bias"] == {"7": -2.0}
+    with pytest.raises(ServerRefused, match=f"{CANNOT_CONTINUE}$"):
+        said("regex", made=1)
+    plain = completion_of(Ask("r", array("I", [1]), 9, 1.0, 0), "m", "s", ())
+    assert not {"structured_outputs", "logit_bias"} & set(msgspec.json.decode(msgspec.json.encode(plain)))
 
 
 def test_an_event_without_news_is_none() -> None:
