@@ -24,10 +24,6 @@ OLDEST = {"sglang": (0, 5, 20), "vllm": (0, 30, 0)}
 """Releases below these lack what we say to them; docs/engines.md has those that are tested."""
 VLLM_PLUGIN = "gleaner"
 """Entry point of our plug-in (`vllm_plugin`)."""
-_INSTALL = {
-    "sglang": "install it (`make engine-sglang`), or name its environment with engine.environment",
-    "vllm": "install it (`make engine-vllm`), or name its environment with engine.environment",
-}
 _PROGRAM = """
 import importlib.metadata as metadata, importlib.util, json, sys
 name = sys.argv[1]
@@ -84,7 +80,7 @@ def _environment(engine: Engine) -> list[str]:
             cwd="/",  # it looks for packages where it stands, too
             env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
         )
-        found = msgspec.json.decode(done.stdout, type=_Found)
+        found = msgspec.json.decode(done.stdout.strip().rpartition("\n")[2], type=_Found)
     except OSError as problem:
         return [f"{where}: its interpreter cannot be started: {problem.strerror}; {make}"]
     except subprocess.TimeoutExpired:
@@ -99,9 +95,12 @@ def _environment(engine: Engine) -> list[str]:
 
 def _installed(kind: str, where: str, found: _Found) -> list[str]:
     if not found.there:
-        return [f"{where}: engine.kind is {kind}, and {kind} is not installed there; {_INSTALL[kind]}"]
-    version = tuple(map(int, re.findall(r"\d+", found.version)[:3]))
-    if version and version < OLDEST[kind]:
+        return [
+            f"{where}: engine.kind is {kind}, and {kind} is not installed there; install it "
+            f"(`make engine-{kind}`), or name its environment with engine.environment"
+        ]
+    release = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?(?!.*dev)", found.version)  # none of a build from sources
+    if release is not None and tuple(int(part or 0) for part in release.groups()) < OLDEST[kind]:
         oldest = ".".join(map(str, OLDEST[kind]))
         return [f"{where}: {kind} {found.version} is too old, {oldest} and newer are known; update it"]
     if kind == "vllm" and VLLM_PLUGIN not in found.plugins:

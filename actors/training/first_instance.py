@@ -62,15 +62,8 @@ class FirstInstance:
 
     def why(self, hosts: int) -> str:
         """What is known of the reason; hosts: preemptible ones that are up."""
-        if not self._ends:
-            return (
-                f"{_hosts(hosts)}, and no engine has ended: look at its log (`rlctl logs`)"
-                if hosts
-                else ("no preemptible host is up")
-            )
-        times = "once" if self._ends == 1 else f"{self._ends} times"
-        return f"{_hosts(hosts)}, engines failed {times}, the last one {self._cause}"
-
-
-def _hosts(count: int) -> str:
-    return f"{count} preemptible {'host is' if count == 1 else 'hosts are'} up"
+        up = f"{hosts or 'no'} preemptible {'hosts are' if hosts > 1 else 'host is'} up"
+        if self._ends:
+            times = "once" if self._ends == 1 else f"{self._ends} times"
+            return f"{up}, engines failed {times}, the last one {self._cause}"
+        return f"{up}, and no engine has ended: look at its log (`rlctl logs`)" if hosts else up

@@ -91,6 +91,12 @@ def test_a_release_that_is_too_old_is_refused_with_the_oldest_that_is_known(tmp_
     assert "sglang 0.4.9 is too old, 0.5.20 and newer" in said
 
 
+@pytest.mark.parametrize("version", ["0.30", "0.31.0rc1", "0.1.dev1+g1234567", "nightly"])
+def test_a_release_that_is_new_enough_or_not_known_is_taken(tmp_path: Path, version: str) -> None:
+    home = having(tmp_path / "home", "vllm", version, "gleaner")
+    assert unmet(Engine(kind="vllm", environment=home)) == []
+
+
 def test_vllm_without_our_plug_in_is_refused_with_how_to_install_it(tmp_path: Path) -> None:
     said = lacks(kind="vllm", environment=having(tmp_path / "without", "vllm", "0.32.0"))
     assert "pip install --no-deps" in said
