@@ -89,9 +89,9 @@ test-verl: setup verl
 	$(BIN)/python -m pytest -m verl
 
 # The parts of `make test`. A part that fails does not keep the others from running; the last lines name each part and
-# its result, and the exit status is theirs. SGLang's environment is made beside the first tests, and the 300 simulated
+# its result, and the exit status is theirs. The environments of SGLang and of clients are made beside the first tests, and the 300 simulated
 # jobs of the ci campaign, last in line for a processor, take what the tests leave.
-TEST_PARTS := lint engine-sglang test-together test-alone test-engines campaign
+TEST_PARTS := lint engine-sglang clients test-together test-alone test-engines campaign
 RESULTS := build/test-parts
 
 test:
@@ -103,7 +103,7 @@ test:
 
 part-lint: setup
 part-test-together: part-lint
-part-test-alone: part-test-together part-engine-sglang
+part-test-alone: part-test-together part-engine-sglang part-clients
 part-test-engines: part-test-alone
 part-campaign: part-lint
 $(TEST_PARTS:%=part-%): part-%:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+CLIENTS = "tests/engines/clients.txt"
 PROGRAMS = ("python", "ruff", "mypy", "lint-imports", "rlctl")
 FAKE = """\
 #!/bin/sh
@@ -19,11 +20,13 @@ exit 0
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A folder with the Makefile, in which both environments are made already."""
+    """A folder with the Makefile, in which all environments are made already."""
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path / name)
     shutil.copytree(ROOT / "configs" / "engines", tmp_path / "configs" / "engines")
-    for ready in (".venv/.ready", ".engines/sglang/.ready"):
+    (tmp_path / CLIENTS).parent.mkdir(parents=True)
+    shutil.copy(ROOT / CLIENTS, tmp_path / CLIENTS)
+    for ready in (".venv/.ready", ".engines/sglang/.ready", ".bench/clients/.ready"):
         (tmp_path / ready).parent.mkdir(parents=True)
         (tmp_path / ready).touch()
     return tmp_path
@@ -43,7 +46,7 @@ def make_test(checkout: Path, failing: str) -> tuple[int, list[str], str]:
     done = subprocess.run(
         ["make", "test"], cwd=checkout, env=bare, capture_output=True, text=True, timeout=200, check=False
     )
-    return done.returncode, done.stdout.splitlines()[-6:], log.read_text()
+    return done.returncode, done.stdout.splitlines()[-7:], log.read_text()
 
 
 def test_make_test_runs_every_part_when_one_fails(checkout: Path) -> None:
@@ -52,6 +55,7 @@ def test_make_test_runs_every_part_when_one_fails(checkout: Path) -> None:
     assert parts == [
         "lint: FAILED",
         "engine-sglang: passed",
+        "clients: passed",
         "test-together: FAILED",
         "test-alone: passed",
         "test-engines: passed",
