@@ -5,6 +5,9 @@ import asyncio
 import pytest
 from patient_loop import PatientLoop
 
+from supervisor import Done
+from supervisor.address import Address
+from supervisor.asks import PendingAsks
 from supervisor.turn_clock import TICK_S, TurnClock, timeout_in_turns
 from supervisor.virtual_time import VirtualLoop
 
@@ -66,3 +69,24 @@ async def test_a_silence_that_lasts_its_time_in_turns_is_a_timeout() -> None:
             loop.call_later(0.1, stand_still)
             await asyncio.Event().wait()
     assert loop.time() - began_s >= PAUSE_S + 1.2 - TICK_S - ROUNDING_S
+
+
+async def test_an_ask_that_is_due_after_a_pause_takes_the_answer_that_came_meanwhile() -> None:
+    loop = asyncio.get_running_loop()
+    asks = PendingAsks()
+    to = Address(name="other", endpoint="tcp://127.0.0.1:9")
+    pending = asks.new(Done(), to, None, "asker", loop.time(), loop.time() + 5.0)
+    loop.call_later(0.01, stand_still)
+    loop.call_later(0.05, asks.resolve, pending.corr, Done())
+    assert await pending.wait(loop.time() + 5.0) == Done()
+
+
+async def test_an_ask_that_nobody_answers_is_over_soon_after_a_pause_too() -> None:
+    loop = asyncio.get_running_loop()
+    pending = PendingAsks().new(
+        Done(), Address(name="other", endpoint="tcp://127.0.0.1:9"), None, "asker", 0.0, 5.0
+    )
+    loop.call_later(0.01, stand_still)
+    began_s = loop.time()
+    assert await pending.wait(began_s + 5.0) is None
+    assert loop.time() - began_s < PAUSE_S + 2 * TICK_S

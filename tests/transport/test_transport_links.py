@@ -8,10 +8,12 @@ from collections.abc import AsyncIterator
 
 import msgpack
 import pytest
+from patient_loop import PatientLoop
 
 from tests.transport.carriers import SOON_S, Flaky, Keyed, Loopback, Plain
 from transport import control_frame
 from transport.envelope import Envelope, Lane, Mode, encode
+from transport.link import DialledLink
 from transport.link_end import LinkLimits
 from transport.links import Links
 from transport.refusal import BadField
@@ -223,6 +225,25 @@ async def test_a_session_that_a_living_process_dropped_begins_anew_and_nobody_is
     await eventually(lambda: a.events == [Link.UP, Link.SUSPECT, Link.UP])
     await a.tell(b.local, range(10, 20))
     await eventually(lambda: b.got == list(range(20)))
+
+
+async def test_a_dialled_peer_is_given_up_in_time_and_not_for_a_pause_of_our_own(eventually) -> None:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, PatientLoop)
+    events: list[Link] = []
+    link = DialledLink(
+        Peer("tcp://127.0.0.1:9"), lambda _: True, lambda _, event: events.append(event), lambda: None,
+        grace_s=0.2, connect_deadline_s=1.0,
+    )  # fmt: skip
+    loop.stand_still(20.0)
+    await asyncio.sleep(0.1)
+    assert not events, "what it answered meanwhile is read first"
+    link.up()
+    link.lost()
+    loop.stand_still(20.0)
+    await asyncio.sleep(0.05)
+    assert events == [Link.UP, Link.SUSPECT]
+    await eventually(lambda: events == [Link.UP, Link.SUSPECT, Link.DOWN])
 
 
 async def test_a_connection_that_breaks_in_the_middle_loses_and_doubles_nothing(eventually) -> None:

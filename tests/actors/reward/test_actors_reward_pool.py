@@ -11,6 +11,7 @@ from pathlib import Path
 import hostile_scorer as hostile
 import psutil
 import pytest
+from patient_loop import PatientLoop
 
 from actors.reward import pipe
 from actors.reward.pool import NoProblem, PoolFailed, ProblemLost, Restarts, Verdict, WorkerPool
@@ -94,6 +95,20 @@ async def test_whatever_a_verifier_does_is_a_verdict_and_the_next_item_is_scored
         assert verdict.score == (0.1 if status == "ok" else 0.0)
         assert await pool.score("train", 2, [hostile.FINE]) == Verdict(0.2, "ok")
     assert pool.deaths == {"timeout": 1, "crashed": 4}
+
+
+async def test_a_proxy_that_stood_still_takes_no_worker_for_hung(pool: WorkerPool) -> None:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, PatientLoop)
+    assert await pool.score("train", 1, [hostile.FINE]) == Verdict(0.1, "ok")
+    (worker,) = children()
+    worker.suspend()
+    asked = asyncio.create_task(pool.score("train", 2, [hostile.FINE]))
+    await asyncio.sleep(0.1)
+    loop.stand_still(2 * AMPLE_S)  # with the item in the worker's hands
+    worker.resume()
+    assert await asked == Verdict(0.2, "ok")
+    assert not pool.deaths
 
 
 async def test_items_behind_a_hostile_one_are_untouched(tmp_path: Path) -> None:
