@@ -20,8 +20,10 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 Count = Annotated[int, Meta(ge=1, le=10_000)]
 Where = Annotated[str, Meta(pattern=r"^(@(head|reserved|preemptible)(/[0-9]{1,3})?|[A-Za-z0-9_.-]{1,64})$")]
 """A host; see the module."""
-Process = Literal["agent", "rollout", "reward", "transfer", "trainer", "engine", "rank-1", "rank-2"]
-"""A process of a host, by its kind (`nodeagent.trees`); `agent` is the node agent's own."""
+Process = Literal[
+    "agent", "rollout", "reward", "gateway", "transfer", "trainer", "engine", "rank-1", "rank-2"
+]  # fmt: skip
+"""A process of a host, by its kind (`nodeagent.trees`). Simulated jobs have no `gateway`."""
 
 Moment = Literal["received", "sent", "replied"]
 ScorerFault = Literal["hang", "crash", "lie"]
@@ -127,8 +129,7 @@ class Zombie(Fault, frozen=True, kw_only=True, tag="zombie"):
 
 
 class Hang(Fault, frozen=True, kw_only=True, tag="hang"):
-    """SIGSTOP for good: the process does not end and does not go on, until the one that started it, or its
-    service manager, finds that out and ends it."""
+    """SIGSTOP for good: the process neither ends nor goes on, until its parent or service manager ends it."""
 
     host: Where
     process: Process

@@ -93,10 +93,8 @@ class SimProcess:
         """Within which whoever started it expects its signs of life; 0: nobody does."""
         self.notified_s: float | None = None
         """When it gave its last one to whoever started it."""
-        self.stopping = False
-        """Its parent has ordered it to stop."""
-        self.struck = False
-        """A fault ends it, and none of ours."""
+        self.stopping = False  # by its parent's order
+        self.struck = False  # by a fault, which ends it
         self._killed_for = ""
         self._reaped = asyncio.Event()
         if parent is not None:

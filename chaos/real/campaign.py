@@ -107,6 +107,11 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         }
 
     @property
+    def gateway(self) -> bool:
+        """Whether its jobs have one."""
+        return bool(self.job.get("gateway", {}).get("listen"))
+
+    @property
     def must_fire(self) -> tuple[str, ...]:
         """Kinds without which the campaign is invalid, in the order of `KINDS`."""
         wanted = self.drawn if self.at_least is None else set(self.at_least) - set(self.without)

@@ -16,7 +16,7 @@ from chaos.netns import NoNamespaces
 from chaos.real.bad_wires import NoBadWire
 from chaos.real.breaker import Breaker
 from chaos.real.campaign import Campaign
-from chaos.real.cluster import Cluster
+from chaos.real.cluster import HEAD, Cluster
 from chaos.real.faults import AnyRealFault, kind_of, struck_at, words
 from chaos.real.images import strange_images
 from chaos.real.job import Jobs
@@ -94,8 +94,9 @@ class Nemesis:
         self._witness = Witness(cluster)
         self._told: set[str] = set()
         self._began = time.monotonic()
+        gateway = [f"{HEAD}/gateway"] if campaign.gateway else []
         self._sound = Sound(
-            [f"{node.name}/{kind}" for node in cluster.nodes.values() for kind in node.kinds],
+            [*gateway, *(f"{node.name}/{kind}" for node in cluster.nodes.values() for kind in node.kinds)],
             preemptible=len(cluster.spots),
         )
         self.account = Account()

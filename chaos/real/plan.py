@@ -106,7 +106,10 @@ class Plan:
 
     def _place(self) -> tuple[str, Process]:
         host = self._host()
-        return host, self._rng.choice(PROCESSES.get(host, PROCESSES["preemptible"]))
+        kinds = PROCESSES.get(host, PROCESSES["preemptible"])
+        return host, self._rng.choice(
+            (*kinds, "gateway") if host == HEAD and self._campaign.gateway else kinds
+        )
 
     def _two(self) -> tuple[str, str]:
         """Two hosts that talk to each other."""
