@@ -5,13 +5,13 @@ Owns what is wanted, what is served and what its control page says of it. Drives
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 from actors.engine.flip_times import Figures, FlipTimes
 from actors.engine.server_wire import LoadFailed, ServerDied
 from actors.engine.tensor_spec import image_bytes
-from actors.rollout.instance_messages import Pulled, Serving, Withdraw, Withdrawn
+from actors.rollout.instance_messages import NotLoaded, Pulled, ServeNow, Serving, Withdraw, Withdrawn
 from actors.rollout.messages import Weights
 from actors.weights.control_page import NONE, ControlPage, Page
 from actors.weights.messages import Fetch, Fetched
@@ -93,7 +93,8 @@ class ServedWeights:
                         if self.wanted != weights or self._has(weights):
                             continue
                         self._say(self._page.preparing(weights.version, weights.root))
-                        await self._stage(fetched)
+                        async with self.at_load(fetched):
+                            await self._stage(fetched)
                         self.times.staged(self._ctx.now())
                         await self._drain()
                         if self.wanted != weights:
@@ -155,12 +156,15 @@ class ServedWeights:
             self._ctx.log.info("not drained before newer weights: %s", problem)
 
     async def _not_loaded(self, weights: Weights, why: str) -> None:
-        """What was served before is served on; after a while these are tried again. Each try may end what
-        executes, so the last one is the end of this instance."""
+        """What was served before is served on. The manager says what to serve now: other weights, where these
+        are given up; else these are tried again after a while. Each try may end what executes, so the last
+        one is the end of this instance: others could load them."""
         root, before = self._failures
         failures = before + 1 if root == weights.root else 1
         self._failures = (weights.root, failures)
         self._ctx.log.warning("try %d of %d of weights %d: %s", failures, LOAD_TRIES, weights.version, why)
+        if await self._instead(weights, why):
+            return
         if failures >= LOAD_TRIES:
             self.wanted = None  # nor by who else was told of them
             raise RuntimeError(f"its engine does not load weights {weights.version}: {why}")
@@ -169,14 +173,38 @@ class ServedWeights:
             await self._told(version, root)  # drained, it gets nothing until it says so
         await asyncio.sleep(LOAD_AGAIN_S)
 
-    @contextmanager
-    def turn(self, load: Fetched | None) -> Iterator[None]:
-        """A turn of the engine, in which it loads these, if any: where that is its end, the page says why."""
+    async def _instead(self, weights: Weights, why: str) -> bool:
+        """Whether something else is to be served than these, which were not loaded."""
+        try:
+            told = self._failure(weights.version, weights.root, why)
+            now = await self._ctx.ask(MANAGER, told, deadline_s=TELL_DEADLINE_S, expect=ServeNow)
+        except AskFailed as problem:
+            self._ctx.log.info("the manager did not hear what was not loaded: %s", problem)
+            return False
+        if self.wanted != weights or now.weights == weights:
+            return self.wanted != weights
+        if now.weights is None:
+            self.want_nothing()
+        else:
+            self.want(now.weights)
+        return True
+
+    def _failure(self, version: int, root: bytes, why: str, *, died: bool = False) -> NotLoaded:
+        name, incarnation = self._ctx.name, self._ctx.incarnation
+        return NotLoaded(
+            instance=name, incarnation=incarnation, version=version, root=root, why=why, died=died
+        )
+
+    @asynccontextmanager
+    async def at_load(self, load: Fetched) -> AsyncIterator[None]:
+        """The engine loads these, or makes them ready: where that is its end, the page says why, and the
+        manager hears it."""
         try:
             yield
         except (LoadFailed, ServerDied) as problem:
-            if load is not None:
-                self._say(self._page.failed(str(problem)))
+            why, died = str(problem), isinstance(problem, ServerDied)
+            self._say(self._page.failed(why))
+            await self._ctx.tell(MANAGER, self._failure(load.version, load.root, why, died=died))
             raise
 
     def _say(self, page: Page) -> None:

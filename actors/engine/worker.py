@@ -260,8 +260,7 @@ class RolloutWorker(Actor):
                 raise Fenced(str(refused)) from refused
             orders, self._orders = self._orders, Orders()
             began_s = self.ctx.now()
-            with self._weights.turn(orders.load):
-                turn = await self._turn(orders)
+            turn = await (self._turn(orders) if orders.load is None else self._loading(orders, orders.load))
             idle = turn.idle
             if turn.experts:
                 self._experts.add(turn.experts)
@@ -279,6 +278,10 @@ class RolloutWorker(Actor):
                 self._weights.served, self._load_failed = (turn.version, turn.root), turn.load_failed
                 self._weights.times.loaded(began_s, self.ctx.now(), self.ctx.log)
                 self._loaded.set()
+
+    async def _loading(self, orders: Orders, load: Fetched) -> Turn:
+        async with self._weights.at_load(load):
+            return await self._turn(orders)
 
     async def _awaited(self, host: AwaitedHost, orders: Orders) -> Turn:
         async with self.ctx.wait("its engine", on=self.ctx.name, deadline_s=TURN_LATE_S, go_on=True):

@@ -18,6 +18,7 @@ from actors.rollout.events import (
     FrameLogged,
     GroupsTaken,
     RolloutSnapshot,
+    VersionFailed,
     VersionPublished,
 )
 from actors.rollout.messages import BatchLedger, GroupOut, RequestLedger, Weights
@@ -154,11 +155,17 @@ class Books:
         if self.state.versions.newest != event:
             await self.record(event)
 
+    async def fail(self, version: int, root: bytes, why: str) -> None:
+        """Note that instances cannot load this version. Committed when this returns."""
+        await self.record(VersionFailed(version=version, root=root, why=why))
+
     def newest_weights(self) -> Weights | None:
         """What an instance that joins now should serve."""
         newest = self.state.versions.newest
         if newest is None:  # a journal of an older program, and no batch since
-            return max(self.weights.values(), key=lambda weights: weights.version, default=None)
+            failed = self.state.versions.failed
+            left = [weights for weights in self.weights.values() if weights.version not in failed]
+            return max(left, key=lambda weights: weights.version, default=None)
         return Weights(version=newest.version, root=newest.root, sources=newest.sources)
 
     def roots(self, batch: BatchSubmitted) -> dict[int, bytes]:

@@ -72,6 +72,15 @@ class VersionPublished(Message, frozen=True):
     sources: tuple[str, ...]
 
 
+class VersionFailed(Message, frozen=True):
+    """Instances could not load this version, and `why`: nothing is made under it, and it is never published
+    again with the same root."""
+
+    version: int
+    root: bytes
+    why: str
+
+
 class InstanceJoined(Message, frozen=True):
     """An incarnation of an instance opened its stream. It fences the earlier ones of the same name."""
 
@@ -306,3 +315,4 @@ class RolloutSnapshot(Message, frozen=True):
     refused: dict[str, int]
     versions: tuple[VersionPublished, ...] = ()
     lost_versions: tuple[VersionPublished, ...] = ()
+    failed_versions: tuple[VersionFailed, ...] = ()

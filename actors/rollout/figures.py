@@ -3,12 +3,15 @@ Pure."""
 
 from collections import Counter
 
-from actors.rollout.instance_messages import InstanceIs, InstancesAre
+from actors.rollout.instance_messages import FailedVersion, InstanceIs, InstancesAre
 from actors.rollout.instances import Instances
 from actors.rollout.messages import GroupFatesAre, RolloutFigures
 from actors.rollout.sampling import SURPLUS
 from actors.rollout.state import RolloutState
 from actors.rollout.token_log import Batch
+
+MAX_FAILED = 8
+"""Versions that instances could not load, told of with what is served."""
 
 
 def figures_of(state: RolloutState, instances: Instances, refused_frames: Counter[str]) -> RolloutFigures:
@@ -73,4 +76,10 @@ def instances_of(state: RolloutState, instances: Instances) -> InstancesAre:
         )
     newest = state.versions.newest
     published = None if newest is None else newest.version
-    return InstancesAre(instances=found, published=published, queued=state.log.waiting)
+    failed = sorted(state.versions.failed.values(), key=lambda one: one.version)[-MAX_FAILED:]
+    return InstancesAre(
+        instances=found,
+        published=published,
+        queued=state.log.waiting,
+        failed=[FailedVersion(version=one.version, why=one.why) for one in failed],
+    )

@@ -41,14 +41,20 @@ class Gates:
 
     def not_ready(self, message: Generate) -> VersionNotReady:
         """What is answered where it is not met."""
-        exact, newest = message.exact_version, self._books.newest_weights()
+        exact = message.exact_version
         target = exact if exact is not None else message.min_version or 0
         return VersionNotReady(
             target=target,
             exact=exact is not None,
             applied=max(self._served_versions(), default=None),
-            retryable=exact is None or newest is None or exact >= newest.version,
+            retryable=exact is None or self._may_come(exact),
         )
+
+    def _may_come(self, version: int) -> bool:
+        newest = self._books.newest_weights()
+        if version in self._books.state.versions.failed:
+            return False
+        return newest is None or version >= newest.version
 
     def _open(self, message: Generate) -> bool:
         served = self._served_versions()

@@ -29,13 +29,21 @@ class InstanceIs(msgspec.Struct, frozen=True, kw_only=True):
     leaving: bool
 
 
+class FailedVersion(msgspec.Struct, frozen=True, kw_only=True):
+    """A version that instances could not load, and why."""
+
+    version: int
+    why: str
+
+
 class InstancesAre(Message, frozen=True):
     """In the order of their names. published: the newest version, None for none. queued: requests that wait
-    for an instance."""
+    for an instance. failed: versions that instances could not load, ascending; the newest of them."""
 
     instances: list[InstanceIs]
     published: int | None
     queued: int
+    failed: list[FailedVersion] = []
 
 
 class RegisterInstance(Message, frozen=True):
@@ -99,6 +107,26 @@ class Serving(Message, frozen=True):
     version: int
     root: bytes
     pulled: Pulled | None = None
+
+
+class NotLoaded(Message, frozen=True):
+    """To the manager: this instance could not load these weights. What is it to do now? `died`: its engine
+    did not outlive the load; then nobody waits for the answer."""
+
+    QUESTION: ClassVar[bool] = True
+
+    instance: str
+    incarnation: int
+    version: int
+    root: bytes
+    why: str
+    died: bool = False
+
+
+class ServeNow(Message, frozen=True):
+    """The weights to serve: the same ones are to be tried again; None: there are none for now."""
+
+    weights: Weights | None
 
 
 class KeepRequests(Message, frozen=True):

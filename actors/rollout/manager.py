@@ -17,9 +17,11 @@ from actors.rollout.instance_messages import (
     KeepRequests,
     ListInstances,
     NewWork,
+    NotLoaded,
     Registered,
     RegisterInstance,
     RequestsKept,
+    ServeNow,
     Serving,
     StillRegistered,
     Withdraw,
@@ -87,6 +89,10 @@ class RolloutManager(Actor):
     async def serving(self, message: Serving) -> None:
         await self._parts.members.serving(message)
 
+    @handles(NotLoaded)
+    async def not_loaded(self, message: NotLoaded) -> ServeNow:
+        return await self._parts.loading.not_loaded(message)
+
     @handles(KeepRequests)
     async def keep(self, message: KeepRequests) -> RequestsKept:
         return await self._parts.members.keep(message)
@@ -121,6 +127,7 @@ class RolloutManager(Actor):
         if due is not None:
             self._act(due)
         await self._parts.singles.look()
+        await self._parts.loading.look(now)
 
     # -- the controller and the trainer --
 
@@ -153,7 +160,9 @@ class RolloutManager(Actor):
         return Done()
 
     @handles(PublishVersion)
-    async def publish(self, message: PublishVersion) -> Done:
+    async def publish(self, message: PublishVersion) -> Done | Deferred:
+        if message.tried and not self._parts.opening.known(message.weights):
+            return self._parts.loading.begin(message.weights)
         await self._parts.opening.publish(message.weights, ascending=message.ascending)
         return Done()
 

@@ -30,6 +30,7 @@ from actors.rollout.instance_messages import (
     Withdrawn,
 )
 from actors.rollout.instances import Instance, Instances
+from actors.rollout.loading import Loading
 from actors.rollout.measuring import Measuring
 from actors.rollout.owed import Owed
 from actors.rollout.quarantine import Quarantine
@@ -63,6 +64,7 @@ class Membership:
         config: Config,
         *,
         dispatching: Dispatching,
+        loading: Loading,
         measuring: Measuring,
         withdrawals: Withdrawals,
         owed: Owed,
@@ -73,6 +75,7 @@ class Membership:
     ) -> None:
         self._ctx, self._books, self._instances, self._config = ctx, books, instances, config
         self._dispatching, self._measuring, self._withdrawals = dispatching, measuring, withdrawals
+        self._loading = loading
         self._owed, self._act, self._on_serving = owed, act, on_serving
         self._quarantine, self._on_deadly = quarantine, on_deadly
         self._asked: set[tuple[str, int]] = set()  # to give nothing more: no wonder if they die
@@ -107,6 +110,7 @@ class Membership:
                     f"{name}#{incarnation} was replaced or given up: start again under a new incarnation"
                 )
         self._awaited.discard(name)
+        self._loading.gone(name, "it registered anew")
         self._registrations += 1
         epoch = f"{self._ctx.incarnation}.{self._registrations}"
         instance = self._instances.register(message, epoch, self._ctx.turn_time())
@@ -144,6 +148,7 @@ class Membership:
         instance = self._instances.get(message.instance)
         if instance is None or instance.incarnation != message.incarnation:
             raise Refused(f"{message.instance}#{message.incarnation} is not registered")
+        await self._loading.serving(instance, message)
         if instance.idle:
             instance.said = message.version, message.root
             return
@@ -242,6 +247,7 @@ class Membership:
         they are collected before its requests go elsewhere."""
         instance = self._instances.remove(event.name, event.incarnation)
         if instance is not None:
+            self._loading.gone(event.name, event.cause)
             await self._ctx.tell(BALANCER, instance.down())
             self._measuring.there()
             self._ctx.background(self._lose_when_quiet(event), f"end of {event.name}")
@@ -262,6 +268,7 @@ class Membership:
         """Give an incarnation up: it is fenced, and its requests go elsewhere."""
         instance = self._instances.remove(name, incarnation)
         if instance is not None:
+            self._loading.gone(name, cause)
             await self._ctx.tell(BALANCER, instance.down())
         deadly: list[str] = []
         if (stream := self._state.streams.alive(name, incarnation)) is not None:

@@ -32,11 +32,30 @@ class PublishVersion(Message, frozen=True):
     """To the manager: these are the trainer's newest weights, instances serve them from now on.
 
     Higher versions that it had published before are lost. Repeating it changes nothing. `ascending`: nothing
-    is to be lost: refused where there is a higher version, or another one of this number.
+    is to be lost: refused where there is a higher version, or another one of this number. `tried`: published
+    only once an instance has loaded them, which the answer waits for: `NotPublished` where it does not.
     """
 
     weights: Weights
     ascending: bool = False
+    tried: bool = False
+
+
+class NotPublished(Message, frozen=True):
+    """These weights were tried, and instances serve what they served. `why`: in the words of the engine that
+    tried them. `lost`: the instance was lost meanwhile; another one might load them."""
+
+    version: int
+    why: str
+    lost: bool = False
+
+
+class WeightsFailed(Message, frozen=True):
+    """To the controller, from the manager: instances could not load what the job's trainer published; or from
+    an agent: it could not be published. No step can follow."""
+
+    version: int
+    why: str
 
 
 class MorePrompts(Message, frozen=True):

@@ -65,12 +65,22 @@ class Opening:
         self._flipping.tell()
         self._measuring.there()
 
+    def known(self, weights: Weights) -> bool:
+        """Whether there is this version already. Raises Refused where it cannot be published."""
+        self._require_ascending(weights)
+        known = self._state.versions.known.get(weights.version)
+        return known is not None and known.root == weights.root
+
+    def _require_ascending(self, weights: Weights) -> None:
+        versions, version, root = self._state.versions, weights.version, weights.root
+        if fault := versions.failure(version, root) or versions.does_not_ascend(version, root):
+            raise Refused(fault)
+
     async def publish(self, weights: Weights, *, ascending: bool = False) -> None:
         """There is a newer version; `ascending`: it must be one. Raises Refused."""
         if ascending:
             versions = self._state.versions
-            if fault := versions.does_not_ascend(weights.version, weights.root):
-                raise Refused(fault)
+            self._require_ascending(weights)
             if versions.newest is not None and versions.newest.version > weights.version:
                 return  # told again, behind newer ones
         await self._note(weights)
@@ -101,6 +111,8 @@ class Opening:
     async def _note(self, weights: Weights) -> None:
         """Note the newest weights. A version that comes again with another root is another one: nobody will
         ever serve again what was begun under the lost one."""
+        if fault := self._state.versions.failure(weights.version, weights.root):
+            raise Refused(fault)
         if self._state.begun_under_others(weights.version, weights.root):
             raise Refused(_lost_weights("an open batch", weights.version))
         await self._books.publish(weights)

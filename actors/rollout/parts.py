@@ -15,6 +15,7 @@ from actors.rollout.gates import Gates
 from actors.rollout.handing_out import Takers
 from actors.rollout.instances import Instance, Instances
 from actors.rollout.intake import Intake
+from actors.rollout.loading import Loading
 from actors.rollout.measuring import Measuring
 from actors.rollout.membership import Membership
 from actors.rollout.moving import Moving
@@ -52,15 +53,17 @@ class Parts:
             sessions=sessions,
             quarantine=self.quarantine,
         )
+        flipping = Flipping(ctx, books, instances)
         self.opening = Opening(
             ctx,
             books,
-            flipping=Flipping(ctx, books, instances),
+            flipping=flipping,
             measuring=self.measuring,
             max_prompt_tokens=config.engine.max_prompt_tokens,
             max_new_tokens=config.rollout.max_new_tokens,
             act=self.act,
         )
+        self.loading = Loading(ctx, books, instances, publish=self.opening.publish, tell=flipping.tell)
         self.scoring = Scoring(ctx, books, config.reward, self._scored)
         self.takers = Takers(ctx, books, instances)
         self.selecting = Selecting(ctx, books, instances, config.engine.max_prompt_tokens, self.act)
@@ -86,6 +89,7 @@ class Parts:
             instances,
             config,
             dispatching=self.dispatching,
+            loading=self.loading,
             measuring=self.measuring,
             withdrawals=self.withdrawals,
             owed=self.owed,

@@ -36,6 +36,7 @@ from actors.rollout.events import (
     Scored,
     TicketsRenewed,
     TicketsRevoked,
+    VersionFailed,
     VersionPublished,
 )
 from actors.rollout.frame_rows import enter_rows
@@ -107,6 +108,9 @@ class RolloutState:
                 self._due(event, changes)
             case VersionPublished():
                 self.versions.publish(event)
+            case VersionFailed():
+                if not self.versions.fail(event):
+                    changes.refused.append("unknown_version")
             case RolloutSnapshot():
                 self._restore(event)
             case _:
@@ -146,6 +150,7 @@ class RolloutState:
             refused=dict(self.refused),
             versions=tuple(self.versions.known.values()),
             lost_versions=tuple(self.versions.lost.values()),
+            failed_versions=tuple(self.versions.failed.values()),
         )
 
     def check(self) -> list[str]:
@@ -320,4 +325,4 @@ class RolloutState:
         self.streams = Streams({record.instance: restore_stream(record) for record in event.streams})
         self.counters = event.counters.copy()
         self.refused = Counter(event.refused)
-        self.versions = Versions(event.versions, event.lost_versions)
+        self.versions = Versions(event.versions, event.lost_versions, event.failed_versions)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,17 +17,25 @@ from actors.engine import served_weights
 from actors.engine.host import BuiltinHost
 from actors.engine.served_weights import ServedWeights
 from actors.engine.server_wire import LoadFailed, ServerDied
-from actors.engine.turn import Orders, Turn
+from actors.engine.turn import EngineHost, Orders, Turn
 from actors.engine.worker import RolloutWorker
-from actors.rollout.instance_messages import Serving
+from actors.rollout import failed_loads
+from actors.rollout.instance_messages import (
+    FailedVersion,
+    InstancesAre,
+    ListInstances,
+    NotLoaded,
+    ServeNow,
+    Serving,
+)
 from actors.rollout.load_balancer import LoadBalancer
 from actors.rollout.manager import RolloutManager
-from actors.rollout.messages import PublishVersion, RolloutFigures, RolloutStatus, Weights
+from actors.rollout.messages import NotPublished, PublishVersion, Weights
 from actors.weights.control_file import ControlFile, has_writer, read_page
-from actors.weights.control_page import NONE, State
+from actors.weights.control_page import NONE, Page, State
 from actors.weights.messages import Fetch, Fetched
 from configs.schema import Config
-from supervisor import Actor, Context, Done, handles
+from supervisor import Actor, Context, Done, Message, Refused, handles
 from supervisor.testing import TestSystem
 
 
@@ -49,7 +58,9 @@ class Stubborn:
     engines, cache_tokens = 1, 0
 
     def __init__(self, tries: int) -> None:
-        self._tries, self.tried = tries, 0
+        self.tries, self.tried = tries, 0
+        self.gate = threading.Event()
+        self.gate.set()
         self._version: int | None = None
 
     def stage(self, fetched: Fetched) -> None:
@@ -58,8 +69,9 @@ class Stubborn:
     def turn(self, orders: Orders) -> Turn:
         failed = ""
         if (load := orders.load) is not None:
+            assert self.gate.wait(60)
             self.tried += load.version > 1
-            if load.version == 1 or self.tried == self._tries:
+            if load.version == 1 or self.tried == self.tries:
                 self._version = load.version
             else:
                 failed = "it does not fit"
@@ -78,58 +90,160 @@ class Transfer(Actor):
         return msgspec.structs.replace(without_tensors(message.version), root=message.root)
 
 
-@pytest.mark.parametrize("tries", [2, served_weights.LOAD_TRIES + 1])
-async def test_a_load_that_fails_is_tried_again_and_an_instance_whose_tries_all_fail_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tries: int
-) -> None:
-    monkeypatch.setattr(served_weights, "LOAD_AGAIN_S", 0.01)
-    host = Stubborn(tries)
-    async with (
-        TestSystem(tmp_path, node="head") as head,
-        TestSystem(tmp_path, node="s", join=head) as spot,
-    ):
-        head.spawn("rollout/balancer", lambda: LoadBalancer(4))
-        head.spawn("rollout/manager", lambda: RolloutManager(Config()))
-        spot.spawn("s/transfer", Transfer)
-        page = ControlFile(tmp_path, "s/engine")
-        spot.spawn("s/engine", lambda: RolloutWorker(Config(), "s", "preemptible", host, page))
+class Fleet:
+    """A manager, and instances on hosts of their own."""
 
-        async def until(serving: int) -> None:
-            async with asyncio.timeout(60):
-                while await serves() != serving:
-                    await asyncio.sleep(0.01)
+    def __init__(self, directory: Path, head: TestSystem) -> None:
+        self.directory, self.head = directory, head
+        self.spots: dict[str, TestSystem] = {}
+        self.pages: dict[str, ControlFile] = {}
 
-        async def serves() -> int:
-            figures = await head.ask("rollout/manager", RolloutStatus(), RolloutFigures)
-            return figures.serving_preemptible
+    def manager(self) -> None:
+        self.head.spawn("rollout/manager", lambda: RolloutManager(Config()))
 
-        async def publish(version: int) -> None:
-            weights = Weights(version=version, root=b"r%d" % version, sources=("s/transfer",))
-            await head.ask("rollout/manager", PublishVersion(weights=weights), Done)
+    async def spot(self, name: str, host: EngineHost) -> None:
+        spot = self.spots[name] = await TestSystem(self.directory, node=name, join=self.head).__aenter__()
+        page = self.pages[name] = ControlFile(self.directory, f"{name}/engine")
+        spot.spawn(f"{name}/transfer", Transfer)
+        spot.spawn(f"{name}/engine", lambda: RolloutWorker(Config(), name, "preemptible", host, page))
 
-        await publish(1)
-        await until(serving=1)
-        assert (read_page(page.path).state, read_page(page.path).version) == (State.SERVING, 1)
-        await publish(2)
-        if tries <= served_weights.LOAD_TRIES:
-            async with asyncio.timeout(60):
-                while host.tried < tries:
-                    await asyncio.sleep(0.01)
-            assert spot.system.cell("s/engine") is not None
-            async with asyncio.timeout(60):
-                while read_page(page.path).version != 2:
-                    await asyncio.sleep(0.01)
-            assert read_page(page.path).failed_version == NONE
-            assert read_page(page.path).failures == 1
-            return
+    def lives(self, name: str) -> bool:
+        return self.spots[name].system.cell(f"{name}/engine") is not None
+
+    def page(self, name: str) -> Page:
+        return read_page(self.pages[name].path)
+
+    async def serving(self) -> dict[str, int | None]:
+        return {one.name.partition("/")[0]: one.version for one in (await self.seen()).instances}
+
+    async def seen(self) -> InstancesAre:
+        return await self.head.ask("rollout/manager", ListInstances(), InstancesAre)
+
+    async def until(self, **serving: int) -> None:
         async with asyncio.timeout(60):
-            while spot.system.cell("s/engine") is not None:
+            while await self.serving() != serving:
                 await asyncio.sleep(0.01)
-        assert host.tried == served_weights.LOAD_TRIES
-        left = read_page(page.path)
-        assert (left.state, left.version, left.failed_version) == (State.LOAD_FAILED, 1, 2)
-        assert (left.tries, left.why) == (served_weights.LOAD_TRIES, "it does not fit")
-        assert not has_writer(page.path)
+
+    async def publish(self, version: int, *, ascending: bool = True, tried: bool = False) -> Message:
+        weights = Weights(version=version, root=b"r%d" % version, sources=("s/transfer",))
+        message = PublishVersion(weights=weights, ascending=ascending, tried=tried)
+        return await self.head.ask("rollout/manager", message, Message, deadline_s=60.0)
+
+
+@pytest.fixture
+async def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Fleet]:
+    monkeypatch.setattr(served_weights, "LOAD_AGAIN_S", 0.01)
+    async with TestSystem(tmp_path, node="head") as head:
+        head.spawn("rollout/balancer", lambda: LoadBalancer(4))
+        fleet = Fleet(tmp_path, head)
+        fleet.manager()
+        yield fleet
+        for spot in fleet.spots.values():
+            await spot.__aexit__(None, None, None)
+
+
+async def test_a_load_that_fails_is_tried_again(fleet: Fleet) -> None:
+    host = Stubborn(tries=2)
+    await fleet.spot("s", host)
+    await fleet.publish(1)
+    await fleet.until(s=1)
+    assert (fleet.page("s").state, fleet.page("s").version) == (State.SERVING, 1)
+    await fleet.publish(2)
+    await fleet.until(s=2)
+    assert fleet.lives("s")
+    assert (fleet.page("s").version, fleet.page("s").failed_version) == (2, NONE)
+    assert fleet.page("s").failures == 1
+    assert not (await fleet.seen()).failed
+
+
+async def test_an_instance_whose_tries_all_fail_ends_where_another_one_loaded_the_version(
+    fleet: Fleet,
+) -> None:
+    host = Stubborn(served_weights.LOAD_TRIES + 1)
+    await fleet.spot("s", host)
+    await fleet.spot("t", Stubborn(tries=1))
+    await fleet.publish(1)
+    await fleet.until(s=1, t=1)
+    host.gate.clear()
+    await fleet.publish(2)
+    await fleet.until(s=1, t=2)
+    host.gate.set()
+    async with asyncio.timeout(60):
+        while fleet.lives("s"):
+            await asyncio.sleep(0.01)
+    assert host.tried == served_weights.LOAD_TRIES
+    left = fleet.page("s")
+    assert (left.state, left.version, left.failed_version) == (State.LOAD_FAILED, 1, 2)
+    assert (left.tries, left.why) == (served_weights.LOAD_TRIES, "it does not fit")
+    assert not has_writer(fleet.pages["s"].path)
+    assert not (await fleet.seen()).failed
+
+
+@pytest.mark.parametrize("instances", ["s", "st", "stuv"])
+async def test_a_version_that_no_instance_can_load_is_given_up_and_the_one_before_is_served(
+    fleet: Fleet, instances: str
+) -> None:
+    hosts = {name: Stubborn(tries=100) for name in instances}
+    for name, host in hosts.items():
+        await fleet.spot(name, host)
+    await fleet.publish(1)
+    await fleet.until(**dict.fromkeys(instances, 1))
+    before = {one.name: one.incarnation for one in (await fleet.seen()).instances}
+    await fleet.publish(2)
+    async with asyncio.timeout(60):
+        while not (seen := await fleet.seen()).failed:
+            await asyncio.sleep(0.01)
+    assert (seen.published, seen.failed) == (1, [FailedVersion(version=2, why="it does not fit")])
+    await fleet.until(**dict.fromkeys(instances, 1))
+    assert sum(host.tried for host in hosts.values()) <= 2 * max(failed_loads.LOADS, len(hosts))
+
+    fleet.head.kill("rollout/manager")  # it is in the journal
+    fleet.manager()
+    await fleet.until(**dict.fromkeys(instances, 1))
+    seen = await fleet.seen()
+    assert [one.version for one in seen.failed] == [2]
+    assert {one.name: one.incarnation for one in seen.instances} == before, "nobody was restarted"
+    for ascending in (True, False):
+        with pytest.raises(Refused, match="instances could not load it: it does not fit"):
+            await fleet.publish(2, ascending=ascending)
+    for host in hosts.values():
+        host.gate.clear()
+    await fleet.publish(3)
+    for host in hosts.values():
+        host.tried, host.tries = 0, 1
+        host.gate.set()
+    await fleet.until(**dict.fromkeys(instances, 3))
+
+
+async def test_a_version_that_is_tried_is_published_once_one_instance_has_loaded_it(fleet: Fleet) -> None:
+    hosts = {name: Stubborn(tries=1) for name in "st"}
+    for name, host in hosts.items():
+        await fleet.spot(name, host)
+    await fleet.publish(1)
+    await fleet.until(s=1, t=1)
+    assert await fleet.publish(2, tried=True) == Done()
+    await fleet.until(s=2, t=2)
+    assert await fleet.publish(2, tried=True) == Done(), "said twice, it is done once"
+    with pytest.raises(Refused, match="go on with 3"):
+        await fleet.publish(0, tried=True)
+
+
+async def test_a_version_that_the_one_who_tries_it_cannot_load_is_never_published(fleet: Fleet) -> None:
+    hosts = {name: Stubborn(tries=100) for name in "st"}
+    for name, host in hosts.items():
+        await fleet.spot(name, host)
+    await fleet.publish(1)
+    await fleet.until(s=1, t=1)
+    answer = await fleet.publish(2, tried=True)
+    assert answer == NotPublished(version=2, why="it does not fit")
+    await fleet.until(s=1, t=1)
+    assert sorted(host.tried for host in hosts.values()) == [0, 1], "nobody else was bothered"
+    seen = await fleet.seen()
+    assert (seen.published, seen.failed) == (1, [])
+    fleet.head.kill("rollout/manager")
+    fleet.manager()
+    await fleet.until(s=1, t=1)
+    assert (await fleet.seen()).published == 1
 
 
 class Mortal(Stubborn):
@@ -171,6 +285,7 @@ class Waiting:
 
     def __init__(self) -> None:
         self.tasks: list[asyncio.Task[None]] = []
+        self.wanted = Weights(version=2, root=b"r2", sources=("s/transfer",))
 
     def now(self) -> float:
         return 0.0
@@ -182,9 +297,13 @@ class Waiting:
     async def wait(self, *_: object, **__: object) -> AsyncIterator[None]:
         yield
 
-    async def ask(self, _: str, message: Fetch | Serving, **__: object) -> Fetched | Done:
+    async def ask(
+        self, _: str, message: Fetch | Serving | NotLoaded, **__: object
+    ) -> Fetched | Done | ServeNow:
         if isinstance(message, Serving):
             return Done()
+        if isinstance(message, NotLoaded):
+            return ServeNow(weights=self.wanted)
         return msgspec.structs.replace(without_tensors(message.version), root=message.root)
 
 
@@ -202,7 +321,7 @@ async def test_weights_that_are_told_again_are_not_tried_more_often(monkeypatch:
     ctx = Waiting()
     weights = ServedWeights(cast(Context, ctx), Config(), "s", False, (stage, load))
     for _ in range(3):
-        weights.want(Weights(version=2, root=b"r2", sources=("s/transfer",)))
+        weights.want(ctx.wanted)
     done, rest = await asyncio.wait(ctx.tasks, return_when=asyncio.FIRST_EXCEPTION)
     for task in rest:
         task.cancel()

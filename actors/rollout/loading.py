@@ -1,0 +1,176 @@
+"""Loading: what instances say of weights that they were to load, and weights that are tried before they are
+published.
+
+Owns the trial under way: one instance is told of weights that nobody else hears of, and they are published
+when it serves them. Weights that instances could not load (`failed_loads`) are marked so in the journal; an
+instance that tried them is told what to serve instead.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from actors.rollout.books import Books
+from actors.rollout.failed_loads import FailedLoads, Key
+from actors.rollout.instance_messages import NotLoaded, ServeNow, ServeWeights, Serving
+from actors.rollout.instances import Instance, Instances
+from actors.rollout.messages import NotPublished, Weights, WeightsFailed
+from supervisor import Context, Deadline, Deferred, Done, Refused, Suspended
+
+CONTROLLER = "training/controller"
+TRIAL_S = 600.0
+"""For one instance to load; big checkpoints come from slow disks."""
+MAX_WHY = 1000
+"""Characters of a reason that are kept."""
+
+
+@dataclass(slots=True)
+class _Trial:
+    """Weights that `instance` is to load; who waits for it, and until when."""
+
+    weights: Weights
+    instance: str
+    incarnation: int
+    deferred: Deferred
+    until: Deadline
+
+    @property
+    def key(self) -> Key:
+        return self.weights.version, self.weights.root
+
+
+class Loading:
+    """See the module.
+
+    Args:
+        publish: have all instances serve these weights. Raises Refused.
+        tell: there are other newest weights than before.
+    """
+
+    def __init__(
+        self,
+        ctx: Context,
+        books: Books,
+        instances: Instances,
+        *,
+        publish: Callable[[Weights], Awaitable[None]],
+        tell: Callable[[], None],
+    ) -> None:
+        self._ctx, self._books, self._instances = ctx, books, instances
+        self._publish, self._tell = publish, tell
+        self._loads = FailedLoads()
+        self._trial: _Trial | None = None
+
+    def begin(self, weights: Weights) -> Deferred:
+        """Have one instance try these weights; answered when they are published. Raises Refused, or Suspended
+        where no instance is there to try them."""
+        trial, deferred = self._trial, Deferred()
+        if trial is not None:
+            if trial.key != (weights.version, weights.root):
+                raise Refused(f"version {trial.weights.version} is being loaded: publish one after the other")
+            trial.deferred.answer(Refused(f"version {weights.version} was published again"))
+            trial.deferred = deferred
+            return deferred
+        free = [one for one in self._instances.preemptible() if not one.idle]
+        if not free:
+            raise Suspended(f"no instance is there to load version {weights.version}")
+        streams = self._books.state.streams
+
+        def burden(one: Instance) -> tuple[bool, int, str]:
+            stream = streams.alive(one.name, one.incarnation)
+            return one.version is None, stream.held if stream is not None else 0, one.name
+
+        chosen = min(free, key=burden)
+        until = Deadline.after(TRIAL_S, self._ctx.now())
+        self._trial = _Trial(weights, chosen.name, chosen.incarnation, deferred, until)
+        self._say(chosen, weights)
+        return deferred
+
+    async def serving(self, instance: Instance, message: Serving) -> None:
+        """An instance serves these weights: those that were tried are published now."""
+        key, trial = (message.version, message.root), self._trial
+        self._loads.served(key, instance.kind)
+        if trial is None or (trial.instance, trial.key) != (instance.name, key):
+            return
+        self._trial = None
+        try:
+            await self._publish(trial.weights)
+        except Refused as refusal:
+            trial.deferred.answer(refusal)
+            self._back(instance)
+        else:
+            trial.deferred.answer(Done())
+
+    async def not_loaded(self, message: NotLoaded) -> ServeNow:
+        """What it is to serve now. Raises Refused."""
+        instance = self._instances.get(message.instance)
+        if instance is None or instance.incarnation != message.incarnation:
+            raise Refused(f"{message.instance}#{message.incarnation} is not registered")
+        key, why = (message.version, message.root), message.why[:MAX_WHY]
+        if self._trial is not None and (self._trial.instance, self._trial.key) == (instance.name, key):
+            self._end_trial(why, lost=message.died)
+        else:
+            await self._count(instance, key, why, died=message.died)
+        return ServeNow(weights=self._due(instance, key))
+
+    async def _count(self, instance: Instance, key: Key, why: str, *, died: bool) -> None:
+        version, root = key
+        known = self._books.state.versions.known.get(version)
+        if known is None or known.root != root:
+            return  # it was given up already, or is lost
+        self._loads.failed(key, instance.name, instance.kind, died=died)
+        present = sum(one.kind == instance.kind and not one.leaving for one in self._instances.values())
+        if not self._loads.given_up(key, instance.kind, present):
+            return
+        await self._books.fail(version, root, why)
+        newest = self._books.newest_weights()
+        left = "there is no other" if newest is None else f"version {newest.version} is served instead"
+        self._ctx.log.error("version %d is given up, instances cannot load it; %s: %s", version, left, why)
+        self._tell()
+        await self.look(self._ctx.now())
+
+    def _due(self, instance: Instance, key: Key) -> Weights | None:
+        """What this instance is to serve, which could not load the weights of `key`."""
+        newest = self._books.newest_weights()
+        if instance.kind == "preemptible" or newest is None or (newest.version, newest.root) == key:
+            return newest
+        return None  # a trainer's own device gets the weights of its step, or none
+
+    def gone(self, name: str, cause: str) -> None:
+        """An instance ended, or registered anew: what it was trying is not published."""
+        if self._trial is not None and self._trial.instance == name:
+            self._end_trial(f"{name} was lost while it loaded them: {cause}", lost=True)
+
+    async def look(self, now: float) -> None:
+        """A trial that takes too long ends; a job whose trainer published what failed is told, until it ends
+        or publishes other weights."""
+        trial = self._trial
+        if trial is not None and trial.until.passed(now):
+            self._end_trial(f"{trial.instance} did not load them within {TRIAL_S:g} s", lost=True)
+            if (instance := self._instances.get(trial.instance)) is not None:
+                self._back(instance)
+        state = self._books.state
+        newest = state.versions.newest
+        served = -1 if newest is None else newest.version
+        failed = max(state.versions.failed.values(), key=lambda one: one.version, default=None)
+        if failed is None or failed.version < served:
+            return
+        if any(batch.submitted.scored for batch in state.log.batches.values()):
+            await self._ctx.tell(CONTROLLER, WeightsFailed(version=failed.version, why=failed.why))
+
+    def _end_trial(self, why: str, *, lost: bool) -> None:
+        trial, self._trial = self._trial, None
+        assert trial is not None, "it is under way"
+        version = trial.weights.version
+        self._ctx.log.warning("version %d is not published: %s", version, why)
+        trial.deferred.answer(NotPublished(version=version, why=why, lost=lost))
+
+    def _back(self, instance: Instance) -> None:
+        """To what is published."""
+        if (newest := self._books.newest_weights()) is not None:
+            self._say(instance, newest)
+
+    def _say(self, instance: Instance, weights: Weights) -> None:
+        self._ctx.background(self._send(instance, weights), f"weights for {instance.name}")
+
+    async def _send(self, instance: Instance, weights: Weights) -> None:
+        await self._ctx.tell(instance.worker, ServeWeights(weights=weights))
