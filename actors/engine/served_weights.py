@@ -39,7 +39,8 @@ class ServedWeights:
         ctx: of the worker, whose name the manager knows.
         config: resolved settings.
         node: this host; its TransferAgent is `<node>/transfer`.
-        drains: whether requests may end before newer weights are loaded (`engine.drain_s`).
+        kind: reserved or preemptible; requests may end on the latter before newer weights are loaded
+            (`engine.drain_s`).
         take: `Stage`, for the engine, while it decodes; `Load`, into the engine.
         control: where other processes of the host see all that; None where nobody looks.
     """
@@ -49,13 +50,14 @@ class ServedWeights:
         ctx: Context,
         config: Config,
         node: str,
-        drains: bool,
+        kind: str,
         take: tuple[Stage, Load],
         control: ControlPage | None = None,
     ) -> None:
         self._ctx, self._source = ctx, f"{node}/transfer"
         (self._stage, self._load), self._flipping = take, asyncio.Lock()
-        self._grace_s = config.engine.drain_s if drains else 0.0
+        self._kind = kind
+        self._grace_s = config.engine.drain_s if kind == "preemptible" else 0.0
         self.times = FlipTimes()
         self.wanted: Weights | None = None
         self.served: tuple[int | None, bytes] = (None, b"")
@@ -190,9 +192,14 @@ class ServedWeights:
         return True
 
     def _failure(self, version: int, root: bytes, why: str, *, died: bool = False) -> NotLoaded:
-        name, incarnation = self._ctx.name, self._ctx.incarnation
         return NotLoaded(
-            instance=name, incarnation=incarnation, version=version, root=root, why=why, died=died
+            instance=self._ctx.name,
+            incarnation=self._ctx.incarnation,
+            kind=self._kind,
+            version=version,
+            root=root,
+            why=why,
+            died=died,
         )
 
     @asynccontextmanager

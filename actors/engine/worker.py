@@ -100,7 +100,7 @@ class RolloutWorker(Actor):
         self.ctx.at_end(self._let_go)
         self._preparing = Preparing(self.ctx, self._node, self._host)
         drains, take = self._kind == "preemptible", (self._preparing.stage, self._load)
-        self._weights = ServedWeights(self.ctx, self._config, self._node, drains, take, self._page)
+        self._weights = ServedWeights(self.ctx, self._config, self._node, self._kind, take, self._page)
         self._keeping = Keeping(self.ctx, self._config, self._sender, drains)
         self._turn_times = TurnTimes(self.ctx, self._config.liveness.beat_s)
         self._experts = ExpertTelling(self.ctx)

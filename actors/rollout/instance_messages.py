@@ -111,12 +111,13 @@ class Serving(Message, frozen=True):
 
 class NotLoaded(Message, frozen=True):
     """To the manager: this instance could not load these weights. What is it to do now? `died`: its engine
-    did not outlive the load; then nobody waits for the answer."""
+    did not outlive the load; then nobody waits for the answer, and the news of its end may be there first."""
 
     QUESTION: ClassVar[bool] = True
 
     instance: str
     incarnation: int
+    kind: str
     version: int
     root: bytes
     why: str

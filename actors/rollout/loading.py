@@ -102,24 +102,25 @@ class Loading:
 
     async def not_loaded(self, message: NotLoaded) -> ServeNow:
         """What it is to serve now. Raises Refused."""
-        instance = self._instances.get(message.instance)
-        if instance is None or instance.incarnation != message.incarnation:
-            raise Refused(f"{message.instance}#{message.incarnation} is not registered")
-        key, why = (message.version, message.root), message.why[:MAX_WHY]
-        if self._trial is not None and (self._trial.instance, self._trial.key) == (instance.name, key):
-            self._end_trial(why, lost=message.died)
+        name, stream = message.instance, self._books.state.streams.get(message.instance)
+        if stream is None or stream.incarnation != message.incarnation:
+            raise Refused(f"{name}#{message.incarnation} is not registered")
+        key, trial = (message.version, message.root), self._trial
+        if trial is not None and (trial.instance, trial.key) == (name, key):
+            self._end_trial(message.why[:MAX_WHY], lost=message.died)
         else:
-            await self._count(instance, key, why, died=message.died)
-        return ServeNow(weights=self._due(instance, key))
+            await self._count(message, key)
+        return ServeNow(weights=self._due(message.kind, key))
 
-    async def _count(self, instance: Instance, key: Key, why: str, *, died: bool) -> None:
-        version, root = key
+    async def _count(self, message: NotLoaded, key: Key) -> None:
+        version, root, kind = *key, message.kind
+        why = message.why[:MAX_WHY]
         known = self._books.state.versions.known.get(version)
         if known is None or known.root != root:
             return  # it was given up already, or is lost
-        self._loads.failed(key, instance.name, instance.kind, died=died)
-        present = sum(one.kind == instance.kind and not one.leaving for one in self._instances.values())
-        if not self._loads.given_up(key, instance.kind, present):
+        self._loads.failed(key, message.instance, kind, died=message.died)
+        present = sum(one.kind == kind and not one.leaving for one in self._instances.values())
+        if not self._loads.given_up(key, kind, present):
             return
         await self._books.fail(version, root, why)
         newest = self._books.newest_weights()
@@ -128,10 +129,10 @@ class Loading:
         self._tell()
         await self.look(self._ctx.now())
 
-    def _due(self, instance: Instance, key: Key) -> Weights | None:
-        """What this instance is to serve, which could not load the weights of `key`."""
+    def _due(self, kind: str, key: Key) -> Weights | None:
+        """What an instance is to serve, which could not load the weights of `key`."""
         newest = self._books.newest_weights()
-        if instance.kind == "preemptible" or newest is None or (newest.version, newest.root) == key:
+        if kind == "preemptible" or newest is None or (newest.version, newest.root) == key:
             return newest
         return None  # a trainer's own device gets the weights of its step, or none
 

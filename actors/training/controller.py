@@ -21,7 +21,7 @@ from actors.cluster.messages import (
     StateSaved,
     WhoIsUp,
 )
-from actors.rollout.messages import MorePrompts, PromptsAre, RolloutFigures, RolloutStatus
+from actors.rollout.messages import MorePrompts, PromptsAre, RolloutFigures, RolloutStatus, WeightsFailed
 from actors.training.asking import Asking
 from actors.training.chronicle import Chronicle
 from actors.training.drawing import Draws
@@ -58,6 +58,7 @@ class RLController(Actor):
         self._job = job
         self._config = config
         self._writer = writer
+        self._failed = False
         self._sample_s = max(SAMPLE_S, config.liveness.beat_s)
 
     async def on_start(self) -> None:
@@ -108,6 +109,7 @@ class RLController(Actor):
         await self.ctx.tell(PROVIDER, SetFleet(n_prem=self._config.fleet.n_prem_max))
 
     async def _fail(self, reason: str, cause: str = "") -> None:
+        self._failed = True
         self.ctx.log.error("the job failed: %s", reason)
         await self._asking.ask(SCHEDULER, JobEnded(ok=False, reason=reason, cause=cause), Done)
 
@@ -145,6 +147,13 @@ class RLController(Actor):
     @handles(StepDone, lane=Lane.SYSTEM)
     async def step_done(self, message: StepDone) -> None:
         self._loop.step_done()
+
+    @handles(WeightsFailed, lane=Lane.SYSTEM)
+    async def weights_failed(self, message: WeightsFailed) -> None:
+        """No batch can be made under them, and no step follows: told again until the job is over."""
+        if not (self._standing.over or self._failed):
+            reason = f"version {message.version} of the weights cannot be served: {message.why}"
+            self.ctx.background(self._fail(reason), "the end of the job")
 
     @handles(MorePrompts)
     async def more_prompts(self, message: MorePrompts) -> Deferred:

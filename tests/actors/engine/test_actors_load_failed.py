@@ -319,7 +319,7 @@ async def test_weights_that_are_told_again_are_not_tried_more_often(monkeypatch:
         return "it does not fit"
 
     ctx = Waiting()
-    weights = ServedWeights(cast(Context, ctx), Config(), "s", False, (stage, load))
+    weights = ServedWeights(cast(Context, ctx), Config(), "s", "reserved", (stage, load))
     for _ in range(3):
         weights.want(ctx.wanted)
     done, rest = await asyncio.wait(ctx.tasks, return_when=asyncio.FIRST_EXCEPTION)

@@ -1,0 +1,158 @@
+"""Versions that no engine can load, on whole simulated clusters: generation goes on under the version before,
+and the publisher, or the job whose own trainer it was, hears why."""
+
+import asyncio
+from array import array
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from actors.cluster import job as places
+from actors.cluster.fleet import RESERVED
+from actors.engine.server_wire import LoadFailed, ServerDied
+from actors.engine.turn import Orders, Turn
+from actors.rollout.instance_messages import InstancesAre, ListInstances, RegisterInstance
+from actors.rollout.single_messages import Generate, Generated
+from actors.weights.messages import FindStore, Publish, Published, StoreIs
+from configs.load import load
+from rlctl.audit import audit
+from rlctl.simulated import evidence
+from sim.cluster import SimCluster
+from sim.file_mapping import FileMapping
+from sim.models.engine_host import SimEngineHost
+from sim.models.image_memory import SimImages
+from sim.models.weight_bytes import image_layout, image_of
+from sim.setting import Setting
+from sim.watching import Seen
+from supervisor import ActorSystem, Refused
+
+SMALL = [
+    "job.steps=3",
+    "task.heldout_problems=4",
+    "rollout.prompts=4",
+    "rollout.samples=2",
+    "engine.slots=4",
+    "fleet.trace=",
+    "fleet.n_prem_max=3",
+]
+AGENT, MANAGER = f"{RESERVED}/transfer", "rollout/manager"
+BAD, WHY = 2, "norm.weight has 63 columns, the model has 64"
+
+
+def fail_to_load(monkeypatch: pytest.MonkeyPatch, bad: int, *, dies: bool = False) -> Counter[int]:
+    """No engine loads the version `bad`; some do not outlive it. Counts the loads by version."""
+    turn, loads = SimEngineHost.turn, Counter[int]()
+
+    def with_loads(host: SimEngineHost, orders: Orders) -> Turn:
+        load = orders.load
+        if load is not None:
+            loads[load.version] += 1
+        if load is None or load.version != bad:
+            return turn(host, orders)
+        if dies or host._version is None:
+            raise (ServerDied if dies else LoadFailed)(WHY)
+        done = turn(host, replace(orders, load=None))
+        return Turn(done.output, done.refusals, done.version, done.root, done.idle, load_failed=WHY)
+
+    monkeypatch.setattr(SimEngineHost, "turn", with_loads)
+    return loads
+
+
+class Trainer:
+    """One of somebody's own, beside the reserved host's agent."""
+
+    def __init__(self, cluster: SimCluster, system: ActorSystem) -> None:
+        self.cluster, self.system = cluster, system
+
+    async def publish(self, version: int) -> None:
+        found = await self.system.ask(AGENT, FindStore(), deadline_s=5.0, expect=StoreIs)
+        memory = FileMapping(self.cluster.hosts[RESERVED].memory, places.SHARED_MEMORY)
+        plant = self.cluster.setting.plant
+        with SimImages(memory, Path(found.place).parent).create(version, plant.image_bytes) as draft:
+            draft.view[:] = image_of(bytes([version]) * 32, plant.image_bytes)
+            draft.seal()
+        message = Publish(
+            version=version,
+            tensors=image_layout(plant.image_bytes),
+            model_config=plant.model_config,
+            announce=True,
+        )
+        await self.system.ask(AGENT, message, deadline_s=60.0, expect=Published)
+
+    async def seen(self) -> InstancesAre:
+        return await self.system.ask(MANAGER, ListInstances(), deadline_s=5.0, expect=InstancesAre)
+
+    async def until(self, version: int, instances: int = 3) -> None:
+        while [one.version for one in (await self.seen()).instances] != [version] * instances:
+            await asyncio.sleep(0.2)
+
+    async def generate(self, name: str) -> Generated:
+        prompt = array("I", [5, 6, 7]).tobytes()
+        ask = Generate(id=name, prompt=prompt, max_new_tokens=8, seed=1)
+        return await self.system.ask(MANAGER, ask, deadline_s=60.0, expect=Generated)
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["engines go back", "engines die"])
+def test_generation_goes_on_under_the_version_before_where_no_engine_loads_a_published_one(
+    monkeypatch: pytest.MonkeyPatch, dies: bool
+) -> None:
+    loads = fail_to_load(monkeypatch, BAD, dies=dies)
+    cluster = SimCluster(Setting(load("quickstart", [*SMALL, "training.backend=own"]), seed=1))
+    registered = Counter[str]()
+    under: list[tuple[int | None, int | None]] = []
+    over: list[bool] = []
+
+    def watch(seen: Seen) -> None:
+        if isinstance(seen.message, RegisterInstance) and seen.direction == "in":
+            registered[seen.message.instance] += 1
+
+    async def train(system: ActorSystem) -> None:
+        trainer = Trainer(cluster, system)
+        for version in (0, 1):
+            await trainer.publish(version)
+            await trainer.until(version)
+        await trainer.publish(BAD)
+        for number in range(40):
+            answer = await trainer.generate(f"r{number}")
+            under.append((answer.version_start, answer.version_end))
+            await asyncio.sleep(0.5)
+        seen = await trainer.seen()
+        assert seen.published == 1
+        assert [(one.version, one.why) for one in seen.failed] == [(BAD, WHY)]
+        with pytest.raises(Refused, match=WHY):
+            await trainer.publish(BAD)
+        await trainer.publish(BAD + 1)
+        await trainer.until(BAD + 1)
+        assert (await trainer.generate("last")).version_start == BAD + 1
+        over.append(True)
+
+    cluster.watch(watch)
+    cluster.begin()
+    cluster.advance(20.0)
+    cluster.call("trainer", train)
+    cluster.advance(120.0)
+    outcome = cluster.finish()
+    assert over == [True]
+    assert outcome.findings == []
+    assert set(under) == {(1, 1)}
+    assert loads[BAD] <= 2 * len(registered), "no storm"
+    restarts = sum(registered.values()) - len(registered)
+    assert restarts <= (loads[BAD] if dies else 0)
+
+
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_a_job_whose_trainer_makes_a_version_that_no_engine_loads_ends_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch, staleness: int
+) -> None:
+    loads = fail_to_load(monkeypatch, BAD)
+    config = load("quickstart", [*SMALL, f"rollout.staleness={staleness}", "job.steps=6"])
+    outcome = SimCluster(Setting(config, seed=1)).run()
+    assert (outcome.ended, outcome.reason) == (
+        "failed",
+        f"version {BAD} of the weights cannot be served: {WHY}",
+    )
+    assert loads[BAD] <= 8
+    assert outcome.virtual_s < 120
+    assert audit(evidence(outcome)) == []
