@@ -89,6 +89,7 @@ LATER = {
     "Score": "Verdict",
     "TakeGroups": "Groups",
     "Fetch": "Fetched",
+    "PublishVersion": "Done or NotPublished",
     "PartWritten": "Published",
     "JoinPart": "Joined",
     "JoinDelta": "DeltaJoined",

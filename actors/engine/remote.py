@@ -190,11 +190,10 @@ class RemoteHost:
                         await asyncio.wait(self._last, timeout=LAST_S)
                     self._name = await self._wire.commit()
                 except LoadFailed as problem:
-                    if before is None:
-                        raise ServerDied(str(problem)) from problem
                     failed = str(problem)
                     await self._holding.end()  # under the weights of before
-                if self._version is None and not self._holding.on:
+                has_some = not failed or before is not None
+                if self._version is None and has_some and not self._holding.on:
                     await self._probe()
                 self._progress_s = _now()
         except TimeoutError as late:

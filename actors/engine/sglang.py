@@ -22,7 +22,7 @@ from actors.engine.flip import Flip
 from actors.engine.http_wire import HttpWire
 from actors.engine.own_server import OwnServer, Start
 from actors.engine.served_folder import version_name
-from actors.engine.server_wire import Ask, Chunk, Loads, PauseMode, ServerDied, ServerRefused
+from actors.engine.server_wire import Ask, Chunk, LoadFailed, Loads, PauseMode, ServerDied, ServerRefused
 from actors.engine.sglang_events import meta_of, new_of
 from actors.engine.sglang_messages import (
     AbortRequest,
@@ -118,16 +118,26 @@ class SglangWire:
         return name
 
     async def _serve_folder(self, path: str, name: str) -> str:
-        """A checkpoint that the server reads by itself; "": what it serves already."""
-        serves = await self.version()
-        if not path or serves == name:
-            return serves
+        """A checkpoint that the server reads by itself; "": what it serves already. Raises `LoadFailed` where
+        it has what it had before."""
+        before = await self._http.get("/model_info", ModelInfo)
+        if not path or (before.model_path, before.weight_version) == (path, name):
+            return before.weight_version
         self._flip.forget()
-        try:
-            await self._paused(lambda: self._weights.load_folder(path, name))
-        except ServerRefused as refused:
-            raise ServerDied(f"the server did not load {path}: {refused}") from refused
+        await self._paused(lambda: self._load_folder(path, name, before))
         return await self.version()
+
+    async def _load_folder(self, path: str, name: str, before: ModelInfo) -> None:
+        """Into the paused server. One that refuses may have loaded a part: it loads again what it had."""
+        try:
+            await self._weights.load_folder(path, name)
+        except ServerRefused as refused:
+            why = f"the server did not load {path}: {refused}"
+            try:
+                await self._weights.load_folder(before.model_path, before.weight_version)
+            except ServerRefused as again:
+                raise ServerDied(f"{why}; nor {before.model_path}, which it served: {again}") from again
+            raise LoadFailed(why) from refused
 
     async def _load(self, fetched: Fetched) -> None:
         await self._weights.load(fetched, version_name(fetched))

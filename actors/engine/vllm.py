@@ -72,7 +72,7 @@ class VllmWire:
         self._flip = Flip(self._load)
         self._by_image: bool | None = None
         self._tells_made = self._held = False
-        self._model = ""
+        self._model = self._folder = ""  # the folder that it was given last
         self._eos: tuple[int, ...] | None = None
         self._salt = ""
         self._raw = False
@@ -153,15 +153,31 @@ class VllmWire:
             serves = await self.version()
         except ServerRefused:  # a server without the routes for weights: it never changes them
             serves = ""
-        if path and serves != name:
+        if path and (serves, self._folder or path) != (name, path):
             await self.pause("abort")
-            await self._http.tell("/collective_rpc", CollectiveRpc(Reload(path)), LOAD_S)
-            await self._http.tell("/update_weight_version", NewVersion(name))
-            await self.go_on()
-            serves = await self.version()
+            try:
+                await self._load_folder(path, name)
+            finally:
+                await self.go_on()
+            self._folder, serves = path, await self.version()
         self._eos, self._salt = None, f"{name}-{serves}"
         self._raw = await self._gives_raw_logprobs()
         return serves
+
+    async def _load_folder(self, path: str, name: str) -> None:
+        """Into the paused server. One that refuses may have loaded a part: it loads again what it had.
+        Raises `LoadFailed` then."""
+        try:
+            await self._http.tell("/collective_rpc", CollectiveRpc(Reload(path)), LOAD_S)
+        except ServerRefused as refused:
+            why = f"the server did not load {path}: {refused}"
+            before = Reload(self._folder) if self._folder else Reload()
+            try:
+                await self._http.tell("/collective_rpc", CollectiveRpc(before), LOAD_S)
+            except ServerRefused as again:
+                raise ServerDied(f"{why}; nor what it served before: {again}") from again
+            raise LoadFailed(why) from refused
+        await self._http.tell("/update_weight_version", NewVersion(name))
 
     async def _find_model(self) -> None:
         if not self._model:

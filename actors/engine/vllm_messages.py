@@ -178,9 +178,9 @@ class NewVersion(msgspec.Struct, frozen=True):
 
 
 class Reload(msgspec.Struct, frozen=True):
-    """The keyword of `reload_weights`."""
+    """The keyword of `reload_weights`; without it the model is loaded that the server was started with."""
 
-    weights_path: str
+    weights_path: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class CollectiveRpc(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ from actors.rollout.failed_loads import FailedLoads, Key
 from actors.rollout.instance_messages import NotLoaded, ServeNow, ServeWeights, Serving
 from actors.rollout.instances import Instance, Instances
 from actors.rollout.messages import NotPublished, Weights, WeightsFailed
-from supervisor import Context, Deadline, Deferred, Done, Refused, Suspended
+from supervisor import Context, Deadline, Deferred, Done, Refused
 
 CONTROLLER = "training/controller"
 TRIAL_S = 600.0
@@ -61,8 +61,7 @@ class Loading:
         self._trial: _Trial | None = None
 
     def begin(self, weights: Weights) -> Deferred:
-        """Have one instance try these weights; answered when they are published. Raises Refused, or Suspended
-        where no instance is there to try them."""
+        """Have one instance try these weights; answered when they are published, or not. Raises Refused."""
         trial, deferred = self._trial, Deferred()
         if trial is not None:
             if trial.key != (weights.version, weights.root):
@@ -72,7 +71,9 @@ class Loading:
             return deferred
         free = [one for one in self._instances.preemptible() if not one.idle]
         if not free:
-            raise Suspended(f"no instance is there to load version {weights.version}")
+            why = "no instance is there to load it"
+            deferred.answer(NotPublished(version=weights.version, why=why, lost=True))
+            return deferred
         streams = self._books.state.streams
 
         def burden(one: Instance) -> tuple[bool, int, str]:
@@ -107,7 +108,7 @@ class Loading:
             raise Refused(f"{name}#{message.incarnation} is not registered")
         key, trial = (message.version, message.root), self._trial
         if trial is not None and (trial.instance, trial.key) == (name, key):
-            self._end_trial(message.why[:MAX_WHY], lost=message.died)
+            self._end_trial(message.why[:MAX_WHY], lost=False)
         else:
             await self._count(message, key)
         return ServeNow(weights=self._due(message.kind, key))

@@ -247,7 +247,6 @@ class Membership:
         they are collected before its requests go elsewhere."""
         instance = self._instances.remove(event.name, event.incarnation)
         if instance is not None:
-            self._loading.gone(event.name, event.cause)
             await self._ctx.tell(BALANCER, instance.down())
             self._measuring.there()
             self._ctx.background(self._lose_when_quiet(event), f"end of {event.name}")

@@ -11,7 +11,8 @@ import msgspec
 from actors.rollout.gateway.ask import BadAsk
 from actors.rollout.gateway.fleet import PauseMode, Worker
 
-_VERSION = re.compile(r"(\d{1,18})\D*\Z")
+_VERSION = re.compile(r"[^0-9]*([0-9]{1,18})")
+"""The last part of a path, which ends with the only number in it."""
 
 
 class Nothing(msgspec.Struct):
@@ -262,13 +263,18 @@ class Updated(msgspec.Struct, kw_only=True):
 
 
 def version_of(said: str | int | None, name: str) -> int | None:
-    """The number in a version as trainers write it: 7, "7", "run/weight_v000007", ".../step_7". Raises
-    BadAsk."""
+    """The number in a version as trainers write it: 7, "7", "run/weight_v000007", ".../step_7". What could be
+    read as another number, such as "v1.2.10", is refused. Raises BadAsk."""
     if said is None or said == "":
         return None
-    found = _VERSION.search(str(said))
-    if found is None or str(said).startswith("-"):
-        raise BadAsk(f"expected a version with a number at its end, got {said!r}", name)
+    last = str(said).rstrip("/").rpartition("/")[2]
+    found = _VERSION.fullmatch(last)
+    if found is None or last.startswith("-"):
+        raise BadAsk(
+            f"expected a version that is one number of at most 18 digits, or ends with the only number in it "
+            f'(7, "step_7", "run/weight_v000007"), got {said!r}',
+            name,
+        )
     return int(found[1])
 
 

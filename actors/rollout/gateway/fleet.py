@@ -80,6 +80,14 @@ class Failed(FleetError):
     """It was tried and did not work; asking again is harmless."""
 
 
+class CannotLoad(FleetError):
+    """Engines cannot load these weights; they serve what they served."""
+
+
+class VersionTaken(FleetError):
+    """This version is another one, or an older one than there is: give these weights a higher number."""
+
+
 class FleetAway(FleetError):
     """Nobody there to ask; later perhaps."""
 
@@ -110,9 +118,10 @@ class Fleet(Protocol):
         """Go on. Raises NotHere."""
 
     async def update_weights(self, path: str, version: int | None) -> int:
-        """Have the checkpoint at `path` served as this version (None: the next one); the version. Returns
-        when some engine serves it and what asks for it is answered, not when all do. Raises NotHere,
-        Failed."""
+        """Have the checkpoint at `path` served as this version (None: the next one); the version. One engine
+        loads it first: what it cannot load is never published, and no other engine tries it. Returns when
+        that one serves it and what asks for it is answered, not when all do. Raises NotHere, CannotLoad,
+        VersionTaken, Failed."""
 
     async def probe(self) -> None:
         """Return when an engine made a token just now. Raises Failed where none does."""

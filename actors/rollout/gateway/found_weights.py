@@ -7,6 +7,7 @@ a worker that fetches a version it names the folder, and the engine loads it by 
 import asyncio
 import hashlib
 import json
+import posixpath
 from collections.abc import Awaitable, Callable
 
 from actors.rollout.messages import Weights
@@ -30,7 +31,7 @@ def as_found(version: int) -> Weights:
 
 def in_folder(version: int, path: str) -> Weights:
     """Those of a checkpoint at this path, under this number."""
-    source = f"{FOLDER}{path}"
+    source = f"{FOLDER}{posixpath.normpath(path)}"
     return Weights(version=version, root=_root(version, source), sources=(source,))
 
 

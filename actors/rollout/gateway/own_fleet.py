@@ -10,16 +10,25 @@ from typing import Protocol
 
 from actors.engine.engine_facts import EngineFacts
 from actors.rollout.gateway.engine_url import origin
-from actors.rollout.gateway.fleet import Failed, FleetAway, OtherModel, PauseMode, UnknownWorker, Worker
+from actors.rollout.gateway.fleet import (
+    CannotLoad,
+    Failed,
+    FleetAway,
+    OtherModel,
+    PauseMode,
+    UnknownWorker,
+    VersionTaken,
+    Worker,
+)
 from actors.rollout.gateway.found_weights import as_found, in_folder
 from actors.rollout.gateway.job_fleet import MANAGER, Holding, JobFleet
 from actors.rollout.gateway.model_check import ModelCheck
-from actors.rollout.messages import HoldBack, PublishVersion
-from supervisor import AskFailed, Context, Done, Refused
+from actors.rollout.messages import HoldBack, NotPublished, PublishVersion
+from supervisor import AskFailed, AskTimeout, Context, Done, Message, Refused
 
 HOLD_S = 10.0  # the manager goes on by itself so long after this fleet has died
 RENEW_S = 3.0
-SERVED_S = 600.0  # for the first engine to serve new weights; big checkpoints come from slow disks
+SERVED_S = 660.0  # for the first engine to serve new weights; the manager gives it 600
 MAX_ENGINES = 1024
 
 
@@ -63,6 +72,7 @@ class OwnFleet(JobFleet):
         self._engines, self._models = hands.known, hands.models
         self._paused: PauseMode | None = None
         self._changing = asyncio.Lock()
+        self._updating = asyncio.Lock()
 
     async def open(self) -> None:
         """Have what the engines serve published, where nothing is yet. Until the manager took it."""
@@ -154,32 +164,29 @@ class OwnFleet(JobFleet):
         """See `Fleet`."""
         if not path:
             raise Failed("no path: name the folder of a checkpoint that every engine can read")
-        async with self._changing:
-            published = (await self.versions()).published
+        async with self._updating:
             if version is None:
-                version = 0 if published is None else published + 1
-            if published is not None and version < published:
-                raise Failed(f"version {published} is published; {version} is older")
-            try:
-                await self._publish(PublishVersion(weights=in_folder(version, path)))
-            except Refused as refusal:
-                raise Failed(str(refusal)) from refusal
-            except AskFailed as problem:
-                raise FleetAway(f"{MANAGER}: {problem}") from problem
-        await self._served(version)
+                seen = await self._look()
+                known = [] if seen.published is None else [seen.published]
+                version = 1 + max([*known, *(one.version for one in seen.failed)], default=-1)
+            weights = in_folder(version, path)
+            await self._loaded(PublishVersion(weights=weights, ascending=True, tried=True))
         return version
 
-    async def _served(self, version: int) -> None:
-        until_s = self._ctx.now() + SERVED_S
-        async with self._ctx.wait(
-            f"weights {version} to be served", on="the engines", deadline_s=SERVED_S, go_on=True
-        ):
-            while version not in (seen := await self.versions()).served:
-                if self._ctx.now() > until_s:
-                    raise Failed(f"no engine served version {version} within {SERVED_S:g} s")
-                if seen.published is not None and seen.published > version:
-                    return  # overtaken by a newer one, which serves as well
-                await asyncio.sleep(0.05)
+    async def _loaded(self, message: PublishVersion) -> None:
+        """Published, and served by one engine. Raises CannotLoad, VersionTaken, Failed, FleetAway."""
+        version = message.weights.version
+        try:
+            answer = await self._ctx.ask(MANAGER, message, deadline_s=SERVED_S, expect=Message)
+        except Refused as refusal:
+            raise VersionTaken(str(refusal)) from refusal
+        except AskTimeout as late:
+            raise Failed(f"no engine served version {version} within {SERVED_S:g} s") from late
+        except AskFailed as problem:
+            raise FleetAway(f"{MANAGER}: {problem}") from problem
+        if isinstance(answer, NotPublished):
+            what = f"version {version} is not served, engines keep what they have: {answer.why}"
+            raise Failed(what) if answer.lost else CannotLoad(what)
 
     async def _renew(self) -> None:
         """While it is paused, for ever: nobody is held up by a gateway that died."""

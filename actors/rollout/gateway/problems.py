@@ -14,7 +14,16 @@ from aiohttp import web
 from actors.rollout.gateway.access import Denied
 from actors.rollout.gateway.ask import AskError, BadAsk, Busy, NotReady
 from actors.rollout.gateway.engine_url import BadUrl
-from actors.rollout.gateway.fleet import Failed, FleetAway, FleetError, NotHere, OtherModel, UnknownWorker
+from actors.rollout.gateway.fleet import (
+    CannotLoad,
+    Failed,
+    FleetAway,
+    FleetError,
+    NotHere,
+    OtherModel,
+    UnknownWorker,
+    VersionTaken,
+)
 
 
 class Problem(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -65,6 +74,10 @@ def problem_of(error: Exception) -> Problem:
             return Problem(type="OtherModel", message=str(error), code=409, retryable=False)
         case BadUrl():
             return Problem(type="BadRequest", message=str(error), code=400, retryable=False, param="url")
+        case CannotLoad():
+            return Problem(type="CannotLoad", message=str(error), code=400, retryable=False)
+        case VersionTaken():
+            return Problem(type="VersionTaken", message=str(error), code=409, retryable=False)
         case UnknownWorker():
             return Problem(type="UnknownWorker", message=str(error), code=404, retryable=False)
         case Failed():

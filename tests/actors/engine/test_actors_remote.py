@@ -244,10 +244,16 @@ def test_weights_that_a_server_does_not_take_leave_it_with_those_of_before(
     drive(host, add(work(12)), finished(1))
 
 
-def test_a_server_that_takes_no_weights_at_first_is_none(host: DrivenHost, server: ToldServer) -> None:
+def test_a_server_that_takes_no_weights_at_first_serves_none_and_may_be_given_others(
+    host: DrivenHost, server: ToldServer
+) -> None:
     server.fails = "commit"
-    with pytest.raises(ServerDied, match="not taken"):
-        host.turn(Orders(load=FETCHED))
+    turn = host.turn(Orders(load=FETCHED))
+    assert (turn.version, turn.load_failed) == (None, "not taken")
+    assert host.turn(add(work(1))).refusals[0].why.startswith("it has no weights yet")
+    server.fails, server.version_name = "", "4"
+    assert host.turn(Orders(load=fetched(4))).version == 4
+    drive(host, add(work(12), version=4), finished(1))
 
 
 def test_work_of_another_version_than_the_one_that_is_served_is_refused(host: DrivenHost) -> None:

@@ -67,6 +67,7 @@ class FakeVllm:
     failing: list[str] = field(default_factory=list)  # once each
     calls: list[str] = field(default_factory=list)
     bodies: list[dict[str, object]] = field(default_factory=list)
+    folders: list[str] | None = None  # those that it was told to reload; None: it reads what it is given
     reloaded: dict[str, torch.Tensor] = field(default_factory=dict)
     connections: list[asyncio.BaseTransport | None] = field(default_factory=list)
 
@@ -118,7 +119,13 @@ class FakeVllm:
                 return web.json_response({"error": {"message": f"no {self.alien}"}}, status=500)
             if path == "/finish_weight_update":
                 self.version = body["weight_version"]
-            if path == "/collective_rpc":
+            if path == "/collective_rpc" and self.folders is not None:
+                self.folders.append(str(body["kwargs"].get("weights_path", "as it began")))
+                if self.folders[-1].startswith("/bad"):
+                    return web.json_response({"error": {"message": "no such tensor"}}, status=500)
+            elif path == "/update_weight_version":
+                self.version = body["new_version"]
+            elif path == "/collective_rpc":
                 folder = Path(body["kwargs"]["weights_path"])
                 self.reloaded = load_file(folder / "model.safetensors")
                 assert Qwen3Config.load(folder) == CONFIG
@@ -275,6 +282,31 @@ async def test_a_server_without_our_engine_reloads_a_checkpoint_in_memory_which_
     for key, tensor in tensors.items():
         np.testing.assert_array_equal(fake.reloaded[key].numpy(), tensor.numpy())
     assert not list(tmp_path.rglob("served-*/*/*.safetensors"))
+
+
+async def test_a_server_that_does_not_load_a_folder_loads_again_what_it_had(
+    fake: FakeVllm, wire: VllmWire
+) -> None:
+    async def serve_folder(version: int, path: str) -> str:
+        empty = Fetched(
+            version=version, root=b"r", path=path, tensors=(), model_config=b"", pulled_bytes=0, seconds=0.0
+        )
+        await wire.stage(empty)
+        return await wire.commit()
+
+    fake.folders = []
+    assert await serve_folder(0, "") == "v4-abababab"
+    with pytest.raises(LoadFailed, match="did not load /bad(.|\n)*no such tensor"):
+        await serve_folder(1, "/bad")
+    assert (fake.folders, fake.calls[-1]) == (["/bad", "as it began"], "/resume")
+    assert await serve_folder(2, "/good") == "2"
+    with pytest.raises(LoadFailed):
+        await serve_folder(3, "/bad/again")
+    assert fake.folders[2:] == ["/good", "/bad/again", "/good"]
+    assert fake.version == "2"
+    with pytest.raises(ServerDied, match="nor what it served before"):
+        fake.failing = ["/collective_rpc", "/collective_rpc"]
+        await serve_folder(3, "/good/two")
 
 
 async def test_a_tied_model_is_not_reloaded_where_vllm_would_keep_its_old_output_matrix(

@@ -10,7 +10,7 @@ from actors.rollout.gateway.absent_routes import ABSENT
 from actors.rollout.gateway.ask import BadAsk
 from actors.rollout.gateway.control_routes import SELF
 from actors.rollout.gateway.control_wire import mode_of, version_of
-from actors.rollout.gateway.fleet import Failed, FleetAway
+from actors.rollout.gateway.fleet import CannotLoad, Failed, FleetAway, FleetError, VersionTaken
 from actors.rollout.gateway.routes import ROUTES
 from tests.actors.rollout.gateway.gateway_world import FakeFleet, World, serving
 
@@ -118,6 +118,31 @@ async def test_every_word_for_new_weights_means_to_pull_a_version(
         assert answer["weight_version"] == str(called[1] or 4)  # type: ignore[index]
 
 
+@pytest.mark.parametrize(
+    ("problem", "status", "retryable"),
+    [
+        (CannotLoad("version 5 is not served: no file"), 400, False),
+        (VersionTaken("version 5 was published before"), 409, False),
+        (Failed("no engine"), 503, True),
+    ],
+)
+async def test_weights_that_are_not_served_are_told_of_with_their_reason(
+    monkeypatch: pytest.MonkeyPatch, problem: FleetError, status: int, retryable: bool
+) -> None:
+    async def fail(*_: object) -> int:
+        raise problem
+
+    async with serving(ROUTES) as world:
+        monkeypatch.setattr(world.fleet, "update_weights", fail)
+        answer = await call(world, "POST", "/update_weights_from_disk", {"model_path": "/w"})
+        assert answer[0] == status
+        error = answer[1]["error"]  # type: ignore[index]
+        assert (error["message"], error["retryable"]) == (str(problem), retryable)
+        body = {"model_path": "/w", "weight_version": "v1.2.10"}
+        status, answer = await call(world, "POST", "/update_weights_from_disk", body)
+        assert (status, answer["error"]["param"]) == (400, "weight_version")  # type: ignore[index]
+
+
 async def test_areal_aborts_what_runs_before_it_updates_and_a_broadcast_is_refused() -> None:
     async with serving(ROUTES) as world:
         body = {"model_path": "/w", "abort_all_requests": True}
@@ -191,7 +216,10 @@ def test_versions_and_modes_are_read_as_trainers_write_them() -> None:
     assert [version_of(said, "v") for said in (None, "", 7, "7", "run/weight_v000007", "step_7/")] == [
         None, None, 7, 7, 7, 7,
     ]  # fmt: skip
-    for said in ("latest", "-3", -3):
-        with pytest.raises(BadAsk):
+    assert [version_of(said, "v") for said in ("run-2/step_7", "checkpoint-100", "9" * 18)] == [
+        7, 100, 10**18 - 1,
+    ]  # fmt: skip
+    for said in ("latest", "-3", -3, "v1.2.10", "1.5", "epoch_1_step_2", "step_7_hf", "9" * 19, 10**18, "٣"):
+        with pytest.raises(BadAsk, match="one number of at most 18 digits"):
             version_of(said, "v")
     assert [mode_of(said) for said in (None, "retract")] == ["abort", "keep"]
