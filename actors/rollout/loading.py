@@ -81,7 +81,7 @@ class Loading:
             return one.version is None, stream.held if stream is not None else 0, one.name
 
         chosen = min(free, key=burden)
-        until = Deadline.after(TRIAL_S, self._ctx.now())
+        until = Deadline.after(TRIAL_S, self._ctx.turn_time())
         self._trial = _Trial(weights, chosen.name, chosen.incarnation, deferred, until)
         self._say(chosen, weights)
         return deferred
@@ -128,7 +128,7 @@ class Loading:
         left = "there is no other" if newest is None else f"version {newest.version} is served instead"
         self._ctx.log.error("version %d is given up, instances cannot load it; %s: %s", version, left, why)
         self._tell()
-        await self.look(self._ctx.now())
+        await self.look()
 
     def _due(self, kind: str, key: Key) -> Weights | None:
         """What an instance is to serve, which could not load the weights of `key`."""
@@ -142,11 +142,11 @@ class Loading:
         if self._trial is not None and self._trial.instance == name:
             self._end_trial(f"{name} was lost while it loaded them: {cause}", lost=True)
 
-    async def look(self, now: float) -> None:
+    async def look(self) -> None:
         """A trial that takes too long ends; a job whose trainer published what failed is told, until it ends
         or publishes other weights."""
         trial = self._trial
-        if trial is not None and trial.until.passed(now):
+        if trial is not None and trial.until.passed(self._ctx.turn_time()):
             self._end_trial(f"{trial.instance} did not load them within {TRIAL_S:g} s", lost=True)
             if (instance := self._instances.get(trial.instance)) is not None:
                 self._back(instance)

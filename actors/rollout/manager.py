@@ -127,7 +127,7 @@ class RolloutManager(Actor):
         if due is not None:
             self._act(due)
         await self._parts.singles.look()
-        await self._parts.loading.look(now)
+        await self._parts.loading.look()
 
     # -- the controller and the trainer --
 
