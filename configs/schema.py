@@ -335,6 +335,9 @@ class Weights(Section, frozen=True, kw_only=True):
     compress: bool = False
     """Deltas are compressed with zstd: a tenth smaller where one element in a hundred changed, for slow links
     (docs/benchmarks.md, "Weight deltas")."""
+    require_finite: bool = True
+    """A version that holds NaN or infinity is refused when it is published, by the name of the tensor; false:
+    it is served as it is. The check reads an image as fast as its hashes are made, on another core."""
     kept_delta_bytes: Annotated[int, Meta(ge=0)] = 2 * 2**30
     """Memory of a host for deltas that it serves; beyond it the oldest go, and who needs one of those pulls
     the whole image."""

@@ -73,9 +73,11 @@ class Publisher:
         config: ModelConfig = None,
         ranks: Ranks | None = None,
         parts: OwnParts | None = None,
+        model_changed: bool = False,
     ) -> Publication:
         """Hand a version over; see `Cluster.publish`. When it returns the tensors may change again; what went
-        wrong with a version afterwards is raised by the next call, by `wait` or by `close`."""
+        wrong with a version afterwards is raised by the next call, by `wait` or by `close`; that instances
+        could not load it, by the next call."""
         self._last = self._do(
             self._cluster.publish(
                 weights,
@@ -85,6 +87,7 @@ class Publisher:
                 wait_s=self._wait_s,
                 ranks=ranks,
                 parts=parts,
+                model_changed=model_changed,
             )
         )
         return self._last

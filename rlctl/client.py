@@ -95,6 +95,7 @@ class Cluster:
         progress: Callable[[int, int], None] | None = None,
         ranks: "Ranks | None" = None,
         parts: "OwnParts | None" = None,
+        model_changed: bool = False,
     ) -> "Publication":
         """Have the instances of a job serve these weights as `version`; docs/weights.md, "From your own
         trainer". It returns when they are copied into the shared memory of this host, whose agent does the
@@ -111,8 +112,10 @@ class Cluster:
             ranks: of a sharded trainer, which rank this is; default: as torch.distributed and torchrun say.
                 Every rank publishes what it has of each version, and the version is one when all have.
             parts: what of the image's tensors the rank has, where they are not DTensors, which say so.
+            model_changed: tensors may have other names, shapes or dtypes than those of the version before.
 
-        Raises: CannotPublish; AskTimeout, Unreachable or Overloaded where the cluster does not answer."""
+        Raises: CannotPublish, also where instances could not load an earlier version of this client's;
+            AskTimeout, Unreachable or Overloaded where the cluster does not answer."""
         from rlctl.publishing import Publishing
 
         if self._publishing is None:
@@ -126,6 +129,7 @@ class Cluster:
             progress=progress,
             ranks=ranks,
             parts=parts,
+            model_changed=model_changed,
         )
 
     async def tell(self, to: Address | str, message: Message) -> None:

@@ -8,7 +8,7 @@ announces, also when the trainer has ended meanwhile.
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ from actors.weights.image_draft import Draft
 from actors.weights.image_store import ImageStore
 from actors.weights.images import ImageStoreError, VersionConflict
 from actors.weights.messages import (
+    MayPublish,
     OpenPart,
     PartIsOpen,
     PartWritten,
@@ -27,7 +28,7 @@ from actors.weights.messages import (
 from rlctl.client_waits import WAIT_S
 from rlctl.publishing_home import ASK_S, Asks, CannotPublish, Home, find_home
 from rlctl.publishing_parts import OwnParts, Ranks, is_sharded, shards_of, write_shards
-from supervisor import Refused
+from supervisor import Done, Refused
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,6 +40,8 @@ READERS_S = 10.0
 """Of a version that is to make way: so long they may take to let go of it."""
 OPEN_S = 60.0
 """Until there is room for an image."""
+MAX_MINE = 64
+"""Versions of this client that it looks after; the oldest are forgotten."""
 DESCRIBE_S = 900.0
 """Until the agent has hashed and announced an image: 1 TB at 2 GB/s; of a sharded trainer, until all ranks
 have written, which is the longer part."""
@@ -77,6 +80,7 @@ class Publishing:
         self._home: Home | None = None
         self._before: Publication | None = None
         self._config = b""
+        self._mine: dict[int, None] = {}  # versions that were published here and may fail yet
 
     async def publish(
         self,
@@ -89,6 +93,7 @@ class Publishing:
         progress: Callable[[int, int], None] | None = None,
         ranks: Ranks | None = None,
         parts: OwnParts | None = None,
+        model_changed: bool = False,
     ) -> Publication:
         """See `Cluster.publish`."""
         async with self._one:
@@ -97,19 +102,32 @@ class Publishing:
                 await before.known()
             home = await self._at_home(host, wait_s)
             await self._require_new(version)
+            self._mine[version] = None
+            if len(self._mine) > MAX_MINE:
+                del self._mine[next(iter(self._mine))]
             if not isinstance(weights, Path | str) and (parts is not None or is_sharded(weights)):
-                self._before = await self._publish_part(home, weights, version, config, ranks, parts)
+                self._before = await self._publish_part(
+                    home, weights, version, config, ranks, parts, model_changed
+                )
                 return self._before
             try:
                 source, found = await asyncio.to_thread(
                     _source, weights, config, self._config or home.model_config
                 )
+                may = MayPublish(version=version, tensors=source.specs, model_changed=model_changed)
+                await self._cluster.ask(home.agent, may, expect=Done, deadline_s=ASK_S)
                 began_s = time.monotonic()
                 await asyncio.to_thread(_write, home.store, version, source, progress)
-            except (ImageStoreError, ValueError, OSError) as problem:
+            except (Refused, ImageStoreError, ValueError, OSError) as problem:
                 raise CannotPublish(str(problem)) from problem
             self._config = found
-            message = Publish(version=version, tensors=source.specs, model_config=found, announce=True)
+            message = Publish(
+                version=version,
+                tensors=source.specs,
+                model_config=found,
+                announce=True,
+                model_changed=model_changed,
+            )
             told = self._cluster.ask(home.agent, message, expect=Published, deadline_s=DESCRIBE_S)
             self._before = Publication(
                 version=version,
@@ -129,6 +147,7 @@ class Publishing:
         config: ModelConfig,
         ranks: Ranks | None,
         parts: OwnParts | None,
+        model_changed: bool,
     ) -> Publication:
         """What this rank has; the version is one when all ranks have handed theirs over."""
         try:
@@ -137,7 +156,9 @@ class Publishing:
             shards = await asyncio.to_thread(shards_of, weights, parts, own)
         except (ValueError, OSError) as problem:
             raise CannotPublish(str(problem)) from problem
-        whole = OpenPart(version=version, tensors=shards.specs, image_bytes=shards.nbytes)
+        whole = OpenPart(
+            version=version, tensors=shards.specs, image_bytes=shards.nbytes, model_changed=model_changed
+        )
         try:
             opened = await self._cluster.ask(home.agent, whole, expect=PartIsOpen, deadline_s=OPEN_S)
             began_s = time.monotonic()
@@ -173,15 +194,31 @@ class Publishing:
         return self._home
 
     async def _require_new(self, version: int) -> None:
-        """Raises CannotPublish where a higher version is there; before anything is copied."""
+        """Raises CannotPublish where a higher version is there, and where instances could not load one that
+        this client has published since: once. Before anything is copied."""
+        if version < 0:
+            raise CannotPublish(f"version {version}: versions are numbers from 0 up")
         seen = await self._cluster.ask(MANAGER, ListInstances(), expect=InstancesAre, deadline_s=ASK_S)
-        if version < 0 or (seen.published is not None and version < seen.published):
+        if fault := failure_of(seen, self._mine):
+            self._mine.clear()
+            raise CannotPublish(f"{fault}. Nothing was published now: the next call does it")
+        known = [] if seen.published is None else [seen.published]
+        newest = max([*known, *(one.version for one in seen.failed)], default=None)
+        if newest is not None and version < newest:
             raise CannotPublish(
-                f"version {version} cannot be published, version {seen.published} is the newest: versions go "
-                f"up, go on with {(seen.published or 0) + 1}"
-                if version >= 0
-                else f"version {version}: versions are numbers from 0 up"
+                f"version {version} cannot be published, version {newest} is the newest: versions go up, "
+                f"go on with {newest + 1}"
             )
+
+
+def failure_of(seen: InstancesAre, mine: Container[int]) -> str:
+    """What became of the newest of these versions that instances could not load; "" where they could."""
+    failed = [one for one in seen.failed if one.version in mine]
+    if not failed:
+        return ""
+    served = "they serve none" if seen.published is None else f"they serve version {seen.published}"
+    last = failed[-1]
+    return f"instances could not load version {last.version}, {served}: {last.why}"
 
 
 def _heard(told: Awaitable[Published]) -> "asyncio.Task[Published]":

@@ -29,6 +29,7 @@ from actors.weights.messages import (
     HostLeaves,
     JoinDelta,
     JoinPart,
+    MayPublish,
     Offer,
     Offered,
     OpenPart,
@@ -51,7 +52,7 @@ from actors.weights.served_deltas import ServedDeltas
 from actors.weights.tracking import Tracking
 from actors.weights.wanted import tensors_of
 from configs.schema import Config
-from supervisor import Actor, Deferred, Refused, Terminated, handles
+from supervisor import Actor, Deferred, Done, Refused, Terminated, handles
 
 MANIFEST_LATE_S = 50.0  # until a version that is fetched has begun to come
 DELTA_LATE_S = 3.0  # who wants a delta that is still being made pulls the whole image then
@@ -105,7 +106,7 @@ class TransferAgent(Actor):
         )
         here = (self.ctx, self._store, self._served, self._deltas, self._publishing)
         completing = Completing(*here, self._settings, self._each)
-        self._parts = Parts(*here, completing, self._settings.chunk_bytes)
+        self._parts = Parts(*here, completing, self._settings)
         self._delta_parts = DeltaParts(self.ctx, self._served)
         await self._served.find_again()
 
@@ -134,6 +135,11 @@ class TransferAgent(Actor):
     @handles(FindStore)
     async def find_store(self, message: FindStore) -> StoreIs:
         return self._publishing.store(message)
+
+    @handles(MayPublish)
+    async def may_publish(self, message: MayPublish) -> Done:
+        self._publishing.may(message)
+        return Done()
 
     @handles(Publish)
     async def publish(self, message: Publish) -> Published | Deferred:

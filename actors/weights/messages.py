@@ -15,13 +15,27 @@ class Publish(Message, frozen=True):
 
     `model_config` is the checkpoint's config.json, for engines that have never seen the model. `announce`:
     instances are to serve it, so the manager is told before it is answered. Repeating it answers the same;
-    another image under a published version is refused, and so is one that is announced below a newer one.
+    another image under a published version is refused, and so is one that is announced below a newer one, one
+    that holds NaN or infinity (`weights.require_finite`), and one that is announced whose tensors have other
+    names, shapes or dtypes than those of the version before, unless `model_changed`.
     """
 
     version: int
     tensors: tuple[TensorSpec, ...]
     model_config: bytes
     announce: bool = False
+    model_changed: bool = False
+
+
+class MayPublish(Message, frozen=True):
+    """From a trainer of one's own on the same host, before it copies anything: may an image of these tensors
+    be `version`? Refused with the reason, as `Publish` is."""
+
+    QUESTION: ClassVar[bool] = True
+
+    version: int
+    tensors: tuple[TensorSpec, ...]
+    model_changed: bool = False
 
 
 class Published(Message, frozen=True):
@@ -33,11 +47,13 @@ class Published(Message, frozen=True):
 
 class OpenPart(Message, frozen=True):
     """From a rank of a sharded trainer, to the agent of its host: where is the image of `version` written, of
-    which other ranks write the rest? `tensors`: all of the image."""
+    which other ranks write the rest? `tensors`: all of the image. Refused as `Publish` is where they are
+    others than those of the version before, unless `model_changed`."""
 
     version: int
     tensors: tuple[TensorSpec, ...]
     image_bytes: int
+    model_changed: bool = False
 
 
 class PartIsOpen(Message, frozen=True):

@@ -8,19 +8,22 @@ the manager, and keeps track of receivers. Soft state: whoever
 waits for an answer asks again when an agent was restarted, and what was written lies in shared memory.
 """
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from actors.engine.tensor_spec import TensorSpec
 from actors.weights.completing import Completing
+from actors.weights.finite import not_finite
 from actors.weights.images import ImageDraft, Images, ImageStoreError
 from actors.weights.manifest import BadManifest, Manifest, hashed
 from actors.weights.messages import Joined, JoinPart, OpenPart, PartIsOpen, PartLost, PartWritten, Published
-from actors.weights.publishing import Publishing
+from actors.weights.publishing import Publishing, Unusable
 from actors.weights.runs import Run, TilingError, check_tiling, cut, joined
 from actors.weights.served import Served
 from actors.weights.served_deltas import ServedDeltas
+from configs.schema import Weights
 from supervisor import AskFailed, Context, Deferred, Refused
 from transport.bulk_frames import Chunk
 
@@ -59,9 +62,10 @@ class Parts:
         deltas: ServedDeltas,
         publishing: Publishing,
         completing: Completing,
-        chunk_bytes: int,
+        settings: Weights,
     ) -> None:
-        self._ctx, self._store, self._served, self._chunk_bytes = ctx, images, served, chunk_bytes
+        self._ctx, self._store, self._served = ctx, images, served
+        self._chunk_bytes, self._require_finite = settings.chunk_bytes, settings.require_finite
         self._deltas, self._publishing, self._completing = deltas, publishing, completing
         self._here: dict[int, _Here] = {}
         self._joining: dict[int, _Joining] = {}
@@ -72,6 +76,7 @@ class Parts:
 
     async def open(self, message: OpenPart) -> PartIsOpen:
         """Raises Refused."""
+        self._publishing.may(message)
         here = await self._opened(message.version, message.tensors, message.image_bytes)
         if here.sent or here.draft is None:
             raise Refused(f"version {message.version} is being published: its parts were written")
@@ -122,7 +127,10 @@ class Parts:
         """All ranks of this host have written."""
         version = last.version
         try:
-            chunks = await self._ctx.offload(self._hashed, here)
+            chunks, problem = await asyncio.gather(
+                self._ctx.offload(self._hashed, here), self._ctx.offload_aside(self._not_finite, here)
+            )
+            self._publishing.require_finite(version, problem)
             part = JoinPart(
                 version=version,
                 source=self._ctx.name,
@@ -142,6 +150,10 @@ class Parts:
                 self._serve(manifest, last.model_config, chunks, owners[0])
             if owners[0] == self._ctx.name:
                 await self._publishing.tell_manager(version, manifest.root, owners)
+        except Unusable as fault:
+            self._give_up(version, str(fault))
+            await self._ctx.tell(last.join, PartLost(version=version, why=str(fault)))
+            return
         except (AskFailed, ImageStoreError, BadManifest) as problem:
             self._give_up(version, str(problem))
             return
@@ -160,6 +172,13 @@ class Parts:
         self._deltas.begin_part(base, manifest, chunks, first)
         if first == self._ctx.name:
             self._completing.begin(manifest, chunks)
+
+    def _not_finite(self, here: _Here) -> str:
+        assert here.draft is not None
+        if not self._require_finite:
+            return ""
+        runs = joined(run for runs in here.runs.values() for run in runs)
+        return not_finite(here.draft.view, here.tensors, runs)
 
     def _hashed(self, here: _Here) -> tuple[Chunk, ...]:
         assert here.draft is not None

@@ -2,23 +2,32 @@
 
 Owns what follows from `Publish`. The job's own trainer tells the manager itself when its step is over; for a
 trainer from outside, which may end at any moment, this agent does. A version is published once: the
-same bytes again are fine, others are refused.
+same bytes again are fine, others are refused. So are weights that no engine could use: with NaN or infinity,
+or with other tensors than the version before.
 """
 
+import asyncio
 from collections.abc import Callable
 
-from actors.rollout.messages import PublishVersion, Weights
+from actors.rollout.messages import PublishVersion, Weights, WeightsFailed
 from actors.weights.disk_publishing import DiskPublishing, DiskVersions
+from actors.weights.finite import not_finite
 from actors.weights.images import Images, NoSuchImage, OpenImage
+from actors.weights.layout_change import layout_change
 from actors.weights.manifest import Manifest
-from actors.weights.messages import FindStore, Publish, Published, StoreIs
+from actors.weights.messages import FindStore, MayPublish, OpenPart, Publish, Published, StoreIs
 from actors.weights.served import Served
 from actors.weights.served_deltas import ServedDeltas
 from configs.schema import Config
 from supervisor import AskFailed, Context, Deferred, Done, Refused
 
 MANAGER = "rollout/manager"
+CONTROLLER = "training/controller"
 TELL_DEADLINE_S = 60.0  # far above a restart of the manager
+
+
+class Unusable(Exception):
+    """No engine could use these weights; the text says why."""
 
 
 class Publishing:
@@ -53,14 +62,51 @@ class Publishing:
         """Describe the sealed image and serve it; with `announce`, the answer comes when the manager knows of
         it. Raises Refused."""
         if not message.announce:
-            return await self._describe(message)
+            return await self._usable(message)
         deferred = Deferred()
         self._ctx.background(self._announce(message, deferred), f"publish {message.version}")
         return deferred
 
+    async def _usable(self, message: Publish) -> Published:
+        """The job's own trainer would publish the same again: its job ends, with the reason. Raises
+        Refused."""
+        try:
+            return await self._describe(message)
+        except Unusable as fault:
+            if not message.announce:
+                await self._ctx.tell(CONTROLLER, WeightsFailed(version=message.version, why=str(fault)))
+            raise Refused(str(fault)) from fault
+
+    def may(self, message: MayPublish | OpenPart) -> None:
+        """Raises Refused where an image of these tensors cannot be published as this version."""
+        try:
+            self._require_fitting(message)
+        except Unusable as fault:
+            raise Refused(str(fault)) from fault
+
+    def _require_fitting(self, message: Publish | MayPublish | OpenPart) -> None:
+        """Engines that serve the version before can serve these tensors. Raises Unusable."""
+        older = [version for version in self._served.versions if version < message.version]
+        if not older or message.model_changed:
+            return
+        before = self._served.manifest(older[-1])
+        if change := layout_change(before.tensors, message.tensors):
+            raise Unusable(
+                f"version {message.version} is not like version {before.version}: {change}. Engines load the "
+                "model that they serve: publish with model_changed where the model did change"
+            )
+
+    def require_finite(self, version: int, problem: str) -> None:
+        """problem: the tensor that holds what is no number, "" for none. Raises Unusable."""
+        if problem:
+            raise Unusable(
+                f"version {version} holds NaN or infinity, first in {problem!r}: no engine could use it "
+                "(weights.require_finite)"
+            )
+
     async def _announce(self, message: Publish, deferred: Deferred) -> None:
         try:
-            published = await self._describe(message)
+            published = await self._usable(message)
             await self.tell_manager(message.version, published.root, (self._ctx.name,))
         except Refused as refusal:
             deferred.answer(refusal)
@@ -82,8 +128,14 @@ class Publishing:
 
     async def _describe(self, message: Publish) -> Published:
         try:
+            if message.announce:
+                self._require_fitting(message)
             with self._store.open(message.version) as image:
-                manifest = await self._ctx.offload(self._manifest, message, image)
+                manifest, problem = await asyncio.gather(
+                    self._ctx.offload(self._manifest, message, image),
+                    self._ctx.offload_aside(self._not_finite, message, image),
+                )
+            self.require_finite(message.version, problem)
             known = self._served.known(message.version)
             if known is not None and known[0].root != manifest.root:
                 raise Refused(f"version {message.version} was published before with other bytes")
@@ -115,6 +167,9 @@ class Publishing:
         before = self._served.before(manifest.version)
         next_to_it = before is not None and before.version == manifest.version - 1
         self._disk.publish(manifest, before if next_to_it else None)
+
+    def _not_finite(self, message: Publish, image: OpenImage) -> str:
+        return not_finite(image.view, message.tensors) if self._settings.require_finite else ""
 
     def _manifest(self, message: Publish, image: OpenImage) -> Manifest:
         return Manifest.build(

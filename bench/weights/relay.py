@@ -93,7 +93,7 @@ class House:
         with ImageStore(self._memory / mode, keep=2).create(self._version, IMAGE_BYTES) as draft:
             draft.view[:] = self._data
             draft.seal()
-        tensors = (TensorSpec("w", "bfloat16", (IMAGE_BYTES // 2,), 0, IMAGE_BYTES),)
+        tensors = (TensorSpec("w", "uint8", (IMAGE_BYTES,), 0, IMAGE_BYTES),)
         publish = Publish(version=self._version, tensors=tensors, model_config=b"{}")
         done = await self._system.ask(f"{mode}/transfer", publish, deadline_s=START_S, expect=Published)
         return Fetch(version=self._version, root=done.root, sources=(f"{mode}/transfer",))

@@ -20,7 +20,7 @@ from rlctl.commands.terminal import (
     run_async,
 )
 from rlctl.errors import OK, failed, usage
-from rlctl.publishing import Publication
+from rlctl.publishing import Publication, failure_of
 from rlctl.publishing_home import CannotPublish
 from supervisor import AskFailed
 
@@ -64,6 +64,11 @@ def add(commands: Subparsers) -> None:
     parser.add_argument(
         "--host", default="", metavar="NAME", help="whose agent serves it, of several on this machine"
     )
+    parser.add_argument(
+        "--model-changed",
+        action="store_true",
+        help="tensors have other names, shapes or dtypes than those of the version before",
+    )
     add_cluster(parser)
     add_json(parser)
 
@@ -80,7 +85,12 @@ def publish(args: argparse.Namespace) -> int:
             begun_s = time.monotonic()
             told = _Told(args.json)
             handed = await cluster.publish(
-                args.directory.absolute(), args.version, host=args.host, wait_s=WAIT_S, progress=told
+                args.directory.absolute(),
+                args.version,
+                host=args.host,
+                wait_s=WAIT_S,
+                progress=told,
+                model_changed=args.model_changed,
             )
             known = await handed.known()
             known_s = time.monotonic() - begun_s
@@ -129,7 +139,8 @@ class _Told:
 
 
 async def _served(cluster: Cluster, version: int, wait_s: float) -> int:
-    """How many instances serve it, or newer ones: the first time that one does, or when the time is up."""
+    """How many instances serve it, or newer ones: the first time that one does, or when the time is up.
+    Raises CannotPublish where they could not load it."""
     until_s = time.monotonic() + wait_s
     while True:
         try:
@@ -137,6 +148,9 @@ async def _served(cluster: Cluster, version: int, wait_s: float) -> int:
             served = sum(one.version is not None and one.version >= version for one in seen.instances)
         except AskFailed:
             served = 0
+        else:
+            if fault := failure_of(seen, [version]):
+                raise CannotPublish(fault)
         if served or time.monotonic() >= until_s:
             return served
         await asyncio.sleep(LOOK_S)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import re
 import shutil
 import time
@@ -15,16 +16,19 @@ import torch
 
 from actors.cluster.job import memory_dir, store_dir
 from actors.cluster.messages import HostsUp, JobIs, JobSpec, JobStatus, WhoIsUp
+from actors.engine import served_weights
 from actors.engine.checkpoint import save_checkpoint
 from actors.engine.host import BuiltinHost
 from actors.engine.qwen3 import Qwen3
 from actors.engine.qwen3_config import Qwen3Config
+from actors.engine.server_wire import LoadFailed
 from actors.engine.worker import RolloutWorker
 from actors.rollout.instance_messages import InstancesAre, ListInstances
 from actors.rollout.load_balancer import LoadBalancer
 from actors.rollout.manager import RolloutManager
 from actors.weights.agent import TransferAgent
 from actors.weights.image_store import ImageStore
+from actors.weights.messages import Fetched
 from configs.load import from_tree
 from rlctl import CannotPublish, Cluster, connect, publisher
 from rlctl.__main__ import main
@@ -75,13 +79,14 @@ class World:
         save_checkpoint(Qwen3(Qwen3Config.load(like)).state_dict(), self.folder / name, like=like)
         return self.folder / name
 
+    async def seen(self) -> InstancesAre:
+        return await self.system.ask("rollout/manager", ListInstances(), deadline_s=60.0, expect=InstancesAre)
+
     async def serves(self, version: int) -> None:
         """Wait until the instance serves it."""
         async with asyncio.timeout(WITHIN_S):
             while True:
-                seen = await self.system.ask(
-                    "rollout/manager", ListInstances(), deadline_s=60.0, expect=InstancesAre
-                )
+                seen = await self.seen()
                 if [one.version for one in seen.instances] == [version]:
                     return
                 await asyncio.sleep(0.02)
@@ -273,3 +278,71 @@ async def test_the_command_publishes_a_folder_and_waits_until_it_is_served(
     code = await in_thread(lambda: main(["publish", str(directory), "--version", "0", *at]))
     assert code == FAILED
     assert "versions go up, go on with 2" in capsys.readouterr().err
+
+
+class Picky(BuiltinHost):
+    """Does not load version 2."""
+
+    def stage(self, fetched: Fetched) -> None:
+        if fetched.version == 2:
+            raise LoadFailed("norm.weight has 63 columns, the model has 64")
+        super().stage(fetched)
+
+
+async def test_the_call_after_a_version_that_instances_could_not_load_raises_once_with_the_reason(
+    world: World, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(served_weights, "LOAD_AGAIN_S", 0.01)
+    picky = lambda: RolloutWorker(CONFIG, "box", "preemptible", Picky(CONFIG))  # noqa: E731
+    world.system.cell("spot/engine").crash(RuntimeError("by the test"))  # type: ignore[union-attr]
+    world.system.spawn("box/engine", picky)
+    await (await cluster.publish(world.model("a", 1), 1)).known()
+    await world.serves(1)
+    await (await cluster.publish(world.model("b", 2), 2)).known()
+    async with asyncio.timeout(WITHIN_S):
+        while not (await world.seen()).failed:
+            await asyncio.sleep(0.02)
+    good = world.model("c", 3)
+    with pytest.raises(CannotPublish, match=r"could not load version 2, they serve version 1: .*63 columns"):
+        await cluster.publish(good, 3)
+    assert 3 not in ImageStore(store_dir(world.job, "box")).versions()
+    with pytest.raises(CannotPublish, match="version 2 is the newest: versions go up, go on with 3"):
+        await cluster.publish(good, 1)
+    at = ["--head", world.address]
+    code = await in_thread(lambda: main(["publish", str(good), "--version", "2", "--wait", "5", *at]))
+    assert code == FAILED
+    assert "version 2 was published before with other bytes" in capsys.readouterr().err
+    await (await cluster.publish(good, 3)).known()
+    await world.serves(3)
+
+
+async def test_tensors_of_another_model_are_refused_before_anything_is_copied(
+    world: World, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(tensors: dict[str, torch.Tensor], why: str) -> None:
+        with pytest.raises(CannotPublish, match=re.escape(f"version 2 is not like version 1: {why}")):
+            await cluster.publish(tensors, 2)
+        assert ImageStore(store_dir(world.job, "box")).versions() == [1]
+
+    before = {"a": torch.zeros(4, 8), "b": torch.zeros(3)}
+    await (await cluster.publish(before, 1, config=b"{}")).known()
+    await refused({"a": torch.zeros(4, 7), "b": torch.zeros(3)}, "'a' has shape [4, 7], it had [4, 8]")
+    await refused(before | {"b": torch.zeros(3).half()}, "'b' is float16, it was float32")
+    await refused({"a": torch.zeros(4, 8)}, "1 tensor is there no longer, first 'b'")
+    await refused(before | {"c": torch.zeros(1), "d": torch.zeros(1)}, "2 tensors are new, first 'c'")
+    await (await cluster.publish({"a": torch.zeros(4, 8)}, 2, model_changed=True)).known()
+    with pytest.raises(CannotPublish, match="not like version 2"):
+        await cluster.publish(before, 3)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+async def test_weights_that_are_no_numbers_are_never_served(
+    world: World, cluster: Cluster, value: float
+) -> None:
+    tensors = {"a": torch.zeros(1 << 20), "b": torch.zeros(3, dtype=torch.bfloat16)}
+    await (await cluster.publish(tensors, 1, config=b"{}")).known()
+    tensors["b"][2] = value
+    handed = await cluster.publish(tensors, 2)
+    with pytest.raises(CannotPublish, match="version 2 holds NaN or infinity, first in 'b'"):
+        await handed.known()
+    assert (await world.seen()).published == 1

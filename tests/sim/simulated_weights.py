@@ -104,7 +104,8 @@ class SimulatedWeights:
             limits = life.system.limits
             life.system.spawn("registry", lambda: Registry(lambda: limits.lease_s))
             return
-        weights = {"chunk_bytes": CHUNK, "link_bytes_s": CARD_BYTES_S, "delta": False, **self.settings}
+        weights = {"chunk_bytes": CHUNK, "link_bytes_s": CARD_BYTES_S, "delta": False}
+        weights |= {"require_finite": False, **self.settings}  # bytes at random
         config = from_tree({"weights": weights}, "test")
         agent = life.agent = TransferAgent(self.images(name), config)
         life.system.spawn(f"{name}/transfer", lambda: agent)

@@ -38,7 +38,8 @@ class Trainer:
         return self.directory / "shared"
 
     def start(self) -> None:
-        config = from_tree({"weights": {"disk_whole_every": self.whole_every}}, "test")
+        weights = {"disk_whole_every": self.whole_every, "require_finite": False}  # bytes at random
+        config = from_tree({"weights": weights}, "test")
         store = ImageStore(self.directory / "store")
 
         def disk() -> DiskWriter:
