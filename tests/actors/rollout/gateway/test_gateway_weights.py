@@ -19,6 +19,7 @@ from actors.engine.worker import RolloutWorker
 from actors.rollout.gateway.fleet import CannotLoad, Failed, VersionTaken
 from actors.rollout.gateway.found_weights import FoundWeights, in_folder
 from actors.rollout.gateway.job_fleet import Holding
+from actors.rollout.gateway.model_check import ModelCheck
 from actors.rollout.gateway.own_fleet import EngineAt, OwnFleet
 from actors.rollout.instance_messages import InstancesAre, ListInstances
 from actors.rollout.load_balancer import LoadBalancer
@@ -106,6 +107,7 @@ class World:
     def __init__(self, directory: Path, head: TestSystem) -> None:
         self.directory, self.head = directory, head
         self.known: dict[str, EngineAt] = {}
+        self.models = cast(ModelCheck, None)  # `add` of the fleet is not called
         self.hosts: dict[str, TestSystem] = {}
         self.fleet: OwnFleet
         self.ready = asyncio.Event()
