@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from actors.training.account import spans_of, used_between
+from actors.training.account import spans_of, used_between, whole_steps
 from actors.training.records import AnyRecord, Step
 from actors.training.used import HOUR_S, Used
 from configs.schema import Prices
@@ -21,8 +21,9 @@ class PriceClass(msgspec.Struct, frozen=True, kw_only=True):
     """Hosts of one price.
 
     gpu_hours: of devices, a host without any counts as one. per_gpu_hour: the price of one; None where there
-    was none. parts_hours: what they went to, of gpu_hours: "seeding", "waiting", "training", "weights" and
-    "other" for reserved ones, "busy" and "idle" for preemptible ones; empty where that was not measured.
+    was none. parts_hours: what they went to, of gpu_hours: "seeding", "waiting", "training", "weights",
+    "recovery", "evaluation" (between steps) and "other" for reserved ones, "busy" and "idle" for preemptible
+    ones; empty where that was not measured.
     """
 
     host_hours: float
@@ -72,7 +73,7 @@ def account_of(
     begin_s, end_s: seconds of the run; None is the last record's. Steps that end within are counted.
     """
     last_s = max((record.t_s for record in records), default=0.0) if end_s is None else end_s
-    steps = [step for step in _steps(records) if begin_s <= step.t_s <= last_s]
+    steps = [step for step in whole_steps(records) if begin_s <= step.t_s <= last_s]
     whole, *each = used_between(records, [(begin_s, last_s), *spans_of(steps)])
     costs = [_step_cost(step, used, prices) for step, used in zip(steps, each, strict=True)]
     return account(whole, prices, costs)
@@ -101,14 +102,6 @@ def account(used: Used, prices: Prices, each_step: Sequence[StepCost] = ()) -> A
         wasted_share=round(sum(wasted.values()) / made, 9) if made else None,
         each_step=list(each_step),
     )
-
-
-def _steps(records: Sequence[AnyRecord]) -> list[Step]:
-    steps: dict[int, Step] = {}
-    for record in records:
-        if isinstance(record, Step):
-            steps.setdefault(record.step, record)
-    return list(steps.values())
 
 
 def _step_cost(step: Step, used: Used, prices: Prices) -> StepCost:

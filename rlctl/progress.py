@@ -27,7 +27,7 @@ from rlctl.report.model import PREEMPTIBLE
 from rlctl.wording import duration
 
 RECENT_STEPS = 5
-"""Steps whose mean time is used for the time left: fewer would follow every hiccup."""
+"""Steps whose mean time, without recovery, is used for the time left: fewer would follow every hiccup."""
 RECENT_EVENTS = 6
 EVENT_WORDS = {"joined": "joined", "left": "left", "killed": "was killed", "noticed": "got its notice",
                "drained": "handed its work over", "spared": "stays after all",
@@ -88,7 +88,7 @@ class Progress:
                 self.steps_done = max(self.steps_done, record.step)
                 self.step_ended_s = record.t_s
                 self.rewards.append(record.reward)
-                self._step_times.append(record.step_s)
+                self._step_times.append(record.step_s - record.recovery_s)
             case Eval(when="first"):
                 self.heldout_first = record.reward
                 self.step_ended_s = record.t_s

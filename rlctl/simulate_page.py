@@ -34,6 +34,8 @@ ROWS: tuple[tuple[str, Cell], ...] = (
     ("  waiting", lambda f: _seconds(f, f.parts.waiting_s if f.parts else None)),
     ("  training", lambda f: _seconds(f, f.parts.training_s if f.parts else None)),
     ("  weights", lambda f: _seconds(f, f.parts.weights_s if f.parts else None)),
+    ("  recovery", lambda f: _seconds(f, f.parts.recovery_s if f.parts else None)),
+    ("  evaluation", lambda f: _seconds(f, f.parts.evaluation_s if f.parts else None)),
     ("  other", lambda f: _seconds(f, f.parts.other_s if f.parts else None)),
     ("T_seed at the end", lambda f: _t_seed(f)),
     ("instances in use", lambda f: _instances(f)),

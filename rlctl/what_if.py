@@ -11,6 +11,7 @@ from actors.training.records import AnyRecord, Sample, Step
 from configs.schema import Config
 from rlctl.accounting import Account, account_of
 from rlctl.report.model import PREEMPTIBLE, Story, story_of
+from rlctl.report.step_times import PARTS, step_times
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,6 +23,8 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     weights_s: float
     other_s: float
     step_s: float
+    recovery_s: float = 0.0
+    evaluation_s: float = 0.0
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,7 +116,7 @@ def figures_of(records: Sequence[AnyRecord], config: Config) -> Figures:
 
 
 def begin_of(story: Story) -> float:
-    """When the first step began."""
+    """When the first step began: from here on every second is in a step."""
     return story.steps[0].t_s - story.steps[0].step_s if story.steps else 0.0
 
 
@@ -145,17 +148,6 @@ def _parts(story: Story) -> Parts | None:
     steps = story.steps
     if not steps:
         return None
-    count = len(steps)
-    seeding_s = sum(step.seeding_s for step in steps) / count
-    waiting_s = sum(step.waiting_s for step in steps) / count
-    training_s = sum(step.training_s for step in steps) / count
-    weights_s = sum(step.weights_s for step in steps) / count
-    step_s = sum(step.step_s for step in steps) / count
-    return Parts(
-        seeding_s=seeding_s,
-        waiting_s=waiting_s,
-        training_s=training_s,
-        weights_s=weights_s,
-        other_s=max(0.0, step_s - seeding_s - waiting_s - training_s - weights_s),
-        step_s=step_s,
-    )
+    times = step_times(steps, story.restarts)
+    means = {f"{part}_s": sum(time.part_s(part) for time in times) / len(times) for part in PARTS}
+    return Parts(**means, step_s=sum(step.step_s for step in steps) / len(steps))

@@ -15,7 +15,8 @@ from actors.training.records import AnyRecord
 from configs.schema import Config
 from configs.trace import Availability, Event, Trace
 from rlctl.report.model import PREEMPTIBLE, Story
-from rlctl.report.plots import COLOURS, EVENTS, MAX_BARS, MAX_MARKS, PARTS, svg, thin
+from rlctl.report.plots import COLOURS, EVENTS, MAX_MARKS, step_bars, svg, thin
+from rlctl.report.step_times import step_times
 from rlctl.what_if import begin_of
 from rlctl.wording import short
 
@@ -75,20 +76,18 @@ def step_plot(lines: Sequence[Line]) -> str:
         panels = figure.subplots(1, len(lines), sharey=True, squeeze=False)[0]
         for panel, line in zip(panels, lines, strict=True):
             steps = line.story.steps
-            size = -(-len(steps) // MAX_BARS) or 1
-            at = thin([float(step.step) for step in steps], MAX_BARS)
-            base = [0.0] * len(at)
-            for part, seconds in PARTS.items():
-                heights = thin([seconds(step) for step in steps], MAX_BARS)
-                panel.bar(at, heights, bottom=base, width=0.78 * size, color=COLOURS[part], label=part,
-                          linewidth=0)  # fmt: skip
-                base = [low + height for low, height in zip(base, heights, strict=True)]
+            step_bars(panel, step_times(steps, line.story.restarts))
             panel.set_title(line.name, loc="left", fontsize=10)
             panel.set_xlabel("step")
             panel.set_xlim(0.3, max([step.step for step in steps] + [4]) + 0.7)
             panel.xaxis.set_major_locator(MaxNLocator(integer=True))
         panels[0].set_ylabel("seconds of a step")
-        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper left", ncols=len(PARTS),
+        shown = {
+            name: one
+            for panel in panels
+            for one, name in zip(*panel.get_legend_handles_labels(), strict=True)
+        }
+        figure.legend(shown.values(), shown.keys(), loc="outside upper left", ncols=len(shown),
                       handlelength=1, handleheight=1)  # fmt: skip
 
     return svg("steps", "Seconds of each step by part", 3.4, draw)

@@ -8,13 +8,16 @@ has. A reserved host is paid for as long as the run lasts, a preemptible one fro
 went; one that handed its work over and was never heard of again, until then. The head is not charged.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+
+from msgspec.structs import replace
 
 from actors.training.records import AnyRecord, End, Node, Run, Sample, Step
 from actors.training.used import Used
 
-PARTS = ("seeding", "waiting", "training", "weights")
+PARTS = ("seeding", "waiting", "training", "weights", "recovery", "evaluation")
 
 
 @dataclass(slots=True)
@@ -60,8 +63,8 @@ class Meter:
                 used.steps = record.step
                 used.trained += record.tokens
                 devices = self._devices_of_reserved()
-                spent = (record.seeding_s, record.waiting_s, record.training_s, record.weights_s)
-                for name, seconds in zip(PARTS, spent, strict=True):
+                for name in PARTS:
+                    seconds = getattr(record, f"{name}_s")
                     used.parts_s[name] = used.parts_s.get(name, 0.0) + seconds * devices
             case End():
                 used.collected, used.twice = record.tokens_collected, record.tokens_generated_twice
@@ -133,6 +136,19 @@ def used_between(records: Sequence[AnyRecord], spans: Sequence[tuple[float, floa
 
 
 def spans_of(steps: Sequence[Step]) -> Iterator[tuple[float, float]]:
-    """From begin to end of each step, in seconds of the run."""
+    """From begin to end of each of these `whole_steps`, in seconds of the run."""
     for step in steps:
         yield max(0.0, step.t_s - step.step_s), step.t_s
+
+
+def whole_steps(records: Iterable[AnyRecord]) -> list[Step]:
+    """Each step once, the newest record of it, in order; from the end of the one before to its own.
+
+    The records of this program are so. In those of older ones `step_s` begins anew with each attempt: what
+    lies between the end of one step and the begin of the next belongs to the next one, and to none of its
+    parts.
+    """
+    newest = {record.step: record for record in records if isinstance(record, Step)}
+    steps = [newest[step] for step in sorted(newest)]
+    whole = [replace(step, step_s=step.t_s - before.t_s) for before, step in pairwise(steps)]
+    return [*steps[:1], *whole]

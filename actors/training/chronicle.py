@@ -14,6 +14,7 @@ from actors.training import records
 from actors.training.first_instance import FirstInstance
 from actors.training.messages import StepResult
 from actors.training.records import PhaseName
+from actors.training.step_clock import Spent
 from configs.schema import Config, Prices
 
 
@@ -39,6 +40,19 @@ class Chronicle:
         """Whether a preemptible instance has served since the run last began."""
         return self._writer.served
 
+    @property
+    def last_step(self) -> int:
+        """The last step on record; 0 for none. A controller that was killed between the record and its own
+        note of it does that step again."""
+        return self._writer.last_step
+
+    @property
+    def step_began_s(self) -> float | None:
+        """When the step under way began, by the actor's clock: at the end of the one before, or of the first
+        evaluation. None before that."""
+        began_s = self._writer.step_began_s
+        return None if began_s is None else began_s + self._begin_s
+
     def begin(self, run_id: str, config: Config, up: HostsUp, now_s: float) -> None:
         """The run begins, or begins again; `up`: the hosts that are up already."""
         self._writer.write(
@@ -55,12 +69,11 @@ class Chronicle:
             self.node(NodeSeen(node=node, role=role, event="joined", devices=devices), now_s)
 
     def step(
-        self, result: StepResult, plan: Plan, step_s: float, now_s: float, predicted_s: float | None = None
+        self, result: StepResult, plan: Plan, spent: Spent, now_s: float, predicted_s: float | None = None
     ) -> None:
-        """A step ended; `plan` is for the next one, `predicted_s` was said of this one. One that stands there
-        already is told no second time: the writer may have been killed after it wrote the record and before
-        it noted so."""
-        if result.step <= self._writer.last_step:
+        """A step ended, the one after `last_step`; `spent` says where its time went, `plan` is for the next
+        one, `predicted_s` was said of this one. An earlier one is on record and is not recorded again."""
+        if result.step <= self.last_step:
             return
         self._writer.write(
             records.Step(
@@ -69,11 +82,13 @@ class Chronicle:
                 reward=result.reward,
                 samples=result.samples,
                 tokens=result.tokens,
-                seeding_s=result.seeding_s,
-                waiting_s=result.waiting_s,
-                training_s=result.training_s,
-                weights_s=result.weights_s,
-                step_s=step_s,
+                seeding_s=spent.seeding_s,
+                waiting_s=spent.waiting_s,
+                training_s=spent.training_s,
+                weights_s=spent.weights_s,
+                recovery_s=spent.recovery_s,
+                evaluation_s=spent.evaluation_s,
+                step_s=spent.step_s,
                 t_seed_s=plan.t_seed_s,
                 n_prem=plan.n_prem,
                 predicted_s=predicted_s,

@@ -33,7 +33,7 @@ from actors.training.messages import StepDone
 from actors.training.records import History
 from actors.training.submission import NothingFits, Submission
 from configs.schema import Config
-from supervisor import Actor, AskFailed, Deferred, Done, Lane, Message, Refused, handles
+from supervisor import Actor, AskFailed, Deferred, Done, Lane, Message, Refused, Terminated, handles
 
 MANAGER = "rollout/manager"
 PROVIDER = "cluster/provider"
@@ -139,6 +139,9 @@ class RLController(Actor):
         if self._config.fleet.require_instance:
             # Beside: this actor goes on taking what comes until its supervisor stops it.
             self.ctx.background(self._fail(f"{text} (fleet.require_instance)", UNSERVED), "end of the job")
+
+    async def on_terminated(self, message: Terminated) -> None:
+        self._loop.terminated(message)
 
     @handles(StateSaved, lane=Lane.SYSTEM)
     async def state_saved(self, message: StateSaved) -> None:

@@ -26,6 +26,7 @@ from actors.training.records import (
     Run,
     Sample,
     Step,
+    began_s,
     served_after,
 )
 from actors.training.used import Used
@@ -71,7 +72,8 @@ class HistoryWriter:
     """A `History` in a file: appends records; each is handed to the operating system before `write` returns.
 
     Opening an existing file resumes it: `last_t_s` is the time of its last whole record (0.0 for a new file),
-    `last_step` the last step that it tells of (0: none), `served` whether an instance served since it began.
+    `last_step` the last step that it tells of (0: none), `served` whether an instance served since it began,
+    `step_began_s` when the step after the last one began.
     Raises HistoryError for a file that is no history, OSError where it cannot be written.
     """
 
@@ -80,6 +82,7 @@ class HistoryWriter:
         self.last_t_s = 0.0
         self.last_step = 0
         self.served = False
+        self.step_began_s: float | None = None
         self._meter = Meter()
         end = 0
         if file.exists():
@@ -122,6 +125,7 @@ class HistoryWriter:
         self._meter.observe(record)
         self.last_t_s = max(self.last_t_s, record.t_s)
         self.served = served_after(record, self.served)
+        self.step_began_s = began_s(record, self.step_began_s)
         if isinstance(record, Step):
             self.last_step = max(self.last_step, record.step)
 

@@ -9,17 +9,20 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from actors.cluster.messages import StartTrace
+from actors.rollout.messages import RolloutStatus
+from actors.training.absence import Absence
 from actors.training.asking import Asking
 from actors.training.chronicle import Chronicle
 from actors.training.durability import MAX_UNDURABLE, Durability
 from actors.training.evaluation import Evaluation
 from actors.training.job_journal import Standing, StepFinished
 from actors.training.messages import StepResult, TrainerIs, TrainerStatus, TrainState, TrainStep
-from actors.training.planning import Planning
+from actors.training.planning import MANAGER, Planning
 from actors.training.records import PhaseName
+from actors.training.step_clock import Spent, StepClock
 from actors.training.submission import Submission
 from configs.schema import Config
-from supervisor import Context, Refused
+from supervisor import Context, Refused, Terminated
 
 TRAINER = "training/trainer"
 PROVIDER = "cluster/provider"
@@ -52,16 +55,30 @@ class JobLoop:
         self._submission = submission
         self._planning = Planning(ctx, asking)
         self._evaluation = Evaluation(ctx, asking, config, submission, standing, chronicle)
+        begun_s = chronicle.step_began_s  # by an earlier life of this actor
+        self._manager = Absence(ctx, MANAGER, RolloutStatus(), away=begun_s is not None)
+        self._trainer_away = Absence(ctx, TRAINER, TrainerStatus(), away=begun_s is not None)
+        self._clock = StepClock(ctx.now() if begun_s is None else begun_s)
+        self._clock.lap("recovery", ctx.now())
+        self._away_s = 0.0  # of the two, when it was last looked
         self._step_done = asyncio.Event()
         self._version = 0  # of the trainer, when it was last asked
+        self._life = 0  # of the trainer, when it last answered
         self._ahead: set[int] = set()  # steps whose batches were submitted before their time
 
     def step_done(self) -> None:
         """The trainer has something to show."""
         self._step_done.set()
 
+    def terminated(self, message: Terminated) -> None:
+        """Somebody whom the actor watches has ended."""
+        self._manager.terminated(message)
+        self._trainer_away.terminated(message)
+
     async def run(self) -> None:
         """Every step, and an evaluation before the first and after the last one."""
+        self._ctx.background(self._manager.follow(), "watch the manager")
+        self._ctx.background(self._trainer_away.follow(), "watch the trainer")
         self._phase("trainer")
         trainer = await self._trainer()
         await self._durability.release()
@@ -75,13 +92,18 @@ class JobLoop:
         await self._ctx.tell(PROVIDER, StartTrace())
         # A host copy that is lost with its host takes the trainer back to its last checkpoint, at any time.
         while "last" not in self._standing.evals:
+            known = self._life
             trainer = await self._trainer()
+            self._lap("other" if known == self._life else "recovery")
             step = min(self._standing.finished, trainer.step) + 1
             if step > self._config.job.steps:
                 self._phase("evaluation")
                 await self._evaluation.run("last", trainer)
             elif not self._evaluates(trainer.step) or await self._evaluate_between(trainer):
+                first = self._chronicle.step_began_s is None
                 self._phase("steps")
+                if first:
+                    self._clock = StepClock(self._ctx.now())
                 await self._one_step(step, trainer)
         self._phase("checkpoint")
         await self._durability.until(self._config.job.steps)
@@ -89,7 +111,11 @@ class JobLoop:
     async def _evaluate_between(self, trainer: TrainerIs) -> bool:
         """As `Evaluation.run`."""
         self._phase("evaluation")
-        return await self._evaluation.run("during", trainer)
+        whole = await self._evaluation.run("during", trainer)
+        self._lap("evaluation")
+        if not whole:
+            self._clock.void(self._ctx.now())
+        return whole
 
     def _phase(self, phase: PhaseName) -> None:
         self._chronicle.phase(phase, self._ctx.now())
@@ -99,27 +125,41 @@ class JobLoop:
         every = self._config.job.eval_every
         return bool(every) and version > 0 and version % every == 0 and version == self._standing.finished
 
+    def _lap(self, what: str) -> None:
+        """The time since the last lap was `what`, but for that in which trainer or manager were away."""
+        before_s, self._away_s = self._away_s, self._manager.total_s() + self._trainer_away.total_s()
+        self._clock.lap(what, self._ctx.now(), self._away_s - before_s)
+
     async def _trainer(self) -> TrainerIs:
-        return await self._asking.ask(TRAINER, TrainerStatus(), TrainerIs, START_DEADLINE_S)
+        trainer = await self._asking.ask(TRAINER, TrainerStatus(), TrainerIs, START_DEADLINE_S)
+        self._life = trainer.life
+        return trainer
 
     async def _one_step(self, step: int, trainer: TrainerIs) -> None:
-        begin_s = self._ctx.now()
         batch = f"step-{step}"
         plan = await self._planning.plan(step)
         await self._submit(step, trainer)
-        result = await self._train(
+        self._lap("other")
+        result = await self._timed(
             TrainStep(step=step, batch=batch, groups=self._config.rollout.prompts, t_seed_s=plan.t_seed_s)
         )
         if result is None:
+            self._clock.void(self._ctx.now())
             return  # the trainer went back: so does the loop
         if step > self._standing.finished:
             await self._submission.settle(step)
             ahead = await self._planning.next(step, batch, result, plan)
-            now = self._ctx.now()
-            self._chronicle.step(result, ahead, now - begin_s, now, plan.predicted_s or None)
+            self._lap("other")
+            if step > self._chronicle.last_step:  # else this actor was killed after the record
+                now = self._ctx.now()
+                self._chronicle.step(result, ahead, self._clock.end(now), now, plan.predicted_s or None)
+            else:
+                self._clock.void(self._ctx.now())
             await self._ctx.journal.append(StepFinished(step=step))
             self._standing.finished = step
             self._standing.draws.finished(step)
+        else:
+            self._clock.void(self._ctx.now())  # it was on record already
         await self._durability.until(step - MAX_UNDURABLE)
         await self._durability.release()
 
@@ -138,6 +178,16 @@ class JobLoop:
                 self._ahead.add(due)
         self._ahead = {due for due in self._ahead if due > step}
 
+    async def _timed(self, order: TrainStep) -> StepResult | None:
+        """Train it, and put the time under the names that the attempt gives it."""
+        known = self._life
+        result = await self._train(order)
+        if result is not None:
+            again = self._life != known
+            self._away_s = self._manager.total_s() + self._trainer_away.total_s()
+            self._clock.attempt(_spent(result), self._ctx.now(), again=again)
+        return result
+
     async def _train(self, order: TrainStep) -> StepResult | None:
         """Ask until the step is done; a trainer that was restarted meanwhile begins it again. None: it came
         back with an earlier state."""
@@ -152,6 +202,17 @@ class JobLoop:
                         self._ctx.log.warning("the trainer went back to step %d", trainer.step)
                         return None
                     raise
+                self._life = state.life
                 if state.result is not None:
                     return state.result
                 await wait.look(self._step_done, STEP_POLL_S)
+
+
+def _spent(result: StepResult) -> Spent:
+    return Spent(
+        seeding_s=result.seeding_s,
+        waiting_s=result.waiting_s,
+        training_s=result.training_s,
+        weights_s=result.weights_s,
+        recovery_s=result.recovery_s,
+    )

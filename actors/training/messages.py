@@ -10,11 +10,13 @@ class TrainerStatus(Message, frozen=True):
 
 
 class TrainerIs(Message, frozen=True):
-    """`step` steps are done; the weights after them are published as version `step` with `root`."""
+    """`step` steps are done; the weights after them are published as version `step` with `root`. `life`: the
+    trainer's incarnation; 0: not said."""
 
     step: int
     root: bytes
     source: str
+    life: int = 0
 
 
 class TrainStep(Message, frozen=True):
@@ -31,7 +33,8 @@ class TrainStep(Message, frozen=True):
 
 
 class StepResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a step did and where its time went (s); seeding, waiting, training and weights do not overlap.
+    """What a step did and where its time went (s), from the begin of the attempt to its end; seeding,
+    waiting, training, weights and recovery (the manager was away) do not overlap.
 
     `update_s`: the part of `training_s` after the last micro-batch, the optimizer's step.
     staleness_mean, staleness_max: of its tokens, by how many versions the weights that made them are older
@@ -55,6 +58,7 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
     drift: float = 0.0
     clipped: float = 0.0
     truncated: float = 0.0
+    recovery_s: float = 0.0
 
     def with_weights(self, root: bytes, weights_s: float) -> "StepResult":
         """The same, its weights published."""
@@ -62,9 +66,10 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrainState(Message, frozen=True):
-    """Answer to `TrainStep`: running, or done with this result."""
+    """Answer to `TrainStep`: running, or done with this result. `life`: see `TrainerIs`."""
 
     result: StepResult | None
+    life: int = 0
 
 
 class StepDone(Message, frozen=True):

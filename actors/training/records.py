@@ -59,11 +59,16 @@ class Sample(Record, frozen=True, kw_only=True):
 
 
 class Step(Record, frozen=True, kw_only=True):
-    """A step ended. step counts from 1. reward: mean over its samples. The parts of step_s do not overlap.
+    """A step ended. step counts from 1. reward: mean over its samples.
 
-    seeding_s: rollout on the training host; waiting_s: trainer idle for responses; training_s: forward,
-    backward, optimizer; weights_s: publishing. t_seed_s, n_prem: what was chosen for the next step.
-    predicted_s: this step as it was predicted, None where nobody did.
+    step_s: from the end of the step before (for the first one, from its begin) to its own. Its parts
+    do not overlap; what is in none of them is planning, submission, messages. seeding_s: rollout on the
+    training host; waiting_s: trainer idle for responses; training_s: forward, backward, optimizer; weights_s:
+    publishing: all four of the attempt that succeeded. recovery_s: see `step_clock`. evaluation_s: on
+    held-out problems, before this step. In histories of older programs step_s begins later, and the last two
+    are 0: `account.whole_steps` says how they are read.
+    t_seed_s, n_prem: what was chosen for the next step. predicted_s: this step as it was predicted, None
+    where it was not.
     grad_norm, loss: None where they were not finite (JSON has no NaN). staleness_mean, staleness_max: of its
     tokens, by how many versions the weights that made them were older than those of the step.
     drift: mean estimated KL of the policy from what sampled, nats a token; None where it was not finite or
@@ -89,6 +94,8 @@ class Step(Record, frozen=True, kw_only=True):
     drift: float | None = None
     clipped: float | None = None
     truncated: float | None = None
+    recovery_s: float = 0.0
+    evaluation_s: float = 0.0
 
 
 class Eval(Record, frozen=True, kw_only=True):
@@ -171,6 +178,11 @@ class History(Protocol):
         """Whether it tells that a preemptible instance has served, since the run last began."""
 
     @property
+    def step_began_s(self) -> float | None:
+        """When the step after the last one began: at that one's end, or when the first one was begun. None
+        before that."""
+
+    @property
     def used(self) -> Used:
         """The account of the run up to its last record."""
 
@@ -192,3 +204,9 @@ def served_after(record: AnyRecord, served: bool) -> bool:
 def finite(value: float) -> float | None:
     """The value, or None where JSON has no word for it."""
     return value if math.isfinite(value) else None
+
+
+def began_s(record: AnyRecord, before_s: float | None) -> float | None:
+    """What `History.step_began_s` is after `record`, where it was `before_s` before."""
+    begins = before_s is None and isinstance(record, Phase) and record.phase == "steps"
+    return record.t_s if begins or isinstance(record, Step) else before_s

@@ -19,9 +19,11 @@ from actors.cluster.messages import (
     StepTrained,
     TrainedSample,
 )
-from actors.rollout.messages import GroupOut, Groups, StepEnded, TakeGroups
+from actors.rollout.messages import GroupOut, Groups, RolloutStatus, StepEnded, TakeGroups
+from actors.training.absence import Absence
 from actors.training.advantages import group_advantages
 from actors.training.asking import ask_patiently
+from actors.training.attempt_times import AttemptTimes
 from actors.training.messages import (
     CloseSeeding,
     OpenSeeding,
@@ -38,7 +40,7 @@ from actors.training.staleness import Staleness
 from actors.training.work import Commit, TrainerWork
 from actors.weights.messages import Publish, Published
 from configs.schema import Config
-from supervisor import Actor, Done, Refused, WorkDeadlines, handles
+from supervisor import Actor, Done, Refused, Terminated, WorkDeadlines, handles
 
 MANAGER = "rollout/manager"
 STATE = "training/state"
@@ -48,21 +50,6 @@ WAIT_S = 1.0  # one wait for groups; between two of them the trainer looks wheth
 GROUPS_LATE_S = 120.0  # so long without a complete group is worth a line, again each time
 PATIENCE_S = 600.0  # with a manager that has too much to do; then the step is begun anew
 COLOCATED_S = 2.0  # seeding window while nobody else rolls out
-
-
-class _StepTimes:
-    """Where the time of a step goes (s); every moment is counted under one name."""
-
-    def __init__(self, now_s: float) -> None:
-        self._since_s = now_s
-        self.spent: dict[str, float] = {"seeding": 0.0, "waiting": 0.0, "training": 0.0, "weights": 0.0}
-
-    def lap(self, what: str, now_s: float) -> float:
-        """What passed since the last lap was `what`; answers how long it was."""
-        lap_s = now_s - self._since_s
-        self.spent[what] += lap_s
-        self._since_s = now_s
-        return lap_s
 
 
 @dataclass(slots=True)
@@ -105,6 +92,8 @@ class Trainer(Actor):
         self._running: int | None = None
 
     async def on_start(self) -> None:
+        self._manager = Absence(self.ctx, MANAGER, RolloutStatus())
+        self.ctx.background(self._manager.follow(), "watch the manager")
         state = await self.ctx.ask(STATE, LatestState(), deadline_s=self._successor_s, expect=StateIs)
         commit = await self.ctx.offload_within(self._deadlines, self._work.load, state.path)
         self._done = state.step
@@ -114,39 +103,45 @@ class Trainer(Actor):
         await self._save(commit, self._root)
         self.ctx.log.info("ready with %d steps done", self._done)
 
+    async def on_terminated(self, message: Terminated) -> None:
+        self._manager.terminated(message)
+
     @handles(TrainerStatus)
     async def status(self, message: TrainerStatus) -> TrainerIs:
-        return TrainerIs(step=self._done, root=self._root, source=f"{self._node}/transfer")
+        return TrainerIs(
+            step=self._done, root=self._root, source=f"{self._node}/transfer", life=self.ctx.incarnation
+        )
 
     @handles(TrainStep)
     async def train_step(self, message: TrainStep) -> TrainState:
         if message.step <= self._done:
             if self._result is None or self._result.step != message.step:
                 raise Refused(f"step {message.step} was done before this run's last {self._done}; it is gone")
-            return TrainState(result=self._result)
+            return TrainState(result=self._result, life=self.ctx.incarnation)
         if message.step != self._done + 1:
             raise Refused(f"step {message.step} cannot follow step {self._done}")
         if self._running is None:
             self._running = message.step
             self.ctx.background(self._step(message), f"step {message.step}")
-        return TrainState(result=None)
+        return TrainState(result=None, life=self.ctx.incarnation)
 
     async def _step(self, order: TrainStep) -> None:
+        times = AttemptTimes(self.ctx.now, self._manager.total_s)
         await self.ctx.offload_within(self._deadlines, self._work.begin_step)
-        times = _StepTimes(self.ctx.now())
+        times.lap("training")
         done = _Done(Staleness(order.step - 1, self._config.rollout.staleness))
         for groups in await self._as_before(order):
             await self._train(groups, done, times)
         coming = self._micro_batches(order)
         if len(done.groups) < order.groups:
             reply = await self._seed(order, coming, order.t_seed_s)
-            times.lap("seeding", self.ctx.now())
+            times.lap("seeding")
             await self._train_due(coming.add(reply.groups, reply.dropped), done, times)
         while len(done.groups) < order.groups:
             reply = await self._more(order, coming, times)
             await self._train_due(coming.add(reply.groups, reply.dropped), done, times)
         stats = await self.ctx.offload_within(self._deadlines, self._work.finish_step)
-        update_s = times.lap("training", self.ctx.now())
+        update_s = times.lap("training")
         if not stats.tokens:
             self.ctx.log.warning(
                 "step %d has no token to train on, all %d responses are empty: the weights stay as they are "
@@ -163,10 +158,11 @@ class Trainer(Actor):
             tokens=stats.tokens,
             loss=stats.loss,
             grad_norm=stats.grad_norm,
-            seeding_s=times.spent["seeding"],
-            waiting_s=times.spent["waiting"],
-            training_s=times.spent["training"],
+            seeding_s=times.spent.seeding_s,
+            waiting_s=times.spent.waiting_s,
+            training_s=times.spent.training_s,
             weights_s=0.0,
+            recovery_s=times.spent.recovery_s,
             update_s=update_s,
             staleness_mean=done.staleness.mean,
             staleness_max=done.staleness.most,
@@ -180,10 +176,10 @@ class Trainer(Actor):
         )  # from here on the step is done
         root = await self._publish(order.step)
         await self._save(commit, root)
-        times.lap("weights", self.ctx.now())
+        times.lap("weights")
         # All at once and last: whoever asks what there is must get a version with its own root.
         self._done, self._root = order.step, root
-        self._result = result.with_weights(root, times.spent["weights"])
+        self._result = result.with_weights(root, times.spent.weights_s)
         self._running = None
         await self.ctx.tell(MANAGER, StepEnded(batch=order.batch))
         await self.ctx.tell(CONTROLLER, StepDone(step=order.step))
@@ -193,17 +189,17 @@ class Trainer(Actor):
         policy = InOrder if self._config.job.exact else AsTheyCome
         return policy(size, order.groups)
 
-    async def _train_due(self, due: list[list[GroupOut]], done: _Done, times: _StepTimes) -> None:
+    async def _train_due(self, due: list[list[GroupOut]], done: _Done, times: AttemptTimes) -> None:
         for groups in due:
             await self._train(groups, done, times)
 
-    async def _train(self, groups: list[GroupOut], done: _Done, times: _StepTimes) -> None:
+    async def _train(self, groups: list[GroupOut], done: _Done, times: AttemptTimes) -> None:
         """One micro-batch."""
         done.add(groups)  # first: what is older than the bound is not trained on
         samples = _samples(groups)
         if samples:
             await self.ctx.offload_within(self._deadlines, self._work.add_micro_batch, samples)
-        times.lap("training", self.ctx.now())
+        times.lap("training")
 
     # -- samples --
 
@@ -221,17 +217,17 @@ class Trainer(Actor):
         self.ctx.log.info("step %d was lost: done again from the same samples", order.step)
         return [[there[group] for group in batch] for batch in record.micro_batches]
 
-    async def _more(self, order: TrainStep, coming: MicroBatches, times: _StepTimes) -> Groups:
+    async def _more(self, order: TrainStep, coming: MicroBatches, times: AttemptTimes) -> Groups:
         """The next groups that are complete, or news of some that do not count; while no preemptible instance
         serves, this host helps."""
         known = coming.dropped
         async with self.ctx.wait("complete groups", on=MANAGER, deadline_s=GROUPS_LATE_S, go_on=True):
             while True:
                 reply = await self._take(order, coming.have, coming.least, WAIT_S, known)
-                times.lap("waiting", self.ctx.now())
+                times.lap("waiting")
                 if not reply.groups and reply.remote_serving == 0:
                     reply = await self._seed(order, coming, COLOCATED_S)
-                    times.lap("seeding", self.ctx.now())
+                    times.lap("seeding")
                 if reply.groups or (known is not None and len(reply.dropped) > known):
                     return reply
 

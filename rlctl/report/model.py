@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from actors.training.account import whole_steps
 from actors.training.history import (
     AnyRecord,
     End,
@@ -23,6 +24,7 @@ from actors.training.history import (
 )
 from configs.schema import Config
 from rlctl.accounting import Account, account_of
+from rlctl.report.step_times import StepTime, step_times
 from rlctl.report.verdict import Instances, Outcome, instances_of, outcome_of
 
 PREEMPTIBLE = "preemptible"
@@ -125,6 +127,7 @@ class Report(Part, frozen=True, kw_only=True):
     weights: WeightsPulled | None = None
     instances: Instances | None = None
     outcome: Outcome | None = None
+    step_times: list[StepTime] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +143,7 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """A history sorted by kind. steps: one record a step, the newest where a resume repeated one."""
+    """A history sorted by kind. steps: one record a step, each from the end of the one before."""
 
     end_s: float
     runs: Sequence[Run]
@@ -150,22 +153,23 @@ class Story:
     nodes: Sequence[Node]
     firsts: Sequence[FirstInstance]
     lives: Sequence[Life]
+    restarts: Sequence[Restart] = ()
 
 
 def story_of(records: Sequence[AnyRecord]) -> Story:
     """Sort records for the plots."""
-    steps = {record.step: record for record in records if isinstance(record, Step)}
     nodes = [record for record in records if isinstance(record, Node)]
     end_s = max((record.t_s for record in records), default=0.0)
     return Story(
         end_s=end_s,
         runs=[record for record in records if isinstance(record, Run)],
-        steps=[steps[step] for step in sorted(steps)],
+        steps=whole_steps(records),
         samples=[record for record in records if isinstance(record, Sample)],
         evals=[record for record in records if isinstance(record, Eval)],
         nodes=nodes,
         firsts=[record for record in records if isinstance(record, FirstInstance)],
         lives=lives_of(records, end_s),
+        restarts=[record for record in records if isinstance(record, Restart)],
     )
 
 
@@ -248,6 +252,7 @@ def report_of(records: Sequence[AnyRecord], config: Config | None) -> Report:
         weights=weights_of(story.samples),
         instances=instances,
         outcome=outcome_of(end, story.evals, instances, len(story.steps), planned),
+        step_times=step_times(story.steps, story.restarts),
     )
 
 

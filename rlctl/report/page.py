@@ -11,6 +11,7 @@ from importlib import resources
 from rlctl.report import plots
 from rlctl.report.cost_page import cost_section
 from rlctl.report.model import Report, Story
+from rlctl.report.step_times import PARTS, step_times
 from rlctl.report.tables import Cell, absent, figure, table
 from rlctl.wording import duration
 
@@ -23,11 +24,14 @@ REWARD = "Mean reward of the samples of each step. Diamonds: held-out problems, 
 FLEET = (
     "A row for each preemptible host while it was up. Vertical lines mark kills and notices in every panel: "
     "throughput falls when a host goes, and migrations step up as its requests go on elsewhere, from their "
-    "last collected token."
+    "last collected token. Below the hosts: actors and processes that were restarted, a mark for each time."
 )
 STEP_TIME = (
-    "Seeding: rollout on the training host. Waiting: the trainer idle until enough responses arrived. "
-    "Training: forward, backward, optimizer. Weights: publishing the new version."
+    "From the end of the step before to its own; the bars together are the whole time of training. Seeding: "
+    "rollout on the training host. Waiting: the trainer idle until enough responses arrived. Training: "
+    "forward, backward, optimizer. Weights: publishing the new version. Recovery: the trainer or the manager "
+    "was away, and work that came to nothing with it. Evaluation: on held-out problems, between two steps. A "
+    "mark: something was restarted in this step."
 )
 
 
@@ -199,7 +203,8 @@ def _steps(story: Story) -> str:
             step.tokens,
             f"{step.step_s:.2f}",
             "-" if step.predicted_s is None else f"{step.predicted_s:.2f}",
-            *(f"{seconds:.2f}" for seconds in plots.part_seconds(step)),
+            *(f"{time.part_s(part):.2f}" for part in PARTS),
+            time.restarts,
             f"{step.t_seed_s:.2f}",
             step.n_prem,
             "not finite" if step.grad_norm is None else f"{step.grad_norm:.3f}",
@@ -207,10 +212,10 @@ def _steps(story: Story) -> str:
             "" if step.drift is None else f"{step.drift:.1e}",
             "" if step.truncated is None else f"{step.truncated:.1%}",
         )
-        for step in story.steps
+        for step, time in zip(story.steps, step_times(story.steps, story.restarts), strict=True)
     ]
-    names = ("Step", "Reward", "Samples", "Tokens", "Seconds", "Predicted", "Seeding", "Waiting", "Training",
-             "Weights", "Next T_seed", "Next N_prem", "Gradient", "Staleness", "Drift",
+    names = ("Step", "Reward", "Samples", "Tokens", "Seconds", "Predicted", *map(str.capitalize, PARTS),
+             "Restarts", "Next T_seed", "Next N_prem", "Gradient", "Staleness", "Drift",
              "Truncated")  # fmt: skip
     return _folded("Every step", names, rows, numbers=set(range(len(names))))
 

@@ -8,6 +8,7 @@ thinned: no plot draws more than a few hundred marks of a kind.
 import bisect
 import io
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,14 +17,20 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from actors.training.history import Node, Step
+from actors.training.history import Node
 from rlctl.report.model import PREEMPTIBLE, Story
+from rlctl.report.step_times import PARTS, StepTime, step_times
 
 WIDTH_IN = 9.6
 MAX_POINTS = 600
 """Points of one line; a screen shows no more."""
 MAX_BARS = 120
 MAX_MARKS = 300
+RARE = frozenset({"recovery", "evaluation", "other"})
+SEEN_S = 0.005
+"""Parts that most steps lack are left out, with their entry in the legend, where no bar has more of them."""
+MAX_RESTARTED = 6
+"""Actors and processes with a row of restarts; the table of restarts has all."""
 MAX_HOSTS = 16
 """Hosts that get a row of their own; beyond it the rows would be unreadable and the counts say enough."""
 
@@ -31,19 +38,12 @@ MAX_HOSTS = 16
 COLOURS = {
     name: f"#0000{index:02x}"
     for index, name in enumerate(
-        ["ink", "muted", "grid", "reserved", "preemptible", "accent", "kill", "notice", "join",
-         "seeding", "waiting", "training", "weights", "other"],
+        ["ink", "muted", "grid", "reserved", "preemptible", "accent", "kill", "notice", "join", "restart",
+         "seeding", "waiting", "training", "weights", "recovery", "evaluation", "other"],
         start=1,
     )
 }  # fmt: skip
 
-PARTS: dict[str, Callable[[Step], float]] = {
-    "seeding": lambda step: step.seeding_s,
-    "waiting": lambda step: step.waiting_s,
-    "training": lambda step: step.training_s,
-    "weights": lambda step: step.weights_s,
-    "other": lambda step: max(0.0, step.step_s - sum(part_seconds(step))),
-}
 EVENTS = {  # event -> (colour, marker, word)
     "joined": ("join", "o", "joined"),
     "noticed": ("notice", "^", "notice"),
@@ -69,11 +69,6 @@ STYLE = {
     "legend.frameon": False,
     "legend.fontsize": 9,
 }
-
-
-def part_seconds(step: Step) -> tuple[float, float, float, float]:
-    """Seeding, waiting, training and weights of a step, seconds."""
-    return step.seeding_s, step.waiting_s, step.training_s, step.weights_s
 
 
 def reward_plot(story: Story) -> str:
@@ -114,16 +109,19 @@ def fleet_plot(story: Story, name: str = "") -> str:
     """Hosts over time with what befell them, throughput, migrations; one time axis for all. `name`: tells it
     from another one on the same page."""
     names = sorted({life.node for life in story.lives if life.role == PREEMPTIBLE}, key=_natural)
-    rows = names if 0 < len(names) <= MAX_HOSTS else []
-    heights = ([0.34 * len(rows) + 0.35] if rows else []) + [1.35, 1.35, 1.15]
+    rows = names if len(names) <= MAX_HOSTS else []
+    restarted = _restarted(story)
+    heights = [1.35, 1.35, 1.15]
+    if rows or restarted:
+        heights.insert(0, 0.34 * (len(rows) + len(restarted)) + 0.35)
 
     def draw(figure: Any) -> None:
         grid = figure.add_gridspec(len(heights), 1, height_ratios=heights)
         panels: list[Any] = []
         for index in range(len(heights)):
             panels.append(figure.add_subplot(grid[index], sharex=panels[0] if panels else None))
-        if rows:
-            _hosts(panels[0], story, rows)
+        if len(panels) > 3:
+            _rows(panels[0], story, rows, restarted)
         alive, throughput, migrations = panels[-3:]
         _alive(alive, story)
         times = thin([sample.t_s for sample in story.samples])
@@ -153,26 +151,36 @@ def step_time_plot(story: Story, name: str = "") -> str:
 
     def draw(figure: Any) -> None:
         axes = figure.add_subplot()
-        size = -(-len(story.steps) // MAX_BARS) or 1
-        at = thin([float(step.step) for step in story.steps], MAX_BARS)
-        base = [0.0] * len(at)
-        for part, seconds in PARTS.items():
-            heights = thin([seconds(step) for step in story.steps], MAX_BARS)
-            if part == "other" and not any(height > 0.005 for height in heights):
-                continue
-            axes.bar(
-                at, heights, bottom=base, width=0.78 * size, color=COLOURS[part], label=part, linewidth=0
-            )
-            base = [low + height for low, height in zip(base, heights, strict=True)]
+        step_bars(axes, step_times(story.steps, story.restarts))
         axes.set_xlabel("step")
         axes.set_ylabel("seconds")
         axes.set_xlim(0.3, max([step.step for step in story.steps] + [8]) + 0.7)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         if story.steps:
-            axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=len(PARTS), borderaxespad=0.3,
-                        handlelength=1, handleheight=1)  # fmt: skip
+            axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=len(PARTS) + 1, borderaxespad=0.3,
+                        handlelength=1, handleheight=1, columnspacing=1.4)  # fmt: skip
 
     return svg(f"steptime{name}", "Seconds of each step by part", 3.1, draw)
+
+
+def step_bars(axes: Any, times: Sequence[StepTime]) -> None:
+    """A bar for each step, its parts one above the other, and a mark over each in which something was
+    restarted. Parts that most steps lack are drawn where they can be seen."""
+    size = -(-len(times) // MAX_BARS) or 1
+    at = thin([float(one.step) for one in times], MAX_BARS)
+    base = [0.0] * len(at)
+    for part in PARTS:
+        heights = thin([one.part_s(part) for one in times], MAX_BARS)
+        if part in RARE and not any(height > SEEN_S for height in heights):
+            continue
+        axes.bar(at, heights, bottom=base, width=0.78 * size, color=COLOURS[part], label=part, linewidth=0)
+        base = [low + height for low, height in zip(base, heights, strict=True)]
+    restarts = thin([float(one.restarts) for one in times], MAX_BARS)
+    marked = [index for index, many in enumerate(restarts) if many]
+    if marked:
+        above = 0.04 * max(base)
+        axes.scatter([at[index] for index in marked], [base[index] + above for index in marked], marker="v",
+                     s=34, color=COLOURS["restart"], label="restarts", zorder=3, linewidth=0)  # fmt: skip
 
 
 def seeding_plot(story: Story, name: str = "") -> str:
@@ -194,9 +202,17 @@ def seeding_plot(story: Story, name: str = "") -> str:
     return svg(f"seeding{name}", "Seeding window and wished hosts by step", 3.1, draw)
 
 
-def _hosts(panel: Any, story: Story, names: Sequence[str]) -> None:
-    """A row for each preemptible host: a bar while it was up, a mark for what happened."""
-    row = {name: index for index, name in enumerate(names)}
+def _restarted(story: Story) -> list[str]:
+    """The actors and processes that were restarted, the most often first."""
+    counts = Counter(restart.actor for restart in story.restarts)
+    return [name for name, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))][:MAX_RESTARTED]
+
+
+def _rows(panel: Any, story: Story, hosts: Sequence[str], restarted: Sequence[str]) -> None:
+    """A row for each preemptible host: a bar while it was up, a mark for what happened. Below them a row for
+    each actor or process that was restarted, a mark for each time."""
+    names = [*hosts, *restarted]
+    row = {name: index for index, name in enumerate(hosts)}
     for life in story.lives:
         if life.node in row:
             panel.barh(row[life.node], life.to_s - life.from_s, left=life.from_s, height=0.42,
@@ -206,11 +222,16 @@ def _hosts(panel: Any, story: Story, names: Sequence[str]) -> None:
         if marks:
             panel.scatter([node.t_s for node in marks], [row[node.node] for node in marks], marker=marker,
                           s=52, color=COLOURS[colour], label=word, zorder=3, linewidth=1.2)  # fmt: skip
+    at = {name: len(hosts) + index for index, name in enumerate(restarted)}
+    marks_s = [one for one in story.restarts if one.actor in at][:MAX_MARKS]
+    if marks_s:
+        panel.scatter([one.t_s for one in marks_s], [at[one.actor] for one in marks_s], marker="v", s=42,
+                      color=COLOURS["restart"], label="restarted", zorder=3, linewidth=0)  # fmt: skip
     panel.set_yticks(range(len(names)), names)
     panel.set_ylim(len(names) - 0.4, -0.6)
     panel.grid(visible=False)
     panel.legend(
-        loc="lower left", bbox_to_anchor=(0, 1), ncols=len(EVENTS), borderaxespad=0.1, handlelength=1
+        loc="lower left", bbox_to_anchor=(0, 1), ncols=len(EVENTS) + 1, borderaxespad=0.1, handlelength=1
     )
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from actors.training.account import Meter
 from actors.training.history import HistoryError, HistoryFull
-from actors.training.records import AnyRecord, Step, served_after
+from actors.training.records import AnyRecord, Step, began_s, served_after
 from actors.training.used import Used
 
 _encoder = msgspec.json.Encoder()
@@ -28,6 +28,7 @@ class SimHistory:
     def __init__(self, records: list[AnyRecord], refuses: Callable[[], bool] = lambda: False) -> None:
         self._records, self._refuses = records, refuses
         self._last_t_s, self._last_step, self._served = 0.0, 0, False
+        self._step_began_s: float | None = None
         self._meter = Meter()
         for record in records:
             self._follow(record)
@@ -46,6 +47,11 @@ class SimHistory:
     def served(self) -> bool:
         """See `History`."""
         return self._served
+
+    @property
+    def step_began_s(self) -> float | None:
+        """See `History`."""
+        return self._step_began_s
 
     @property
     def used(self) -> Used:
@@ -67,5 +73,6 @@ class SimHistory:
         self._meter.observe(record)
         self._last_t_s = max(self._last_t_s, record.t_s)
         self._served = served_after(record, self._served)
+        self._step_began_s = began_s(record, self._step_began_s)
         if isinstance(record, Step):
             self._last_step = max(self._last_step, record.step)

@@ -255,7 +255,7 @@ def test_a_long_run_makes_a_page_of_bounded_size(tmp_path: Path) -> None:
         ]
         records.append(node(t_s + 5, f"n{index % 40}", "killed"))
     make(folder_of(tmp_path, records))
-    assert (tmp_path / "report.html").stat().st_size < 3_000_000
+    assert (tmp_path / "report.html").stat().st_size < 3_200_000
     page_of(tmp_path)
 
 
@@ -324,8 +324,9 @@ def test_the_account_tells_the_price_of_a_step_and_of_a_million_tokens_and_the_w
     assert account.wasted == {"dropped": 30}
     assert account.wasted_share == pytest.approx(30 / 120)
     assert [one.step for one in account.each_step] == [1, 2, 3]
-    assert account.each_step[1].reserved == pytest.approx(4 / 3600 * 10)
-    assert set(account.reserved.parts_hours) == {"seeding", "waiting", "training", "weights", "other"}
+    assert account.each_step[1].reserved == pytest.approx(990 / 3600 * 10)  # from the end of the step before
+    parts = {"seeding", "waiting", "training", "weights", "recovery", "evaluation", "other"}
+    assert set(account.reserved.parts_hours) == parts
 
 
 def test_the_page_has_the_account(tmp_path: Path) -> None:
@@ -358,3 +359,56 @@ def test_weights_that_came_as_what_changed_are_summed_over_the_lives_of_the_mana
     said = dict(rows(report_of([run(), *looks], CONFIG), folder))["weights pulled"]
     assert said == "5 versions as what changed (50 B), 3 whole (2.9 KiB); 62% of the bytes spared"
     assert report_of([run(), sample(1, 0, 0)], CONFIG).weights is None
+
+
+def test_steps_are_whole_where_an_older_program_recorded_only_their_last_attempt() -> None:
+    times = report_of(WHOLE, CONFIG).step_times
+    assert [one.step_s for one in times] == [4, 990, 1000], "recorded were 4 s of each"
+    assert [one.other_s for one in times] == pytest.approx([0.25, 986.25, 996.25])
+
+
+def with_recovery() -> list[AnyRecord]:
+    """Step 2 lost its trainer, then the whole run was stopped and resumed, then the step ended."""
+    again = msgspec.structs.replace(step(2, 60), step_s=50.0, recovery_s=40.0, evaluation_s=3.0)
+    return [
+        run(), node(0, "a", "joined"), step(1, 10),
+        Restart(t_s=20, actor="reserved-1/trainer", cause="SIGKILL", incarnation=2),
+        run(30), Restart(t_s=40, actor="head/rollout", cause="exit 1", incarnation=2), again,
+        step(3, 70),
+    ]  # fmt: skip
+
+
+def test_a_step_keeps_the_restarts_that_it_had_before_a_resume() -> None:
+    report = report_of(with_recovery(), CONFIG)
+    assert [(one.step, one.restarts, one.recovery_s) for one in report.step_times] == [
+        (1, 0, 0.0),
+        (2, 2, 40.0),
+        (3, 0, 0.0),
+    ]
+    assert report.resumes == 1
+    assert sum(one.count for one in report.restarts) == 2
+
+
+def test_recovery_has_its_cost_its_colour_and_its_column(tmp_path: Path) -> None:
+    account = report_of(with_recovery(), CONFIG).account
+    assert account is not None
+    assert account.reserved.parts_hours["recovery"] == pytest.approx(40 / 3600)
+    assert account.each_step[1].reserved == pytest.approx(50 / 3600 * 10)
+    make(folder_of(tmp_path, with_recovery(), dump(CONFIG)))
+    page = (tmp_path / "report.html").read_text()
+    assert "var(--recovery)" in page
+    assert '<th class="number">Recovery</th>' in page
+    assert "--recovery:" in page, "the colour that the picture names"
+
+
+def test_restarts_are_marked_on_the_timeline_and_over_their_steps() -> None:
+    story = story_of(with_recovery())
+    for picture, names in (
+        (plots.fleet_plot(story), ("reserved-1/trainer", "head/rollout", "restarted")),
+        (plots.step_time_plot(story), ("recovery", "evaluation", "restarts")),
+    ):
+        assert "var(--restart)" in picture
+        assert all(f">{name}</text>" in picture for name in names)
+    calm = story_of([run(), step(1, 4), step(2, 8)])
+    assert "restart" not in plots.step_time_plot(calm)
+    assert "recovery" not in plots.step_time_plot(calm)

@@ -69,7 +69,8 @@ def test_a_host_is_paid_from_its_join_to_its_end_and_its_devices_are_counted() -
 
 def test_what_devices_did_is_told_where_it_was_measured() -> None:
     (used,) = used_between(WHOLE, [(0, 300)])
-    assert used.parts_s == {"seeding": 16, "waiting": 32, "training": 64, "weights": 8}
+    spent = {"seeding": 16, "waiting": 32, "training": 64, "weights": 8, "recovery": 0, "evaluation": 0}
+    assert used.parts_s == spent
     assert used.looked_s == 50 * 2 + 50 * 3 + 80 * 1
     assert used.busy_s == 50 * 2 + 50 * 3 / 2
     assert used.wasted == {"aborted": 5, "dropped": 2}

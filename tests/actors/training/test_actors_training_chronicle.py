@@ -6,6 +6,7 @@ from actors.cluster.messages import Plan
 from actors.training.chronicle import Chronicle
 from actors.training.history import HistoryWriter, Step, read_history
 from actors.training.messages import StepResult
+from actors.training.step_clock import Spent
 
 
 def result(step: int) -> StepResult:
@@ -21,7 +22,7 @@ def test_a_controller_killed_after_it_wrote_a_step_does_not_write_it_again(tmp_p
         writer = HistoryWriter(path)
         chronicle = Chronicle(writer, 100.0, {})
         for step in steps:
-            chronicle.step(result(step), Plan(t_seed_s=0.0, n_prem=1), 1.0, 100.0 + step)
+            chronicle.step(result(step), Plan(t_seed_s=0.0, n_prem=1), Spent(training_s=1.0), 100.0 + step)
         writer.close()
     told = [record.step for record in read_history(path) if isinstance(record, Step)]
     assert told == [1, 2, 3]

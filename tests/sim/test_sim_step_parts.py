@@ -1,0 +1,114 @@
+"""Every second of a run's steps is in one of their parts, whoever was killed meanwhile."""
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+
+from actors.training.account import PARTS
+from actors.training.loop import STEP_POLL_S
+from actors.training.records import AnyRecord, Eval, Restart, Run, Step
+from configs.load import load
+from rlctl.report.model import report_of
+from sim.breaking import Breaking
+from sim.cluster import SimCluster
+from sim.setting import HEAD, RESERVED, Setting
+
+STEPS = 4
+SETS = [f"job.steps={STEPS}", "job.eval_every=2", "task.heldout_problems=8", "fleet.trace="]
+ROUNDING_S = 1e-6
+LITTLE_S = 0.5
+"""Planning, submission and messages of a step: some 0.2 s."""
+UNHEARD_S = LITTLE_S + STEP_POLL_S
+"""The same where the word that a step is done went to the controller's life before."""
+
+Fault = Callable[[SimCluster, Breaking], object]
+
+
+def trainer(cluster: SimCluster, broken: Breaking) -> object:
+    return broken.kill_process(RESERVED, "trainer")
+
+
+def manager(cluster: SimCluster, broken: Breaking) -> object:
+    return broken.kill_process(HEAD, "rollout")
+
+
+def controller(cluster: SimCluster, broken: Breaking) -> object:
+    return broken.crash_actor(HEAD, "agent", "controller")
+
+
+def reserved_host(cluster: SimCluster, broken: Breaking) -> object:
+    cluster.loop.call_later(3.0, lambda: broken.start_host(RESERVED))
+    return broken.kill_host(RESERVED)
+
+
+def resume(cluster: SimCluster, broken: Breaking) -> object:
+    """All is stopped at once, and goes on later."""
+    for host in (HEAD, RESERVED):
+        cluster.loop.call_later(20.0, lambda name=host: broken.start_host(name))
+    return broken.kill_host(HEAD) and broken.kill_host(RESERVED)
+
+
+def steps_with(*faults: tuple[int, float, Fault]) -> list[AnyRecord]:
+    """The history of a run in which each fault comes so long after the end of that step."""
+    cluster = SimCluster(Setting(load("quickstart", SETS), seed=7))
+    broken = Breaking(cluster)
+    due = list(faults)
+    done = []
+
+    def look() -> None:
+        ended = sum(isinstance(record, Step) for record in cluster.history)
+        while due and ended >= due[0][0] and any(isinstance(record, Eval) for record in cluster.history):
+            _, after_s, fault = due.pop(0)
+            cluster.loop.call_later(after_s, lambda fault=fault: done.append(fault(cluster, broken)))
+        if due:
+            cluster.loop.call_later(0.05, look)
+
+    look()
+    outcome = cluster.run()
+    assert outcome.ended == "done", outcome.reason
+    assert done == [True] * len(faults), "every fault met somebody"
+    return outcome.history
+
+
+def check(history: list[AnyRecord], little_s: float = LITTLE_S) -> list[Step]:
+    """The law, in the records themselves and in what the report makes of them; the steps."""
+    steps = [record for record in history if isinstance(record, Step)]
+    assert [step.step for step in steps] == list(range(1, STEPS + 1))
+    begin_s = next(record.t_s for record in history if isinstance(record, Eval) and record.when == "first")
+    assert steps[0].t_s - steps[0].step_s == pytest.approx(begin_s, abs=ROUNDING_S)
+    for before, step in pairwise(steps):
+        assert step.t_s - step.step_s == pytest.approx(before.t_s, abs=ROUNDING_S), "no gap, no overlap"
+    times = report_of(history, None).step_times
+    whole_s = sum(time.part_s(part) for time in times for part in (*PARTS, "other"))
+    assert whole_s == pytest.approx(steps[-1].t_s - begin_s, abs=ROUNDING_S)
+    assert all(time.part_s(part) >= 0 for time in times for part in (*PARTS, "other"))
+    assert all(time.other_s < little_s for time in times), [time.other_s for time in times]
+    return steps
+
+
+def test_the_parts_sum_to_the_time_of_training_and_none_is_recovery_when_nobody_dies() -> None:
+    steps = check(steps_with())
+    assert sum(step.recovery_s for step in steps) == 0
+    assert [step.step for step in steps if step.evaluation_s > 0] == [3], "an evaluation after step 2"
+
+
+@pytest.mark.parametrize(
+    ("fault", "least_s"), [(trainer, 2.0), (manager, 0.3), (controller, 0.001), (reserved_host, 5.0)]
+)
+def test_the_parts_sum_to_the_time_of_training_when_somebody_is_killed(fault: Fault, least_s: float) -> None:
+    """Between two steps, and in the middle of the second one after that."""
+    history = steps_with((1, 0.01, fault), (3, 0.9, fault))
+    steps = check(history, UNHEARD_S if fault is controller else LITTLE_S)
+    hit = [step.step for step in steps if step.recovery_s >= least_s]
+    assert hit in ([2, 4], [1, 2, 4]), [step.recovery_s for step in steps]
+
+
+def test_the_parts_sum_to_the_time_of_training_when_the_run_is_resumed() -> None:
+    history = steps_with((1, 0.5, trainer), (1, 2.0, resume))
+    steps = check(history)
+    assert sum(isinstance(record, Run) for record in history) == 2
+    assert steps[1].recovery_s > 2.0, "what was done before the resume, and the start after it"
+    restarts = [record for record in history if isinstance(record, Restart)]
+    assert [one.actor for one in restarts] == ["reserved-1/trainer"]
+    assert report_of(history, None).step_times[1].restarts == 1
