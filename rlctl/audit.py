@@ -1,7 +1,8 @@
 """Did a run keep its promises? Invariants I1 to I5, checked from what was journaled and trained.
 
-Pure: evidence goes in, violations come out. Where the evidence comes from is `rlctl.evidence`. Whatever
-should be there and is not is a violation too: nothing passes for want of a look.
+Pure: evidence goes in, violations come out. Where the evidence comes from is `rlctl.evidence`. Evidence that
+should be there and is not is a violation too, an unchecked one: nothing passes for want of a look, and
+nothing is called broken for want of one.
 
 A host that dies with the trainer's copies takes the run back to its last checkpoint (`Rewound`); the steps
 after it are done again from the same samples. That is no violation: what was thrown away made no later
@@ -10,85 +11,73 @@ version. The same step made from other samples is one.
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 
-from actors.cluster.messages import StepTrained, TrainedSample
+from actors.cluster.messages import StepTrained
 from actors.cluster.state_manager import Rewound
-from actors.rollout.events import Counters
 from actors.rollout.messages import BatchLedger, RequestLedger
+from rlctl.audit_evidence import CheckpointSeen, Evidence, lineage, some
+from rlctl.audit_steps import each_step_once, steps_that_lack
 
-MAX_SHOWN = 3
-"""Examples named in one violation; the count tells the rest."""
+__all__ = [
+    "INVARIANTS",
+    "CheckpointSeen",
+    "Evidence",
+    "State",
+    "Violation",
+    "audit",
+    "lineage",
+    "states",
+    "step_of",
+]
+
+
+class State(StrEnum):
+    """What is known of an invariant."""
+
+    HOLDS = "holds"
+    BROKEN = "broken"
+    UNCHECKED = "not checked"
+
+
+INVARIANTS = ("I1", "I2", "I3", "I4", "I5")
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """An invariant that did not hold, or could not be checked, in words."""
+    """An invariant that did not hold, or (`checked` is false) of which that is not known, in words."""
 
     invariant: str
     text: str
+    checked: bool = True
 
     def __str__(self) -> str:
         return f"{self.invariant}: {self.text}"
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointSeen:
-    """A checkpoint directory: the step that it says it holds, the samples of that step, what is wrong."""
-
-    name: str
-    step: int
-    samples: tuple[TrainedSample, ...] = ()
-    damage: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """What a stopped run left behind.
-
-    ledgers: every batch, released or still open, as its journal tells. trained: what the StateManager
-    journaled, in order. finished: steps that the controller recorded, in order. fences: the incarnations that
-    held each registered name, in order. state_faults: broken invariants of the manager's own state.
-    missing: (invariant, text) for what could not be read. staleness: the bound on the age of trained tokens,
-    in versions.
-    """
-
-    steps: int
-    requests_per_step: int
-    complete: bool
-    staleness: int = 0
-    ledgers: Sequence[BatchLedger] = ()
-    trained: Sequence[StepTrained | Rewound] = ()
-    finished: Sequence[int] = ()
-    counters: Counters | None = None
-    tokens_lost: int = 0
-    state_faults: Sequence[str] = ()
-    fences: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    checkpoints: Sequence[CheckpointSeen] = ()
-    missing: Sequence[tuple[str, str]] = ()
-
-
 def audit(evidence: Evidence) -> list[Violation]:
-    """Everything that did not hold, I1 first; empty when the run is whole."""
-    found = [Violation(invariant, f"cannot be checked: {text}") for invariant, text in evidence.missing]
-    found += [Violation("I1", text) for text in _each_request_once(evidence)]
-    found += [Violation("I2", text) for text in _nothing_lost_or_twice(evidence)]
-    found += [Violation("I3", text) for text in _on_policy(evidence)]
-    found += [Violation("I4", text) for text in _old_incarnations_silent(evidence)]
-    found += [Violation("I5", text) for text in _each_step_once(evidence)]
+    """Everything that did not hold or could not be checked, I1 first; empty when the run is whole."""
+    missing = dict.fromkeys(evidence.missing)
+    found = [Violation(name, f"cannot be checked: {text}", checked=False) for name, text in missing]
+    lacking = {name for name, _text in missing}
+    for name, contradictions, absences in CHECKS:
+        found += [Violation(name, text) for text in contradictions(evidence)]
+        if name not in lacking:
+            found += [Violation(name, text) for text in absences(evidence)]
     return sorted(found, key=lambda violation: violation.invariant)
 
 
-def lineage(trained: Sequence[StepTrained | Rewound]) -> dict[int, StepTrained]:
-    """What made each version in the end."""
-    line: dict[int, StepTrained] = {}
-    for event in trained:
-        if isinstance(event, Rewound):
-            line = {step: kept for step, kept in line.items() if step <= event.step}
-        else:
-            line[event.step] = event
-    return line
+def states(violations: Sequence[Violation]) -> dict[str, State]:
+    """What is known of each invariant; a breach that was seen counts, whatever else was not."""
+    found = dict.fromkeys(INVARIANTS, State.HOLDS)
+    for violation in violations:
+        if violation.checked:
+            found[violation.invariant] = State.BROKEN
+        elif found[violation.invariant] is State.HOLDS:
+            found[violation.invariant] = State.UNCHECKED
+    return found
 
 
 # -- I1 --
@@ -96,7 +85,7 @@ def lineage(trained: Sequence[StepTrained | Rewound]) -> dict[int, StepTrained]:
 
 def _each_request_once(evidence: Evidence) -> Iterator[str]:
     for ledger in evidence.ledgers:
-        yield from _some(fault for request in ledger.requests for fault in _span_faults(request))
+        yield from some(fault for request in ledger.requests for fault in _span_faults(request))
     taken_back = _taken_back(evidence.trained)
     released = _released(evidence)
     for batch, contents in released.items():
@@ -104,14 +93,19 @@ def _each_request_once(evidence: Evidence) -> Iterator[str]:
             yield f"{batch} was released twice, with different contents"
     reached: dict[str, int] = {}
     for step, event in sorted(lineage(evidence.trained).items()):
-        if f"step-{step}" not in released:
-            yield f"step {step} was trained and its batch step-{step} is in no journal"
-            continue
-        ledger_of_step = released[f"step-{step}"][-1]
-        yield from _reaches(step, event, ledger_of_step, evidence.requests_per_step)
+        if f"step-{step}" in released:
+            ledger_of_step = released[f"step-{step}"][-1]
+            yield from _reaches(step, event, ledger_of_step, evidence.requests_per_step)
         for request in {sample.request for sample in event.samples}:
             if reached.setdefault(request, step) != step:
                 yield f"{request} was trained in step {reached[request]} and again in step {step}"
+
+
+def _no_batch(evidence: Evidence) -> Iterator[str]:
+    released = _released(evidence)
+    for step in sorted(lineage(evidence.trained)):
+        if f"step-{step}" not in released:
+            yield f"step {step} was trained and its batch step-{step} is in no journal"
 
 
 def _released(evidence: Evidence) -> dict[str, list[BatchLedger]]:
@@ -139,15 +133,15 @@ def _reaches(step: int, event: StepTrained, ledger: BatchLedger, expected: int) 
     if len(counting) != expected or len(collected) != expected:
         yield f"step {step}: the batch holds {len(collected)} requests, expected {expected}"
     times = Counter(sample.request for sample in event.samples)
-    yield from _some(
+    yield from some(
         f"step {step}: {request} reached the trainer {count} times"
         for request, count in times.items()
         if count > 1
     )
-    yield from _some(
+    yield from some(
         f"step {step}: {request} never reached the trainer" for request in collected.keys() - times
     )
-    yield from _some(
+    yield from some(
         f"step {step}: {request} was trained and is no request of the batch"
         for request in times.keys() - collected
     )
@@ -176,7 +170,7 @@ def _span_faults(request: RequestLedger) -> Iterator[str]:
 
 
 def _nothing_lost_or_twice(evidence: Evidence) -> Iterator[str]:
-    yield from _some(evidence.state_faults)
+    yield from some(evidence.state_faults)
     counters = evidence.counters
     if counters is None:
         return
@@ -184,6 +178,12 @@ def _nothing_lost_or_twice(evidence: Evidence) -> Iterator[str]:
         yield f"{evidence.tokens_lost} collected tokens were lost"
     if counters.tokens_generated_twice:
         yield f"{counters.tokens_generated_twice} tokens were generated twice"
+
+
+def _not_all_there(evidence: Evidence) -> Iterator[str]:
+    counters = evidence.counters
+    if counters is None:
+        return
     ledgers = (ledger for contents in _released(evidence).values() for ledger in contents)
     standing = sum(request.count for ledger in ledgers for request in ledger.requests)
     if standing != counters.tokens_collected:
@@ -204,7 +204,7 @@ def _on_policy(evidence: Evidence) -> Iterator[str]:
                 yield f"{ledger.batch} was rolled out under version {ledger.version}, expected {step - 1}"
             least, most = max(0, step - 1 - evidence.staleness), step - 1
         what = f"version {most}" if least == most else f"versions {least} to {most}"
-        yield from _some(
+        yield from some(
             f"{request.request}: tokens {span.start} to {span.start + span.count - 1} bear version "
             f"{span.version}, the batch is of {what}"
             for request in ledger.requests
@@ -232,7 +232,7 @@ def _old_incarnations_silent(evidence: Evidence) -> Iterator[str]:
             if later <= earlier:
                 yield f"{name} was held by incarnation {earlier} and then by the older {later}"
     for ledger in evidence.ledgers:
-        yield from _some(fault for request in ledger.requests for fault in _zombie_spans(request))
+        yield from some(fault for request in ledger.requests for fault in _zombie_spans(request))
 
 
 def _zombie_spans(request: RequestLedger) -> Iterator[str]:
@@ -250,63 +250,16 @@ def _zombie_spans(request: RequestLedger) -> Iterator[str]:
         newest[span.instance] = max(span.incarnation, newest.get(span.instance, 0))
 
 
-# -- I5 --
+def _nothing(_evidence: Evidence) -> Iterator[str]:
+    return iter(())
 
 
-def _each_step_once(evidence: Evidence) -> Iterator[str]:
-    yield from _finished_in_order(evidence)
-    yield from _trained_in_order(evidence)
-    line = lineage(evidence.trained)
-    for checkpoint in evidence.checkpoints:
-        if checkpoint.damage:
-            yield f"checkpoint {checkpoint.name}: {checkpoint.damage}"
-        elif checkpoint.step not in line:
-            yield f"checkpoint {checkpoint.name} is of step {checkpoint.step}, which was never trained"
-        elif _made_of(checkpoint.samples) != _made_of(line[checkpoint.step].samples):
-            yield f"checkpoint {checkpoint.name} was made from other samples than step {checkpoint.step}"
-    if evidence.complete and not any(
-        seen.step == evidence.steps and not seen.damage for seen in evidence.checkpoints
-    ):
-        yield f"there is no whole checkpoint of the last step, {evidence.steps}"
-
-
-def _finished_in_order(evidence: Evidence) -> Iterator[str]:
-    times = Counter(evidence.finished)
-    last = evidence.steps if evidence.complete else max(times, default=0)
-    yield from _some(f"step {step} is recorded {count} times" for step, count in times.items() if count > 1)
-    yield from _some(f"step {step} was never recorded" for step in range(1, last + 1) if step not in times)
-    yield from _some(
-        f"step {step} is recorded, the run has {evidence.steps}" for step in times if step > last
-    )
-
-
-def _trained_in_order(evidence: Evidence) -> Iterator[str]:
-    sources: dict[int, StepTrained] = {}
-    last = 0
-    for event in evidence.trained:
-        if isinstance(event, Rewound):
-            if event.step > last:
-                yield f"training went back to step {event.step} from step {last}, which is no way back"
-        elif event.step != last + 1:
-            what = "what lies between was skipped" if event.step > last else "it was done twice"
-            yield f"step {event.step} was trained right after step {last}: {what}"
-        elif _made_of(sources.setdefault(event.step, event).samples) != _made_of(event.samples):
-            yield f"step {event.step} was done again from other samples than before"
-        last = event.step
-    wanted = evidence.steps if evidence.complete else max(evidence.finished, default=0)
-    if last < wanted:
-        yield f"training reached step {last}, {wanted} steps are recorded or due"
-    elif last > evidence.steps:
-        yield f"training reached step {last}, the run has {evidence.steps}"
-
-
-def _made_of(samples: Sequence[TrainedSample]) -> list[tuple[str, int, int]]:
-    return sorted((sample.request, sample.count, sample.crc) for sample in samples)
-
-
-def _some(faults: "Iterator[str] | Sequence[str]") -> Iterator[str]:
-    """The first few, and how many more."""
-    every = list(faults)
-    yield from every[:MAX_SHOWN]
-    if len(every) > MAX_SHOWN:
-        yield f"and {len(every) - MAX_SHOWN} more of this kind"
+CHECKS = (
+    ("I1", _each_request_once, _no_batch),
+    ("I2", _nothing_lost_or_twice, _not_all_there),
+    ("I3", _on_policy, _nothing),
+    ("I4", _old_incarnations_silent, _nothing),
+    ("I5", each_step_once, steps_that_lack),
+)
+"""Of each invariant: what contradicts it, whatever else is missing, and what only whole evidence can say:
+that something is not there."""

@@ -7,12 +7,13 @@ FAILED = 1
 USAGE = 2
 NOTHING = 3
 UNSERVED = 4
+UNCHECKED = 5
 INTERRUPTED = 130
 
 MEANINGS = (
     "exit codes: 0 done; 1 the run or the command failed; 2 usage or settings that cannot be used; "
     "3 nothing runs there, or not found; 4 no preemptible instance served and the settings require one; "
-    "130 interrupted"
+    "5 nothing is known to be broken, but not everything could be checked; 130 interrupted"
 )
 
 

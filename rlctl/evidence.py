@@ -1,11 +1,11 @@
 """Evidence of a stopped run: journals, checkpoints and settings, read from its folder.
 
 Owns where things lie: which files and which database. What the streams tell is `rlctl.testimony`'s, the
-verdict `rlctl.audit`'s; nothing is ever written. What cannot be read becomes an entry of `Evidence.missing`,
-under the invariant that it was needed for.
+verdict `rlctl.audit`'s; nothing is ever written. Every journal is verified before it is believed. What cannot
+be read, or is damaged, becomes an entry of `Evidence.missing`, under the invariants that it was needed for.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -15,6 +15,7 @@ from actors.cluster.messages import TrainedSample
 from actors.cluster.saved_state import Damaged
 from configs.schema import Config
 from nodeagent.host import CLUSTER
+from rlctl import journal_faults
 from rlctl.audit import CheckpointSeen, Evidence
 from rlctl.testimony import (
     CONTROLLER,
@@ -27,7 +28,7 @@ from rlctl.testimony import (
     evidence_of,
 )
 from supervisor import JournalError
-from supervisor.journal_file import contents_of, read_streams
+from supervisor.journal_file import JournalView, contents_of
 from supervisor.journal_places import view
 
 __all__ = ["COMMIT_FILE", "CONTROLLER", "LEDGER", "MANAGER", "NEEDED_FOR", "REGISTRY", "STATE", "gather"]
@@ -61,29 +62,41 @@ def gather(
 def _streams(state_dirs: Sequence[Path], run_dir: Path, database: str) -> Testimony:
     told = Testimony()
     if database:
-        try:
-            _of_database(database, run_dir.name, told)
-        except JournalError as problem:
-            told.missing.append(("I2", str(problem)))
+        _read(database, lambda journal: _spaces_of(journal, run_dir.name), told, only=run_dir.name)
     for state_dir in state_dirs:
         of_host, of_job = state_dir / "journal", state_dir / "journal" / run_dir.name
         for journal in sorted([*of_host.glob("*.sqlite"), *of_job.glob("*.sqlite")]):
-            try:
-                for name, content in read_streams(journal, NEEDED_FOR).items():
-                    told.add(name, content)
-            except JournalError as problem:
-                told.missing.append(("I2", str(problem)))
+            _read(journal, lambda journal: {name: name for name in journal.names()}, told)
     told.miss(f"under {run_dir / 'nodes'}", "; hosts whose state is elsewhere are named with --state-dir")
     return told
 
 
-def _of_database(url: str, run_id: str, told: Testimony) -> None:
-    """The streams of the cluster and of this run; a space is named for its job and its process."""
-    with view(url) as journal:
-        for full in journal.names():
-            space, _, name = full.rpartition(": ")
-            if name in NEEDED_FOR and space.partition("/")[0] in (CLUSTER, run_id):
+def _read(
+    place: str | Path, named: Callable[[JournalView], Mapping[str, str]], told: Testimony, only: str = ""
+) -> None:
+    """Verify a journal, then take what it holds of the streams that are needed. named: the streams of this
+    run by the names under which the journal keeps them. only: verify those whose name contains it."""
+    found: Mapping[str, str] | None = None
+    try:
+        with view(place) as journal:
+            faults = [str(fault["fault"]) for fault in journal_faults.faults(journal, only)]
+            found = {full: name for full, name in named(journal).items() if name in NEEDED_FOR}
+            for full, name in found.items():
                 told.add(name, contents_of(journal, [full])[full])
+    except JournalError as problem:
+        faults = [str(problem)]
+    told.damaged += [(str(place), fault) for fault in faults]
+    doubted = NEEDED_FOR if found is None else dict.fromkeys(found.values())
+    for name in doubted if faults else ():
+        told.lack(name, f"{place} is not whole: {faults[0]}")
+
+
+def _spaces_of(journal: JournalView, run_id: str) -> dict[str, str]:
+    """The streams of the cluster and of this run; a space is named for its job and its process."""
+    parts = {full: full.rpartition(": ") for full in journal.names()}
+    return {
+        full: name for full, (space, _, name) in parts.items() if space.partition("/")[0] in (CLUSTER, run_id)
+    }
 
 
 def _checkpoints(directory: Path) -> Iterator[CheckpointSeen]:

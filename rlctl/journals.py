@@ -16,15 +16,14 @@ import msgpack
 from actors.cluster import provider, scheduler
 from rlctl import evidence
 from rlctl.errors import nothing
-from supervisor import JournalError
+from rlctl.journal_faults import Shown, faults, known, streams
 from supervisor.group_commit import MAX_TAIL
 from supervisor.journal_file import JournalView
 from supervisor.journal_places import is_url
 from supervisor.journal_rows import Row, StreamRows, row_checksum
-from supervisor.message import schema_of
 
-Shown = dict[str, Any]
-"""A JSON object."""
+__all__ = ["Shown", "describe", "faults", "known", "places", "plain", "record", "records", "streams"]
+
 DEFINED_IN = (provider, scheduler, evidence)
 """Imported for the kinds that they define: only those can be told from what a newer program wrote."""
 MAX_DEPTH = 64  # of a message's fields; deeper ones are shown as text
@@ -61,7 +60,7 @@ def describe(journal: JournalView, only: str, tail: int) -> Iterator[Shown]:
             "tail_is_long": len(rows.events) > MAX_TAIL,
             "bytes": sum(len(row.body) for row in stored),
             "kinds": [
-                {"kind": kind, "version": version, "count": count, "known": _known(kind, version)}
+                {"kind": kind, "version": version, "count": count, "known": known(kind, version)}
                 for (kind, version), count in sorted(kinds.items())
             ],
             "newest": [record(name, rows, row) for row in rows.events[max(0, len(rows.events) - tail) :]],
@@ -98,33 +97,6 @@ def record(name: str, rows: StreamRows, row: Row) -> Shown:
     }
 
 
-def faults(journal: JournalView, only: str) -> Iterator[Shown]:
-    """What is wrong: damage of the whole journal, then of each stream; then what this program cannot read.
-
-    Kinds that this program does not know at all are no fault: they may be another program's.
-    """
-    try:
-        journal.check()
-    except JournalError as problem:
-        yield {"stream": "", "fault": str(problem)}
-    for name, rows in streams(journal, only):
-        found = [{"stream": name, "fault": fault} for fault in rows.faults()]
-        yield from found
-        if not found and all(_known(row.kind, row.version) is not None for row in rows.events):
-            try:
-                rows.replay(journal.place)
-            except JournalError as problem:
-                yield {"stream": name, "fault": str(problem)}
-
-
-def streams(journal: JournalView, only: str) -> Iterator[tuple[str, StreamRows]]:
-    """The streams whose name, as the journal shows it, contains `only`."""
-    for name in journal.names():
-        rows = journal.rows(name) if only in name else None
-        if rows is not None:
-            yield name, rows
-
-
 def plain(value: object, depth: int = 0) -> Any:
     """MessagePack as JSON can say it: bytes as {"base64": …}, numbers that JSON lacks as text."""
     if depth > MAX_DEPTH:
@@ -138,9 +110,3 @@ def plain(value: object, depth: int = 0) -> Any:
     if isinstance(value, list | tuple):
         return [plain(item, depth + 1) for item in value]
     return value if value is None or isinstance(value, str | int | float | bool) else repr(value)
-
-
-def _known(kind: str, version: int) -> bool | None:
-    """Whether this program understands it; None where it does not know the kind."""
-    ours = schema_of(kind)
-    return None if ours is None else version <= ours

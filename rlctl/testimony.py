@@ -25,17 +25,24 @@ LEDGER = "rollout/manager/ledger"
 STATE = "training/state"
 CONTROLLER = "training/controller"
 REGISTRY = "registry"
-NEEDED_FOR = {MANAGER: "I2", LEDGER: "I1", STATE: "I5", CONTROLLER: "I5", REGISTRY: "I4"}
-"""The streams that are looked at, each with the invariant that cannot be checked without it."""
+NEEDED_FOR = {
+    MANAGER: ("I1", "I2", "I3", "I4"),
+    LEDGER: ("I1", "I2", "I3", "I4"),
+    STATE: ("I1", "I5"),
+    CONTROLLER: ("I5",),
+    REGISTRY: ("I4",),
+}
+"""The streams that are looked at, each with the invariants that cannot be checked without it."""
 
 
 @dataclass(slots=True)
 class Testimony:
     """Streams by name; a name that two journals hold gives two contents. missing: (invariant, text) for what
-    could not be read."""
+    could not be read. damaged: (place, fault) of journals that are not whole."""
 
     streams: dict[str, list[StreamContent]] = field(default_factory=dict)
     missing: list[tuple[str, str]] = field(default_factory=list)
+    damaged: list[tuple[str, str]] = field(default_factory=list)
 
     def add(self, name: str, content: StreamContent) -> None:
         """What one journal holds of a stream."""
@@ -46,13 +53,17 @@ class Testimony:
         return [message for content in self.streams.get(name, []) for message in content.messages]
 
     def miss(self, where: str, advice: str = "") -> None:
-        """Note each stream that nobody holds, or that more than one journal does."""
-        for name, invariant in NEEDED_FOR.items():
+        """Note each stream that no journal holds, or that more than one does."""
+        for name in NEEDED_FOR:
             contents = self.streams.get(name, [])
             if not contents:
-                self.missing.append((invariant, f"no journal {where} holds the stream {name}{advice}"))
+                self.lack(name, f"no journal {where} holds the stream {name}{advice}")
             elif len(contents) > 1 and name != LEDGER:
-                self.missing.append((invariant, f"{len(contents)} journals hold the stream {name}"))
+                self.lack(name, f"{len(contents)} journals hold the stream {name}")
+
+    def lack(self, name: str, text: str) -> None:
+        """A stream cannot be relied on, and why."""
+        self.missing += [(invariant, text) for invariant in NEEDED_FOR[name]]
 
 
 def evidence_of(
@@ -81,6 +92,7 @@ def evidence_of(
         fences=_fences(told.messages(REGISTRY)),
         checkpoints=checkpoints,
         missing=told.missing,
+        damaged=told.damaged,
     )
 
 

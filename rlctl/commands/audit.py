@@ -1,13 +1,16 @@
 """`rlctl audit`: did a run keep its promises?"""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from actors.training.history import End, HistoryError, read_history
 from rlctl import runs
+from rlctl.audit import State, Violation, states
 from rlctl.audit import audit as judge
+from rlctl.audit_evidence import Evidence
 from rlctl.commands.terminal import Subparsers, add_command, add_json, add_runs_dir, console, print_json
-from rlctl.errors import FAILED, OK, failed
+from rlctl.errors import FAILED, OK, UNCHECKED, failed
 from rlctl.evidence import gather
 from rlctl.runs import RunDir
 
@@ -20,14 +23,19 @@ I3  every token of a step was made under that step's version
 I4  an older incarnation changed nothing
 I5  each step was done exactly once; checkpoints hold what was trained
 
-Evidence that is missing is reported, never passed over. Of a run that did not end, what is there is
-checked."""
+Every journal is verified first (`rlctl journal verify`), and one that is damaged is named. Each invariant
+then holds, is broken, or is not checked, with the reason: evidence that is missing or damaged is never passed
+over, and never taken for a breach. Of a run that did not end, what is there is checked.
+
+Exit code 0: all hold, every journal is whole. 1: at least one is broken. 5: none is known to be broken, but
+not everything could be checked, or a journal is damaged."""
 
 _EXAMPLES = """\
   rlctl audit                                 the newest run
   rlctl audit quickstart-20250101 --json
   rlctl audit RUN --state-dir /var/lib/gleaner/head    journals of a cluster that runs elsewhere"""
 
+_WORDS = {State.HOLDS: "holds", State.BROKEN: "BROKEN", State.UNCHECKED: "not checked"}
 NAMES = {
     "I1": "each request exactly once",
     "I2": "nothing lost, nothing twice",
@@ -69,24 +77,43 @@ def audit(args: argparse.Namespace) -> int:
     )
     violations = judge(evidence)
     if args.json:
-        print_json(
-            {
-                "run_id": run.id,
-                "complete": complete,
-                "ok": not violations,
-                "violations": [{"invariant": it.invariant, "text": it.text} for it in violations],
-            }
-        )
-        return FAILED if violations else OK
+        print_json(_shown(run.id, complete, evidence, violations))
+        return code_of(evidence, violations)
     out = console()
     steps = f"{len(set(evidence.finished))} of {evidence.steps} steps"
     out.print(f"{run.id}: {steps}{'' if complete else ', the run did not end'}")
-    for invariant, meaning in NAMES.items():
-        texts = [violation.text for violation in violations if violation.invariant == invariant]
-        out.print(f"  {invariant}  {'held  ' if not texts else 'BROKEN'}  {meaning}")
-        for text in texts:
-            out.print(f"      {text}", markup=False)
-    return FAILED if violations else OK
+    for place, fault in evidence.damaged:
+        out.print(f"  DAMAGED {place}", markup=False)
+        out.print(f"      {fault}", markup=False)
+    for invariant, state in states(violations).items():
+        out.print(f"  {invariant}  {_WORDS[state]:11}  {NAMES[invariant]}")
+        for violation in violations:
+            if violation.invariant == invariant:
+                out.print(f"      {violation.text}", markup=False)
+    return code_of(evidence, violations)
+
+
+def code_of(evidence: Evidence, violations: Sequence[Violation]) -> int:
+    """The exit code of an audit."""
+    if any(violation.checked for violation in violations):
+        return FAILED
+    return UNCHECKED if violations or evidence.damaged else OK
+
+
+def _shown(
+    run_id: str, complete: bool, evidence: Evidence, violations: Sequence[Violation]
+) -> dict[str, object]:
+    """The JSON object."""
+    return {
+        "run_id": run_id,
+        "complete": complete,
+        "ok": code_of(evidence, violations) == OK,
+        "invariants": {invariant: state.value for invariant, state in states(violations).items()},
+        "violations": [
+            {"invariant": it.invariant, "checked": it.checked, "text": it.text} for it in violations
+        ],
+        "damaged": [{"journal": place, "fault": fault} for place, fault in evidence.damaged],
+    }
 
 
 def has_ended(run: RunDir) -> bool:

@@ -11,7 +11,7 @@ from actors.cluster.messages import StepTrained, TrainedSample
 from actors.cluster.state_manager import Rewound
 from actors.rollout.events import Counters, Span
 from actors.rollout.messages import BatchLedger, RequestLedger
-from rlctl.audit import CheckpointSeen, Evidence, audit, lineage
+from rlctl.audit import CheckpointSeen, Evidence, State, audit, lineage, states
 
 STEPS = 3
 REQUESTS = 4
@@ -260,3 +260,21 @@ def test_a_single_request_may_have_newer_tokens_than_were_asked_for_and_no_older
 
     assert broken(single(1)) == set()
     assert broken(single(2)) == {"I3"}
+
+
+def test_missing_evidence_is_not_called_broken() -> None:
+    without = replace(
+        whole(), ledgers=[], missing=[("I1", "no journal holds the batches"), ("I2", "nor the tokens")]
+    )
+    found = states(audit(without))
+    assert (found["I1"], found["I2"], found["I5"]) == (State.UNCHECKED, State.UNCHECKED, State.HOLDS)
+    assert all(not violation.checked for violation in audit(without))
+    lost = replace(whole(), trained=[], missing=[("I5", "no journal holds what was trained")])
+    assert states(audit(lost))["I5"] is State.UNCHECKED
+
+
+def test_a_breach_that_was_seen_is_broken_whatever_else_is_missing() -> None:
+    found = replace(whole(), finished=[1, 1, 2], missing=[("I5", "half of it is gone")])
+    assert states(audit(found))["I5"] is State.BROKEN
+    assert "step 1 is recorded 2 times" in texts(found)
+    assert "step 3 was never recorded" not in texts(found), "it may be in the half that is gone"

@@ -15,7 +15,7 @@ from rlctl import runs
 from rlctl.__main__ import main, parser
 from rlctl.command_list import COMMANDS
 from rlctl.commands.kill import signal_number
-from rlctl.errors import FAILED, NOTHING, OK, USAGE, CommandError
+from rlctl.errors import FAILED, NOTHING, OK, UNCHECKED, USAGE, CommandError
 from rlctl.targets import resolve
 from supervisor.system_messages import ActorState, SystemState
 from transport.keys import NodeKeys
@@ -219,11 +219,16 @@ def test_runs_are_found_by_id_begin_path_and_age(tmp_path: Path) -> None:
 def test_the_audit_of_an_empty_run_says_what_is_missing(
     run: runs.RunDir, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["audit", "--json", *at(run)]) == FAILED
+    assert main(["audit", "--json", *at(run)]) == UNCHECKED
     told = json.loads(capsys.readouterr().out)
     assert not told["ok"]
-    assert {it["invariant"] for it in told["violations"]} == {"I1", "I2", "I4", "I5"}
+    assert set(told["invariants"].values()) == {"not checked"}
     assert all("cannot be checked" in it["text"] for it in told["violations"])
+    assert not any(it["checked"] for it in told["violations"])
+    assert main(["audit", *at(run)]) == UNCHECKED
+    shown = capsys.readouterr().out
+    assert "BROKEN" not in shown
+    assert shown.count("not checked") == 5
 
 
 def test_keys_of_all_nodes_trust_each_other_and_new_ones_are_added(tmp_path: Path) -> None:

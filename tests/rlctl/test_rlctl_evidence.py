@@ -2,6 +2,7 @@
 
 import array
 import shutil
+import sqlite3
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,7 +27,7 @@ from actors.rollout.state import RolloutState
 from actors.training.job_journal import StepFinished
 from configs.load import load
 from configs.schema import Config
-from rlctl.audit import audit
+from rlctl.audit import INVARIANTS, State, audit, states
 from rlctl.evidence import COMMIT_FILE, CONTROLLER, LEDGER, MANAGER, REGISTRY, STATE, gather
 from supervisor import Message, SqliteJournal
 from supervisor.registry import NameFenced
@@ -124,7 +125,7 @@ async def test_state_elsewhere_is_found_where_it_is_named(tmp_path: Path, config
     await record(tmp_path / "run")
     (tmp_path / "run" / "nodes" / "head").rename(tmp_path / "elsewhere")
     without = gather(tmp_path / "run", config, complete=True)
-    assert {invariant for invariant, _text in without.missing} == {"I1", "I2", "I4", "I5"}
+    assert {invariant for invariant, _text in without.missing} == set(INVARIANTS)
     found = gather(tmp_path / "run", config, complete=True, state_dirs=[tmp_path / "elsewhere"])
     assert audit(found) == []
 
@@ -143,16 +144,64 @@ async def test_journals_of_other_jobs_on_a_host_are_left_alone(tmp_path: Path, c
     assert {ledger.batch for ledger in found.ledgers} == {"step-1", "step-2"}
 
 
-async def test_a_damaged_checkpoint_and_a_damaged_journal_are_violations(
+async def test_a_damaged_checkpoint_is_a_breach_and_a_damaged_journal_cannot_be_checked(
     tmp_path: Path, config: Config
 ) -> None:
     await record(tmp_path)
     (tmp_path / "checkpoints" / "step-000002" / COMMIT_FILE).write_bytes(b"torn")
     journal = tmp_path / "nodes" / "head" / "journal" / "rollout.sqlite"
     journal.write_bytes(journal.read_bytes()[:4096] + bytes(4096) + journal.read_bytes()[8192:])
-    texts = [str(violation) for violation in audit(gather(tmp_path, config, complete=True))]
+    evidence = gather(tmp_path, config, complete=True)
+    violations = audit(evidence)
+    texts = [str(violation) for violation in violations]
     assert any(text.startswith("I5: checkpoint step-000002") for text in texts)
     assert any("rollout.sqlite is damaged" in text for text in texts)
+    assert [place for place, _fault in evidence.damaged] == [str(journal)]
+    found = states(violations)
+    assert found["I5"] is State.BROKEN
+    assert {found[name] for name in ("I1", "I2", "I3", "I4")} == {State.UNCHECKED}
+
+
+async def test_a_damaged_page_that_no_stream_of_the_run_needs_is_found_and_named(
+    tmp_path: Path, config: Config
+) -> None:
+    """Every row can be read, and SQLite says nothing unless it is asked."""
+    await record(tmp_path)
+    journal = tmp_path / "nodes" / "head" / "journal" / "rollout.sqlite"
+    db = sqlite3.connect(journal)
+    db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    page_bytes, pages = (
+        db.execute("PRAGMA page_size").fetchone()[0],
+        db.execute("PRAGMA page_count").fetchone()[0],
+    )
+    db.execute("CREATE TABLE filler (x)")
+    db.execute("INSERT INTO filler VALUES (?)", (bytes(page_bytes),))
+    db.execute("DROP TABLE filler")  # its pages stay in the file, on the list of free ones
+    db.commit()
+    db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    db.close()
+    content = bytearray(journal.read_bytes())
+    assert len(content) > pages * page_bytes
+    content[pages * page_bytes :] = b"\xff" * (len(content) - pages * page_bytes)
+    journal.write_bytes(content)
+    evidence = gather(tmp_path, config, complete=True)
+    assert {place for place, _fault in evidence.damaged} == {str(journal)}
+    found = states(audit(evidence))
+    assert found["I5"] is State.HOLDS
+    assert found["I2"] is State.UNCHECKED
+
+
+async def test_a_journal_without_any_needed_stream_is_verified_too(tmp_path: Path, config: Config) -> None:
+    await record(tmp_path)
+    other = tmp_path / "nodes" / "reserved-1" / "journal" / "transfer.sqlite"
+    await write(other, {"reserved-1/transfer": [StepFinished(step=1)]})
+    db = sqlite3.connect(other)
+    db.execute("UPDATE events SET crc = crc + 1")
+    db.commit()
+    db.close()
+    evidence = gather(tmp_path, config, complete=True)
+    assert [place for place, _fault in evidence.damaged] == [str(other)]
+    assert audit(evidence) == [], "the invariants do not depend on it"
 
 
 async def test_a_token_that_changed_on_its_way_to_the_trainer_is_found(

@@ -1,0 +1,48 @@
+"""What is wrong with a journal: its pages, its streams, its rows; and what this program cannot read.
+
+Owns the verification that `rlctl journal verify` shows and that an audit begins with. Reads, never writes.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from supervisor import JournalError
+from supervisor.journal_file import JournalView
+from supervisor.journal_rows import StreamRows
+from supervisor.message import schema_of
+
+Shown = dict[str, Any]
+"""A JSON object."""
+
+
+def faults(journal: JournalView, only: str) -> Iterator[Shown]:
+    """What is wrong: damage of the whole journal, then of each stream; then what this program cannot read.
+
+    Kinds that this program does not know at all are no fault: they may be another program's.
+    """
+    try:
+        journal.check()
+    except JournalError as problem:
+        yield {"stream": "", "fault": str(problem)}
+    for name, rows in streams(journal, only):
+        found = [{"stream": name, "fault": fault} for fault in rows.faults()]
+        yield from found
+        if not found and all(known(row.kind, row.version) is not None for row in rows.events):
+            try:
+                rows.replay(journal.place)
+            except JournalError as problem:
+                yield {"stream": name, "fault": str(problem)}
+
+
+def streams(journal: JournalView, only: str) -> Iterator[tuple[str, StreamRows]]:
+    """The streams whose name, as the journal shows it, contains `only`."""
+    for name in journal.names():
+        rows = journal.rows(name) if only in name else None
+        if rows is not None:
+            yield name, rows
+
+
+def known(kind: str, version: int) -> bool | None:
+    """Whether this program understands it; None where it does not know the kind."""
+    ours = schema_of(kind)
+    return None if ours is None else version <= ours
