@@ -60,6 +60,7 @@ class NodeAgent(Actor):
         self._say = say
         self._state = "up"
         self._wanted: JobSpec | None = children.job
+        self._done = ""  # the job that is over, as the head says
         self._given = asyncio.Event()
         self._news = asyncio.Event()  # there is something to say, or to hear
         self._lacks = ""  # what its part of the job needs, and this host has not
@@ -100,7 +101,7 @@ class NodeAgent(Actor):
                 self._stranger_s = HELLO_AGAIN_S
                 self._troubles.clear()
                 if self._state == "up" and work.job != self._wanted:
-                    self._wanted = work.job
+                    self._wanted, self._done = work.job, work.done
                     self._given.set()
             await self.ctx.idle(self._news, pause_s)
 
@@ -148,7 +149,7 @@ class NodeAgent(Actor):
                 async with self.ctx.wait(
                     "its children", on=self._on(), deadline_s=CHILDREN_LATE_S, go_on=True
                 ):
-                    await self._children.run(job)
+                    await self._children.run(job, self._done)
                 self._news.set()  # others may wait until this host has let go of the last job
             except Unfit as problem:
                 self._unfit(str(problem))

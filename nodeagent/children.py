@@ -89,13 +89,16 @@ class Children:
         """Declared children; of a gang, its processes."""
         return [name for tree in self._trees() for name in tree.names() if tree.subtree(name) is None]
 
-    async def run(self, job: JobSpec | None) -> None:
-        """Run the part of `job` that belongs here, and of no other. Raises Unfit, ConfigError, OSError,
-        JournalError."""
+    async def run(self, job: JobSpec | None, done: str = "") -> None:
+        """Run the part of `job` that belongs here, and of no other. done: the run id of a job that is over.
+        Raises Unfit, ConfigError, OSError, JournalError, CannotRun."""
         async with self._lock:
             if job == self._job or self._closed:
                 return
+            last = self._job
             await self._stop()
+            if last is not None and last.run_id == done:
+                self._site.job_is_over(replace(self._seat, job=done))
             if job is not None:
                 await self._start(job)
 

@@ -1,8 +1,8 @@
 """The files by which a node agent is found and by which a second one is kept off.
 
 `agent.json` says where the agent of a state directory is reached; `agent.lock` is locked while it lives (by
-the kernel, so it cannot be left behind by a kill). Owns both, and what is done to files: writing one whole
-or not at all, forgetting old folders, freeing the shared memory of a job, keeping a folder private.
+the kernel, so it cannot be left behind by a kill). Owns both, and what is done to files: writing one whole or
+not at all, forgetting journals of old jobs, freeing the shared memory of a job, keeping a folder private.
 """
 
 import fcntl
@@ -24,6 +24,11 @@ AGENT_FILE = "agent.json"
 STANDBY = "standby"  # the role of a head that waits for the lease; it has no address yet
 LOCK_FILE = "agent.lock"
 PROCESSES = "processes"
+OVER_FILE = "over"  # beside the journals of a job that is over
+JOBS_KEPT = 16
+"""Journals of the newest jobs on a host; an older one that is over cannot be audited any more."""
+MOST_UNFINISHED = 64
+"""Jobs that are not over whose journals a host keeps; with so many it takes no other job."""
 
 
 class AgentFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,11 +70,30 @@ def make_private(directory: Path) -> None:
             path.chmod(stat.S_IMODE(path.stat().st_mode) & 0o700)
 
 
-def keep_newest(directory: Path, count: int) -> None:
-    """Remove all folders in `directory` but the `count` that changed last."""
+def mark_over(folder: Path) -> None:
+    """Note in the folder of a job's journals that the job is over. Raises OSError."""
+    write_whole(folder / OVER_FILE, b"")
+
+
+def forget_old_jobs(directory: Path, own: str, count: int = JOBS_KEPT, most: int = MOST_UNFINISHED) -> None:
+    """Remove the journals of jobs that are over, but for the `count` newest folders in `directory` and `own`.
+
+    Those of a job that is not over are never removed: it may be resumed. Raises CannotRun where there are
+    `most` of them beside `own`.
+    """
     folders = sorted((path for path in directory.iterdir() if path.is_dir()), key=_changed_ns, reverse=True)
+    others = [folder for folder in folders if folder.name != own]
+    unfinished = [folder for folder in others if not (folder / OVER_FILE).exists()]
+    if len(unfinished) >= most:
+        raise CannotRun(
+            NO_STATE,
+            f"{directory} holds the journals of {len(unfinished)} jobs that are not over, and keeps no more "
+            f"(the oldest is {unfinished[-1].name}): resume them, or delete the folders of those that will "
+            "not be resumed",
+        )
     for folder in folders[count:]:
-        shutil.rmtree(folder, ignore_errors=True)
+        if folder in others and folder not in unfinished:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def forget_memory(job: "JobSpec", node: str) -> None:

@@ -16,9 +16,10 @@ from typing import Protocol
 from actors.cluster.local_hosts import Join, LocalHosts
 from actors.cluster.messages import JobSpec
 from actors.cluster.provider import Hosts
+from actors.training.job_journal import JobOver
 from configs.schema import Traces
 from nodeagent import files, host, job_file, job_memory, wall_clock
-from nodeagent.files import AgentFile, ProcessFile, StateLock
+from nodeagent.files import JOBS_KEPT, AgentFile, ProcessFile, StateLock
 from nodeagent.fittings import Fittings, RealFittings
 from nodeagent.host import CLUSTER, LOG_BYTES, Seat, load_keys
 from nodeagent.service_manager import ServiceManager
@@ -32,8 +33,6 @@ from supervisor.tracing import Tracer
 from transport.key_follower import KeyFollower
 from transport.mesh import ZmqWire
 from transport.wire import Peer, Wire
-
-JOBS_KEPT = 16  # journals of the newest jobs on this host; an older one can be neither resumed nor audited
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +114,11 @@ class Site(Protocol):
         """The journals of the process that sits there. Raises JournalError."""
 
     async def open_job_journals(self, seat: Seat, commit_s: float) -> Journals:
-        """Those of a job's actors that live in the node agent's process; those of jobs long past are
-        forgotten. Raises OSError, JournalError."""
+        """Those of a job's actors that live in the node agent's process; those of old jobs that are over are
+        forgotten. Raises OSError, JournalError, CannotRun."""
+
+    def job_is_over(self, seat: Seat) -> None:
+        """Note that the job of these journals is over, so that they may be forgotten. Raises OSError."""
 
     # -- the state directory --
 
@@ -222,6 +224,11 @@ class RealSite:
         """See `Site`."""
         return await asyncio.to_thread(_open_job_journals, seat, commit_s)
 
+    def job_is_over(self, seat: Seat) -> None:
+        """See `Site`. (Where a head's journals are in a database, those say it themselves.)"""
+        if seat.journal_file.parent.is_dir():
+            files.mark_over(seat.journal_file.parent)
+
     def prepare(self, state_dir: Path) -> None:
         """See `Site`."""
         host.prepare_state_dir(state_dir)
@@ -281,10 +288,10 @@ def _open_job_journals(seat: Seat, commit_s: float) -> GroupCommit:
     if seat.database:
         from supervisor.postgres_journal import forget_jobs
 
-        forget_jobs(seat.database, (CLUSTER, seat.job), JOBS_KEPT)
+        forget_jobs(seat.database, (CLUSTER, seat.job), JOBS_KEPT, over=JobOver.__name__)
     else:
         seat.journal_file.parent.mkdir(parents=True, exist_ok=True)
-        files.keep_newest(seat.journal_dir, JOBS_KEPT)
+        files.forget_old_jobs(seat.journal_dir, seat.job)
     return host.open_journals(seat, commit_s)
 
 

@@ -17,11 +17,11 @@ from actors.cluster.local_hosts import Join
 from actors.cluster.messages import JobSpec
 from configs.schema import Traces
 from nodeagent.exit_codes import IN_USE, USAGE, CannotRun, NoSpace
-from nodeagent.files import AGENT_FILE, PROCESSES, AgentFile, ProcessFile
+from nodeagent.files import AGENT_FILE, JOBS_KEPT, OVER_FILE, PROCESSES, AgentFile, ProcessFile
 from nodeagent.fittings import Fittings
 from nodeagent.host import LOG_BYTES, Seat
 from nodeagent.job_file import job_file
-from nodeagent.site import JOBS_KEPT, ClosingTracer, FleetHosts, Held, Sockets
+from nodeagent.site import ClosingTracer, FleetHosts, Held, Sockets
 from sim.hosts import Host, SimProcess
 from sim.journal import SimJournal
 from sim.network import SimNet
@@ -101,12 +101,16 @@ class SimSite:
         return self.open_journals(seat, commit_s)
 
     def _forget_jobs(self, seat: Seat) -> None:
-        """Simulated clusters run one job or a few: the oldest by name go, where there are too many."""
-        folder = f"{seat.journal_dir}/"
+        """Simulated clusters run one job or a few: the oldest by name go, where too many are over."""
+        folder, files = f"{seat.journal_dir}/", self._host.disk.files
         jobs = {place.removeprefix(folder).partition("/")[0] for place in self._host.disk.places(folder)}
-        for job in sorted(jobs)[:-JOBS_KEPT]:
+        over = [job for job in sorted(jobs) if files.exists(f"{folder}{job}/{OVER_FILE}")]
+        for job in over[:-JOBS_KEPT]:
             for place in self._host.disk.places(f"{folder}{job}/"):
                 self._host.disk.delete_journal(place)
+
+    def job_is_over(self, seat: Seat) -> None:
+        self._host.disk.files.write(f"{seat.journal_dir}/{seat.job}/{OVER_FILE}", b"\0")
 
     # -- the state directory --
 

@@ -184,7 +184,8 @@ class Context:
         self._system.outbound.note(self._cell, what, facts)
 
     def watch(self, address: Address) -> None:
-        """Have `on_terminated` called once when this incarnation ends or its process is declared dead."""
+        """Have `on_terminated` called once when this incarnation ends or its process is declared dead. What
+        this actor spawned it watches already."""
         self._system.watch(address, self._cell)
 
     def link(self, address: Address) -> None:

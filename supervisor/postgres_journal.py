@@ -230,10 +230,12 @@ class PostgresJournal(GroupCommit):
         super().__init__(PostgresKeeper(url, space, lease), commit_s=commit_s)
 
 
-def forget_jobs(url: str, stay: Sequence[str], count: int) -> None:
-    """Delete the journals of all jobs but the `count` that were written to last, and those named in `stay`.
+def forget_jobs(url: str, stay: Sequence[str], count: int, *, over: str) -> None:
+    """Delete the journals of jobs that are over, but for the `count` jobs that were written to last and those
+    named in `stay`.
 
-    A job is the first part of its spaces' names. Raises JournalError.
+    A job is the first part of its spaces' names; it is over when one of its streams holds an event of the
+    kind `over`. Raises JournalError.
     """
     db = connect(url)
     try:
@@ -244,7 +246,11 @@ def forget_jobs(url: str, stay: Sequence[str], count: int) -> None:
                 " HAVING split_part(space, '/', 1)<>ALL(%s) ORDER BY max(written) DESC OFFSET %s",
                 (list(stay), count),
             )
-            old = [job for (job,) in found]
+            ended = db.execute(
+                "SELECT DISTINCT split_part(space, '/', 1) FROM gleaner.events WHERE kind=%s", (over,)
+            )
+            known = {job for (job,) in ended}
+            old = [job for (job,) in found if job in known]
             for table in ("events", "snapshots", "streams"):
                 db.execute(
                     f"DELETE FROM gleaner.{table} WHERE split_part(space, '/', 1)=ANY(%s)".encode(), (old,)

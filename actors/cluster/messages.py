@@ -159,10 +159,12 @@ class NodeHello(Message, frozen=True):
 
 
 class NodeWork(Message, frozen=True):
-    """The answer: the job to run one's part of, if there is one, and when to say hello again."""
+    """The answer: the job to run one's part of, if there is one, and when to say hello again. `done`: the run
+    id of the last job, where that one is over and cannot be resumed."""
 
     job: JobSpec | None
     hello_s: float = 1.0
+    done: str = ""
 
 
 class SayHello(Message, frozen=True):

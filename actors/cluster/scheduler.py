@@ -10,6 +10,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
+from msgspec import structs
+
 from actors.cluster.job import config_of
 from actors.cluster.membership import HEAD, MAX_MEMBERS, Member, Members
 from actors.cluster.messages import (
@@ -59,7 +61,7 @@ MAX_UNTOLD = 4 * MAX_MEMBERS  # events that the controller has not taken yet; th
 
 
 class ClusterState(Message, frozen=True):
-    """Journaled: the job and the plan of its next step."""
+    """Journaled: the job and the plan of its next step. `done`: the run id of the last job that was done."""
 
     job: JobSpec | None = None
     state: str = "none"
@@ -67,6 +69,7 @@ class ClusterState(Message, frozen=True):
     planned_step: int = -1
     seeding: SeedingState | None = None
     cause: str = ""
+    done: str = ""
 
 
 class MembersAre(Message, frozen=True):
@@ -139,6 +142,7 @@ class Scheduler(Actor):
                 state="running",
                 planned_step=self._now.planned_step if again else -1,
                 seeding=self._now.seeding if again else None,
+                done=self._now.done,
             )
         )
         self._call_hosts()
@@ -166,6 +170,7 @@ class Scheduler(Actor):
                 cause=message.cause,
                 planned_step=now.planned_step,
                 seeding=now.seeding,
+                done=now.job.run_id if message.ok and now.job is not None else now.done,
             )
         )
         self._untold.clear()
@@ -184,9 +189,7 @@ class Scheduler(Actor):
             seeding = await self.ctx.offload(self._policy.next, seeding, message.times)
             planned_step = message.step
         if (seeding, planned_step) != (now.seeding, now.planned_step):
-            await self._become(
-                ClusterState(job=now.job, state=now.state, planned_step=planned_step, seeding=seeding)
-            )
+            await self._become(structs.replace(now, planned_step=planned_step, seeding=seeding))
         n_prem = self._n_prem_max if self._every_instance else seeding.n_prem
         await self.ctx.tell(PROVIDER, SetFleet(n_prem=n_prem))
         return Plan(t_seed_s=seeding.t_seed_s, n_prem=n_prem, predicted_s=seeding.predicted_s)
@@ -238,8 +241,8 @@ class Scheduler(Actor):
     def _work_of(self, node: str) -> NodeWork:
         job = self._now.job if self._now.state == "running" else None
         if job is not None and not self._members.free_for(node, job.run_id):
-            return NodeWork(job=None, hello_s=min(SOON_S, self._liveness.hello_s))
-        return NodeWork(job=job, hello_s=self._liveness.hello_s)
+            return NodeWork(job=None, hello_s=min(SOON_S, self._liveness.hello_s), done=self._now.done)
+        return NodeWork(job=job, hello_s=self._liveness.hello_s, done=self._now.done)
 
     def _call_hosts(self) -> None:
         """Have every host ask now what it is to run, instead of with its next hello."""

@@ -5,14 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.exit_codes import IN_USE, NOT_RUNNING, CannotRun
+from nodeagent.exit_codes import IN_USE, NO_STATE, NOT_RUNNING, CannotRun
 from nodeagent.files import (
     AgentFile,
     StateLock,
     find_agent,
+    forget_old_jobs,
     is_running,
-    keep_newest,
     make_private,
+    mark_over,
     publish_agent,
     withdraw_agent,
 )
@@ -58,13 +59,37 @@ def test_a_directory_has_one_holder(tmp_path: Path) -> None:
     StateLock(tmp_path).release()
 
 
-def test_of_old_folders_the_newest_are_kept(tmp_path: Path) -> None:
-    for age, name in enumerate(["newest", "newer", "old", "oldest"]):
-        (tmp_path / name / "inside").mkdir(parents=True)
-        os.utime(tmp_path / name, ns=(0, (10 - age) * 10**9))
+def journals_of(directory: Path, *names: str, over: tuple[str, ...] = ()) -> None:
+    """Folders of jobs, the newest first."""
+    for age, name in enumerate(names):
+        (directory / name).mkdir(parents=True)
+        (directory / name / "agent.sqlite").write_text("journal")
+        if name in over:
+            mark_over(directory / name)
+        os.utime(directory / name, ns=(0, (100 - age) * 10**9))
+
+
+def test_of_jobs_that_are_over_the_newest_are_kept(tmp_path: Path) -> None:
+    journals_of(tmp_path, "newest", "newer", "old", "oldest", over=("newest", "newer", "old", "oldest"))
     (tmp_path / "a file").write_text("stays")
-    keep_newest(tmp_path, 2)
+    forget_old_jobs(tmp_path, "newest", count=2)
     assert {path.name for path in tmp_path.iterdir()} == {"newest", "newer", "a file"}
+
+
+def test_journals_of_a_job_that_is_not_over_are_never_forgotten(tmp_path: Path) -> None:
+    journals_of(tmp_path, "now", "a", "b", "killed", "c", "own", over=("a", "b", "c", "own"))
+    forget_old_jobs(tmp_path, "own", count=2)
+    assert {path.name for path in tmp_path.iterdir()} == {"now", "a", "killed", "own"}
+    assert (tmp_path / "killed" / "agent.sqlite").read_text() == "journal"
+
+
+def test_a_host_with_too_many_jobs_that_are_not_over_takes_no_other_one(tmp_path: Path) -> None:
+    journals_of(tmp_path, "b", "a", "over", over=("over",))
+    with pytest.raises(CannotRun, match=r"2 jobs that are not over.*the oldest is a\)") as refused:
+        forget_old_jobs(tmp_path, "new", count=1, most=2)
+    assert refused.value.code == NO_STATE
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "b", "over"}, "nothing was removed"
+    forget_old_jobs(tmp_path, "a", count=1, most=2)  # one of them may be resumed
 
 
 def test_a_private_folder_and_what_is_made_in_it_are_for_its_user_alone(tmp_path: Path) -> None:

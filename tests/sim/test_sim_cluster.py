@@ -3,12 +3,13 @@
 from actors.rollout.instance_messages import Dispatch
 from configs.load import load
 from configs.schema import Config
+from nodeagent.files import OVER_FILE
 from rlctl.audit import audit
 from rlctl.simulated import evidence
 from sim.breaking import Breaking
 from sim.cluster import SimCluster
 from sim.outcome import Outcome
-from sim.setting import Setting
+from sim.setting import HEAD, RESERVED, Setting
 from sim.watching import Seen
 
 DECODING_S = 0.006  # after its first request came, an instance has made some of its tokens
@@ -75,3 +76,20 @@ def test_a_prompt_that_no_engine_holds_fails_the_job_at_once_with_the_setting_to
     assert outcome.ended == "failed"
     assert "engine.max_prompt_tokens is 8" in outcome.reason
     assert outcome.virtual_s < 60
+
+
+def test_every_host_notes_that_a_job_is_over_and_none_while_it_may_be_resumed() -> None:
+    cluster = SimCluster(Setting(small("job.steps=1"), seed=1))
+    mark = f"/journal/{cluster.job.run_id}/{OVER_FILE}"
+
+    def noted() -> set[str]:
+        hosts = cluster.hosts.items()
+        return {name for name, host in hosts if any(mark in path for path in host.disk.files.under("/"))}
+
+    cluster.begin()
+    while not cluster.advance(cluster.loop.now_s + 1.0):
+        assert noted() == set()
+    cluster.loop.run(cluster.loop.now_s + 5.0)
+    found = noted()
+    cluster.finish()
+    assert {HEAD, RESERVED} <= found

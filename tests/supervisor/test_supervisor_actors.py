@@ -397,6 +397,50 @@ async def test_an_owned_actor_ends_with_its_owner_and_tells_it_of_its_own_end(tm
         assert system.system.cell("child") is None
 
 
+class Double(Owner):
+    """Watches its child too, again and again; also when that has ended."""
+
+    async def on_start(self) -> None:
+        self.child = self.ctx.spawn("child", Odd)
+        self.ctx.watch(self.child)
+        self.ctx.watch(self.child)
+
+    async def on_terminated(self, event: Terminated) -> None:
+        await super().on_terminated(event)
+        self.ctx.watch(self.child)
+
+
+async def test_the_end_of_a_child_that_is_watched_too_is_told_once(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as system:
+        double = Double()
+        system.spawn("owner", lambda: double)
+        await system.ask("owner", Log(), Entries)
+        with pytest.raises(Crashed):
+            await system.ask("child", Fail(), Done)
+        async with asyncio.timeout(60):
+            while not double.seen:
+                await asyncio.sleep(0.01)
+        for _ in range(3):
+            await system.ask("owner", Log(), Entries)  # after whatever else was on its way
+        assert [event.name for event in double.seen] == ["child"]
+
+
+async def test_the_end_of_a_remote_actor_that_is_watched_twice_is_told_once(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as head, TestSystem(tmp_path, node="far", join=head) as other:
+        target = other.spawn("odd", Odd)
+        watcher = Watcher(target)
+        head.spawn("watcher", lambda: watcher)
+        await head.ask("watcher", Log(), Entries)
+        watcher.ctx.watch(target)
+        await asyncio.sleep(0.1)
+        other.kill("odd")
+        async with asyncio.timeout(60):
+            while not watcher.seen:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        assert len(watcher.seen) == 1
+
+
 async def test_a_superseded_actor_ends_itself(tmp_path: Path) -> None:
     async with (
         TestSystem(tmp_path) as head,

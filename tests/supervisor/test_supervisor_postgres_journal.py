@@ -9,13 +9,17 @@ from postgres_server import PostgresServer, why_not
 
 from supervisor import JournalAway, JournalUnreadable, Message, SqliteJournal
 from supervisor.journal import Journal
-from supervisor.postgres_journal import PostgresJournal
+from supervisor.postgres_journal import PostgresJournal, forget_jobs
 from supervisor.postgres_layout import without_password
 from supervisor.postgres_view import view_database
 
 
 class Pebble(Message, frozen=True):
     number: int
+
+
+class Heap(Message, frozen=True):
+    """The last event of a job that is over."""
 
 
 @pytest.fixture
@@ -165,3 +169,18 @@ async def test_a_process_learns_the_newest_incarnation_that_ever_wrote(
         await stores[0].open("a", 2**52)
         await stores[0].open("b", 5)
         assert await stores[1].newest_incarnation() == 2**52
+
+
+async def test_of_the_jobs_in_a_database_only_old_ones_that_are_over_are_forgotten(
+    postgres: PostgresServer,
+) -> None:
+    url = postgres.new_database()
+    for job, over in (("oldest", True), ("killed", False), ("newest", True)):
+        store = PostgresJournal(url, space=f"{job}/agent")
+        try:
+            await Journal(store, "a", 1).append(Heap() if over else Pebble(number=1))
+        finally:
+            await store.close()
+    forget_jobs(url, ["own"], 1, over="Heap")
+    with view_database(url) as journal:
+        assert {name.partition("/")[0] for name in journal.names()} == {"killed", "newest"}

@@ -153,7 +153,7 @@ async def test_hosts_are_told_when_to_say_hello_and_called_when_a_job_begins_or_
         await test.ask("cluster/scheduler", SubmitJob(job=spec), JobIs)
         waits = await world.hello("spot", agent, run_id="run")
         assert (waits.job, waits.hello_s < 1.0) == (None, True), "it is asked often until all have let go"
-        assert (await world.hello("spot", agent)) == NodeWork(job=spec, hello_s=6.0)
+        assert (await world.hello("spot", agent)) == NodeWork(job=spec, hello_s=6.0, done="run")
 
 
 async def test_the_next_job_begins_when_every_host_let_go_of_the_one_before(tmp_path: Path) -> None:
