@@ -16,6 +16,7 @@ from supervisor.journal_waits import WatchedStore
 from supervisor.mailbox import Lane
 from supervisor.message import Message
 from supervisor.turn_clock import timeout_in_turns
+from supervisor.usual_times import UsualTimes
 from supervisor.waits import Source, Waiting, idle
 
 if TYPE_CHECKING:
@@ -30,14 +31,18 @@ T = TypeVar("T")
 R = TypeVar("R", bound=Message)
 
 OFFLOAD_LATE_S = 120.0
-"""Work on an actor's thread that takes longer is an event, again each time that it passes: a disk that hangs,
-a device that is gone. A turn of an engine takes milliseconds, a checkpoint of a large model a minute."""
+"""Work on an actor's thread that takes longer, and much longer than the same work took lately, is an event,
+again each time that it passes: a disk that hangs, a device that is gone. A turn of an engine takes
+milliseconds, a checkpoint of a large model a minute."""
+FIRST_OFFLOAD_LATE_S = 600.0
+"""The same of work that this life of the actor has not measured yet: the gradient of a large model's first
+batch takes minutes."""
 
 
 class Context:
     """Given to an actor before `on_start`; valid for one incarnation."""
 
-    __slots__ = ("_aside", "_cell", "_journal", "_journals", "_log", "_rng", "_system", "_worker")
+    __slots__ = ("_aside", "_cell", "_journal", "_journals", "_log", "_rng", "_system", "_usual", "_worker")
 
     def __init__(self, system: ActorSystem, cell: Cell, journals: JournalStore) -> None:
         self._system = system
@@ -49,6 +54,7 @@ class Context:
         self._log: logging.LoggerAdapter[logging.Logger] | None = None
         self._worker: Worker | None = None
         self._aside: dict[str, Worker] = {}
+        self._usual: UsualTimes | None = None  # of work on its threads
 
     @property
     def address(self) -> Address:
@@ -260,8 +266,13 @@ class Context:
         return await self._offload(self._aside[thread], lambda: work(*args, **kwargs), _name(work))
 
     async def _offload(self, worker: Worker, work: Callable[[], T], name: str) -> T:
-        async with self.wait("work on its own thread", on=name, deadline_s=OFFLOAD_LATE_S, go_on=True):
-            return await worker.run(work)
+        if self._usual is None:
+            self._usual = UsualTimes(FIRST_OFFLOAD_LATE_S, OFFLOAD_LATE_S)
+        late_s, begin_s = self._usual.late_s(name), self.now()
+        async with self.wait("work on its own thread", on=name, deadline_s=late_s, go_on=True):
+            done = await worker.run(work)
+        self._usual.took(self.now() - begin_s, name)
+        return done
 
     def stop(self) -> None:
         """End this incarnation in order when the message in hand is handled: its work is done. A transient

@@ -76,6 +76,7 @@ class Takers:
                 remaining=max(0, batch.wanted - len(_had(batch, ask)) - len(ready)),
                 remote_serving=self._instances.serving("preemptible", batch.submitted),
                 dropped=sorted(batch.fates.dropped),
+                collected=self._books.state.counters.tokens_collected,
             )
         )
 

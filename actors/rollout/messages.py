@@ -135,12 +135,14 @@ class GroupOut(msgspec.Struct, frozen=True, kw_only=True):
 
 class Groups(Message, frozen=True):
     """`remaining` groups are not taken yet; `remote_serving` preemptible instances work on the batch;
-    `dropped`: all groups that do not count, so far."""
+    `dropped`: all groups that do not count, so far. `collected`: tokens that the manager has logged so far,
+    of whatever batch: while they grow, rollout is under way."""
 
     groups: list[GroupOut]
     remaining: int
     remote_serving: int
     dropped: list[int] = []
+    collected: int = 0
 
 
 class ReleaseBatch(Message, frozen=True):

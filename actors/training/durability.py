@@ -9,12 +9,13 @@ from actors.cluster.messages import LatestState, StateIs
 from actors.rollout.messages import ReleaseBatch
 from actors.training.asking import Asking
 from actors.training.job_journal import Standing
-from supervisor import Context, Done
+from supervisor import Context, Done, UsualTimes
 
 STATE = "training/state"
 MANAGER = "rollout/manager"
 MAX_UNDURABLE = 4  # steps ahead of the newest durable checkpoint; then the loop waits for the disk
-DISK_LATE_S = 120.0  # a checkpoint that takes longer is worth a line, again each time
+DISK_LATE_S = 120.0  # a checkpoint that takes longer, and much longer than the last ones, is worth a line
+FIRST_DISK_LATE_S = 600.0  # the same before any was waited for: the state of a large model takes minutes
 LOOK_S = 2.0  # the StateManager tells what is durable; this is for when that was lost
 
 
@@ -24,6 +25,7 @@ class Durability:
     def __init__(self, ctx: Context, asking: Asking, standing: Standing) -> None:
         self._ctx, self._asking, self._standing = ctx, asking, standing
         self.step = 0
+        self._usual = UsualTimes(FIRST_DISK_LATE_S, DISK_LATE_S)
         self._saved = asyncio.Event()
 
     def saved(self, step: int) -> None:
@@ -44,10 +46,12 @@ class Durability:
         """Wait for the disk to have this step."""
         if self.step >= step:
             return
-        async with self._ctx.wait("a checkpoint", on=STATE, deadline_s=DISK_LATE_S, go_on=True) as wait:
+        late_s, begin_s = self._usual.late_s(), self._ctx.now()
+        async with self._ctx.wait("a checkpoint", on=STATE, deadline_s=late_s, go_on=True) as wait:
             while self.step < step:
                 self._saved.clear()
                 state = await self._asking.ask(STATE, LatestState(), StateIs)
                 self.step = max(self.step, state.durable_step)
                 if self.step < step:
                     await wait.look(self._saved, LOOK_S)
+        self._usual.took(self._ctx.now() - begin_s)

@@ -17,7 +17,7 @@ from supervisor import Context, Done
 
 MANAGER = "rollout/manager"
 TRAINER = "training/trainer"
-GROUPS_LATE_S = 120.0  # so long without a new group of an evaluation is worth a line, again each time
+GROUPS_LATE_S = 120.0  # so long without a token is worth a line, again each time
 LOOK_S = 2.0  # one wait for groups; between two of them the reserved engine is asked to help (again)
 
 
@@ -62,6 +62,7 @@ class Evaluation:
         opened = OpenSeeding(version=trainer.step, root=trainer.root)
         await self._asking.ask(engine, opened, Done)
         scores: dict[int, float] = {}
+        collected = 0
         async with self._ctx.wait(
             "complete groups", on=MANAGER, deadline_s=GROUPS_LATE_S, go_on=True
         ) as wait:
@@ -75,9 +76,10 @@ class Evaluation:
                 )
                 groups = await self._asking.ask(MANAGER, take, Groups)
                 scores |= {group.group: group.samples[0].score for group in groups.groups}
-                if groups.groups:
+                if groups.groups or groups.collected != collected:
                     wait.progress()
-                elif (await self._asking.ask(TRAINER, TrainerStatus(), TrainerIs)).step < trainer.step:
+                    collected = groups.collected
+                if not groups.groups and await self._went_back(trainer):
                     self._ctx.log.warning("the trainer went back before %s was done", batch)
                     await self._asking.ask(engine, CloseSeeding(), Done)
                     return None
@@ -85,3 +87,7 @@ class Evaluation:
                     await self._asking.ask(engine, opened, Done)
         await self._asking.ask(engine, CloseSeeding(), Done)
         return scores
+
+    async def _went_back(self, trainer: TrainerIs) -> bool:
+        now = await self._asking.ask(TRAINER, TrainerStatus(), TrainerIs)
+        return now.step < trainer.step

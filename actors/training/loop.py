@@ -22,13 +22,13 @@ from actors.training.records import PhaseName
 from actors.training.step_clock import Spent, StepClock
 from actors.training.submission import Submission
 from configs.schema import Config
-from supervisor import Context, Refused, Terminated
+from supervisor import Context, Refused, Terminated, UsualTimes
 
 TRAINER = "training/trainer"
 PROVIDER = "cluster/provider"
 START_DEADLINE_S = 180.0  # until a trainer has joined, loaded and published; imports on a cold disk are slow
 STEP_POLL_S = 2.0  # the trainer tells when it is done; this is for when that was lost
-STEP_LATE_S = 600.0  # a step that takes longer is worth a line, again each time: small ones take seconds
+STEP_LATE_S = 600.0  # so long without any progress, and much longer than steps took lately, is worth a line
 
 
 class JobLoop:
@@ -61,6 +61,7 @@ class JobLoop:
         self._clock = StepClock(ctx.now() if begun_s is None else begun_s)
         self._clock.lap("recovery", ctx.now())
         self._away_s = 0.0  # of the two, when it was last looked
+        self._usual = UsualTimes(STEP_LATE_S, STEP_LATE_S)
         self._step_done = asyncio.Event()
         self._version = 0  # of the trainer, when it was last asked
         self._life = 0  # of the trainer, when it last answered
@@ -191,7 +192,8 @@ class JobLoop:
     async def _train(self, order: TrainStep) -> StepResult | None:
         """Ask until the step is done; a trainer that was restarted meanwhile begins it again. None: it came
         back with an earlier state."""
-        async with self._ctx.wait("a trained step", on=TRAINER, deadline_s=STEP_LATE_S, go_on=True) as wait:
+        late_s, begin_s, progress = self._usual.late_s(), self._ctx.now(), 0
+        async with self._ctx.wait("a trained step", on=TRAINER, deadline_s=late_s, go_on=True) as wait:
             while True:
                 self._step_done.clear()
                 try:
@@ -204,7 +206,11 @@ class JobLoop:
                     raise
                 self._life = state.life
                 if state.result is not None:
+                    self._usual.took(self._ctx.now() - begin_s)
                     return state.result
+                if state.progress != progress:
+                    wait.progress()
+                    progress = state.progress
                 await wait.look(self._step_done, STEP_POLL_S)
 
 

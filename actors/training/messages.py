@@ -66,10 +66,12 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrainState(Message, frozen=True):
-    """Answer to `TrainStep`: running, or done with this result. `life`: see `TrainerIs`."""
+    """Answer to `TrainStep`: running, or done with this result. `life`: see `TrainerIs`. `progress`: a number
+    that changes while the step moves on."""
 
     result: StepResult | None
     life: int = 0
+    progress: int = 0
 
 
 class StepDone(Message, frozen=True):

@@ -6,10 +6,6 @@ its host copy is sealed: whoever asks for it again gets its result, and a traine
 begins the step anew with the responses that were collected already (RLBoost 4.1, 4.2).
 """
 
-import zlib
-from array import array
-from dataclasses import dataclass, field
-
 from actors.cluster.messages import (
     LatestState,
     RecordIs,
@@ -17,13 +13,12 @@ from actors.cluster.messages import (
     SaveState,
     StateIs,
     StepTrained,
-    TrainedSample,
 )
 from actors.rollout.messages import GroupOut, Groups, RolloutStatus, StepEnded, TakeGroups
 from actors.training.absence import Absence
-from actors.training.advantages import group_advantages
 from actors.training.asking import ask_patiently
 from actors.training.attempt_times import AttemptTimes
+from actors.training.gathered import Gathered, samples_of
 from actors.training.messages import (
     CloseSeeding,
     OpenSeeding,
@@ -35,40 +30,20 @@ from actors.training.messages import (
     TrainStep,
 )
 from actors.training.micro_batches import AsTheyCome, InOrder, MicroBatches
-from actors.training.sample import Sample
 from actors.training.staleness import Staleness
 from actors.training.work import Commit, TrainerWork
 from actors.weights.messages import Publish, Published
 from configs.schema import Config
-from supervisor import Actor, Done, Refused, Terminated, WorkDeadlines, handles
+from supervisor import Actor, Done, Refused, Terminated, Waiting, WorkDeadlines, handles
 
 MANAGER = "rollout/manager"
 STATE = "training/state"
 CONTROLLER = "training/controller"
 HAND_OVER_S = 60.0  # for the engine to give its requests back to a manager that is there
 WAIT_S = 1.0  # one wait for groups; between two of them the trainer looks whether anybody still rolls out
-GROUPS_LATE_S = 120.0  # so long without a complete group is worth a line, again each time
+GROUPS_LATE_S = 120.0  # so long without a token is worth a line, again each time
 PATIENCE_S = 600.0  # with a manager that has too much to do; then the step is begun anew
 COLOCATED_S = 2.0  # seeding window while nobody else rolls out
-
-
-@dataclass(slots=True)
-class _Done:
-    """What went into the running step so far."""
-
-    staleness: Staleness
-    groups: list[int] = field(default_factory=list)
-    scores: list[float] = field(default_factory=list)
-    samples: list[TrainedSample] = field(default_factory=list)
-    micro_batches: list[tuple[int, ...]] = field(default_factory=list)
-
-    def add(self, groups: list[GroupOut]) -> None:
-        """One more micro-batch. Raises `BoundBroken`."""
-        self.staleness.add(groups)
-        self.groups += [group.group for group in groups]
-        self.scores += [sample.score for group in groups for sample in group.samples]
-        self.samples += [_trained(group, i) for group in groups for i in range(len(group.samples))]
-        self.micro_batches.append(tuple(group.group for group in groups))
 
 
 class Trainer(Actor):
@@ -90,6 +65,8 @@ class Trainer(Actor):
         self._root = b""
         self._result: StepResult | None = None
         self._running: int | None = None
+        self._progress = 0  # changes whenever something of the step was made
+        self._collected = 0  # tokens, when the manager last told
 
     async def on_start(self) -> None:
         self._manager = Absence(self.ctx, MANAGER, RolloutStatus())
@@ -123,13 +100,13 @@ class Trainer(Actor):
         if self._running is None:
             self._running = message.step
             self.ctx.background(self._step(message), f"step {message.step}")
-        return TrainState(result=None, life=self.ctx.incarnation)
+        return TrainState(result=None, life=self.ctx.incarnation, progress=self._progress)
 
     async def _step(self, order: TrainStep) -> None:
         times = AttemptTimes(self.ctx.now, self._manager.total_s)
         await self.ctx.offload_within(self._deadlines, self._work.begin_step)
         times.lap("training")
-        done = _Done(Staleness(order.step - 1, self._config.rollout.staleness))
+        done = Gathered(Staleness(order.step - 1, self._config.rollout.staleness))
         for groups in await self._as_before(order):
             await self._train(groups, done, times)
         coming = self._micro_batches(order)
@@ -189,16 +166,17 @@ class Trainer(Actor):
         policy = InOrder if self._config.job.exact else AsTheyCome
         return policy(size, order.groups)
 
-    async def _train_due(self, due: list[list[GroupOut]], done: _Done, times: AttemptTimes) -> None:
+    async def _train_due(self, due: list[list[GroupOut]], done: Gathered, times: AttemptTimes) -> None:
         for groups in due:
             await self._train(groups, done, times)
 
-    async def _train(self, groups: list[GroupOut], done: _Done, times: AttemptTimes) -> None:
+    async def _train(self, groups: list[GroupOut], done: Gathered, times: AttemptTimes) -> None:
         """One micro-batch."""
         done.add(groups)  # first: what is older than the bound is not trained on
-        samples = _samples(groups)
+        samples = samples_of(groups)
         if samples:
             await self.ctx.offload_within(self._deadlines, self._work.add_micro_batch, samples)
+            self._progress += 1
         times.lap("training")
 
     # -- samples --
@@ -221,9 +199,10 @@ class Trainer(Actor):
         """The next groups that are complete, or news of some that do not count; while no preemptible instance
         serves, this host helps."""
         known = coming.dropped
-        async with self.ctx.wait("complete groups", on=MANAGER, deadline_s=GROUPS_LATE_S, go_on=True):
+        async with self.ctx.wait("complete groups", on=MANAGER, deadline_s=GROUPS_LATE_S, go_on=True) as wait:
             while True:
                 reply = await self._take(order, coming.have, coming.least, WAIT_S, known)
+                self._look(reply, wait)
                 times.lap("waiting")
                 if not reply.groups and reply.remote_serving == 0:
                     reply = await self._seed(order, coming, COLOCATED_S)
@@ -247,14 +226,22 @@ class Trainer(Actor):
         opened = OpenSeeding(version=self._done, root=self._root)
         await self.ctx.ask(engine, opened, deadline_s=self._successor_s, expect=Done)
         late_s = window_s + GROUPS_LATE_S
-        async with self.ctx.wait("the end of seeding", on=MANAGER, deadline_s=late_s, go_on=True):
+        async with self.ctx.wait("the end of seeding", on=MANAGER, deadline_s=late_s, go_on=True) as wait:
             while True:
                 reply = await self._take(order, have, left, window_s)
+                self._look(reply, wait)
                 if reply.remaining == 0 or reply.remote_serving > 0:
                     break
                 window_s = COLOCATED_S
         await self.ctx.ask(engine, CloseSeeding(), deadline_s=self._successor_s + HAND_OVER_S, expect=Done)
         return reply
+
+    def _look(self, reply: Groups, wait: Waiting) -> None:
+        """While tokens come, nothing is late, however long a batch takes."""
+        if reply.collected != self._collected:
+            self._progress += 1
+            self._collected = reply.collected
+            wait.progress()
 
     async def _take(
         self, order: TrainStep, have: list[int], least: int, wait_s: float, dropped: int | None = None
@@ -299,24 +286,3 @@ class Trainer(Actor):
 
     def summary(self) -> dict[str, str | int | float]:
         return {"steps": self._done, "running": self._running if self._running is not None else "-"}
-
-
-def _samples(groups: list[GroupOut]) -> list[Sample]:
-    return [
-        Sample(
-            prompt=array("I", group.prompt),
-            response=array("I", sample.tokens),
-            logprobs=array("f", sample.logprobs),
-            advantage=advantage,
-        )
-        for group in groups
-        for sample, advantage in zip(
-            group.samples, group_advantages([sample.score for sample in group.samples]), strict=True
-        )
-        if sample.tokens  # one that ended at its deadline before its first token has no gradient
-    ]
-
-
-def _trained(group: GroupOut, index: int) -> TrainedSample:
-    sample = group.samples[index]
-    return TrainedSample(request=sample.request, count=len(sample.tokens) // 4, crc=zlib.crc32(sample.tokens))
