@@ -23,7 +23,7 @@ def late(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_no_wait_of_a_job_of_the_papers_size_is_late_when_one_host_does_all(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It rolls out for ten minutes, then trains on all of it at once: in the first step nothing is measured."""
+    """It rolls out for ten minutes, then trains on all of it at once; nothing is measured before."""
     setting = baseline_of(setting_of(load(PAPER, ["job.steps=1"]), PRESETS[PAPER]))
     with caplog.at_level(logging.WARNING, logger="supervisor.waits"):
         outcome = SimCluster(setting).run()
