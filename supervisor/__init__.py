@@ -59,7 +59,6 @@ from supervisor.sqlite_journal import SqliteJournal
 from supervisor.supervision import Supervisor
 from supervisor.system import ActorSystem
 from supervisor.tree import Counts, Status
-from supervisor.usual_times import UsualTimes
 from supervisor.waits import Waiting
 from supervisor.work_deadlines import WorkDeadlines
 
@@ -116,7 +115,6 @@ __all__ = [
     "Terminated",
     "TreeSpec",
     "Unreachable",
-    "UsualTimes",
     "WaitTimeout",
     "Waiting",
     "WorkDeadlines",

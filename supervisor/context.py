@@ -16,15 +16,14 @@ from supervisor.journal_waits import WatchedStore
 from supervisor.mailbox import Lane
 from supervisor.message import Message
 from supervisor.turn_clock import timeout_in_turns
-from supervisor.usual_times import UsualTimes
 from supervisor.waits import Source, Waiting, idle
+from supervisor.work_deadlines import WorkDeadlines
 
 if TYPE_CHECKING:
     from supervisor.cell import Cell
     from supervisor.machine import Worker
     from supervisor.network import Network
     from supervisor.system import ActorSystem
-    from supervisor.work_deadlines import WorkDeadlines
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -54,7 +53,7 @@ class Context:
         self._log: logging.LoggerAdapter[logging.Logger] | None = None
         self._worker: Worker | None = None
         self._aside: dict[str, Worker] = {}
-        self._usual: UsualTimes | None = None  # of work on its threads
+        self._usual: WorkDeadlines | None = None  # of work on its threads
 
     @property
     def address(self) -> Address:
@@ -267,11 +266,11 @@ class Context:
 
     async def _offload(self, worker: Worker, work: Callable[[], T], name: str) -> T:
         if self._usual is None:
-            self._usual = UsualTimes(FIRST_OFFLOAD_LATE_S, OFFLOAD_LATE_S)
-        late_s, begin_s = self._usual.late_s(name), self.now()
+            self._usual = WorkDeadlines(OFFLOAD_LATE_S, FIRST_OFFLOAD_LATE_S)
+        late_s, begin_s = self._usual.deadline_s(name), self.now()
         async with self.wait("work on its own thread", on=name, deadline_s=late_s, go_on=True):
             done = await worker.run(work)
-        self._usual.took(self.now() - begin_s, name)
+        self._usual.took(name, self.now() - begin_s)
         return done
 
     def stop(self) -> None:

@@ -9,7 +9,7 @@ from actors.cluster.messages import LatestState, StateIs
 from actors.rollout.messages import ReleaseBatch
 from actors.training.asking import Asking
 from actors.training.job_journal import Standing
-from supervisor import Context, Done, UsualTimes
+from supervisor import Context, Done, WorkDeadlines
 
 STATE = "training/state"
 MANAGER = "rollout/manager"
@@ -25,7 +25,7 @@ class Durability:
     def __init__(self, ctx: Context, asking: Asking, standing: Standing) -> None:
         self._ctx, self._asking, self._standing = ctx, asking, standing
         self.step = 0
-        self._usual = UsualTimes(FIRST_DISK_LATE_S, DISK_LATE_S)
+        self._usual = WorkDeadlines(DISK_LATE_S, FIRST_DISK_LATE_S)
         self._saved = asyncio.Event()
 
     def saved(self, step: int) -> None:
@@ -46,7 +46,7 @@ class Durability:
         """Wait for the disk to have this step."""
         if self.step >= step:
             return
-        late_s, begin_s = self._usual.late_s(), self._ctx.now()
+        late_s, begin_s = self._usual.deadline_s("checkpoint"), self._ctx.now()
         async with self._ctx.wait("a checkpoint", on=STATE, deadline_s=late_s, go_on=True) as wait:
             while self.step < step:
                 self._saved.clear()
@@ -54,4 +54,4 @@ class Durability:
                 self.step = max(self.step, state.durable_step)
                 if self.step < step:
                     await wait.look(self._saved, LOOK_S)
-        self._usual.took(self._ctx.now() - begin_s)
+        self._usual.took("checkpoint", self._ctx.now() - begin_s)

@@ -22,7 +22,7 @@ from actors.training.records import PhaseName
 from actors.training.step_clock import Spent, StepClock
 from actors.training.submission import Submission
 from configs.schema import Config
-from supervisor import Context, Refused, Terminated, UsualTimes
+from supervisor import Context, Refused, Terminated, WorkDeadlines
 
 TRAINER = "training/trainer"
 PROVIDER = "cluster/provider"
@@ -61,7 +61,7 @@ class JobLoop:
         self._clock = StepClock(ctx.now() if begun_s is None else begun_s)
         self._clock.lap("recovery", ctx.now())
         self._away_s = 0.0  # of the two, when it was last looked
-        self._usual = UsualTimes(STEP_LATE_S, STEP_LATE_S)
+        self._usual = WorkDeadlines(STEP_LATE_S, STEP_LATE_S)
         self._step_done = asyncio.Event()
         self._version = 0  # of the trainer, when it was last asked
         self._life = 0  # of the trainer, when it last answered
@@ -192,7 +192,7 @@ class JobLoop:
     async def _train(self, order: TrainStep) -> StepResult | None:
         """Ask until the step is done; a trainer that was restarted meanwhile begins it again. None: it came
         back with an earlier state."""
-        late_s, begin_s, progress = self._usual.late_s(), self._ctx.now(), 0
+        late_s, begin_s, progress = self._usual.deadline_s("step"), self._ctx.now(), 0
         async with self._ctx.wait("a trained step", on=TRAINER, deadline_s=late_s, go_on=True) as wait:
             while True:
                 self._step_done.clear()
@@ -206,7 +206,7 @@ class JobLoop:
                     raise
                 self._life = state.life
                 if state.result is not None:
-                    self._usual.took(self._ctx.now() - begin_s)
+                    self._usual.took("step", self._ctx.now() - begin_s)
                     return state.result
                 if state.progress != progress:
                     wait.progress()

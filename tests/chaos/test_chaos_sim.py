@@ -37,7 +37,7 @@ def _with_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     """As entry points make it, wherever the tests run."""
     from chaos.commands import sim
 
-    monkeypatch.setattr(command_line, "announced", lambda: [sim])
+    monkeypatch.setattr("rlctl.extensions.announced", lambda: [sim])
 
 
 def test_one_seed_and_schedule_is_one_history_whoever_watches(tiny: Loaded) -> None:

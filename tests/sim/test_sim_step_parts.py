@@ -7,7 +7,7 @@ import pytest
 
 from actors.training.account import PARTS
 from actors.training.loop import STEP_POLL_S
-from actors.training.records import AnyRecord, Eval, Restart, Run, Step
+from actors.training.records import AnyRecord, Phase, Restart, Run, Step
 from configs.load import load
 from rlctl.report.model import report_of
 from sim.breaking import Breaking
@@ -58,7 +58,11 @@ def steps_with(*faults: tuple[int, float, Fault]) -> list[AnyRecord]:
 
     def look() -> None:
         ended = sum(isinstance(record, Step) for record in cluster.history)
-        while due and ended >= due[0][0] and any(isinstance(record, Eval) for record in cluster.history):
+        while (
+            due
+            and ended >= due[0][0]
+            and any(isinstance(record, Phase) and record.phase == "steps" for record in cluster.history)
+        ):
             _, after_s, fault = due.pop(0)
             cluster.loop.call_later(after_s, lambda fault=fault: done.append(fault(cluster, broken)))
         if due:
@@ -75,7 +79,7 @@ def check(history: list[AnyRecord], little_s: float = LITTLE_S) -> list[Step]:
     """The law, in the records themselves and in what the report makes of them; the steps."""
     steps = [record for record in history if isinstance(record, Step)]
     assert [step.step for step in steps] == list(range(1, STEPS + 1))
-    begin_s = next(record.t_s for record in history if isinstance(record, Eval) and record.when == "first")
+    begin_s = next(record.t_s for record in history if isinstance(record, Phase) and record.phase == "steps")
     assert steps[0].t_s - steps[0].step_s == pytest.approx(begin_s, abs=ROUNDING_S)
     for before, step in pairwise(steps):
         assert step.t_s - step.step_s == pytest.approx(before.t_s, abs=ROUNDING_S), "no gap, no overlap"
