@@ -398,15 +398,11 @@ async def test_an_owned_actor_ends_with_its_owner_and_tells_it_of_its_own_end(tm
 
 
 class Double(Owner):
-    """Watches its child too, again and again; also when that has ended."""
+    """Watches its child too, twice."""
 
     async def on_start(self) -> None:
         self.child = self.ctx.spawn("child", Odd)
         self.ctx.watch(self.child)
-        self.ctx.watch(self.child)
-
-    async def on_terminated(self, event: Terminated) -> None:
-        await super().on_terminated(event)
         self.ctx.watch(self.child)
 
 
