@@ -3,6 +3,7 @@
 import argparse
 import os
 import signal
+import sys
 from typing import TYPE_CHECKING
 
 from rlctl.commands.terminal import (
@@ -11,7 +12,6 @@ from rlctl.commands.terminal import (
     add_command,
     add_json,
     chosen_cluster,
-    console,
     print_json,
     run_async,
 )
@@ -67,7 +67,7 @@ def kill(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"node": target.node, "process": target.process, "pid": target.pid, "signal": number.name})
     else:
-        console().print(f"{number.name} to {target} (pid {target.pid})")
+        sys.stdout.write(f"{number.name} to {target} (pid {target.pid})\n")
     return OK
 
 

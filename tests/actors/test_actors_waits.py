@@ -62,6 +62,13 @@ ALLOWED = {
         "_ask",
     ): "a pause between two asks, within the request's deadline",
     ("actors/rollout/gateway/cancelling.py", "run"): "a pause between two tells of what nobody waits for",
+    ("actors/rollout/gateway/connections.py", "_watch"): "the period of its looks, while the server listens",
+    ("actors/rollout/gateway/found_weights.py", "fetch"): "a pause before the worker asks again",
+    (
+        "actors/cluster/local_hosts.py",
+        "_let_go",
+    ): "bounded by `timeout_in_turns`, which is no deadline of a wait",
+    ("nodeagent/agent.py", "_tell_unfit"): "between two tries to report; nobody waits for this",
     ("actors/rollout/gateway/own_fleet.py", "_renew"): "the period of renewals, while it is paused",
     ("actors/rollout/gateway/server.py", "beat"): "the period of heartbeats, while a client is there",
     ("actors/rollout/gateway/server.py", "events"): "a client's own wait: the request's deadline ends it",

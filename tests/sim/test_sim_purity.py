@@ -67,6 +67,7 @@ ADAPTERS = {
     "nodeagent/commands.py": "the command of a node agent",
     "nodeagent/files.py": "the state directory of a node",
     "nodeagent/gateway_door.py": "API keys, in a file and the environment",
+    "nodeagent/gateway_model.py": "the model that a gateway of its own has seen, in its state directory",
     "nodeagent/head_lease.py": "who may be head, in a database",
     "nodeagent/host.py": "what a process needs of its real host",
     "nodeagent/job_memory.py": "folders in shared memory, and who has files of them open",

@@ -3,6 +3,7 @@
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from actors.rollout.gateway.access import Access
 from actors.rollout.gateway.routes import ROUTES
 from tests.actors.rollout.gateway.gateway_world import FakeFleet, World, serving
 from tests.actors.rollout.gateway.story import Story
@@ -37,7 +38,7 @@ async def test_a_path_that_is_none_is_not_found_by_any_method() -> None:
 
 async def test_readiness_is_whether_an_engine_serves() -> None:
     fleet = FakeFleet(published=None)
-    async with serving(ROUTES, fleet=fleet, keys=["secret"]) as world:
+    async with serving(ROUTES, fleet=fleet, access=Access(keys=["secret"])) as world:
         for ready, status in ((None, 503), (4, 200)):
             fleet.published = ready
             for path in ("/readiness", "/health"):
