@@ -334,19 +334,19 @@ async def test_a_killed_server_leaves_no_mark_in_the_text_of_a_grammar(talking: 
 
         whole = [asyncio.create_task(asked()) for _ in range(4)]
         stream, text, reason = await asked(stream=True, temperature=0), "", None
-        hit = 0
+        hit: list[int] = []
         try:
             async for chunk in stream:
                 text += chunk.choices[0].delta.content or ""
                 reason = chunk.choices[0].finish_reason or reason
                 if len(text) > 20 and not hit:
-                    hit = await asyncio.to_thread(_strike, talking)
+                    hit.append(await asyncio.to_thread(_strike, talking))
         except openai.APIError:
-            assert hit, "it ends so where a server died alone"
+            assert hit, "it ends so where a server died, and nowhere else"
         else:
             assert reason == "stop"
             assert len(json.loads(text)) == LONG
-        assert hit, "it had requests"
+        assert hit[0] > 0, "the server had requests"
         for task in whole:
             choice = (await task).choices[0]
             assert choice.finish_reason == "stop"
