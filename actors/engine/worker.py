@@ -260,7 +260,10 @@ class RolloutWorker(Actor):
                 raise Fenced(str(refused)) from refused
             orders, self._orders = self._orders, Orders()
             began_s = self.ctx.now()
-            turn = await (self._turn(orders) if orders.load is None else self._loading(orders, orders.load))
+            if orders.load is None:
+                turn = await self._turn(orders)
+            else:
+                turn = await self._loading(orders, orders.load)
             idle = turn.idle
             if turn.experts:
                 self._experts.add(turn.experts)
