@@ -248,7 +248,7 @@ class TreeState:
     def _restart(self, name: str, now_s: float, hopeless: bool) -> list[Action]:
         self.status[name] = Status.DOWN
         if hopeless:
-            text = f"{name} cannot go on, and starting it again would not help"
+            text = f"{name} cannot go on here, and starting it again would not help"
             return [*self.stop(), End(Why.HOPELESS, name, text)]
         intensity = self.spec.intensity
         self.restarts.append(now_s)
