@@ -30,7 +30,7 @@ def rows(report: Report, run: RunDir) -> list[tuple[str, str]]:
             "hosts taken away",
             f"{report.preemptions.killed} killed, {report.preemptions.noticed} with notice",
         ),
-        ("restarts", str(restarts)),
+        ("restarts", f"{restarts}{_recovery(report)}"),
     ]
     if (instances := report.instances) is not None:
         found.insert(4, ("preemptible instances", _instances(instances, report.steps)))
@@ -97,6 +97,13 @@ def _instances(instances: Instances, steps: int) -> str:
         return f"none served: {instances.why}" if instances.why else "none served"
     first = f"the first served after {instances.first_s:.1f} s, " if instances.first_s is not None else ""
     return f"{first}at work in {instances.busy_steps} of {steps} steps"
+
+
+def _recovery(report: Report) -> str:
+    """What deaths and resumes cost of the time of all steps, "" where that was nothing."""
+    lost_s = sum(time.recovery_s for time in report.step_times)
+    whole_s = sum(time.step_s for time in report.step_times)
+    return f"; recovery took {duration(lost_s)} ({lost_s / whole_s:.0%} of the steps' time)" if lost_s else ""
 
 
 def _number(value: float | None) -> str:

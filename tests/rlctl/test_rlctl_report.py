@@ -412,3 +412,10 @@ def test_restarts_are_marked_on_the_timeline_and_over_their_steps() -> None:
     calm = story_of([run(), step(1, 4), step(2, 8)])
     assert "restart" not in plots.step_time_plot(calm)
     assert "recovery" not in plots.step_time_plot(calm)
+
+
+def test_the_closing_lines_say_what_recovery_took(tmp_path: Path) -> None:
+    lines = dict(rows(report_of(with_recovery(), CONFIG), runs.RunDir(tmp_path)))
+    assert lines["restarts"] == "2; recovery took 40 s (62% of the steps' time)"
+    calm = report_of([run(), step(1, 4), step(2, 8)], CONFIG)
+    assert dict(rows(calm, runs.RunDir(tmp_path)))["restarts"] == "0"
