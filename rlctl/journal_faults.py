@@ -27,7 +27,8 @@ def faults(journal: JournalView, only: str) -> Iterator[Shown]:
     for name, rows in streams(journal, only):
         found = [{"stream": name, "fault": fault} for fault in rows.faults()]
         yield from found
-        if not found and all(known(row.kind, row.version) is not None for row in rows.events):
+        kept = [*rows.events, *([rows.snapshot] if rows.snapshot is not None else [])]
+        if not found and all(known(row.kind, row.version) is not None for row in kept):
             try:
                 rows.replay(journal.place)
             except JournalError as problem:

@@ -9,11 +9,13 @@ import msgpack
 import pytest
 from postgres_server import PostgresServer
 
+from rlctl import journal_faults
 from rlctl.__main__ import main
 from rlctl.errors import FAILED, NOTHING, OK, USAGE
 from supervisor import Message, SqliteJournal
 from supervisor.group_commit import NewRow, Write
 from supervisor.journal import JournalStore
+from supervisor.journal_rows import Row, StreamRows, row_checksum
 from supervisor.registry import NameFenced
 from supervisor.sqlite_journal import SqliteKeeper
 
@@ -192,3 +194,23 @@ async def test_a_database_is_looked_at_as_a_file_is(
     assert main(["journal", "verify", url]) == FAILED
     assert "event 3 of" in capsys.readouterr().out
     await store.close()
+
+
+def test_a_snapshot_of_a_kind_that_this_program_does_not_know_is_no_fault(tmp_path: Path) -> None:
+    """As the events of such a kind: an audit imports the messages that it reads, not those of every actor."""
+    kind, body = "OfAnotherProgram", b"\x90"
+    snapshot = Row(3, kind, 1, body, row_checksum("cluster/other", 3, kind, 1, body))
+
+    class Journal:
+        place = str(tmp_path)
+
+        def check(self) -> None:
+            """Its pages are whole."""
+
+        def names(self) -> list[str]:
+            return ["cluster/other"]
+
+        def rows(self, name: str) -> StreamRows:
+            return StreamRows(name, 1, 3, 3, snapshot, ())
+
+    assert list(journal_faults.faults(Journal(), "")) == []  # type: ignore[arg-type]
