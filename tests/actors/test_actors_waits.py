@@ -63,10 +63,6 @@ ALLOWED = {
     ): "a pause between two asks, within the request's deadline",
     ("actors/rollout/gateway/cancelling.py", "run"): "a pause between two tells of what nobody waits for",
     ("actors/training/absence.py", "follow"): "a pause between two looks for the next life of a name",
-    (
-        "actors/engine/worker.py",
-        "_decode",
-    ): "a turn of its own engine, whose deadline of work ends the process",
     ("actors/rollout/gateway/connections.py", "_watch"): "the period of its looks, while the server listens",
     ("actors/rollout/gateway/found_weights.py", "fetch"): "a pause before the worker asks again",
     (

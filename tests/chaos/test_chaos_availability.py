@@ -130,7 +130,7 @@ def test_a_trace_that_cannot_be_followed_says_what_is_wrong(
 ) -> None:  # fmt: skip
     from chaos.commands import sim
 
-    monkeypatch.setattr(command_line, "announced", lambda: [sim])
+    monkeypatch.setattr("rlctl.extensions.announced", lambda: [sim])
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     with pytest.raises(BadCampaign) as refused:
@@ -154,7 +154,7 @@ def test_a_replay_never_writes_over_a_trace_of_availability(
 ) -> None:
     from chaos.commands import sim
 
-    monkeypatch.setattr(command_line, "announced", lambda: [sim])
+    monkeypatch.setattr("rlctl.extensions.announced", lambda: [sim])
     file = tmp_path / "spot.csv"
     file.write_text(f"{HEADER}0,add,n1\n")
     assert command_line.main(["sim", "replay", "3", "--campaign", TINY, "--trace", str(file)]) == 2
@@ -168,7 +168,7 @@ def test_the_command_follows_a_trace_and_tells_how_to_replay_it(
 ) -> None:
     from chaos.commands import sim
 
-    monkeypatch.setattr(command_line, "announced", lambda: [sim])
+    monkeypatch.setattr("rlctl.extensions.announced", lambda: [sim])
     spot, out = tmp_path / "spot.csv", tmp_path / "told.json"
     rows = [f"{at},add,n{at}\n{at + 300},remove,n{at}\n" for at in range(0, 20_000, 300)]
     spot.write_text(HEADER + "".join(rows))

@@ -38,7 +38,7 @@ NAMES = [
     ),
     *("manifest", "pipe", "keys", "journal", "trace", "config", "history", "seal", "job", "control_page"),
     *("delta_payload", "delta_table", "experts"),
-    *("disk_delta", "disk_index", "disk_header"),
+    *("disk_delta", "disk_index", "disk_header", "tool_calls"),
 ]
 
 

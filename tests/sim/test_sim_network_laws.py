@@ -15,6 +15,7 @@ from sim.network import SimNet
 from sim.network_path import Profile
 from tests.sim.simulated_network import now_s, until
 from transport.keys import NodeKeys
+from transport.rejections import FIRST_S
 from transport.wire import Link, Peer, Route, Sent
 
 PROFILES = st.builds(
@@ -326,6 +327,7 @@ def test_a_key_that_is_revoked_is_heard_no_more_and_not_dialled() -> None:
         assert heard[1].all == [1]
         assert wires[1].refused["unknown-key"] == 1
         theirs.allowed.replace(frozenset({theirs.public, ours.public}))
+        await asyncio.sleep(FIRST_S)  # the sender dials no sooner
         wires[0].send(peer, [b"3"])
         await until(lambda: heard[1].all == [1, 3])
         ours.allowed.replace(frozenset({ours.public}))

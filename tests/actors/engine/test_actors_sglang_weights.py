@@ -166,6 +166,7 @@ async def test_each_rank_maps_the_image_while_nothing_executes_and_nothing_is_le
         "/end_weight_update",
         "/continue_generation",
         "/model_info",
+        "/model_info",  # what later health checks compare with
     ]
     assert all(holds(model, tensors) for model in fake.models)
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and path != Path(fetched.path)]
@@ -191,6 +192,7 @@ async def test_a_server_holds_its_requests_over_a_change_and_stands_still_until_
         "/update_weights_from_tensor",
         "/end_weight_update",
         "/model_info",
+        "/model_info",  # what later health checks compare with
         "/continue_generation",
     ]
     assert holds(fake.models[0], tensors)
