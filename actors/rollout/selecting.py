@@ -93,6 +93,7 @@ class Selecting:
                     if self._open(batch):
                         added = GroupsAdded(batch=batch.name, first=ask.first, prompts=reply.prompts)
                         self._act(await self._books.record(added))
+                        self.look(batch)  # what it wanted may have come while the prompts were asked for
         finally:
             self._asking.discard(batch.name)
 
