@@ -73,6 +73,7 @@ class Names:
         self._claimed: dict[str, int] = {}
         self._digest = Digest()
         self._first = True  # the registry knows nothing of this process
+        self._ran_registry = False  # the registry is, or was, an actor of this process
         self._unable = ""
         self._granted_s = 0.0  # the lease, as the registry says
 
@@ -219,6 +220,7 @@ class Names:
     def _registry_at(self) -> Address | None:
         local = self._system.cell(REGISTRY)
         if local is not None:
+            self._ran_registry = True
             return local.address
         if not self._candidates:
             return None
@@ -281,8 +283,11 @@ class Names:
         while True:
             registry = self._registry_at()
             left = deadline.left_s(now())
-            if registry is None or left <= 0:
+            if left <= 0 or (registry is None and not self._ran_registry):
                 raise AskTimeout(f"nobody holds the name {name!r}{why}") from cause
+            if registry is None:  # this process runs it, and it is being restarted
+                await asyncio.sleep(min(pause, left))
+                continue
             try:
                 if len(self._candidates) > 1:  # one that is silent must not cost all the time
                     left = min(left, CANDIDATE_S)
