@@ -270,6 +270,19 @@ async def test_names_survive_the_death_of_the_registry(tmp_path: Path) -> None:
         await head.ask("later", Poke(), Done)
 
 
+async def test_lookup_waits_while_the_registry_of_its_process_is_restarted(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as head, TestSystem(tmp_path, node="other", join=head) as other:
+        other.spawn("named", Named)
+        await head.ask("named", Poke(), Done)
+        head.kill(REGISTRY)
+        head.system.names.forget("named")
+        asked = asyncio.create_task(head.ask("named", Poke(), Done))
+        await asyncio.sleep(0.3)
+        assert not asked.done()
+        head.spawn(REGISTRY, lambda: Registry(lambda: TEST_LIMITS.lease_s))
+        await asked
+
+
 async def test_a_registry_with_too_much_to_do_is_asked_again_until_it_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,10 +61,11 @@ class SlowReward(Actor):
         self.held.append((message, deferred))
         return deferred
 
-    def tell(self, *groups: int) -> None:
-        for message, deferred in self.held:
+    def tell(self, *groups: int, varied: bool = False) -> None:
+        for number, (message, deferred) in enumerate(self.held):
             if message.index in groups:
-                deferred.answer(Verdict(request=message.request, score=1.0, status="ok"))
+                score = float(number) if varied else 1.0
+                deferred.answer(Verdict(request=message.request, score=score, status="ok"))
 
 
 class Prompts(Actor):
@@ -78,6 +79,23 @@ class Prompts(Actor):
         if Prompts.asked == 1:
             raise Refused("not yet")
         return PromptsAre(prompts=prompts(message.first, message.count))
+
+
+class LatePrompts(Actor):
+    """A controller that answers an ask for prompts only once it is let."""
+
+    def __init__(self) -> None:
+        self.held: list[tuple[MorePrompts, Deferred]] = []
+
+    @handles(MorePrompts)
+    async def more(self, message: MorePrompts) -> Deferred:
+        deferred = Deferred()
+        self.held.append((message, deferred))
+        return deferred
+
+    def answer(self) -> None:
+        for message, deferred in self.held:
+            deferred.answer(PromptsAre(prompts=prompts(message.first, message.count)))
 
 
 class UnfitPrompts(Actor):
@@ -206,6 +224,41 @@ async def test_uniform_groups_are_refilled_over_the_death_of_the_manager_and_one
         figures = await rollout.figures()
         assert set(figures.tokens_wasted) == {"dropped", "lost"}
         assert figures.tokens_generated_twice == figures.tokens_lost == 0
+        await host.system.close()
+
+
+async def test_refill_is_aborted_when_the_batch_has_enough_before_its_prompts_arrive(tmp_path: Path) -> None:
+    async with plane(tmp_path) as rollout:
+        host = await rollout.host("spot-0")
+        rollout.head.kill("reward/proxy")
+        reward, late = SlowReward(), LatePrompts()
+        rollout.head.spawn("reward/proxy", lambda: reward)
+        rollout.head.spawn("training/controller", lambda: late)
+        batch = BatchSubmitted(
+            batch="step-1",
+            version=3,
+            prompts=prompts(0, 3),
+            max_new_tokens=4,
+            wanted=2,
+            most=6,
+            drop_uniform=True,
+            over_sampling=1.5,
+        )
+        await rollout.head.ask("rollout/manager", SubmitBatch(batch=batch, weights=rollout.weights), Done)
+        async with asyncio.timeout(60):
+            while len(reward.held) < 12:
+                await asyncio.sleep(0.02)
+            reward.tell(0)
+            while not late.held:
+                await asyncio.sleep(0.02)
+            reward.tell(1, 2, varied=True)
+            assert await take(rollout, 2) == [1, 2]
+            late.answer()
+            fates = GroupFatesAre(kept=[], dropped=[], aborted=[], again=0)
+            while not fates.aborted:
+                fates = await rollout.head.ask("rollout/manager", GroupFates(batch="step-1"), GroupFatesAre)
+                await asyncio.sleep(0.02)
+        assert (fates.kept, fates.dropped, fates.aborted) == ([1, 2], [0], [3])
         await host.system.close()
 
 
