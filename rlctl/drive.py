@@ -237,6 +237,7 @@ def _close_books(run: RunDir, config: Config, elsewhere: Elsewhere | None) -> li
             requests_migrated=counters.requests_migrated if counters else 0,
             ok=not violations,
             violations=[str(violation) for violation in violations],
+            unchecked=sum(not violation.checked for violation in violations),
             wasted=dict(counters.tokens_wasted) if counters else {},
         )
     )

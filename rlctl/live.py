@@ -20,7 +20,7 @@ from rich.text import Text
 
 from actors.training.history import AnyRecord, End, HistoryFollower, Phase
 from actors.training.records import PhaseName
-from rlctl.progress import PHASE_WORDS, Progress, cost_line, end_line, plain_line
+from rlctl.progress import PHASE_WORDS, Progress, cost_line, end_line, end_style, plain_line
 from rlctl.wording import duration
 
 POLL_S = 0.2
@@ -98,7 +98,7 @@ def _show_live(records: Iterable[AnyRecord], console: Console, progress: Progres
             heard_at = time.monotonic()
         heard_at = time.monotonic()
     if progress.end is not None:
-        console.print(Text(end_line(progress), style="" if progress.end.ok else "bold red"))
+        console.print(Text(end_line(progress), style=end_style(progress.end)))
     return progress
 
 

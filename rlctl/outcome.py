@@ -8,7 +8,7 @@ from rich.text import Text
 
 from rlctl.preflight import size
 from rlctl.report.model import Report
-from rlctl.report.verdict import Instances
+from rlctl.report.verdict import Instances, findings, unchecked_only
 from rlctl.runs import RunDir
 from rlctl.wording import duration
 
@@ -60,7 +60,8 @@ def rows(report: Report, run: RunDir) -> list[tuple[str, str]]:
         causes = ", ".join(f"{count:,} {cause.replace('_', ' ')}" for cause, count in account.wasted.items())
         found.append(("tokens wasted", f"{causes} ({account.wasted_share or 0.0:.1%} of all)"))
     if report.ok is not None:
-        found.append(("invariants", "all held" if report.ok else f"{len(report.violations)} broken"))
+        words = findings(len(report.violations), report.unchecked).removeprefix("invariants: ")
+        found.append(("invariants", "all held" if report.ok else words))
     found += [(f"  {index}.", text) for index, text in enumerate(report.violations, start=1)]
     for name, path in (
         ("report", run.path / "report.html"),
@@ -85,11 +86,12 @@ def print_closing(report: Report, run: RunDir, console: Console) -> None:
 
 
 def style(report: Report) -> str:
-    """Of the sentence that says what came of the run: green where all was reached, red where a promise was
-    broken."""
+    """Of the sentence that says what came of the run: green where all was reached, red where an invariant
+    was broken."""
     if report.outcome is not None and report.outcome.reached:
         return "bold green"
-    return "bold red" if report.ok is False else "bold yellow"
+    broken = report.ok is False and not unchecked_only(len(report.violations), report.unchecked)
+    return "bold red" if broken else "bold yellow"
 
 
 def _instances(instances: Instances, steps: int) -> str:

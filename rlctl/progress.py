@@ -24,6 +24,7 @@ from actors.training.history import (
 from configs.schema import Prices
 from rlctl.accounting import Account, account
 from rlctl.report.model import PREEMPTIBLE
+from rlctl.report.verdict import findings, unchecked_only
 from rlctl.wording import duration
 
 RECENT_STEPS = 5
@@ -187,14 +188,21 @@ def plain_line(progress: Progress, record: AnyRecord) -> str | None:
     return f"[{record.t_s:7.1f} s] {text}"
 
 
+def end_style(end: End) -> str:
+    """Of the line that tells the end."""
+    broken = not end.ok and not unchecked_only(len(end.violations), end.unchecked)
+    return "" if end.ok else "bold red" if broken else "bold yellow"
+
+
 def end_line(progress: Progress) -> str:
     """How the run ended, in one sentence; "" while it goes on."""
     end = progress.end
     if end is None:
         return ""
-    outcome = (
-        "every invariant held" if end.ok else f"broken: {'; '.join(end.violations) or 'see report.html'}"
-    )
+    outcome = "every invariant held"
+    if not end.ok:
+        found = findings(len(end.violations), end.unchecked)
+        outcome = f"{found}: {'; '.join(end.violations) or 'see report.html'}"
     return (
         f"ended: {end.tokens_collected} tokens collected, {end.tokens_lost} lost, "
         f"{end.tokens_generated_twice} generated twice, {end.requests_migrated} requests migrated; {outcome}"

@@ -148,7 +148,8 @@ class Restart(Record, frozen=True, kw_only=True):
 
 
 class End(Record, frozen=True, kw_only=True):
-    """The run ended and its journals were checked. violations: invariants that did not hold, in words."""
+    """The run ended and its journals were checked. violations: invariants that did not hold, in words; of
+    these, the number that `unchecked` gives could not be checked."""
 
     tokens_collected: int
     tokens_lost: int
@@ -156,6 +157,7 @@ class End(Record, frozen=True, kw_only=True):
     requests_migrated: int
     ok: bool
     violations: list[str] = []
+    unchecked: int = 0
     wasted: dict[str, int] = {}
 
 

@@ -29,6 +29,7 @@ from rlctl.errors import (
     FAILED,
     INTERRUPTED,
     OK,
+    UNCHECKED,
     UNSERVED,
     USAGE,
     CommandError,
@@ -156,11 +157,12 @@ def execute(folder: RunDir, config: Config, args: argparse.Namespace, elsewhere:
     """Drive the run in its folder; the exit code."""
     mode: Mode = "json" if args.json else "plain" if args.plain else "auto"
     ended: CommandError | None = None
-    violations = 0
+    code = OK
     with folder.lock():
         try:
             _model(folder, config, mode)
-            violations = len(run_async(drive(folder, config, View(mode, sys.stdout), elsewhere)))
+            violations = run_async(drive(folder, config, View(mode, sys.stdout), elsewhere))
+            code = (FAILED if any(one.checked for one in violations) else UNCHECKED) if violations else OK
         except KeyboardInterrupt:
             ended = CommandError(INTERRUPTED, "stopped on request")
         except BadKeys as problem:
@@ -173,7 +175,7 @@ def execute(folder: RunDir, config: Config, args: argparse.Namespace, elsewhere:
             ended = failed(*ended.lines, *preflight.full_disks(folder.path))
         made, ended = _report(folder, ended)
         ended = ended or _alone(made, config)
-        _tell_outcome(folder, args.json, made, ended, OK if not violations else FAILED)
+        _tell_outcome(folder, args.json, made, ended, code)
     if ended is not None:
         print_errors(ended)
         if ended.code in (FAILED, INTERRUPTED, UNSERVED) and not (made is not None and made.finished):
@@ -181,7 +183,7 @@ def execute(folder: RunDir, config: Config, args: argparse.Namespace, elsewhere:
                 f"rlctl resume {folder.id}  continues it; rlctl logs --run {folder.id}  tells more\n"
             )
         return ended.code
-    return FAILED if violations else OK
+    return code
 
 
 def _model(folder: RunDir, config: Config, mode: Mode) -> None:

@@ -104,8 +104,9 @@ class Cost(Part, frozen=True, kw_only=True):
 
 
 class Report(Part, frozen=True, kw_only=True):
-    """report.json. ok: None while the run has not ended. wall_s: seconds that the run was up. instances: None
-    where the settings ask for no preemptible host, or cannot be read."""
+    """report.json. ok: None while the run has not ended. violations: invariants that did not hold, of which
+    the number that `unchecked` gives could not be checked. wall_s: seconds that the run was up. instances:
+    None where the settings ask for no preemptible host, or cannot be read."""
 
     format: int = 1
     run_id: str
@@ -113,6 +114,7 @@ class Report(Part, frozen=True, kw_only=True):
     finished: bool
     ok: bool | None
     violations: list[str]
+    unchecked: int = 0
     steps: int
     steps_planned: int
     wall_s: float
@@ -220,13 +222,14 @@ def report_of(records: Sequence[AnyRecord], config: Config | None) -> Report:
     last_sample = story.samples[-1] if story.samples else None
     planned = story.runs[-1].steps if story.runs else len(story.steps)
     expected = config is not None and config.fleet.n_prem_max > 0
-    instances = instances_of(story.firsts, story.samples) if expected else None
+    instances = instances_of(story.firsts, story.samples, len(story.steps)) if expected else None
     return Report(
         run_id=first_run.run_id if first_run else "",
         seed=first_run.seed if first_run else 0,
         finished=end is not None,
         ok=end.ok if end else None,
         violations=end.violations if end else [],
+        unchecked=end.unchecked if end else 0,
         steps=len(story.steps),
         steps_planned=planned,
         wall_s=round(story.end_s, 3),

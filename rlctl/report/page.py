@@ -13,6 +13,7 @@ from rlctl.report.cost_page import cost_section
 from rlctl.report.model import Report, Story
 from rlctl.report.step_times import PARTS, step_times
 from rlctl.report.tables import Cell, absent, figure, table
+from rlctl.report.verdict import unchecked_only
 from rlctl.wording import duration
 
 LATER = "known when the run ends"
@@ -85,6 +86,8 @@ def _outcome(report: Report) -> tuple[str, str]:
     if not report.finished:
         return "open", f"This run has not ended{sentence}."
     if not report.ok:
+        if unchecked_only(len(report.violations), report.unchecked):
+            return "open", f"Ended, but not every invariant could be checked{sentence}."
         return "bad", f"Ended, but not every invariant held{sentence}."
     reached = report.outcome is not None and report.outcome.reached
     return "good" if reached else "open", f"Ended, every invariant held{sentence}."

@@ -17,8 +17,8 @@ ERRORS = 2.0
 
 class Instances(msgspec.Struct, frozen=True, kw_only=True):
     """Preemptible instances. served: one has, at any time. first_s: how long that took, from the first
-    weights; busy_steps: steps in which one had requests, at one of the looks at the fleet. why: where none
-    has served, what is known of the reason."""
+    weights; busy_steps: finished steps in which one had requests, at one of the looks at the fleet. why:
+    where none has served, what is known of the reason."""
 
     served: bool
     first_s: float | None
@@ -35,15 +35,17 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     sentence: str
 
 
-def instances_of(firsts: Sequence[FirstInstance], samples: Sequence[Sample]) -> Instances:
-    """What became of preemptible instances. Histories of older programs have the samples alone."""
+def instances_of(firsts: Sequence[FirstInstance], samples: Sequence[Sample], steps: int) -> Instances:
+    """What became of preemptible instances; steps: the finished ones, the last evaluation is in none.
+    Histories of older programs have the samples alone."""
     first = next((one for one in firsts if one.served), None)
     busy = {sample.step for sample in samples if sample.busy}
+    finished = sum(step <= steps for step in busy)
     pulled = any(sample.weights for sample in samples)
     return Instances(
         served=first is not None or bool(busy) or pulled,
         first_s=first.waited_s if first is not None else None,
-        busy_steps=len(busy),
+        busy_steps=finished,
         why=firsts[-1].why if firsts and first is None else "",
     )
 
@@ -58,8 +60,7 @@ def outcome_of(
     if end is None:
         parts.append(f"not finished, {steps} of {planned} steps")
     elif not end.ok:
-        count = len(end.violations)
-        parts.append(f"{count} invariant{'' if count == 1 else 's'} broken")
+        parts.append(findings(len(end.violations), end.unchecked))
     if alone:
         trained = "the reserved host trained alone" if steps else "no step was trained"
         parts.append(f"no preemptible instance served, {trained}")
@@ -71,6 +72,20 @@ def outcome_of(
         noise=noise,
         sentence="; ".join(parts) or "the held-out reward is not known",
     )
+
+
+def unchecked_only(violations: int, unchecked: int) -> bool:
+    """Whether nothing is known to be broken, but not everything could be checked."""
+    return 0 < violations == unchecked
+
+
+def findings(violations: int, unchecked: int) -> str:
+    """What an audit found, in words. unchecked: how many of the violations could not be checked."""
+    broken = violations - unchecked
+    parts = [f"{unchecked} could not be checked"] if unchecked else []
+    if broken or not parts:
+        parts.insert(0, f"{broken or 'some'} broken")
+    return "invariants: " + ", ".join(parts)
 
 
 def _reward(evals: Sequence[Eval]) -> tuple[Literal["rose", "fell", "stayed", "unknown"], float | None, str]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from actors.training.history import (
@@ -19,6 +20,7 @@ from actors.training.history import (
     Restart,
     Run,
     Sample,
+    Step,
 )
 from configs.load import load
 from configs.schema import Config
@@ -54,6 +56,20 @@ def story(
 
 def reported(records: list[AnyRecord], *sets: str) -> Report:
     return report_of(records, load("quickstart", sets))
+
+
+def sample(step: int) -> Sample:
+    return Sample(
+        t_s=10.0 + step, step=step, reserved=1, preemptible=2, serving=3, executing=4, pending=0,
+        tokens_collected=9, migrations=0, tokens_per_s=9.0, busy=2,
+    )  # fmt: skip
+
+
+def trained(number: int) -> Step:
+    return Step(
+        t_s=20.0 + number, step=number, reward=0.5, samples=4, tokens=40, seeding_s=1.0, waiting_s=0.5,
+        training_s=2.0, weights_s=0.25, step_s=4.0, t_seed_s=1.0, n_prem=2, grad_norm=0.1, loss=0.0,
+    )  # fmt: skip
 
 
 def sentence(records: list[AnyRecord], *sets: str) -> str:
@@ -103,7 +119,27 @@ def test_only_a_run_that_reached_everything_is_green(tmp_path: Path) -> None:
         assert "\x1b[1;33m" in shown
         assert "\x1b[1;32m" not in shown
     broken = closing(reported(story(0.3, 0.9, SERVES, BROKEN)), tmp_path)
-    assert "\x1b[1;31m  1 invariant broken; the held-out reward rose" in broken
+    assert "\x1b[1;31m  invariants: 1 broken; the held-out reward rose" in broken
+
+
+def test_an_invariant_that_could_not_be_checked_is_not_called_broken(tmp_path: Path) -> None:
+    unchecked = replace(BROKEN, violations=["I2: cannot be checked: no journal"], unchecked=1)
+    records = story(0.3, 0.9, SERVES, unchecked)
+    made = reported(records)
+    shown = closing(made, tmp_path)
+    assert "\x1b[1;33m  invariants: 1 could not be checked; the held-out reward rose" in shown
+    assert "broken" not in shown
+    assert "not every invariant could be checked" in page_of(made, story_of(records), "")
+    both = replace(unchecked, violations=[*BROKEN.violations, *unchecked.violations])
+    assert "\x1b[1;31m  invariants: 1 broken, 1 could not be checked; " in closing(
+        reported(story(0.3, 0.9, SERVES, both)), tmp_path
+    )
+
+
+def test_steps_in_which_an_instance_worked_are_at_most_the_finished_steps(tmp_path: Path) -> None:
+    samples = [sample(step) for step in (1, 2, 3)]  # 3: the last evaluation
+    records = [*story(0.3, 0.9, SERVES, *samples), *(trained(number) for number in (1, 2)), END]
+    assert "at work in 2 of 2 steps" in closing(reported(records), tmp_path)
 
 
 def test_a_run_without_an_instance_says_so_with_its_cause_wherever_it_is_shown(tmp_path: Path) -> None:
@@ -141,7 +177,7 @@ def test_a_history_of_an_older_program_tells_of_instances_by_its_looks_alone() -
         t_s=8, step=3, reserved=1, preemptible=2, serving=3, executing=4, pending=0, tokens_collected=9,
         migrations=0, tokens_per_s=1.0, busy=1,
     )  # fmt: skip
-    made = reported(story(0.3, 0.9, look, END))
+    made = reported(story(0.3, 0.9, look, *(trained(number) for number in (1, 2, 3)), END))
     assert made.instances is not None
     assert (made.instances.served, made.instances.busy_steps) == (True, 1)
 
