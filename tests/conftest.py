@@ -13,6 +13,8 @@ settings.load_profile("gleaner")
 be_patient()
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell has it in its background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # tests send it to what they start
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # as nohup has it
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")

@@ -49,10 +49,12 @@ async def test_a_follower_hears_the_tokens_in_order_before_the_answer_is_there(t
     async with plane(tmp_path) as running:
         host = await running.host("s1")
         heard, gaps = follower(running)
+        running.hold.begin(turns=8)
         await running.submit()
         asked = asyncio.create_task(generate(running, FOLLOWED))
         await until_heard(heard, 5)
         assert not asked.done(), "it is told while more is made"
+        running.hold.end()
         answer = await asked
         assert answer.tokens.startswith(heard["hello"])
         assert gaps == []
@@ -63,6 +65,7 @@ async def test_what_a_follower_heard_stands_over_the_death_of_instance_and_manag
     async with plane(tmp_path) as running:
         host = await running.host("s1")
         heard, gaps = follower(running)
+        running.hold.begin(turns=8)
         await running.submit()
         asked = asyncio.create_task(generate(running, FOLLOWED))
         await until_heard(heard, 5)
@@ -70,6 +73,7 @@ async def test_what_a_follower_heard_stands_over_the_death_of_instance_and_manag
         host.kill("s1/engine")
         other = await running.host("s2")
         running.head.spawn("rollout/manager", lambda: RolloutManager(running.config))
+        running.hold.end()
         answer = await asked
         assert answer.tokens.startswith(heard["hello"])
         assert len(heard["hello"]) >= 4 * 5
@@ -86,10 +90,12 @@ async def test_a_cancelled_request_ends_as_it_stands_and_one_that_is_over_is_for
         heard, _ = follower(running)
         await running.submit()
         endless = msgspec.structs.replace(FOLLOWED, sampling=Sampling(ignore_eos=True))
+        running.hold.begin(turns=6)
         asked = asyncio.create_task(generate(running, endless))
         await until_heard(heard, 3)
         await running.head.ask("rollout/manager", Cancel(ids=["hello", "never-heard-of"]), Done)
         answer = await asked
+        running.hold.end()
         assert answer.status == "deadline"
         assert 3 <= len(answer.tokens) // 4 < HELLO.max_new_tokens
         assert await generate(running, endless) == answer, "the same request, also after it was cancelled"
@@ -139,6 +145,8 @@ async def test_while_it_is_held_nothing_is_made_and_nothing_is_lost(tmp_path: Pa
         heard, _ = follower(running)
         await running.submit()
         whole = await generate(running, msgspec.structs.replace(HELLO, id="calm"))
+        await running.responses()
+        running.hold.begin(turns=8)
         asked = asyncio.create_task(generate(running, FOLLOWED))
         await until_heard(heard, 5)
         await running.head.ask("rollout/manager", HoldBack(for_s=30.0, take_back=True), Done)
@@ -150,6 +158,7 @@ async def test_while_it_is_held_nothing_is_made_and_nothing_is_lost(tmp_path: Pa
         assert held.tokens_collected == figures.tokens_collected
         assert not asked.done()
         await running.head.ask("rollout/manager", HoldBack(for_s=0.0), Done)
+        running.hold.end()
         assert (await asked).tokens == whole.tokens
         await host.system.close()
 

@@ -2,6 +2,9 @@
 sockets."""
 
 import asyncio
+import math
+import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -15,6 +18,7 @@ from actors.engine.host import BuiltinHost
 from actors.engine.qwen3 import Qwen3
 from actors.engine.qwen3_config import Qwen3Config
 from actors.engine.tensor_spec import image_bytes
+from actors.engine.turn import Orders, Turn
 from actors.engine.weight_image import weight_layout, write_weights
 from actors.engine.worker import RolloutWorker
 from actors.reward.messages import Score, Verdict
@@ -52,6 +56,7 @@ MODEL = Qwen3Config(
     eos_token_ids=(1,),
 )
 NEW_TOKENS = 100
+FREE_TURNS, HELD_TURN_S = 60, 2.0  # of a held engine
 
 
 class LengthReward(Actor):
@@ -62,6 +67,54 @@ class LengthReward(Actor):
         return Verdict(request=message.request, score=len(message.tokens) / 4 / NEW_TOKENS, status="ok")
 
 
+class Hold:
+    """What the engines of a plane make while they are held: `turns` each at their own speed, from then on one
+    at each order and else one every `HELD_TURN_S`. A response that is longer than that cannot end."""
+
+    def __init__(self, turns: float) -> None:
+        self._began, self._turns = 0, turns
+
+    def begin(self, turns: float) -> None:
+        self._began, self._turns = self._began + 1, turns
+
+    def end(self) -> None:
+        self._turns = math.inf
+
+    def stops(self, began: int, made: int) -> tuple[int, bool]:
+        """Which hold this is, and whether it stops an engine that made so many turns of it."""
+        return self._began, (made if began == self._began else 0) >= self._turns
+
+
+class HeldHost(BuiltinHost):
+    """A `BuiltinHost` that obeys a `Hold`."""
+
+    def __init__(self, config: Config, hold: Hold) -> None:
+        super().__init__(config)
+        self._hold, self._of, self._turns = hold, 0, 0
+        self._ordered = threading.Event()
+
+    def turn(self, orders: Orders) -> Turn:
+        until_s = time.monotonic() + HELD_TURN_S
+        while self._stopped() and time.monotonic() < until_s and not self._ordered.wait(0.01):
+            pass
+        self._ordered.clear()
+        turn = super().turn(orders)
+        self._turns += turn.output is not None
+        return turn
+
+    def _stopped(self) -> bool:
+        began, stopped = self._hold.stops(self._of, self._turns)
+        if began != self._of:
+            self._of, self._turns = began, 0
+        return stopped
+
+    def hurry(self) -> None:
+        self._ordered.set()
+
+    def close(self) -> None:
+        self._ordered.set()
+
+
 @dataclass
 class Plane:
     head: TestSystem
@@ -69,6 +122,7 @@ class Plane:
     config: Config
     directory: Path
     weights: Weights
+    hold: Hold
 
     async def host(self, name: str) -> TestSystem:
         """One more preemptible host with its agent and engine."""
@@ -77,9 +131,13 @@ class Plane:
         config, store_dir = self.config, self.directory / f"{name}-store"
         system.spawn(f"{name}/transfer", lambda: TransferAgent(ImageStore(store_dir), config))
         system.spawn(
-            f"{name}/engine", lambda: RolloutWorker(config, name, "preemptible", BuiltinHost(config))
+            f"{name}/engine",
+            lambda: RolloutWorker(config, name, "preemptible", HeldHost(config, self.hold)),
         )
         return system
+
+    def engine(self) -> HeldHost:
+        return HeldHost(self.config, self.hold)
 
     async def submit(self, batch: str = "step-1") -> None:
         prompts = tuple(
@@ -103,7 +161,8 @@ class Plane:
                 await asyncio.sleep(0.01)
 
     async def responses(self, batch: str = "step-1") -> dict[str, bytes]:
-        """Take every group; the tokens of each request."""
+        """Release the engines and take every group; the tokens of each request."""
+        self.hold.end()
         got: dict[str, bytes] = {}
         have: list[int] = []
         async with asyncio.timeout(60):
@@ -117,7 +176,8 @@ class Plane:
 
 
 @asynccontextmanager
-async def plane(directory: Path, **rollout: float) -> AsyncIterator[Plane]:
+async def plane(directory: Path, *, held: bool = False, **rollout: float) -> AsyncIterator[Plane]:
+    """held: for what must happen while a batch is rolled out; it cannot end before `responses` is called."""
     config = from_tree({"engine": {"slots": 4}, "rollout": {"max_new_tokens": NEW_TOKENS, **rollout}}, "test")
     torch.manual_seed(0)
     model = Qwen3(MODEL)
@@ -137,7 +197,11 @@ async def plane(directory: Path, **rollout: float) -> AsyncIterator[Plane]:
         head.spawn("rollout/balancer", lambda: LoadBalancer(4))
         head.spawn("rollout/manager", lambda: RolloutManager(config))
         weights = Weights(version=3, root=published.root, sources=("r/transfer",))
-        yield Plane(head, source, config, directory, weights)
+        hold = Hold(FREE_TURNS if held else math.inf)
+        try:
+            yield Plane(head, source, config, directory, weights, hold)
+        finally:
+            hold.end()
 
 
 async def undisturbed(directory: Path) -> dict[str, bytes]:
@@ -151,7 +215,7 @@ async def undisturbed(directory: Path) -> dict[str, bytes]:
 
 async def test_a_killed_instance_loses_no_token_and_changes_no_response(tmp_path: Path) -> None:
     expected = await undisturbed(tmp_path / "calm")
-    async with plane(tmp_path / "storm") as rollout:
+    async with plane(tmp_path / "storm", held=True) as rollout:
         one, two = await rollout.host("spot-1"), await rollout.host("spot-2")
         await rollout.submit()
         await rollout.until_decoding()
@@ -169,7 +233,7 @@ async def test_a_killed_instance_loses_no_token_and_changes_no_response(tmp_path
 
 async def test_a_killed_manager_comes_back_and_nothing_is_generated_twice(tmp_path: Path) -> None:
     expected = await undisturbed(tmp_path / "calm")
-    async with plane(tmp_path / "storm") as rollout:
+    async with plane(tmp_path / "storm", held=True) as rollout:
         host = await rollout.host("spot-1")
         await rollout.submit()
         await rollout.until_decoding()
@@ -199,7 +263,7 @@ async def until_fenced(host: TestSystem) -> None:
 
 async def test_an_instance_that_was_given_up_is_fenced_and_changes_nothing(tmp_path: Path) -> None:
     expected = await undisturbed(tmp_path / "calm")
-    async with plane(tmp_path / "storm") as rollout:
+    async with plane(tmp_path / "storm", held=True) as rollout:
         one, two = await rollout.host("spot-1"), await rollout.host("spot-2")
         await rollout.submit()
         await rollout.until_decoding()
@@ -227,7 +291,7 @@ async def test_an_idle_instance_learns_that_it_was_given_up(tmp_path: Path) -> N
 
 async def test_a_withdrawn_instance_hands_its_requests_over(tmp_path: Path) -> None:
     expected = await undisturbed(tmp_path / "calm")
-    async with plane(tmp_path / "storm") as rollout:
+    async with plane(tmp_path / "storm", held=True) as rollout:
         one, two = await rollout.host("spot-1"), await rollout.host("spot-2")
         await rollout.submit()
         await rollout.until_decoding()
@@ -246,7 +310,7 @@ async def test_an_instance_that_is_spared_gets_nothing_new_and_serves_again_when
     tmp_path: Path,
 ) -> None:
     expected = await undisturbed(tmp_path / "calm")
-    async with plane(tmp_path / "storm") as rollout:
+    async with plane(tmp_path / "storm", held=True) as rollout:
         one, two = await rollout.host("spot-1"), await rollout.host("spot-2")
         await rollout.submit()
         await rollout.until_serving(2)
@@ -270,7 +334,7 @@ async def test_an_instance_that_is_spared_gets_nothing_new_and_serves_again_when
 
 async def test_a_withdrawal_that_is_taken_back_leaves_the_instance_what_it_still_has(tmp_path: Path) -> None:
     expected = await undisturbed(tmp_path / "calm")
-    async with plane(tmp_path / "storm") as rollout:
+    async with plane(tmp_path / "storm", held=True) as rollout:
         one = await rollout.host("spot-1")  # alone: what it lost would go nowhere
         await rollout.submit()
         await rollout.until_decoding()
@@ -296,14 +360,13 @@ async def test_a_batch_is_not_continued_under_other_weights_of_its_version(tmp_p
 
 
 async def test_an_instance_that_joins_in_the_middle_gets_work(tmp_path: Path) -> None:
-    async with plane(tmp_path) as rollout:
+    async with plane(tmp_path, held=True) as rollout:
         one = await rollout.host("spot-1")
         await rollout.submit()
         await rollout.until_decoding(100)
         two = await rollout.host("spot-2")
+        await rollout.until_serving(2)
         await rollout.responses()
-        ledger_instances = (await rollout.figures()).serving_preemptible
-        assert ledger_instances == 2
         await one.system.close()
         await two.system.close()
 

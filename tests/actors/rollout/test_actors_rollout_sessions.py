@@ -60,6 +60,7 @@ def test_an_instance_has_room_while_a_slot_is_free_and_it_serves_what_is_asked_f
 
 async def served_by(running: Plane, request: Generate) -> str:
     """The instance that has it while it is made."""
+    running.hold.begin(turns=3)
     asked = asyncio.create_task(generate(running, request))
     async with asyncio.timeout(60):
         while True:
@@ -68,6 +69,7 @@ async def served_by(running: Plane, request: Generate) -> str:
             if busy:
                 break
             await asyncio.sleep(0.001)
+    running.hold.end()
     await asked
     assert len(busy) == 1
     return busy[0]

@@ -66,11 +66,12 @@ async def all_groups(running: Plane) -> Groups:
 
 
 async def test_requests_go_on_under_newer_weights_with_a_span_for_each(tmp_path: Path) -> None:
-    async with plane(tmp_path) as running:
+    async with plane(tmp_path, held=True) as running:
         host = await running.host("s1")
         await open_to_newer(running)
         await running.until_decoding(50)
         await publish(running, 4)
+        running.hold.end()
         groups = await all_groups(running)
         spans = [sample.spans for group in groups.groups for sample in group.samples]
         assert {span.version for own in spans for span in own} == {3, 4}
@@ -108,12 +109,15 @@ async def test_a_single_request_survives_the_manager_and_its_instance(tmp_path: 
         hosts = [await running.host("s1")]
         await running.submit()
         whole = await generate(running, msgspec.structs.replace(HELLO, id="calm"))
+        await running.responses()
+        running.hold.begin(turns=5)
         asked = asyncio.create_task(generate(running, HELLO))
         await running.until_decoding((await running.figures()).tokens_collected + 3)
         running.head.kill("rollout/manager")
         hosts[0].kill("s1/engine")
         hosts.append(await running.host("s2"))
         running.head.spawn("rollout/manager", lambda: RolloutManager(running.config))
+        running.hold.end()
         answer = await asked
         assert answer.tokens == whole.tokens
         assert (await generate(running, HELLO)) == answer

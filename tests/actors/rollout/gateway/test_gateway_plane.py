@@ -51,6 +51,8 @@ async def test_a_stream_goes_on_over_the_death_of_engine_and_manager_with_the_sa
         gateway, fleet = await gateway_of(running)
         await running.submit()  # publishes version 3
         calm: list[Piece | End] = [item async for item in gateway.stream(ask("calm"))]
+        await running.responses()
+        running.hold.begin(turns=15)
         tokens: list[int] = []
         logprobs: list[float] = []
         stormy = 0
@@ -66,6 +68,7 @@ async def test_a_stream_goes_on_over_the_death_of_engine_and_manager_with_the_sa
                 host.kill("s1/engine")
                 other = await running.host("s2")
                 running.head.spawn("rollout/manager", lambda: RolloutManager(running.config))
+                running.hold.end()
         assert 10 <= stormy < NEW_TOKENS, "something died in the middle"
         assert tokens == [token for item in calm if isinstance(item, Piece) for token in item.tokens]
         calmly = [one for item in calm if isinstance(item, Piece) for one in item.logprobs]
@@ -81,6 +84,8 @@ async def test_an_abort_ends_what_engines_decode_with_what_they_have(tmp_path: P
         host = await running.host("s1")
         gateway, _ = await gateway_of(running)
         await running.submit()
+        await running.responses()
+        running.hold.begin(turns=5)
         got: list[Piece | End] = []
         async for item in gateway.stream(ask("long")):
             got.append(item)

@@ -3,7 +3,6 @@
 import asyncio
 from pathlib import Path
 
-from actors.rollout.gateway.ask import Piece
 from actors.rollout.gateway.calls import Desk, Served
 from actors.rollout.gateway.routes import ROUTES
 from actors.rollout.gateway.server import HttpServer
@@ -11,7 +10,7 @@ from actors.rollout.manager import RolloutManager
 from configs.schema import Gateway as Settings
 from tests.actors.rollout.gateway.clients import everyone, roll
 from tests.actors.rollout.gateway.gateway_world import Letters
-from tests.actors.rollout.gateway.test_gateway_plane import ask, gateway_of
+from tests.actors.rollout.gateway.test_gateway_plane import gateway_of
 from tests.actors.rollout.test_actors_rollout_plane import NEW_TOKENS, plane
 
 PROMPT = [5, 9, 11]
@@ -26,21 +25,22 @@ async def test_no_client_sees_the_death_of_an_engine_and_of_the_manager(tmp_path
         served = Served(model="tiny", max_prompt_tokens=16, max_new_tokens=NEW_TOKENS)
         server = HttpServer(Desk(gateway, fleet, Settings(), served, Letters()), ROUTES)
         url = await server.start("127.0.0.1", 0)
+        await running.responses()
+        running.hold.begin(turns=10)
         rollouts = {
             name: asyncio.create_task(client(url, "tiny", PROMPT, LIMIT))
             for name, client in everyone.ALL.items()
         }
         rollouts["named"] = asyncio.create_task(roll.rollout(url, "tiny", PROMPT, LIMIT, rid="named"))
-        seen = 0
-        async for item in gateway.stream(ask("watch")):
-            seen += len(item.tokens) if isinstance(item, Piece) else 0
-            if seen >= 5:
-                break
+        async with asyncio.timeout(60):
+            while (figures := await running.figures()).executing < 4 or not figures.pending:
+                await asyncio.sleep(0.01)
         under_way = [name for name, rollout in rollouts.items() if not rollout.done()]
         running.head.kill("rollout/manager")
         host.kill("s1/engine")
         other = await running.host("s2")
         running.head.spawn("rollout/manager", lambda: RolloutManager(running.config))
+        running.hold.end()
         async with asyncio.timeout(60):
             for rollout in rollouts.values():
                 (await rollout).check(LIMIT)
