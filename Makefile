@@ -114,11 +114,11 @@ $(TEST_PARTS:%=part-%): part-%:
 test-together: setup
 	@$(BIN)/python -m pytest --collect-only -qq > /dev/null || echo "some tests cannot be imported: see below"
 	$(BIN)/python -m pytest --continue-on-collection-errors -n 4 --dist worksteal \
-		-m "not alone and not engines and not vllm and not verl"
+		--durations=15 -m "not alone and not engines and not vllm and not verl"
 
 # one after the other: each needs the machine for itself
 test-alone: setup
-	$(BIN)/python -m pytest --continue-on-collection-errors -m "alone and not vllm and not long"
+	$(BIN)/python -m pytest --continue-on-collection-errors --durations=15 -m "alone and not vllm and not long"
 
 test-engines: setup engine-sglang clients
 	$(BIN)/python -m pytest --continue-on-collection-errors -m "engines and not vllm and not older and not moe"
