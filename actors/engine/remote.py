@@ -194,7 +194,9 @@ class RemoteHost:
                     await self._holding.end()  # under the weights of before
                 has_some = not failed or before is not None
                 if self._version is None and has_some and not self._holding.on:
-                    await self._probe()
+                    failed = failed or await self._unsound()
+                    if failed and before is not None:
+                        await self._probe()
                 self._progress_s = _now()
         except TimeoutError as late:
             what = f"the server did not serve version {fetched.version} within {self._serve_s:g} s"
@@ -205,6 +207,20 @@ class RemoteHost:
         self._vocabulary = vocabulary_of(fetched.model_config)
         self._version, self._root = fetched.version, fetched.root
         log.info("the server serves version %d after %.2f s", fetched.version, self._progress_s - began_s)
+        return ""
+
+    async def _unsound(self) -> str:
+        """Why nobody may be given tokens of the weights that were just loaded, "": they are sound. The server
+        has those of before again then. Raises `ServerDied` where it cannot go back, or has nothing to go
+        back to."""
+        try:
+            await self._probe()
+        except ServerDied as unsound:
+            name = await self._wire.revert()
+            if name is None:
+                raise
+            self._name = name
+            return f"{unsound}; the server was told to load what it served before"
         return ""
 
     async def _probe(self) -> None:

@@ -111,6 +111,10 @@ class ServerWire(TakesWeights, Protocol):
     async def healthy(self) -> None:
         """Returns if the server answers."""
 
+    async def revert(self) -> str | None:
+        """After a `commit` of a checkpoint that the server reads by itself: load again what it served before.
+        What it calls that; None where nothing is known to go back to, and nothing was done."""
+
     async def loads(self) -> Loads:
         """What it has to do."""
 

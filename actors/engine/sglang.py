@@ -72,6 +72,7 @@ class SglangWire:
         self._untempered: bool | None = None  # not known yet
         self._tells_made = self._held = False
         self._serves: ModelInfo | None = None  # since the last commit
+        self._before: ModelInfo | None = None  # the last commit, where that was of a folder
 
     @property
     def pid(self) -> int | None:
@@ -102,7 +103,7 @@ class SglangWire:
 
     async def commit(self) -> str:
         """See `ServerWire`."""
-        self._serves = None
+        self._serves = self._before = None
         fetched = self._flip.staged
         if fetched.tensors:
             name = version_name(fetched)
@@ -125,7 +126,21 @@ class SglangWire:
             return before.weight_version
         self._flip.forget()
         await self._paused(lambda: self._load_folder(path, name, before))
+        self._before = before
         return await self.version()
+
+    async def revert(self) -> str | None:
+        """See `ServerWire`."""
+        before, self._before = self._before, None
+        if before is None:
+            return None
+        self._serves = None
+        try:
+            await self._paused(lambda: self._weights.load_folder(before.model_path, before.weight_version))
+        except ServerRefused as refused:
+            raise ServerDied(f"the server did not load {before.model_path} again: {refused}") from refused
+        self._serves = await self._http.get("/model_info", ModelInfo)
+        return self._serves.weight_version
 
     async def _load_folder(self, path: str, name: str, before: ModelInfo) -> None:
         """Into the paused server. One that refuses may have loaded a part: it loads again what it had."""

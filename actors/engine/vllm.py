@@ -73,6 +73,7 @@ class VllmWire:
         self._by_image: bool | None = None
         self._tells_made = self._held = False
         self._model = self._folder = ""  # the folder that it was given last
+        self._before: tuple[str, str] | None = None  # folder and version before the last commit of a folder
         self._eos: tuple[int, ...] | None = None
         self._salt = ""
         self._raw = False
@@ -107,6 +108,7 @@ class VllmWire:
     async def commit(self) -> str:
         """See `ServerWire`."""
         fetched = self._flip.staged
+        self._before = None
         try:
             await self._find_model()
             if not fetched.tensors:
@@ -159,10 +161,29 @@ class VllmWire:
                 await self._load_folder(path, name)
             finally:
                 await self.go_on()
+            self._before = (self._folder, serves)
             self._folder, serves = path, await self.version()
         self._eos, self._salt = None, f"{name}-{serves}"
         self._raw = await self._gives_raw_logprobs()
         return serves
+
+    async def revert(self) -> str | None:
+        """See `ServerWire`."""
+        before, self._before = self._before, None
+        if before is None:
+            return None
+        folder, name = before
+        try:
+            await self.pause("abort")
+            try:
+                await self._http.tell("/collective_rpc", CollectiveRpc(reload_of(folder)), LOAD_S)
+            finally:
+                await self.go_on()
+            await self._http.tell("/update_weight_version", NewVersion(name))
+        except ServerRefused as refused:
+            raise ServerDied(f"the server did not load what it served before: {refused}") from refused
+        self._folder, self._salt = folder, f"reverted-{name}"
+        return name
 
     async def _load_folder(self, path: str, name: str) -> None:
         """Into the paused server. One that refuses may have loaded a part: it loads again what it had.
@@ -171,9 +192,8 @@ class VllmWire:
             await self._http.tell("/collective_rpc", CollectiveRpc(Reload(path)), LOAD_S)
         except ServerRefused as refused:
             why = f"the server did not load {path}: {refused}"
-            before = Reload(self._folder) if self._folder else Reload()
             try:
-                await self._http.tell("/collective_rpc", CollectiveRpc(before), LOAD_S)
+                await self._http.tell("/collective_rpc", CollectiveRpc(reload_of(self._folder)), LOAD_S)
             except ServerRefused as again:
                 raise ServerDied(f"{why}; nor what it served before: {again}") from again
             raise LoadFailed(why) from refused
@@ -329,6 +349,11 @@ class VllmWire:
         if given is None or not given.token_logprobs or given.token_logprobs[0] is None:
             raise ServerDied(f"{self._http.url} gave no log-prob of a token")
         return given.token_logprobs[0] < RAW_BELOW
+
+
+def reload_of(folder: str) -> Reload:
+    """Of this folder; "": of the model that the server was started with."""
+    return Reload(folder) if folder else Reload()
 
 
 def _shapes(ask: Ask) -> str:

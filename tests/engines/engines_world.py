@@ -146,6 +146,15 @@ def write_tokenizer(directory: Path) -> None:
     (directory / "chat_template.jinja").write_text(CHAT_TEMPLATE)
 
 
+def broken(version: int) -> Qwen3:
+    """Weights as of a training step that went wrong: they load, and no number comes of them."""
+    model = model_of(version)
+    with torch.no_grad():
+        for weights in model.parameters():
+            weights.fill_(torch.nan)
+    return model
+
+
 def single_minded(version: int) -> Qwen3:
     """Weights under which every token is that of the version, whatever came before."""
     model = Qwen3(MODEL)

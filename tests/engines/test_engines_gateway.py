@@ -4,16 +4,18 @@ import asyncio
 import json
 import sys
 import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from engine_kinds import NEW_TOKENS
-from engines_world import Servers, publish_image, single_minded, token_of
+from engines_world import Servers, broken, publish_image, single_minded, token_of
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "gateway"))
 
-from gateway_runs import Processes, Streamed, everybody, get, greedy, healthy, loads, post
+from gateway_runs import Processes, Streamed, everybody, get, greedy, healthy, loads, post, refused
+from small_model import make_folder
 
 from actors.engine.served_folder import ServedFolder
 from tests.actors.rollout.gateway.clients import everyone, trl_package
@@ -91,16 +93,33 @@ async def test_a_folder_that_a_server_does_not_load_leaves_the_gateway_as_it_was
         except urllib.error.HTTPError as refused:
             return refused.code, json.loads(refused.read())["error"]
 
-    calm = await greedy(url, PROMPTS[0], 8)
-    status, told = await asyncio.to_thread(update, tmp_path / "nowhere", "5")
-    assert (status, told["type"]) == (400, "CannotLoad")
-    assert str(tmp_path / "nowhere") in str(told["message"])
-    assert (await greedy(url, PROMPTS[0], 8))[0] == calm[0]
-    assert get(f"{url}/get_weight_version") == {"weight_version": "0"}
-    assert len(healthy(url)) == 2
+    def again() -> None:
+        """SIGKILL, and another one in the same state directory."""
+        processes.kill("gateway")
+        processes.start("gateway", "gateway", "--listen", url.removeprefix("http://"), *behind)
+        processes.wait(lambda: len(healthy(url)) == 2, "both to be used again")
 
+    async def require_calm() -> None:
+        """Both servers serve what they came with."""
+        assert len(healthy(url)) == 2
+        assert get(f"{url}/get_weight_version") == {"weight_version": "0"}
+        for _ in servers.both:
+            assert (await greedy(url, PROMPTS[0], 8))[0] == calm[0]
+        own = [(await greedy(server.url, PROMPTS[0], 8))[0] for server in servers.both]
+        assert own == [calm[0], calm[0]]
+
+    calm = await greedy(url, PROMPTS[0], 8)
     folder = ServedFolder()
     try:
+        nan = folder.write(publish_image(tmp_path / "nan", 9, broken))
+        for path, words in ((nan, "log-prob"), (tmp_path / "nowhere", str(tmp_path / "nowhere"))):
+            status, told = await asyncio.to_thread(update, path, "5")
+            assert (status, told["type"]) == (400, "CannotLoad")
+            assert words in str(told["message"])
+            await require_calm()
+        await asyncio.to_thread(again)
+        await require_calm()
+
         second = folder.write(publish_image(tmp_path / "second", 2, single_minded))
         assert (await asyncio.to_thread(update, second, "5"))[0] == 200
         await asyncio.to_thread(processes.wait, lambda: len(healthy(url)) == 2, "both to serve")
@@ -112,11 +131,52 @@ async def test_a_folder_that_a_server_does_not_load_leaves_the_gateway_as_it_was
             (tmp_path / "nowhere", "6", 400),
         ):
             assert (await asyncio.to_thread(update, path, version))[0] == code
-        processes.kill("gateway")
-        processes.start("gateway", "gateway", "--listen", url.removeprefix("http://"), *behind)
-        await asyncio.to_thread(processes.wait, lambda: len(healthy(url)) == 2, "both to be used again")
+        await asyncio.to_thread(again)
         assert get(f"{url}/get_weight_version") == {"weight_version": "5"}
         assert set((await greedy(url, PROMPTS[0], 8))[0]) == {token_of(2)}
         assert processes.end("gateway") == 0
     finally:
         folder.remove()
+
+
+async def test_a_server_of_another_model_gets_no_request_and_the_reason_is_listed(
+    servers: Servers, processes: Processes, tmp_path: Path
+) -> None:
+    """The builtin server, which is up in seconds: it has another vocabulary and another context."""
+    await servers.first_weights(tmp_path / "first")
+    first, model = servers.both[0].url, make_folder(tmp_path / "other", 1)
+    processes.start("other", "engine", "serve", "--model", str(model), "--listen", "127.0.0.1:0")
+    other = await asyncio.to_thread(processes.url, "other")
+    processes.start(
+        "gateway", "gateway", "--listen", "127.0.0.1:0", "--engine-url", first, "--engine-url", other
+    )
+    url = await asyncio.to_thread(processes.url, "gateway")
+    await asyncio.to_thread(
+        processes.wait, lambda: healthy(url) == [first] and other in refused(url), "a verdict"
+    )
+    why = refused(url)[other]
+    assert f"its model is '{model}'" in why
+    assert "its vocabulary has " in why
+    assert "its context is 512 tokens" in why
+    assert f"engine {other} is refused: {why}" in processes.said("gateway")
+    with pytest.raises(urllib.error.HTTPError) as problem:
+        await asyncio.to_thread(post, f"{url}/workers", {"url": other})
+    with problem.value as answer:
+        assert answer.code == 409
+        assert why in json.loads(answer.read())["error"]["message"]
+
+    calm = {number: (await greedy(first, prompt, 40))[0] for number, prompt in enumerate(PROMPTS)}
+    answers = await asyncio.gather(*(greedy(url, PROMPTS[number % 2], 40) for number in range(8)))
+    assert [tokens for tokens, _ in answers] == [calm[number % 2] for number in range(8)]
+    figures = (await asyncio.to_thread(read, f"{other}/metrics")).splitlines()
+    made = [line for line in figures if line.startswith("sglang:num_requests_total")]
+    assert [float(line.rpartition(" ")[2]) for line in made] in ([], [0.0]), (
+        "it had no request, not even a probe"
+    )
+    assert processes.end("gateway") == 0
+
+
+def read(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        text: str = answer.read().decode()
+        return text

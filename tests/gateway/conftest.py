@@ -1,58 +1,21 @@
-"""A small model whose responses are as long as they may be, and processes that end with their test."""
+"""Model folders that tests share, and processes that end with their test."""
 
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from gateway_runs import Processes
-
-from actors.engine.qwen3 import Qwen3, Qwen3Config
-from actors.training.new_tokenizer import CHAT_TEMPLATE, new_tokenizer
-
-MakeModel = Callable[[str, int], Path]
+from small_model import MakeModel, make_folder
 
 
 @pytest.fixture(scope="session")
 def make_model(tmp_path_factory: pytest.TempPathFactory) -> MakeModel:
-    """A folder of this name with random weights of this seed, in the Hugging Face format."""
-    from safetensors.torch import save_file
-
+    """Makes each folder once."""
     folder = tmp_path_factory.mktemp("models")
 
     def make(name: str, seed: int) -> Path:
         directory = folder / name
-        if directory.exists():
-            return directory
-        directory.mkdir()
-        tokenizer = new_tokenizer([], [])
-        shape = {
-            "vocab_size": tokenizer.get_vocab_size(),
-            "hidden_size": 64,
-            "intermediate_size": 128,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
-            "head_dim": 16,
-            "max_position_embeddings": 512,
-            "tie_word_embeddings": True,
-        }
-        (directory / "config.json").write_text(json.dumps({"model_type": "qwen3", **shape}))
-        tokenizer.save(str(directory / "tokenizer.json"))
-        (directory / "tokenizer_config.json").write_text("{}")
-        (directory / "chat_template.jinja").write_text(CHAT_TEMPLATE)
-        torch.manual_seed(seed)
-        model = Qwen3(Qwen3Config.load(directory))
-        with torch.no_grad():
-            for weights in model.parameters():
-                if weights.dim() == 2:
-                    weights.mul_(8)  # so far apart that responses vary and no rounding changes them
-        save_file(
-            {key: tensor.clone() for key, tensor in model.state_dict().items()},
-            directory / "model.safetensors",
-        )
-        return directory
+        return directory if directory.exists() else make_folder(directory, seed)
 
     return make
 

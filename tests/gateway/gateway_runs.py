@@ -104,6 +104,12 @@ def loads(url: str) -> dict[str, int]:
     return {worker["url"]: worker["load"] for worker in told["workers"]}
 
 
+def refused(url: str) -> dict[str, str]:
+    """Why, by the URL of the engine."""
+    told = get(f"{url}/workers?engines=1")["workers"]
+    return {worker["url"]: worker["refused"] for worker in told if worker["refused"]}
+
+
 def post(url: str, body: object, method: str = "POST") -> Any:
     """Raises HTTPError."""
     headers = {"Content-Type": "application/json"}

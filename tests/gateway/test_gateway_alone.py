@@ -5,8 +5,8 @@ import json
 import urllib.error
 
 import pytest
-from conftest import MakeModel
 from gateway_runs import Processes, Streamed, everybody, get, greedy, healthy, loads, post
+from small_model import MakeModel
 
 pytestmark = [pytest.mark.realprocess, pytest.mark.timeout(900)]
 

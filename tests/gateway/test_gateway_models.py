@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from gateway_runs import get, greedy, healthy, post
+from gateway_runs import greedy, healthy, post, refused
 from test_gateway_port import WITHIN_S, Watched, until
 
 from bench.gateway.fake_server import Server
@@ -75,12 +75,6 @@ async def gateway(state: Path, *behind: str) -> AsyncIterator[tuple[Site, "async
     finally:
         stop.set()
         assert await asyncio.wait_for(running, WITHIN_S) == 0
-
-
-def refused(url: str) -> dict[str, str]:
-    """Why, by the URL of the engine."""
-    told = get(f"{url}/workers?engines=1")["workers"]
-    return {worker["url"]: worker["refused"] for worker in told if worker["refused"]}
 
 
 async def test_an_engine_of_another_model_is_refused_and_listed_with_the_reason(tmp_path: Path) -> None:

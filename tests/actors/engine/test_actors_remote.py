@@ -80,6 +80,9 @@ class ToldServer:
         if self.hangs:
             await asyncio.Event().wait()
 
+    async def revert(self) -> str | None:
+        return None
+
     async def loads(self) -> Loads:
         return Loads(0, 0)
 

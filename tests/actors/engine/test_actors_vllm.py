@@ -304,6 +304,9 @@ async def test_a_server_that_does_not_load_a_folder_loads_again_what_it_had(
         await serve_folder(3, "/bad/again")
     assert fake.folders[2:] == ["/good", "/bad/again", "/good"]
     assert fake.version == "2"
+    assert await serve_folder(3, "/good/three") == "3"
+    assert (await wire.revert(), fake.folders[-1], fake.version) == ("2", "/good", "2")
+    assert await wire.revert() is None, "what was before that is not known"
     with pytest.raises(ServerDied, match="nor what it served before"):
         fake.failing = ["/collective_rpc", "/collective_rpc"]
         await serve_folder(3, "/good/two")

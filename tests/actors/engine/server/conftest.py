@@ -2,17 +2,14 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
-from served import make_folder
+from served import Client, Serve, make_folder
 
 from actors.engine.server.process import Settings, loaded
-
-Client = TestClient
-Serve = Callable[..., Awaitable[Client]]
 
 
 @pytest.fixture(scope="session")

@@ -7,16 +7,21 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import TracebackType
 
 import torch
+from aiohttp.test_utils import TestClient
 from safetensors.torch import save_file
 
 from actors.engine.qwen3 import Qwen3
 from actors.engine.qwen3_config import Qwen3Config
 from actors.training.new_tokenizer import CHAT_TEMPLATE, END, new_tokenizer
 
+Client = TestClient
+Serve = Callable[..., Awaitable[Client]]
+"""Serves a model folder in this process, with these settings."""
 WAIT_S = 60.0
 SETTINGS = {
     "architectures": ["Qwen3ForCausalLM"],

@@ -9,8 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from conftest import Client, Serve
-from served import make_folder
+from served import Client, Serve, make_folder
 
 from actors.engine.checkpoint import load_checkpoint
 from actors.engine.server_wire import Ask, Loads

@@ -35,10 +35,12 @@ WORDS = "Failed to get weights iterator: no file"
 
 @dataclass
 class Server:
-    """SGLang as far as weights go. good: folders that it can load; half: that it loads a part of."""
+    """SGLang as far as weights go. good: folders that it can load; half: that it loads a part of; broken:
+    that it loads, and whose tensors hold NaN."""
 
     good: set[str] = field(default_factory=lambda: {"/first"})
     half: set[str] = field(default_factory=set)
+    broken: set[str] = field(default_factory=set)
     path: str = "/first"
     version: str = "default"
     holds: str = "/first"  # whose bytes are in its memory
@@ -66,7 +68,7 @@ class Server:
         self.asked.append(path)
         if path in self.half:
             self.holds = "mixed"
-        if path not in self.good:
+        if path not in self.good | self.broken:
             return web.json_response({"success": False, "message": WORDS}, status=400)
         self.holds = self.path = path
         self.version = body["weight_version"]
@@ -81,7 +83,8 @@ class Server:
         count = (await request.json())["sampling_params"]["max_new_tokens"]
         reply = web.StreamResponse()
         await reply.prepare(request)
-        rows = "".join("[-0.5, 7, null]," for _ in range(count)).removesuffix(",")
+        logprob = "null" if self.holds in self.broken else "-0.5"  # JSON has no NaN
+        rows = ",".join(f"[{logprob}, 7, null]" for _ in range(count))
         meta = (
             f'"completion_tokens": {count}, "output_token_logprobs": [{rows}], '
             f'"finish_reason": {{"type": "length"}}, "weight_version": "{self.version}"'
@@ -186,6 +189,34 @@ async def test_a_folder_that_cannot_be_loaded_is_refused_in_the_engines_words_an
         world.head.kill("rollout/manager")
         world.manager()
         await world.until(5, 5)
+
+
+@pytest.mark.parametrize("published", ["as found", "given"])
+async def test_a_folder_of_nan_is_not_published_and_the_engine_loads_again_what_is_served(
+    world: World, published: str
+) -> None:
+    async with (
+        Server(good={"/first", "/second"}, broken={"/nan"}).running() as one,
+        Server(good={"/first", "/second"}, broken={"/nan"}).running() as other,
+    ):
+        await world.add("a", one)
+        await world.add("b", other)
+        await world.until(0, 0)
+        served, folder = 0, "/first"
+        if published == "given":
+            served, folder = await world.fleet.update_weights("/second", 5), "/second"
+        await world.until(served, served)
+        names = {one.version, other.version}
+        before = {it.name: it.incarnation for it in (await world.seen()).instances}
+        for version in (6, 7):
+            with pytest.raises(CannotLoad, match="log-prob"):
+                await world.fleet.update_weights("/nan", version)
+            await world.until(served, served)
+            assert {one.holds, other.holds} == {folder}
+            assert {one.version, other.version} == names
+            assert (await world.generate(f"r{version}")).version_end == served
+        assert (await world.seen()).published == served
+        assert {it.name: it.incarnation for it in (await world.seen()).instances} == before, "no restarts"
 
 
 async def test_a_version_is_one_folder_and_goes_up(world: World) -> None:
