@@ -59,7 +59,7 @@ from supervisor.sqlite_journal import SqliteJournal
 from supervisor.supervision import Supervisor
 from supervisor.system import ActorSystem
 from supervisor.tree import Counts, Status
-from supervisor.waits import Waiting
+from supervisor.waiting import Waiting
 from supervisor.work_deadlines import WorkDeadlines
 
 __all__ = [

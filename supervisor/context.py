@@ -16,7 +16,8 @@ from supervisor.journal_waits import WatchedStore
 from supervisor.mailbox import Lane
 from supervisor.message import Message
 from supervisor.turn_clock import timeout_in_turns
-from supervisor.waits import Source, Waiting, idle
+from supervisor.waiting import Waiting, idle
+from supervisor.waits import Source
 from supervisor.work_deadlines import WorkDeadlines
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ class Context:
 
         `what` is a few words without numbers, `on` names whom it is on. `progress()` on the object that
         `async with` gives grants the whole deadline again. With `go_on` nothing is raised: each time the
-        deadline passes is an event, and it is renewed.
+        deadline passes is an event, and it is renewed. A pause of this process does not count.
         """
         return self._system.waits.waiting(self.name, what, on, deadline_s, go_on=go_on)
 

@@ -93,7 +93,7 @@ class ActorSystem:
         self._owned: dict[str, dict[str, None]] = {}  # the living children of an owner, oldest first
         self.life = incarnations.mint()  # of this process
         self.turn_clock = TurnClock()
-        self.waits = Waits()
+        self.waits = Waits(self.turn_clock.now)
         self.inspection = Inspection(self)
         self.watches = Watches(self)
         self.health = HealthChecks(self)

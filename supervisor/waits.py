@@ -12,23 +12,24 @@ itself. Nobody owes an idle actor anything, so nothing can be late.
 **What passes its deadline** is an event: one WARNING line, a count by reason, and an entry in a bounded ring.
 A wait either raises then (`WaitTimeout`), or, where its owner would only wait on, is renewed (`go_on`): each
 deadline that passes is an event of its own, and the wait keeps the time at which it began.
+
+**A pause of this process** moves every deadline by as long as it was: what was waited for could not be heard
+meanwhile (`turn_clock`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 from supervisor.deadline import Deadline
-from supervisor.errors import WaitTimeout
 from supervisor.system_messages import ExpiredWait, WaitState
+from supervisor.waiting import Waiting
 
 log = logging.getLogger("supervisor.waits")
 
@@ -43,6 +44,8 @@ MAX_REASONS = 256
 SWEEP_SLACK_S = 0.5
 """Deadlines that pass within such a time are looked at together, at its end; who waits by `wait` has its own
 timer and is on time."""
+ROUNDING_S = 1e-3
+"""Less is no pause."""
 LINES_PER_S = 20
 """Log lines a second; a dead peer may time out thousands of asks at once. The others are counted in one
 line."""
@@ -50,13 +53,15 @@ line."""
 
 @dataclass(slots=True, eq=False)
 class Wait:
-    """One registered wait. `since_s` and `deadline` are loop time."""
+    """One registered wait. `since_s` and `deadline` are loop time. `away_s`: how long the process had stood
+    still when the deadline was set."""
 
     who: str
     what: str
     on: str
     since_s: float
     deadline: Deadline
+    away_s: float
     renew_s: float = 0.0  # 0: its owner ends it at the deadline; else it is renewed by this much
     expired: int = 0  # how often its deadline passed
     until: asyncio.Future[Any] | None = None  # over when this is done, without being told
@@ -77,9 +82,14 @@ Source = Callable[[float], Iterable[WaitState]]
 
 
 class Waits:
-    """The register of one process. Not thread-safe; on the loop only."""
+    """The register of one process. Not thread-safe; on the loop only.
 
-    def __init__(self) -> None:
+    Args:
+        turn_time: the loop's time less the pauses of this process; None: no pause is known of.
+    """
+
+    def __init__(self, turn_time: Callable[[], float] | None = None) -> None:
+        self._turn_time = _now if turn_time is None else turn_time
         self.sources: list[Source] = []  # waits that are kept elsewhere; read when somebody looks
         self.counts: Counter[str] = Counter()  # expired, by reason
         self.expired: deque[ExpiredWait] = deque(maxlen=MAX_EXPIRED)
@@ -109,7 +119,7 @@ class Waits:
     ) -> Wait:
         """Enter a wait; whoever began it must `end` it, unless it is over when `until` is done. `what` is a
         few words without numbers (it is counted by them), `on` names whom it is on."""
-        wait = Wait(who, what, on, _now(), deadline, renew_s, until=until)
+        wait = Wait(who, what, on, _now(), deadline, self.away_s(), renew_s, until=until)
         if until is not None:
             while self._settling and _settled(self._settling[0]):  # they settle in order
                 self.end(self._settling.popleft())
@@ -147,12 +157,30 @@ class Waits:
     def sweep(self, now: float) -> None:
         """Turn what passed its deadline unnoticed into events."""
         self._forget_settled()
-        for wait in [wait for wait in self._waits.values() if wait.deadline.passed(now)]:
+        for wait in [wait for wait in self._waits.values() if self.is_late(wait, now)]:
             if wait.renew_s:
                 self._passed(wait, now)
-                wait.deadline = Deadline.after(wait.renew_s, now)
+                self.grant(wait, wait.renew_s)
             elif not wait.expired:
                 self._passed(wait, now)  # said once, here or by its owner; it stays listed until it ends
+
+    def away_s(self) -> float:
+        """How long this process has stood still so far."""
+        return _now() - self._turn_time()
+
+    def grant(self, wait: Wait, seconds: float) -> None:
+        """A new deadline, so far from now."""
+        wait.deadline, wait.away_s = Deadline.after(seconds, _now()), self.away_s()
+
+    def is_late(self, wait: Wait, now: float) -> bool:
+        """Whether the deadline has passed, after the pauses since it was set were added to it."""
+        if not wait.deadline.passed(now):
+            return False
+        away_s = self.away_s()
+        if away_s - wait.away_s > ROUNDING_S:
+            wait.deadline = Deadline.after(away_s - wait.away_s, wait.deadline.at_s)
+            wait.away_s = away_s
+        return wait.deadline.passed(now)
 
     def close(self) -> None:
         """Sweep no more."""
@@ -204,69 +232,6 @@ class Waits:
     def _passed(self, wait: Wait, now: float) -> None:
         wait.expired += 1
         self.expire(wait.who, wait.what, wait.on, now - wait.since_s)
-
-
-class Waiting:
-    """`async with` around what is awaited: registered inside, `WaitTimeout` at the deadline."""
-
-    def __init__(self, waits: Waits, who: str, what: str, on: str, deadline_s: float, go_on: bool) -> None:
-        if not deadline_s >= 0:
-            raise ValueError(f"a wait for {what} needs a deadline of 0 s or more, not {deadline_s!r}")
-        self._waits = waits
-        self._words = (who, what, on)
-        self._deadline_s = deadline_s
-        self._go_on = go_on
-        self._wait: Wait | None = None
-        self._timeout: asyncio.Timeout | None = None
-
-    async def __aenter__(self) -> Waiting:
-        deadline = Deadline.after(self._deadline_s, _now())
-        renew_s = self._deadline_s if self._go_on else 0.0
-        self._wait = self._waits.begin(*self._words, deadline, renew_s=renew_s)
-        if not self._go_on:
-            self._timeout = asyncio.timeout_at(deadline.at_s)
-            await self._timeout.__aenter__()
-        return self
-
-    def progress(self) -> None:
-        """Whoever is waited for has moved: the whole deadline is given again."""
-        assert self._wait is not None, "progress() outside of `async with`"
-        self._wait.deadline = Deadline.after(self._deadline_s, _now())
-        if self._timeout is not None and not self._timeout.expired():
-            self._timeout.reschedule(self._wait.deadline.at_s)
-
-    async def look(self, event: asyncio.Event, within_s: float | None = None) -> bool:
-        """Within this wait: until `event` is set, or `within_s` have passed and it is time to look elsewhere;
-        whether it is set."""
-        return await idle(event, within_s)
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        wait = self._wait
-        assert wait is not None
-        self._waits.end(wait)
-        if self._timeout is None:
-            return
-        try:
-            await self._timeout.__aexit__(kind, problem, trace)
-        except TimeoutError:
-            self._waits.passed(wait)
-            who, what, on = self._words
-            waited_s = _now() - wait.since_s
-            raise WaitTimeout(f"{who} waited {waited_s:.1f} s for {what} on {on}") from None
-
-
-async def idle(event: asyncio.Event, at_most_s: float | None = None) -> bool:
-    """See `Context.idle`. (Not by `asyncio.wait_for`, which before Python 3.12 may swallow a
-    cancellation.)"""
-    if event.is_set() or at_most_s is None:
-        await event.wait()
-        return True
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(at_most_s):
-            await event.wait()
-    return event.is_set()
 
 
 def _settled(wait: Wait) -> bool:

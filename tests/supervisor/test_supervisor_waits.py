@@ -1,6 +1,7 @@
 """Every wait is listed while it lasts, and is an event when its deadline passes."""
 
 import asyncio
+import contextlib
 import logging
 import threading
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from patient_loop import PatientLoop
 
 from supervisor import (
     Actor,
@@ -25,6 +27,7 @@ from supervisor import (
 from supervisor.address import Address
 from supervisor.system_messages import SYSTEM, ListWaits, WaitsOf, WaitState
 from supervisor.testing import TestSystem
+from supervisor.turn_clock import TICK_S
 from supervisor.waits import LINES_PER_S, MAX_EXPIRED, MAX_REASONS, Waits
 
 NUMBERS = st.floats(-1e6, 1e6)
@@ -154,13 +157,54 @@ async def test_progress_grants_the_whole_deadline_again() -> None:
         after = waits.snapshot()[0]
         assert before_s < 29.91 < after.left_s
         assert after.since_s > 0.09, "it is the same wait"
-        assert wait._timeout is not None
-        assert wait._timeout.when() == wait._wait.deadline.at_s  # type: ignore[union-attr]
+    async with waits.waiting("me", "steps", "you", 0.2) as wait:
+        for _ in range(4):
+            await asyncio.sleep(0.1)
+            wait.progress()
     assert not waits.counts
     with pytest.raises(WaitTimeout):
         async with waits.waiting("me", "steps", "you", 0.1):
             await asyncio.sleep(1.0)
     assert not len(waits)
+
+
+PAUSE_S = 20.0
+
+
+def stand_still() -> None:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, PatientLoop)
+    loop.stand_still(PAUSE_S)
+
+
+@pytest.mark.parametrize("go_on", [False, True])
+async def test_a_wait_gets_its_whole_deadline_when_its_process_stood_still_meanwhile(
+    tmp_path: Path, go_on: bool
+) -> None:
+    loop = asyncio.get_running_loop()
+    async with TestSystem(tmp_path) as system:
+        waits, began_s = system.system.waits, loop.time()
+        loop.call_later(0.05, stand_still)
+        async with waits.waiting("me", "an answer", "you", 5.0, go_on=go_on):
+            await asyncio.sleep(0.1)
+            await asyncio.sleep(2.0)  # what came during the pause is read, and what comes later in turns too
+        assert loop.time() - began_s > PAUSE_S
+        assert not waits.counts
+
+
+@pytest.mark.parametrize("go_on", [False, True])
+async def test_a_wait_is_late_after_its_deadline_in_turns_when_its_process_stood_still_meanwhile(
+    tmp_path: Path, go_on: bool
+) -> None:
+    loop = asyncio.get_running_loop()
+    async with TestSystem(tmp_path) as system:
+        waits, began_s = system.system.waits, loop.time()
+        loop.call_later(0.05, stand_still)
+        with pytest.raises(WaitTimeout) if not go_on else contextlib.nullcontext():
+            async with waits.waiting("me", "an answer", "you", 1.2, go_on=go_on):
+                await until(lambda: waits.counts)
+        assert loop.time() - began_s > PAUSE_S + 1.2 - 2 * TICK_S
+        assert waits.counts == {"an answer: deadline passed": 1}
 
 
 async def test_a_timeout_of_the_awaited_is_not_taken_for_the_deadline_of_the_wait() -> None:
