@@ -22,6 +22,7 @@ from nodeagent.host import LEASE_S, Seat
 from nodeagent.leading import leading
 from nodeagent.metrics_server import MetricsServer, Seen, look
 from nodeagent.notices.cloud import FindCloud
+from nodeagent.restarts import RestartReporter
 from nodeagent.service_manager import READY, STOPPING, SignsOfLife
 from nodeagent.shutdown import Shutdown
 from nodeagent.site import FleetHosts, Site
@@ -117,17 +118,19 @@ class _Node:
             seat = replace(seat, head=system.wire.local)
         self._seat = seat
         assert seat.head is not None
+        self._reporter = RestartReporter(system)
         self._children = Children(system, seat, options.role, site, self._gave_up, options.gateway)
         stop.at_once(self._children.forget_memory)
         self._hosts: FleetHosts | None = None
         if options.local_fleet:
-            self._hosts = site.hosts(system, Join(seat.head, seat.interface, seat.keys, seat.bulk))
+            join = Join(seat.head, seat.interface, seat.keys, seat.bulk)
+            self._hosts = site.hosts(system, join, self._restarted)
             stop.at_once(self._forget_hosts)
         self._tree = Supervisor(
             system,
             one_for_one(*self._actors(), name=f"{seat.node}/actors"),
             on_failure=self._failed,
-            on_restart=_log_restart,
+            on_restart=self._restarted,
         )
 
     async def run(self) -> int:
@@ -206,6 +209,7 @@ class _Node:
         # Again: a child that was starting may have said where it is.
         self._site.withdraw_agent(self._seat.state_dir)
         await self._tree.stop()
+        self._reporter.close()
 
     def _forget_hosts(self) -> None:
         """Nobody looks for hosts of ours that are gone, however they went."""
@@ -218,6 +222,12 @@ class _Node:
         """A supervisor of this process gave up."""
         known = as_cannot_run(problem) or CannotRun(FAILED, str(problem))
         self._leave(known.code, str(known))
+
+    def _restarted(self, restarted: Restarted) -> None:
+        if self._children.job is not None:
+            self._reporter(restarted)
+        else:  # nobody writes a history
+            log.warning("restart %d of %s: %s", restarted.restarts, restarted.name, restarted.cause)
 
     def _leave(self, code: int, reason: str) -> None:
         """The process is to end; the first reason counts."""
@@ -282,7 +292,3 @@ class _Node:
 
     def _say(self, text: str) -> None:
         self._site.say(f"nodeagent {self._seat.node}: {text}")
-
-
-def _log_restart(restarted: Restarted) -> None:
-    log.warning("restart %d of %s: %s", restarted.restarts, restarted.name, restarted.cause)

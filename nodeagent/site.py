@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from actors.cluster.local_hosts import Join, LocalHosts
+from actors.cluster.local_hosts import Join, LocalHosts, OnRestart
 from actors.cluster.messages import JobSpec
 from actors.cluster.provider import Hosts
 from actors.training.job_journal import JobOver
@@ -160,7 +160,7 @@ class Site(Protocol):
     def free_left_memory(self) -> None:
         """Free the weights that dead runs left on this machine; what a run may be resumed from stays."""
 
-    def hosts(self, system: ActorSystem, join: Join) -> FleetHosts:
+    def hosts(self, system: ActorSystem, join: Join, on_restart: OnRestart) -> FleetHosts:
         """The hosts that a head may start itself."""
 
 
@@ -279,9 +279,9 @@ class RealSite:
         """See `Site`."""
         job_memory.free_images_of_dead_runs()
 
-    def hosts(self, system: ActorSystem, join: Join) -> FleetHosts:
+    def hosts(self, system: ActorSystem, join: Join, on_restart: OnRestart) -> FleetHosts:
         """See `Site`."""
-        return LocalHosts(system, join, self.forget_memory)
+        return LocalHosts(system, join, self.forget_memory, on_restart)
 
 
 def _open_job_journals(seat: Seat, commit_s: float) -> GroupCommit:

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from actors.cluster import job as places
-from actors.cluster.local_hosts import Join
+from actors.cluster.local_hosts import Join, OnRestart
 from actors.cluster.messages import JobSpec
 from configs.schema import Traces
 from nodeagent.exit_codes import IN_USE, USAGE, CannotRun, NoSpace
@@ -174,7 +174,7 @@ class SimSite:
     def free_left_memory(self) -> None:
         """A simulated host has had no other runs."""
 
-    def hosts(self, system: ActorSystem, join: Join) -> FleetHosts:
+    def hosts(self, system: ActorSystem, join: Join, on_restart: OnRestart) -> FleetHosts:
         return self._around.fleet(self._process, system, join)
 
 

@@ -7,8 +7,9 @@ with it: no orphan is left, whoever is killed.
 
 import asyncio
 import sys
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from actors.cluster.fleet import RESERVED
@@ -21,6 +22,7 @@ from supervisor import (
     Intensity,
     ProcessExit,
     ProcessSpec,
+    Restarted,
     Supervisor,
     SupervisorFailed,
     child,
@@ -32,6 +34,8 @@ from transport.keys import Bulk
 from transport.wire import Peer
 
 HOPELESS = frozenset({2, 6})  # exit codes of a node agent: usage, a damaged journal (nodeagent.exit_codes)
+OnRestart = Callable[[Restarted], None]
+
 ORDER_S = 2.0  # for a host to take an order; one that does not is hung, and gets as long after SIGTERM
 STOP_S = 12.0  # for a host to stop its children in order; then it is killed
 
@@ -54,14 +58,23 @@ class LocalHosts:
         system: of the head's node agent.
         join: how they find the head.
         forget_memory: frees the shared memory of a job on a host that is gone, which cannot do so itself.
+        on_restart: told of each node agent that ended by itself and was started again, as `<host>/agent`.
     """
 
     def __init__(
-        self, system: ActorSystem, join: Join, forget_memory: Callable[[JobSpec, str], None]
+        self,
+        system: ActorSystem,
+        join: Join,
+        forget_memory: Callable[[JobSpec, str], None],
+        on_restart: OnRestart,
     ) -> None:
         self._system = system
         self._join = join
         self._forget_memory = forget_memory
+        self._on_restart = on_restart
+        self._failed: dict[str, Restarted] = {}  # those that ended by themselves: what is told if they return
+        self._restarts: Counter[str] = Counter()
+        self._taken: set[str] = set()  # those that `kill` took away, until they have ended
         self._preemptible: dict[str, Child] = {}
         self._ended: list[tuple[str, ProcessExit]] = []  # bounded: each was started by who takes them
         self._reserved: Supervisor | None = None
@@ -89,7 +102,9 @@ class LocalHosts:
             name="hosts",
             intensity=Intensity(restarts=fleet.restarts, within_s=fleet.restarts_within_s),
         )
-        self._reserved = Supervisor(self._system, spec, on_failure=self._gave_up)
+        self._reserved = Supervisor(
+            self._system, spec, on_failure=self._gave_up, on_restart=self._reserved_restarts
+        )
         try:
             await self._reserved.start()
         except SupervisorFailed as problem:
@@ -99,6 +114,9 @@ class LocalHosts:
     def _gave_up(self, problem: Exception) -> None:
         self._on_give_up(f"the reserved host: {problem}")
 
+    def _reserved_restarts(self, restarted: Restarted) -> None:
+        self._on_restart(replace(restarted, name=f"{restarted.name}/agent"))
+
     def start(self, name: str, job: JobSpec) -> None:
         """Bring a preemptible host up. Raises OSError."""
 
@@ -106,13 +124,20 @@ class LocalHosts:
             self._preemptible.pop(name, None)
             self._forget_memory(job, name)
             self._ended.append((name, exit_))
+            if exit_.abnormal and name not in self._taken:
+                self._restarts[name] += 1
+                self._failed[name] = Restarted(f"{name}/agent", exit_.cause, self._restarts[name])
+            self._taken.discard(name)
 
         self._preemptible[name] = self._system.start_process(self._spec(name, "preemptible", job), ended)
+        if (restarted := self._failed.pop(name, None)) is not None:
+            self._on_restart(restarted)
 
     def kill(self, name: str) -> None:
         """Take a host away, without a word."""
         process = self._preemptible.get(name)
         if process is not None:
+            self._taken.add(name)
             process.send_signal(9)
 
     async def stop(self) -> None:

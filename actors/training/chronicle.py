@@ -11,6 +11,7 @@ import msgspec
 from actors.cluster.messages import HostsUp, NodeSeen, Plan, RestartSeen
 from actors.rollout.messages import RolloutFigures
 from actors.training import records
+from actors.training.causes import in_a_line
 from actors.training.first_instance import FirstInstance
 from actors.training.messages import StepResult
 from actors.training.records import PhaseName
@@ -164,7 +165,7 @@ class Chronicle:
             records.Restart(
                 t_s=self._t_s(now_s),
                 actor=message.actor,
-                cause=message.cause,
+                cause=in_a_line(message.cause),
                 incarnation=message.incarnation,
             )
         )

@@ -6,6 +6,7 @@ is the controller's.
 
 from typing import Literal
 
+from actors.training.causes import in_a_line
 from configs.schema import Fleet
 
 MAX_CAUSE = 300
@@ -58,7 +59,7 @@ class FirstInstance:
     def ended(self, who: str, cause: str) -> None:
         """An engine, or the process of one, ended, or a host cannot run one."""
         self._ends += 1
-        self._cause = f"{who}: {' '.join(cause.split())[-MAX_CAUSE:]}"
+        self._cause = f"{who}: {in_a_line(cause, MAX_CAUSE)}"
 
     def why(self, hosts: int) -> str:
         """What is known of the reason; hosts: preemptible ones that are up."""

@@ -137,3 +137,17 @@ def test_others_wait_for_the_successor_of_a_process_whose_kill_takes_long(kind: 
     assert (outcome.ended, outcome.reason) == ("done", "")
     assert audit(evidence(outcome)) == []
     assert list(causes(outcome)) == [f"head/{kind}"]
+
+
+def test_the_restart_of_an_actor_of_the_heads_node_agent_is_in_the_history() -> None:
+    config = load("quickstart", [*SMALL, "job.steps=8"])
+    cluster = SimCluster(Setting(config, seed=5, deadline_s=200.0))
+    breaking = Breaking(cluster)
+    hit: list[bool] = []
+    breaking.at(FROZEN_AT_S, lambda: hit.append(breaking.crash_actor("head", "agent", "registry")))
+    outcome = cluster.run()
+    assert (outcome.ended, hit) == ("done", [True])
+    told = [record for record in outcome.history if isinstance(record, Restart)]
+    assert [(record.actor, record.cause) for record in told] == [
+        ("head/registry", "crashed: RuntimeError: a defect that chaos planted")
+    ]

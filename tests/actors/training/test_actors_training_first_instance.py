@@ -1,5 +1,6 @@
 """The first preemptible instance of a job: when it is said that one serves, and when that none does."""
 
+from actors.training.causes import MAX_TOLD, in_a_line
 from actors.training.first_instance import MAX_CAUSE, FirstInstance
 from configs.schema import Fleet
 
@@ -39,3 +40,15 @@ def test_the_reason_is_the_newest_end_of_an_engine_with_how_often_it_was() -> No
     first.ended("spot-2/engine", "x" * 10_000)
     assert "failed 2 times" in first.why(2)
     assert len(first.why(2)) < MAX_CAUSE + 100
+
+
+def test_a_long_cause_keeps_its_begin_and_its_end() -> None:
+    first = waiting()
+    first.ended(
+        "spot-1/engine", f"the server ended (exit 2): {'[--an-option] ' * 500}\nunknown option --none"
+    )
+    assert "spot-1/engine: the server ended (exit 2): [" in first.why(1)
+    assert first.why(1).endswith("] unknown option --none")
+    assert len(first.why(1)) < MAX_CAUSE + 100
+    assert len(in_a_line("x" * 10_000)) == MAX_TOLD
+    assert in_a_line("exit\n 3") == "exit 3"

@@ -1,0 +1,16 @@
+"""Causes of ends as a job tells them: in one line, of a long one its begin and its end. Pure.
+
+A cause can be the last lines of a server, thousands of characters: what ended stands first, why stands last.
+"""
+
+MAX_TOLD = 600
+"""Characters of a cause in the history; a chain of supervisors takes some hundred."""
+
+
+def in_a_line(cause: str, most: int = MAX_TOLD) -> str:
+    """At most so many characters."""
+    line = " ".join(cause.split())
+    if len(line) <= most:
+        return line
+    head = most // 3
+    return f"{line[:head]} … {line[head + 3 - most :]}"
