@@ -12,7 +12,8 @@ from pathlib import Path
 
 import psutil
 
-from nodeagent.files import AGENT_FILE, LOCK_FILE, PROCESSES
+from nodeagent.files import PROCESSES
+from nodeagent.state_lock import AGENT_FILE, LOCK_FILE
 from rlctl.head import remains
 from rlctl.runs import RunDir
 

@@ -122,6 +122,7 @@ def start_options(args: argparse.Namespace) -> "Options":
         seat,
         role,
         local_fleet=args.fleet == "local",
+        control=args.fleet == "local",
         metrics=metrics,
         lease_s=args.lease,
         standby=args.standby,

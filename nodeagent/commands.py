@@ -15,7 +15,8 @@ import msgspec
 from actors.cluster.messages import PreemptionNotice, StopNode
 from nodeagent.client import inspect, tell_agent
 from nodeagent.exit_codes import FAILED, OK, USAGE, CannotRun
-from nodeagent.files import STANDBY, AgentFile, find_agent, is_running
+from nodeagent.files import STANDBY, AgentFile, find_agent
+from nodeagent.state_lock import is_running
 from supervisor import AskFailed, Done, Message, Refused
 from supervisor.system_messages import ActorState, SystemState
 

@@ -1,5 +1,15 @@
-"""What a node agent may be and how long it takes to leave, as its command line shows it. Imports nothing."""
+"""What a node agent may be, and how long it takes to leave and to answer. Imports nothing."""
 
 ROLES = ("head", "reserved", "preemptible")
 GRACE_S = 30.0
 """An ordered end takes at most this long; then the process goes without it. Kubernetes' default, Slurm's."""
+LOOK_S = 2.0
+"""Of a look at every process: those that are gone cost all of it."""
+DEADLINE_S = 5.0
+"""Of a question about the state of things; an actor that restarts answers well within it."""
+MAX_LOOK_S = 60.0
+"""The longest look that can be asked for."""
+AGENT = "agent"  # the node agent's own process, among those of its host
+CONTROL_GREETING = b"gleaner control 1\n"
+"""What a control socket says first: its loop turns, and which requests and answers it speaks. The number
+changes with the fields that commands show (`SystemState`, `ActorState`)."""

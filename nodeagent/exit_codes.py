@@ -1,16 +1,14 @@
 """Exit codes of a node's processes, and which failure gives which.
 
-The codes are a contract: scripts, systemd units and the local provider act on them.
+The codes are a contract: scripts, systemd units and the local provider act on them. The failures are imported
+where they are told apart: a command that only finds an agent does not wait for these imports.
 """
 
-import asyncio
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from configs.load import ConfigError
-from configs.trace import TraceError
-from supervisor import Hopeless, JournalError, SupervisorFailed, WorkHung
-from transport.keys import BadKeys, RefusedToListen
-from transport.sockets import CannotListen
+if TYPE_CHECKING:
+    from supervisor import SupervisorFailed
 
 OK = 0
 FAILED = 1  # something unforeseen
@@ -56,6 +54,14 @@ def as_cannot_run(problem: BaseException) -> CannotRun | None:
     """The exit code and the text for a failure that has one, or None for a defect."""
     if isinstance(problem, CannotRun):
         return problem
+    import asyncio
+
+    from configs.load import ConfigError
+    from configs.trace import TraceError
+    from supervisor import Hopeless, JournalError, SupervisorFailed, WorkHung
+    from transport.keys import BadKeys, RefusedToListen
+    from transport.sockets import CannotListen
+
     if isinstance(problem, SupervisorFailed):
         return CannotRun(_code_of(problem), str(problem))
     if isinstance(problem, CannotListen):
@@ -73,7 +79,7 @@ def as_cannot_run(problem: BaseException) -> CannotRun | None:
     return None
 
 
-def _code_of(failure: SupervisorFailed) -> int:
+def _code_of(failure: "SupervisorFailed") -> int:
     """That of whoever failed first, where it has one of its own; a child process left it as its own."""
     if failure.first is not None:
         known = as_cannot_run(failure.first)

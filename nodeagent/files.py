@@ -1,28 +1,26 @@
-"""The files by which a node agent is found and by which a second one is kept off.
+"""The files by which a node agent is found.
 
-`agent.json` says where the agent of a state directory is reached; `agent.lock` is locked while it lives (by
-the kernel, so it cannot be left behind by a kill). Owns both, and what is done to files: writing one whole or
-not at all, forgetting journals of old jobs, freeing the shared memory of a job, keeping a folder private.
+`agent.json` says where the agent of a state directory is reached. Owns it, and what is done to files: writing
+one whole or not at all, forgetting journals of old jobs, freeing the shared memory of a job, keeping a folder
+private. `agent.lock` is `state_lock`'s.
 """
 
-import fcntl
 import os
 import shutil
 import stat
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from nodeagent.exit_codes import IN_USE, NO_STATE, NOT_RUNNING, CannotRun
+from nodeagent.exit_codes import NO_STATE, CannotRun
+from nodeagent.state_lock import AGENT_FILE, CONTROL_SOCKET, LOCK_FILE, holder, is_running, not_running
 from transport.wire import Peer
 
 if TYPE_CHECKING:
     from actors.cluster.messages import JobSpec
 
-AGENT_FILE = "agent.json"
 STANDBY = "standby"  # the role of a head that waits for the lease; it has no address yet
-LOCK_FILE = "agent.lock"
 PROCESSES = "processes"
 OVER_FILE = "over"  # beside the journals of a job that is over
 JOBS_KEPT = 16
@@ -124,6 +122,7 @@ def publish_agent(state_dir: Path, agent: AgentFile) -> None:
 def withdraw_agent(state_dir: Path) -> None:
     """Nobody need look for it any more, nor for its children."""
     (state_dir / AGENT_FILE).unlink(missing_ok=True)
+    (state_dir / CONTROL_SOCKET).unlink(missing_ok=True)
     shutil.rmtree(state_dir / PROCESSES, ignore_errors=True)
 
 
@@ -137,19 +136,16 @@ def forget_agent(state_dir: Path) -> None:
 
 def find_agent(state_dir: Path) -> AgentFile:
     """The agent that runs on `state_dir`. Raises CannotRun when none does."""
+    pid = holder(state_dir)
     path = state_dir / AGENT_FILE
-    nobody = CannotRun(NOT_RUNNING, f"no node agent runs on {state_dir}; start one with `nodeagent start`")
-    if not is_running(state_dir):
-        raise nobody
     try:
         agent = msgspec.json.decode(path.read_bytes(), type=AgentFile)
-        holder = (state_dir / LOCK_FILE).read_text().strip()
-    except FileNotFoundError as problem:  # it is just starting, or just leaving
-        raise nobody from problem
+    except FileNotFoundError as problem:  # it is just leaving
+        raise not_running(state_dir) from problem
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
         raise CannotRun(NO_STATE, f"{path} cannot be read: {problem}") from problem
-    if holder != str(agent.pid):  # of an agent that was killed; the one that runs is just starting
-        raise nobody
+    if pid != agent.pid:  # of an agent that was killed; the one that runs is just starting
+        raise not_running(state_dir)
     return agent
 
 
@@ -177,47 +173,3 @@ def find_process(state_dir: Path, kind: str, pid: int) -> Peer | None:
     except (OSError, msgspec.MsgspecError):
         return None
     return Peer(process.endpoint, process.public_key) if process.pid == pid else None
-
-
-class StateLock:
-    """Holds a state directory for this process until `release` or its end. Raises CannotRun."""
-
-    def __init__(self, state_dir: Path) -> None:
-        path = state_dir / LOCK_FILE
-        try:
-            self._file: IO[str] = path.open("a+")
-        except OSError as problem:
-            raise CannotRun(NO_STATE, f"{path}: {problem.strerror}") from problem
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as problem:
-            self._file.seek(0)
-            holder = self._file.read(32).strip() or "unknown"
-            self._file.close()
-            raise CannotRun(
-                IN_USE,
-                f"a node agent (pid {holder}) runs on {state_dir} already: stop it with `nodeagent stop "
-                f"--state-dir {state_dir}`, or give another --state-dir",
-            ) from problem
-        self._file.truncate(0)
-        self._file.write(f"{os.getpid()}\n")
-        self._file.flush()
-
-    def release(self) -> None:
-        """Let another agent have the directory. The file stays, or two could hold one each; it names nobody
-        any more."""
-        if not self._file.closed:
-            self._file.truncate(0)
-            self._file.close()
-
-
-def is_running(state_dir: Path) -> bool:
-    """Whether a node agent holds `state_dir`."""
-    try:
-        with (state_dir / LOCK_FILE).open("r") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True
-    return False

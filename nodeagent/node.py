@@ -14,6 +14,8 @@ from actors.cluster.provider import LocalProvider
 from actors.cluster.scheduler import Scheduler
 from nodeagent.agent import NodeAgent
 from nodeagent.children import Children
+from nodeagent.cluster_view import ClusterView
+from nodeagent.control_socket import ControlSocket, open_control
 from nodeagent.defaults import GRACE_S
 from nodeagent.departure import SCHEDULER
 from nodeagent.exit_codes import CUT_SHORT, FAILED, OK, CannotRun, as_cannot_run
@@ -52,6 +54,7 @@ class Options:
     """How a node agent is started. `local_fleet`: the head starts the other hosts itself, as processes;
     `metrics`: host and port at which the host's metrics are served, None: they are not. Of a head whose
     journals are in a database: `lease_s`, and whether it waits as a `standby` while another one is the head.
+    `control`: whether a head answers commands of this host on a socket in its state directory.
     `gateway`: HOST:PORT of the head's gateway, in place of the job's own `gateway.listen`.
     `grace_s`: from a signal to the SIGKILL of whoever sent it. `find_cloud`: whose notices are followed.
     """
@@ -59,6 +62,7 @@ class Options:
     seat: Seat
     role: str
     local_fleet: bool = False
+    control: bool = False
     metrics: tuple[str, int] | None = None
     lease_s: float = LEASE_S
     standby: bool = False
@@ -107,6 +111,8 @@ class _Node:
         self._role = options.role
         self._grace_s = options.grace_s
         self._find_cloud = options.find_cloud
+        self._control: ControlSocket | None = None
+        self._wants_control = options.control
         self._metrics: MetricsServer | None = None
         if options.metrics is not None:
             self._metrics = MetricsServer(options.metrics, self._seen)
@@ -141,6 +147,9 @@ class _Node:
             await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
             if starting.done():
                 starting.result()
+                if self._wants_control:
+                    view = ClusterView(self._system, [self._system.wire.local])
+                    self._control = await open_control(self._seat.state_dir, view)
                 self._publish()
             await stopping
         finally:
@@ -188,6 +197,8 @@ class _Node:
         )
 
     async def _close(self) -> None:
+        if self._control is not None:
+            self._control.close()
         if self._metrics is not None:
             await self._metrics.close()
         if self._hosts is not None:

@@ -18,8 +18,8 @@ from actors.cluster.messages import JobSpec
 from actors.cluster.provider import Hosts
 from actors.training.job_journal import JobOver
 from configs.schema import Traces
-from nodeagent import files, host, job_file, job_memory, wall_clock
-from nodeagent.files import JOBS_KEPT, AgentFile, ProcessFile, StateLock
+from nodeagent import files, host, job_file, job_memory, state_lock, wall_clock
+from nodeagent.files import JOBS_KEPT, AgentFile, ProcessFile
 from nodeagent.fittings import Fittings, RealFittings
 from nodeagent.host import CLUSTER, LOG_BYTES, Seat, load_keys
 from nodeagent.service_manager import ServiceManager
@@ -235,7 +235,7 @@ class RealSite:
 
     def hold(self, state_dir: Path) -> Held:
         """See `Site`."""
-        return StateLock(state_dir)
+        return state_lock.StateLock(state_dir)
 
     def publish_agent(self, state_dir: Path, agent: AgentFile) -> None:
         """See `Site`."""

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from rlctl.client import Processes
-from rlctl.columns import Cell, Column, fitted
+from nodeagent.cluster_view import Processes
+from rlctl.columns import Column, Styled, fitted
+from rlctl.process_table import mailbox
 from rlctl.wording import age, size
 from supervisor.system_messages import ActorState, SystemState
 
@@ -236,7 +237,7 @@ _COSTS = {
 }
 
 
-def _process_row(line: ProcessLine) -> Sequence[Cell]:
+def _process_row(line: ProcessLine) -> Sequence[str]:
     state, vitals = line.state, line.state.vitals
     if vitals is None:
         return [state.node, state.process, str(state.pid), *("?" * 8)]
@@ -248,35 +249,27 @@ def _process_row(line: ProcessLine) -> Sequence[Cell]:
         str(state.pid),
         "-" if line.cpu is None else f"{line.cpu:.0%}",
         size(vitals.rss_bytes) if vitals.rss_bytes else "-",
-        Text(f"{vitals.lag_s * 1000:.0f} ms", style=style),
+        Styled(f"{vitals.lag_s * 1000:.0f} ms", style),
         str(sum(1 for actor in state.actors if not actor.pid) + state.left_out),
         f"{line.rate:,.1f}",
         str(vitals.waits),
         age(vitals.oldest_wait_s) if vitals.waits else "-",
-        Text(f"{dead:,}", style="yellow" if dead else ""),
+        Styled(f"{dead:,}", "yellow" if dead else ""),
     ]
 
 
-def _actor_row(line: ActorLine) -> Sequence[Cell]:
+def _actor_row(line: ActorLine) -> Sequence[str]:
     actor = line.actor
     return [
         line.node,
         actor.name,
-        Text(actor.state, style="" if actor.state == "running" else "yellow"),
+        Styled(actor.state, "" if actor.state == "running" else "yellow"),
         mailbox(actor),
         f"{line.rate:,.1f}",
         f"{actor.handled:,}",
-        Text(f"{actor.dropped:,}", style="yellow" if actor.dropped else ""),
+        Styled(f"{actor.dropped:,}", "yellow" if actor.dropped else ""),
         str(actor.waits or "-"),
         age(actor.oldest_wait_s) if actor.waits else "-",
-        Text(str(actor.restarts), style="red" if actor.restarts else ""),
-        Text(" ".join(actor.last_failure.split()) or "-", style="red" if actor.last_failure else ""),
+        Styled(str(actor.restarts), "red" if actor.restarts else ""),
+        Styled(" ".join(actor.last_failure.split()) or "-", "red" if actor.last_failure else ""),
     ]
-
-
-def mailbox(actor: ActorState) -> Text:
-    """How full it is."""
-    limit = actor.mailbox_limit
-    text = f"{actor.mailbox}/{limit}" if limit else str(actor.mailbox)
-    full = actor.mailbox / limit if limit else 0.0
-    return Text(text, style="bold red" if full >= 0.9 else "yellow" if full >= 0.5 else "")

@@ -12,22 +12,20 @@ import math
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, Never, TypeVar
+from typing import TYPE_CHECKING, Never, TypeVar
 
+from nodeagent.cluster_view import ClusterView, no_head
+from nodeagent.defaults import DEADLINE_S
 from nodeagent.files import find_agent
 from nodeagent.wall_clock import wall_ms
-from rlctl.client_waits import LOOK_S, WAIT_S
+from rlctl.client_waits import WAIT_S
 from rlctl.errors import nothing
 from rlctl.runs import RunDir
-from rlctl.targets import AGENT
 from supervisor import ActorSystem, Address, AskFailed, Health, Incarnations, JournalError, Message, Refused
 from supervisor.health import Pulse
 from supervisor.journal import Replayed
-from supervisor.names import REGISTRY
 from supervisor.network import Network
-from supervisor.system_messages import SYSTEM, Inspect, ListNames, Names, SystemState
 from transport.keys import NodeKeys
 from transport.mesh import ZmqWire
 from transport.wire import Peer
@@ -40,36 +38,19 @@ if TYPE_CHECKING:  # most commands only look: what generates and publishes is im
 R = TypeVar("R", bound=Message)
 
 MANAGER = "rollout/manager"
-
-DEADLINE_S = 5.0
-"""Of a question about the state of things; an actor that restarts answers well within it."""
 LOOPBACK = "tcp://127.0.0.1:0"
 
 
-class Cluster:
+class Cluster(ClusterView):
     """What a client may do. Asks raise `AskTimeout`, `Unreachable`, `Overloaded` or `Refused`."""
 
     def __init__(self, system: ActorSystem, heads: Sequence[Peer]) -> None:
-        self._system = system
-        self._heads = list(heads)
-        self.head = heads[0]  # the one that answered last
+        super().__init__(system, heads)
         self._publishing: Publishing | None = None
 
     async def find(self, name: str, deadline_s: float = DEADLINE_S) -> Address:
         """Who holds `name`, with its incarnation. Raises AskTimeout where nobody does."""
         return await self._system.resolve(name, deadline_s)
-
-    async def ask(
-        self,
-        to: Address | str,
-        message: Message,
-        *,
-        expect: type[R],
-        deadline_s: float = DEADLINE_S,
-        key: str = "",
-    ) -> R:
-        """Ask an actor. By name it survives the actor's restart; `key` makes it take effect once."""
-        return await self._system.ask(to, message, deadline_s=deadline_s, expect=expect, key=key)
 
     async def generate(self, request: "Generate") -> "Generated | VersionNotReady":
         """Let the instances of the job continue a prompt; see docs/versions.md. Asked again with the same id
@@ -136,32 +117,12 @@ class Cluster:
         """Tell an actor, at most once and without an answer."""
         await self._system.tell(to, message)
 
-    async def names(self, prefix: str = "", deadline_s: float = DEADLINE_S) -> list[Address]:
-        """Every registered actor whose name starts so."""
-        heads = [self.head, *(head for head in self._heads if head != self.head)]
-        for head in heads:
-            registry = Address(name=REGISTRY, endpoint=head.endpoint, public_key=head.public_key)
-            try:
-                names = await self.ask(
-                    registry, ListNames(prefix=prefix), expect=Names, deadline_s=deadline_s / len(heads)
-                )
-            except AskFailed:
-                if head is heads[-1]:
-                    raise
-            else:
-                self.head = head
-                return names.addresses
-        raise AssertionError("a cluster has a head")
-
     async def probe(self, deadline_s: float = DEADLINE_S) -> None:
         """Ask the head for a sign of life. Raises CommandError (exit code 3) where there is none."""
         try:
             await self.names(deadline_s=deadline_s)
         except AskFailed as problem:
-            raise nothing(
-                f"no head answers at {self.head.endpoint} ({problem}); check the address, and the keys: it "
-                "ignores whoever has none that it trusts"
-            ) from problem
+            raise nothing(no_head(self.head.endpoint, problem)) from problem
 
     async def head_hung(self, health: Health, cpu_s: Callable[[], float]) -> str:
         """Check the health of the head's process for as long as it is well; why it is not. `cpu_s`: the
@@ -177,64 +138,6 @@ class Cluster:
             if cause := pulse.look(clock.now(), cpu_s):
                 return cause
             links.ask_life(self.head)  # without a link there is nobody to ask: the next question dials
-
-    async def processes(self, deadline_s: float = LOOK_S) -> "Processes":
-        """What every process of the cluster says of itself, all asked at once."""
-        everywhere = await self.ask_everywhere(Inspect(), expect=SystemState, deadline_s=deadline_s)
-        states = sorted(everywhere.answers, key=_order)
-        return Processes(states, [*everywhere.silent, *_quiet_children(states, everywhere.silent)])
-
-    async def peers(self, deadline_s: float = LOOK_S) -> dict[Peer, list[str]]:
-        """Every process of the cluster, with the names of its registered actors."""
-        names: dict[Peer, list[str]] = {self.head: []}
-        for address in await self.names(deadline_s=deadline_s):
-            names.setdefault(address.peer, []).append(address.name)
-        return names
-
-    async def ask_process(
-        self, peer: Peer, question: Message, *, expect: type[R], deadline_s: float = LOOK_S
-    ) -> R:
-        """Ask the runtime of a process, not one of its actors."""
-        system = Address(name=SYSTEM, endpoint=peer.endpoint, public_key=peer.public_key)
-        return await self.ask(system, question, expect=expect, deadline_s=deadline_s)
-
-    async def ask_everywhere(
-        self, question: Message, *, expect: type[R], deadline_s: float = LOOK_S
-    ) -> "Everywhere[R]":
-        """Ask the runtime of every process at once; those that do not answer by the deadline are named."""
-
-        async def one(peer: Peer) -> R | None:
-            try:
-                return await self.ask_process(peer, question, expect=expect, deadline_s=deadline_s)
-            except AskFailed:
-                return None
-
-        peers = await self.peers(deadline_s)
-        answers = await asyncio.gather(*map(one, peers))
-        silent = [held for held, answer in zip(peers.values(), answers, strict=True) if answer is None]
-        return Everywhere(
-            [answer for answer in answers if answer is not None], [name for held in silent for name in held]
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Everywhere(Generic[R]):
-    """`answers` of the processes that gave one; `silent`: actors of those that did not.
-
-    A process that died is silent for as long as its lease lasts; one that is stopped or stuck, for ever.
-    """
-
-    answers: Sequence[R]
-    silent: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Processes:
-    """`states` of those that answered, the head's first; `silent`: see `Everywhere`, and child processes
-    that their node agents run and that have not answered: their lease may have ended, or not begun."""
-
-    states: Sequence[SystemState]
-    silent: Sequence[str]
 
 
 @asynccontextmanager
@@ -276,24 +179,6 @@ async def connect_to_run(run: RunDir) -> AsyncIterator[Cluster]:
         agent.endpoint, Path(agent.keys) if agent.keys else None, head_key=agent.public_key
     ) as it:
         yield it
-
-
-def _quiet_children(states: Sequence[SystemState], silent: Sequence[str]) -> list[str]:
-    answered = {(state.node, state.pid) for state in states}
-    hosts = {(state.pid, state.node) for state in states if state.process == AGENT}
-    return [
-        f"{state.node}/{actor.name} (pid {actor.pid})"
-        for state in states
-        for actor in state.actors
-        if actor.pid
-        and (state.node, actor.pid) not in answered
-        and (actor.pid, actor.name) not in hosts
-        and not any(name.startswith((f"{state.node}/{actor.name}", f"{actor.name}/")) for name in silent)
-    ]
-
-
-def _order(state: SystemState) -> tuple[bool, str, bool, str]:
-    return state.node != "head", state.node, state.process != "agent", state.process
 
 
 class _NoJournal:

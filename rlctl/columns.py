@@ -1,23 +1,37 @@
 """Tables that fit: which columns are shown in a terminal of some width, and which cells are cut.
 
-Owns the choice. What is in the cells is each command's.
+Owns the choice and the lines. What is in the cells is each command's. Imports no terminal library: `rlctl ps`
+prints the lines as they are, and Rich draws a `Table` beside what else it draws.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from __future__ import annotations
 
-from rich.cells import cell_len
-from rich.table import Table
-from rich.text import Text
+import unicodedata
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 GAP = 2  # cells between two columns
 MIN_LAST = 12  # cells that a last column may shrink to before another one is left out for it
+CUT = "…"
+_CODES = {"bold": "1", "red": "31", "yellow": "33"}  # of ECMA-48, by the words of a style
 
-Cell = str | Text
+
+class Styled(str):
+    """A cell's text with a style, such as "bold red"."""
+
+    style: str
+
+    def __new__(cls, text: str, style: str) -> Styled:
+        """The text, and how a terminal shows it."""
+        made = super().__new__(cls, text)
+        made.style = style
+        return made
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(NamedTuple):
     """A column. `spare`: 0 is always shown; of the others the highest is left out first."""
 
     name: str
@@ -25,39 +39,94 @@ class Column:
     spare: int = 0
 
 
-def fitted(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int) -> Table:
+class Table(NamedTuple):
+    """Lines of styled pieces; none is wider than the width that it was made for."""
+
+    lines: Sequence[Sequence[str]]
+
+    def text(self, *, styled: bool) -> str:
+        """All lines, each with its end; `styled`: with the codes that a terminal understands."""
+        shown = _escaped if styled else str
+        return "".join("".join(map(shown, line)) + "\n" for line in self.lines)
+
+    def __rich__(self) -> Text:
+        """For Rich, beside what else it draws."""
+        from rich.text import Text
+
+        lines = [Text.assemble(*((str(piece), _style(piece)) for piece in line)) for line in self.lines]
+        return Text("\n", no_wrap=True, overflow="ignore").join(lines)
+
+
+def fitted(columns: Sequence[Column], rows: Iterable[Sequence[str]], width: int) -> Table:
     """The table with as many columns as `width` cells hold; its last column is cut, no other is."""
-    widths = [
-        max([len(column.name), *(_length(row[place]) for row in rows)])
-        for place, column in enumerate(columns)
-    ]
+    titles: Sequence[str] = [Styled(column.name, "bold") for column in columns]
+    lines = [titles, *([_printable(cell) for cell in row] for row in rows)]
+    widths = [max(cell_len(line[place]) for line in lines) for place in range(len(columns))]
     shown = list(range(len(columns)))
     while _needed([widths[place] for place in shown]) > width:
         spare = [place for place in shown if columns[place].spare]
         if not spare:
             break
         shown.remove(max(spare, key=lambda place: columns[place].spare))
-    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
     left = width - _needed([widths[place] for place in shown[:-1]], last=0)
-    for place in shown:
-        last = place == shown[-1]
-        table.add_column(
-            columns[place].name,
-            justify="right" if columns[place].right else "left",
-            no_wrap=True,
-            overflow="ellipsis",
-            max_width=max(min(widths[place], left), 1) if last else widths[place],
-            min_width=None if last else widths[place],
-        )
-    for row in rows:
-        table.add_row(
-            *(row[place] if isinstance(row[place], Text) else Text(str(row[place])) for place in shown)
-        )
-    return table
+    widths[shown[-1]] = max(min(widths[shown[-1]], left), 1)
+    return Table([_line([(columns[it], line[it], widths[it]) for it in shown], width) for line in lines])
 
 
-def _length(cell: Cell) -> int:
-    return cell_len(cell.plain if isinstance(cell, Text) else cell)
+def cell_len(text: str) -> int:
+    """Cells that it takes in a terminal."""
+    if text.isascii():
+        return len(text)
+    return sum(map(_cells, text))
+
+
+def _cells(character: str) -> int:
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def _line(cells: Sequence[tuple[Column, str, int]], width: int) -> list[str]:
+    """The pieces of a line: cells, and the spaces between them."""
+    pieces: list[str] = []
+    left = width
+    for place, (column, cell, own) in enumerate(cells):
+        last = place == len(cells) - 1
+        cell = _cut(cell, own)
+        space = " " * (own - cell_len(cell))
+        own_pieces = [space, cell] if column.right else [cell, "" if last else space]
+        for piece in [*own_pieces, "" if last else " " * GAP]:
+            piece = _cut(piece, left)
+            left -= cell_len(piece)
+            if piece:
+                pieces.append(piece)
+    return pieces
+
+
+def _cut(cell: str, cells: int) -> str:
+    """As much of it as `cells` hold; its style stays."""
+    if cell_len(cell) <= cells:
+        return cell
+    kept = str(cell)
+    while kept and cell_len(kept) > cells - 1:
+        kept = kept[:-1]
+    return Styled(kept + CUT, _style(cell)) if cells > 0 else ""
+
+
+def _printable(cell: str) -> str:
+    """Without line ends and codes: a failure's text may hold any."""
+    if cell.isprintable():
+        return cell
+    return Styled("".join(it if it.isprintable() else "?" for it in cell), _style(cell))
+
+
+def _style(piece: str) -> str:
+    return piece.style if isinstance(piece, Styled) else ""
+
+
+def _escaped(piece: str) -> str:
+    codes = ";".join(_CODES[word] for word in _style(piece).split())
+    return f"\x1b[{codes}m{piece}\x1b[0m" if codes else piece
 
 
 def _needed(widths: Sequence[int], last: int | None = None) -> int:

@@ -61,10 +61,13 @@ SPEAKERS = {
 """Who speaks from the modules below a package that are no actor's own; the longest prefix counts."""
 
 SAID_BY = {
+    (SYSTEM, "Inspect"): ("rlctl", "<node>/agent"),
+    ("registry", "ListNames"): ("rlctl", "<node>/agent"),
     ("cluster/scheduler", "NodeSeen"): ("<node>/agent",),
     ("training/controller", "NodeSeen"): ("cluster/scheduler",),
 }
-"""Who says what to whom where a kind has several receivers: its makers do not tell which one they mean."""
+"""Who says what to whom where the modules that make a kind do not tell: it has several receivers, or is made
+in a module that several share."""
 
 TO_SYSTEMS = {
     "Watch": "",

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-from rich.table import Table
 
 from nodeagent import job_memory
-from rlctl.columns import Column, fitted
+from rlctl.columns import Column, Table, fitted
 from rlctl.preflight import size
 
 COLUMNS = (

@@ -4,15 +4,15 @@ Pure: what the processes say of themselves goes in.
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from rich.table import Table
-from rich.text import Text
+from nodeagent.defaults import AGENT
+from rlctl.columns import Column, Styled, Table, fitted
 
-from rlctl.board import mailbox
-from rlctl.client import Processes
-from rlctl.columns import Cell, Column, fitted
-from rlctl.targets import AGENT
-from supervisor.system_messages import ActorState, SystemState
+if TYPE_CHECKING:  # their import takes longer than the whole command may
+    from nodeagent.cluster_view import Processes
+    from rlctl.control import Shown
+    from supervisor.system_messages import ActorState, SystemState
 
 SHOWN_CELLS = 60
 _COLUMNS = (
@@ -30,12 +30,12 @@ _COLUMNS = (
 )
 
 
-def table(seen: Processes, width: int) -> Table:
+def table(seen: "Shown | Processes", width: int) -> Table:
     """As many columns as `width` cells hold."""
     return fitted(_COLUMNS, rows(seen), width)
 
 
-def rows(seen: Processes) -> list[Sequence[Cell]]:
+def rows(seen: "Shown | Processes") -> list[Sequence[str]]:
     """One row for each actor and child process."""
     suspects = {endpoint for state in seen.states for endpoint in state.suspects}
     shown = [
@@ -46,7 +46,7 @@ def rows(seen: Processes) -> list[Sequence[Cell]]:
     return shown + [silent_row(name) for name in seen.silent]
 
 
-def row(state: SystemState, actor: ActorState, *, suspected: bool = False) -> Sequence[Cell]:
+def row(state: "SystemState", actor: "ActorState", *, suspected: bool = False) -> Sequence[str]:
     """The cells of an actor or a child process; `suspected`: another process doubts that this one lives."""
     process = bool(actor.pid)
     shown_state = "suspect" if suspected and not process and actor.state == "running" else actor.state
@@ -55,20 +55,28 @@ def row(state: SystemState, actor: ActorState, *, suspected: bool = False) -> Se
         state.process,
         actor.name if not process else f"{actor.name} (pid {actor.pid})",
         "-" if process else str(actor.incarnation),
-        Text(shown_state, style="" if shown_state == "running" else "yellow"),
+        Styled(shown_state, "" if shown_state == "running" else "yellow"),
         "-" if process else mailbox(actor),
         "-" if process else f"{actor.rate:,.1f}",
         "-" if process else str(actor.handled),
         "-" if process else str(actor.dropped),
         str(actor.restarts),
-        Text(
+        Styled(
             " ".join(actor.last_failure.split())[:SHOWN_CELLS] or "-",
-            style="red" if actor.last_failure else "",
+            "red" if actor.last_failure else "",
         ),
     ]
 
 
-def silent_row(name: str) -> Sequence[Cell]:
+def silent_row(name: str) -> Sequence[str]:
     """An actor or a process that should be there, and does not answer."""
     node = name.partition("/")[0] if name.endswith((f"/{AGENT}", ")")) else "?"  # of other names, who knows
-    return [node, "?", name, "?", Text("no answer", style="bold red"), *("?" * 5), "-"]
+    return [node, "?", name, "?", Styled("no answer", "bold red"), *("?" * 5), "-"]
+
+
+def mailbox(actor: "ActorState") -> Styled:
+    """How full it is."""
+    limit = actor.mailbox_limit
+    text = f"{actor.mailbox}/{limit}" if limit else str(actor.mailbox)
+    full = actor.mailbox / limit if limit else 0.0
+    return Styled(text, "bold red" if full >= 0.9 else "yellow" if full >= 0.5 else "")

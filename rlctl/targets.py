@@ -4,16 +4,16 @@ Pure: what the processes say of themselves goes in.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
+from nodeagent.defaults import AGENT
 from rlctl.errors import nothing, usage
-from supervisor.system_messages import SystemState
 
-AGENT = "agent"
+if TYPE_CHECKING:  # its import takes longer than the whole command may
+    from supervisor.system_messages import SystemState
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(NamedTuple):
     """A process of a host."""
 
     node: str
@@ -24,7 +24,7 @@ class Target:
         return self.node if self.process == AGENT else f"{self.node}/{self.process}"
 
 
-def resolve(name: str, states: Sequence[SystemState]) -> Target:
+def resolve(name: str, states: "Sequence[SystemState]") -> Target:
     """The process of a host's, an actor's or a process's name, in this order. Raises CommandError.
 
     A child process that does not answer (it starts, or is stopped by a signal) is known from its parent.
@@ -49,7 +49,7 @@ def resolve(name: str, states: Sequence[SystemState]) -> Target:
     )
 
 
-def _targets(states: Sequence[SystemState]) -> list[Target]:
+def _targets(states: "Sequence[SystemState]") -> list[Target]:
     answered = [Target(state.node, state.process, state.pid) for state in states]
     children = [
         Target(state.node, actor.name, actor.pid)

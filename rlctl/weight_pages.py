@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-from rich.table import Table
 
 from actors.cluster.job import SHARED_MEMORY
 from actors.weights.control_file import has_writer, read_page
 from actors.weights.control_page import NONE, SUFFIX, BadPage
-from rlctl.columns import Column, fitted
+from rlctl.columns import Column, Table, fitted
 
 COLUMNS = (
     Column("page"),

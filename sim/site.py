@@ -17,11 +17,12 @@ from actors.cluster.local_hosts import Join, OnRestart
 from actors.cluster.messages import JobSpec
 from configs.schema import Traces
 from nodeagent.exit_codes import IN_USE, USAGE, CannotRun, NoSpace
-from nodeagent.files import AGENT_FILE, JOBS_KEPT, OVER_FILE, PROCESSES, AgentFile, ProcessFile
+from nodeagent.files import JOBS_KEPT, OVER_FILE, PROCESSES, AgentFile, ProcessFile
 from nodeagent.fittings import Fittings
 from nodeagent.host import LOG_BYTES, Seat
 from nodeagent.job_file import job_file
 from nodeagent.site import ClosingTracer, FleetHosts, Held, Sockets
+from nodeagent.state_lock import AGENT_FILE
 from sim.hosts import Host, SimProcess
 from sim.journal import SimJournal
 from sim.network import SimNet

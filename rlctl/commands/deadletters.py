@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from rlctl.client import Everywhere
-from rlctl.columns import Cell, Column, fitted
+from nodeagent.cluster_view import Everywhere
+from rlctl.columns import Column, fitted
 from rlctl.commands.terminal import (
     Subparsers,
     add_cluster,
@@ -92,7 +92,7 @@ def only(answer: DeadLettersOf, reason: str) -> DeadLettersOf:
     return msgspec.structs.replace(answer, counts=counts, samples=samples)
 
 
-def count_rows(answers: Iterable[DeadLettersOf]) -> list[Sequence[Cell]]:
+def count_rows(answers: Iterable[DeadLettersOf]) -> list[Sequence[str]]:
     """How many, by process and reason, the most first."""
     counts: Counter[tuple[str, str]] = Counter()
     for answer in answers:
@@ -101,7 +101,7 @@ def count_rows(answers: Iterable[DeadLettersOf]) -> list[Sequence[Cell]]:
     return [(f"{count:,}", process, reason) for (process, reason), count in counts.most_common()]
 
 
-def sample_rows(answers: Iterable[DeadLettersOf], limit: int) -> list[Sequence[Cell]]:
+def sample_rows(answers: Iterable[DeadLettersOf], limit: int) -> list[Sequence[str]]:
     """The newest samples of all, the newest first."""
     return [
         (age(ago_s), one.kind, one.to, _from(one.source), f"{answer.node}/{answer.process}", one.reason)

@@ -4,23 +4,24 @@ import argparse
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING
 
+from nodeagent.defaults import AGENT, LOOK_S
+from nodeagent.exit_codes import CannotRun
+from nodeagent.state_lock import holder
+from rlctl import control
 from rlctl.commands.terminal import (
     Subparsers,
     add_cluster,
     add_command,
     add_json,
     chosen_cluster,
-    print_json,
+    local_run,
     run_async,
 )
 from rlctl.errors import OK, CommandError, failed, nothing, usage
-from rlctl.runs import find_driven
-
-if TYPE_CHECKING:  # where nothing runs, none of it is needed
-    from rlctl.client import Cluster
-    from rlctl.targets import Target
+from rlctl.printing import print_plain_json
+from rlctl.runs import RunDir
+from rlctl.targets import Target, resolve
 
 _DESCRIPTION = """\
 Send a signal to a process: to see what the system does when it dies.
@@ -54,55 +55,58 @@ def add(commands: Subparsers) -> None:
 def kill(args: argparse.Namespace) -> int:
     """Do it."""
     number = signal_number(args.signal)
-
-    async def send() -> "Target":
-        async with chosen_cluster(args) as cluster:
-            from rlctl.targets import resolve
-
-            target = resolve(args.target, (await cluster.processes()).states)
-            await _send(cluster, target, number, args)
-            return target
-
-    target = run_async(send())
+    run = local_run(args)
+    try:
+        if run is None:
+            raise control.NoControl
+        target = _by_head(run, args.target, number)
+    except control.NoControl:
+        target = run_async(_by_network(args, number))
+    if target.process == AGENT:
+        _kill_host(target, number, run)
     if args.json:
-        print_json({"node": target.node, "process": target.process, "pid": target.pid, "signal": number.name})
+        print_plain_json({**target._asdict(), "signal": number.name})
     else:
         sys.stdout.write(f"{number.name} to {target} (pid {target.pid})\n")
     return OK
 
 
-async def _send(
-    cluster: "Cluster", target: "Target", number: signal.Signals, args: argparse.Namespace
-) -> None:
-    from actors.cluster.messages import KillChild
-    from supervisor import Done
-
-    if target.process == "agent":
-        _kill_host(target, number, args)
-        return
-    message = KillChild(child=target.process, signal=int(number))
-    await cluster.ask(f"{target.node}/agent", message, expect=Done)
+def _by_head(run: RunDir, name: str, number: signal.Signals) -> Target:
+    """Have the head of a run on this machine send it; hosts are left to this process. Raises NoControl."""
+    target = resolve(name, control.look(run.head, LOOK_S).states)
+    if target.process != AGENT:
+        control.kill(run.head, target.node, target.process, int(number))
+    return target
 
 
-def _kill_host(target: "Target", number: signal.Signals, args: argparse.Namespace) -> None:
-    if args.head:
+async def _by_network(args: argparse.Namespace, number: signal.Signals) -> Target:
+    """The same, as a client of the cluster."""
+    async with chosen_cluster(args) as cluster:
+        from actors.cluster.messages import KillChild
+        from supervisor import Done
+
+        target = resolve(args.target, (await cluster.processes()).states)
+        if target.process != AGENT:
+            order = KillChild(child=target.process, signal=int(number))
+            await cluster.ask(f"{target.node}/{AGENT}", order, expect=Done)
+        return target
+
+
+def _kill_host(target: Target, number: signal.Signals, run: RunDir | None) -> None:
+    if run is None:
         raise usage(f"{target.node} is a host elsewhere: kill its node agent there, or use `rlctl preempt`")
     if target.node == "head":
         raise usage("head: the run cannot go on without it; stop the run with Ctrl-C in its rlctl")
-    from nodeagent.exit_codes import CannotRun
-    from nodeagent.files import find_agent
-
-    run = find_driven(args.runs_dir, args.run_name)
     try:
-        agent = find_agent(run.nodes / target.node)
+        pid = holder(run.nodes / target.node)
     except CannotRun as problem:
         raise nothing(str(problem)) from problem
     try:
-        os.kill(agent.pid, number)
+        os.kill(pid, number)
     except ProcessLookupError:
-        raise nothing(f"{target.node} (pid {agent.pid}) has just ended") from None
+        raise nothing(f"{target.node} (pid {pid}) has just ended") from None
     except PermissionError as problem:
-        raise failed(f"{target.node} (pid {agent.pid}): {problem.strerror}") from problem
+        raise failed(f"{target.node} (pid {pid}): {problem.strerror}") from problem
 
 
 def signal_number(text: str) -> signal.Signals:

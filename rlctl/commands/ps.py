@@ -1,6 +1,7 @@
 """`rlctl ps`: every actor and child process of a cluster, in one table."""
 
 import argparse
+import sys
 
 from rlctl.commands.terminal import (
     Subparsers,
@@ -8,12 +9,12 @@ from rlctl.commands.terminal import (
     add_command,
     add_deadline,
     add_json,
-    console,
     look_at_processes,
-    print_json,
-    tell_silent,
+    silent_line,
 )
 from rlctl.errors import OK
+from rlctl.printing import print_plain_json, print_table, screen_width
+from rlctl.process_table import table
 
 _DESCRIPTION = """\
 Show every actor of a cluster: where it is, in which incarnation, how it is, what it has handled.
@@ -42,17 +43,13 @@ def add(commands: Subparsers) -> None:
 def ps(args: argparse.Namespace) -> int:
     """Do it."""
     seen = look_at_processes(args)
-    import msgspec  # here and below: where nothing runs, none of it is needed
-
-    from rlctl.process_table import table
-
     if args.json:
-        print_json({"processes": msgspec.to_builtins(seen.states), "silent": seen.silent})
-    else:
-        out = console()
-        out.print(table(seen, out.width))
-        left_out = sum(state.left_out for state in seen.states)
-        if left_out:
-            out.print(f"and {left_out} more actors, which their processes left out")
-        tell_silent(seen.silent, out)
+        print_plain_json({"processes": seen.states, "silent": seen.silent})
+        return OK
+    print_table(table(seen, screen_width()))
+    left_out = sum(state.left_out for state in seen.states)
+    if left_out:
+        sys.stdout.write(f"and {left_out} more actors, which their processes left out\n")
+    if seen.silent:
+        sys.stdout.write(silent_line(seen.silent) + "\n")
     return OK

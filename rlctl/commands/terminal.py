@@ -7,24 +7,27 @@ where they are used.
 import argparse
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from rlctl.client_waits import LOOK_S
+from nodeagent.defaults import LOOK_S, MAX_LOOK_S
+from nodeagent.exit_codes import CannotRun
+from nodeagent.state_lock import holder
 from rlctl.errors import MEANINGS, CommandError, failed, nothing, usage
+from rlctl.printing import PIPE_WIDTH
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from rlctl.client import Cluster, Everywhere, Processes
+    from nodeagent.cluster_view import Everywhere, Processes
+    from rlctl.client import Cluster
+    from rlctl.control import Shown
+    from rlctl.runs import RunDir
     from supervisor import Message
 
 T = TypeVar("T")
 R = TypeVar("R", bound="Message")
-
-MAX_LOOK_S = 60.0
-PIPE_WIDTH = 200  # cells of a line where there is no terminal
 
 
 class Subparsers(Protocol):
@@ -138,14 +141,26 @@ def address(text: str) -> str:
         raise usage(f"--head {problem}") from problem
 
 
+def local_run(args: argparse.Namespace) -> "RunDir | None":
+    """The run of this machine that the options mean, None for `--head`. Raises CommandError where none runs,
+    or its head does not."""
+    if args.head:
+        return None
+    from rlctl.runs import find_driven
+
+    run = find_driven(args.runs_dir, args.run_name)
+    try:
+        holder(run.head)
+    except CannotRun as problem:
+        raise nothing(str(problem)) from problem
+    return run
+
+
 @asynccontextmanager
 async def chosen_cluster(args: argparse.Namespace) -> "AsyncIterator[Cluster]":
     """The cluster that the options mean. Raises CommandError where it does not run or does not answer."""
-    from rlctl.runs import find_driven
-
-    driven = None if args.head else find_driven(args.runs_dir, args.run_name)
-    from nodeagent.exit_codes import CannotRun  # where no run goes on, the client is not needed
-    from rlctl.client import connect, connect_to_run
+    driven = local_run(args)
+    from rlctl.client import connect, connect_to_run  # where no run goes on, the client is not needed
     from supervisor import AskFailed, Refused
     from transport.keys import BadKeys
 
@@ -186,8 +201,15 @@ def deadline(args: argparse.Namespace) -> float:
     return float(args.deadline)
 
 
-def look_at_processes(args: argparse.Namespace) -> "Processes":
-    """Every process of the chosen cluster, as it shows itself now."""
+def look_at_processes(args: argparse.Namespace) -> "Shown | Processes":
+    """Every process of the chosen cluster, as it shows itself now: as the head of a run on this machine sees
+    it, or, where that has no socket for commands, as this process does over the network."""
+    run = local_run(args)
+    if run is not None:
+        from rlctl import control
+
+        with suppress(control.NoControl):
+            return control.look(run.head, deadline(args))
 
     async def look() -> "Processes":
         async with chosen_cluster(args) as cluster:
@@ -209,7 +231,12 @@ def ask_everywhere(args: argparse.Namespace, question: "Message", expect: type[R
 def tell_silent(silent: Sequence[str], out: "Console") -> None:
     """Name the actors whose processes did not answer."""
     if silent:
-        out.print(f"no answer from {', '.join(silent)}: just started or just gone, stopped, or stuck")
+        out.print(silent_line(silent))
+
+
+def silent_line(silent: Sequence[str]) -> str:
+    """Names the actors whose processes did not answer."""
+    return f"no answer from {', '.join(silent)}: just started or just gone, stopped, or stuck"
 
 
 def run_async(work: Coroutine[object, object, T]) -> T:

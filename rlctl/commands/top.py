@@ -15,8 +15,9 @@ from datetime import datetime
 import msgspec
 from rich.live import Live
 
+from nodeagent.cluster_view import Processes
 from rlctl.board import KEYS, SORTS, Board, Meter, render
-from rlctl.client import Cluster, Processes
+from rlctl.client import Cluster
 from rlctl.commands.terminal import (
     Subparsers,
     add_cluster,

@@ -2,8 +2,8 @@
 
 import argparse
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import msgspec
 from rich.text import Text
 from rich.tree import Tree
 
@@ -15,11 +15,13 @@ from rlctl.commands.terminal import (
     add_json,
     console,
     look_at_processes,
-    print_json,
     tell_silent,
 )
 from rlctl.errors import OK
-from supervisor.system_messages import ActorState, SystemState
+from rlctl.printing import print_plain_json
+
+if TYPE_CHECKING:  # its import takes longer than the whole command
+    from supervisor.system_messages import ActorState, SystemState
 
 _DESCRIPTION = """\
 Show the supervision tree of every host: supervisors, actors and processes under them, and their figures.
@@ -44,7 +46,7 @@ def tree(args: argparse.Namespace) -> int:
     """Do it."""
     seen = look_at_processes(args)
     if args.json:
-        print_json({"hosts": _nested(seen.states), "silent": seen.silent})
+        print_plain_json({"hosts": _nested(seen.states), "silent": seen.silent})
     else:
         out = console()
         for branch in trees(seen.states):
@@ -53,7 +55,7 @@ def tree(args: argparse.Namespace) -> int:
     return OK
 
 
-def trees(states: Sequence[SystemState]) -> list[Tree]:
+def trees(states: "Sequence[SystemState]") -> list[Tree]:
     """One tree a host; the node agent's process is its root, child processes hang where they are children."""
     hosts: dict[str, list[SystemState]] = {}
     for state in states:
@@ -61,7 +63,7 @@ def trees(states: Sequence[SystemState]) -> list[Tree]:
     return [_host(node, processes) for node, processes in hosts.items()]
 
 
-def _host(node: str, processes: Sequence[SystemState]) -> Tree:
+def _host(node: str, processes: "Sequence[SystemState]") -> Tree:
     by_pid = {state.pid: state for state in processes}
     agent = next((state for state in processes if state.process == "agent"), None)
     root = Tree(Text(node if agent is None else f"{node}  pid {agent.pid}", style="bold"))
@@ -74,7 +76,7 @@ def _host(node: str, processes: Sequence[SystemState]) -> Tree:
     return root
 
 
-def _actors(base: Tree, state: SystemState, by_pid: dict[int, SystemState], shown: set[int]) -> None:
+def _actors(base: Tree, state: "SystemState", by_pid: "dict[int, SystemState]", shown: set[int]) -> None:
     supervisors: dict[str, Tree] = {}
     branches: dict[str, Tree] = {}
     for actor in state.actors:
@@ -98,7 +100,7 @@ def _process_label(name: str, pid: int) -> Text:
     return Text.assemble((name, "cyan"), (f"  pid {pid}", "dim"))
 
 
-def _label(actor: ActorState) -> Text:
+def _label(actor: "ActorState") -> Text:
     text = _process_label(actor.name, actor.pid) if actor.pid else Text(actor.name)
     if actor.state != "running":
         text.append(f"  {actor.state}", style="yellow")
@@ -109,12 +111,12 @@ def _label(actor: ActorState) -> Text:
     return text.append(f"  {figures}" if figures else "", style="dim")
 
 
-def _nested(states: Sequence[SystemState]) -> dict[str, dict[str, object]]:
+def _nested(states: "Sequence[SystemState]") -> dict[str, dict[str, object]]:
     hosts: dict[str, dict[str, object]] = {}
     for state in states:
         hosts.setdefault(state.node, {})[state.process] = {
             "pid": state.pid,
             "endpoint": state.endpoint,
-            "actors": msgspec.to_builtins(state.actors),
+            "actors": state.actors,
         }
     return hosts

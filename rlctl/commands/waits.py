@@ -4,10 +4,9 @@ import argparse
 from collections.abc import Iterable, Sequence
 
 import msgspec
-from rich.text import Text
 
-from rlctl.client import Everywhere
-from rlctl.columns import Cell, Column, fitted
+from nodeagent.cluster_view import Everywhere
+from rlctl.columns import Column, Styled, fitted
 from rlctl.commands.terminal import (
     Subparsers,
     add_cluster,
@@ -91,15 +90,15 @@ def waits(args: argparse.Namespace) -> int:
     return OK
 
 
-def wait_rows(answers: Iterable[WaitsOf], limit: int) -> list[Sequence[Cell]]:
+def wait_rows(answers: Iterable[WaitsOf], limit: int) -> list[Sequence[str]]:
     """The table's rows."""
     return [
         (
             _who(wait.who),
             wait.what,
             age(wait.since_s),
-            Text(age(wait.left_s), style="" if wait.left_s > 0 else "bold red"),
-            Text(str(wait.expired or "-"), style="red" if wait.expired else ""),
+            Styled(age(wait.left_s), "" if wait.left_s > 0 else "bold red"),
+            Styled(str(wait.expired or "-"), "red" if wait.expired else ""),
             f"{answer.node}/{answer.process}",
             wait.on,
         )
@@ -107,7 +106,7 @@ def wait_rows(answers: Iterable[WaitsOf], limit: int) -> list[Sequence[Cell]]:
     ]
 
 
-def expired_rows(answers: Iterable[WaitsOf], limit: int) -> list[Sequence[Cell]]:
+def expired_rows(answers: Iterable[WaitsOf], limit: int) -> list[Sequence[str]]:
     """The rows of --expired, the newest first."""
     return [
         (

@@ -14,7 +14,8 @@ from tiny_command import CONFIG, command
 from actors.training.history import Restart
 from chaos import socket_attacks
 from chaos.procs import is_alive
-from rlctl.client import Processes, connect_to_run
+from nodeagent.cluster_view import Processes
+from rlctl.client import connect_to_run
 from rlctl.head import remains
 
 pytestmark = [pytest.mark.realprocess, pytest.mark.timeout(900)]

@@ -8,15 +8,14 @@ import pytest
 from nodeagent.exit_codes import IN_USE, NO_STATE, NOT_RUNNING, CannotRun
 from nodeagent.files import (
     AgentFile,
-    StateLock,
     find_agent,
     forget_old_jobs,
-    is_running,
     make_private,
     mark_over,
     publish_agent,
     withdraw_agent,
 )
+from nodeagent.state_lock import StateLock, is_running
 
 AGENT = AgentFile(node="n", role="head", endpoint="tcp://127.0.0.1:1", public_key="", pid=os.getpid())
 

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
+from nodeagent.cluster_view import Processes
 from rlctl.board import SORTS, Board, Meter, render
-from rlctl.client import Processes
-from rlctl.columns import MIN_LAST, Column, fitted
+from rlctl.columns import MIN_LAST, Column, Styled, fitted
 from supervisor.system_messages import ActorState, ProcessVitals, SystemState
 
 
@@ -111,6 +111,15 @@ def test_columns_are_left_out_in_their_order_and_the_last_one_is_cut() -> None:
 )
 def test_no_line_is_wider_than_the_terminal(rows: list[list[str]], width: int) -> None:
     assert all(len(line) <= width for line in drawn(fitted(COLUMNS, rows, width), width))
+
+
+def test_cells_keep_their_style_when_they_are_cut_and_hold_no_codes_of_their_own() -> None:
+    made = fitted(
+        [Column("A"), Column("LAST")], [("漢字", Styled("bad\x1b[2J\n" + "l" * 20, "bold red"))], 20
+    )
+    assert made.text(styled=False) == "A     LAST\n漢字  bad?[2J?lllll…\n"
+    assert "\x1b[1;31mbad?[2J?lllll…\x1b[0m\n" in made.text(styled=True)
+    assert drawn(made, 20) == made.text(styled=False).splitlines()
 
 
 def test_the_cost_of_a_job_stands_above_its_processes() -> None:

@@ -68,7 +68,7 @@ def test_a_command_imports_only_its_own_module_when_nothing_runs(words: list[str
 def test_a_look_at_a_cluster_imports_no_slow_package(tmp_path: Path) -> None:
     loaded = imported_by("import rlctl.client, rlctl.process_table, rlctl.commands.kill", tmp_path)
     packages = {name.partition(".")[0] for name in loaded}
-    assert {"supervisor", "zmq", "rich"} <= packages
+    assert {"supervisor", "zmq"} <= packages
     assert not SLOW & packages
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from nodeagent.files import AgentFile, StateLock, publish_agent
+from nodeagent.files import AgentFile, publish_agent
+from nodeagent.state_lock import StateLock
 from rlctl.__main__ import main
 from rlctl.doctor import Row
 from rlctl.doctor_keys import Figures, examine_keys

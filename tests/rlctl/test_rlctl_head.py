@@ -11,7 +11,9 @@ import pytest
 from actors.cluster.job import SHARED_MEMORY
 from configs.load import load
 from configs.schema import Config
-from rlctl import runs
+from nodeagent.defaults import LOOK_S
+from nodeagent.state_lock import CONTROL_SOCKET
+from rlctl import control, runs
 from rlctl.client import connect_to_run
 from rlctl.errors import FAILED, USAGE, CommandError
 from rlctl.head import RUN_VARIABLE, remains, running_head, sweep, wait_for_remains
@@ -37,7 +39,10 @@ async def test_a_head_comes_up_answers_and_ends_with_its_block(run: runs.RunDir,
         assert {process.pid for process in remains(run)} >= {head.pid}
         async with connect_to_run(run) as cluster:
             assert {address.name for address in await cluster.names()} >= {"cluster/scheduler"}
+        seen = await asyncio.to_thread(control.look, run.head, LOOK_S)
+        assert [(state.node, state.pid) for state in seen.states] == [("head", head.pid)]
     assert remains(run) == []
+    assert not (run.head / CONTROL_SOCKET).exists()
     with pytest.raises(ProcessLookupError):
         os.kill(head.pid, 0)
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from looked_at import LookedAt, Ping
 
+from nodeagent.cluster_view import Processes
 from rlctl.__main__ import main
-from rlctl.client import Processes
 from rlctl.errors import FAILED, NOTHING, OK, USAGE
 from rlctl.process_table import rows
 from supervisor.system_messages import ActorState, SystemState
