@@ -15,6 +15,7 @@ from chaos.faults import (
     ClockJump,
     CrashActor,
     DiskFull,
+    FailLoad,
     Hang,
     KillHost,
     KillOnMessage,
@@ -126,6 +127,11 @@ def _no_room(rng: random.Random, host: str, at_s: float) -> tuple[AnyFault, ...]
     )
 
 
+def _failing_load(rng: random.Random, host: str, at_s: float) -> tuple[AnyFault, ...]:
+    """The engine serves what it had, and tries again."""
+    return (FailLoad(at_s=at_s, host=host, count=rng.randint(1, 2)),)
+
+
 AIMS: tuple[Aim, ...] = (
     Aim("partial re-pull", "a new host pulls over a slow line that breaks in the middle", 17.1, _broken_pull),
     Aim("stream fence", "an instance is heard again after it was given up", 12.0, _stale_stream),
@@ -136,6 +142,7 @@ AIMS: tuple[Aim, ...] = (
     Aim("revoked", "a dispatch is on record, and never leaves", 0.0, _unsent),
     Aim("frame gap", "token frames are lost and come twice", 15.0, _worn_line),
     Aim("no room", "a host is back, and its shared memory is full", 16.1, _no_room),
+    Aim("load again", "an engine does not load newer weights at once", 0.0, _failing_load),
     Aim("watchdog", "the node agent of a host that stays stands still for good", 0.0, _still),
     Aim("give up", "an engine is killed more often than its supervisor takes", 12.0, _worn_out),
 )

@@ -16,6 +16,7 @@ from chaos.faults import (
     CorruptChunk,
     CrashActor,
     DiskFull,
+    FailLoad,
     FalseNotice,
     Freeze,
     Hang,
@@ -104,6 +105,9 @@ class Cluster(Protocol):
     def empty_memory(self, host: str) -> None: ...
     def corrupt_chunks(self, host: str, count: int, done: Callable[[], None]) -> bool:
         """`done` is called for each chunk that was damaged."""
+
+    def fail_loads(self, host: str, count: int, done: Callable[[], None]) -> bool:
+        """`done` is called for each load of weights that failed."""
 
     def bad_scorer(self, how: str, count: int, done: Callable[[], None]) -> bool:
         """`done` is called for each answer that was spoiled."""
@@ -214,6 +218,8 @@ class Faults:
                 return self._for_a_time(fault, cluster.fill_disk(host), lambda: cluster.empty_disk(host))
             case CorruptChunk():
                 return self._lurks(fault, cluster.corrupt_chunks(host, fault.count, self._hit(fault)))
+            case FailLoad():
+                return self._lurks(fault, cluster.fail_loads(host, fault.count, self._hit(fault)))
             case RestartStorm():
                 return self._storm(fault, host)
         raise NotImplementedError(f"chaos/apply_sim.py knows no way to carry out {kind_of(fault)}")

@@ -80,6 +80,7 @@ PATHS: tuple[Path, ...] = (
     Path("bad chunk", "a damaged chunk was found by its hash and pulled again", ("weights.bad_chunks",)),
     Path("delta", "a host made a version of what had changed since another one", ("weights.deltas",)),
     Path("relay", "a host pulled weights from one that was not their publisher", ("weights.relayed",)),
+    Path("load again", "an engine did not load newer weights and served on", ("weights.failed_loads",)),
     Path("no room", "a host had no room for a version of the weights, and waited", ("weights.no_room",)),
     Path("scorer replaced", "a reward worker hung or died, and another one took over", ("rewards.deaths",)),
     Path(

@@ -31,6 +31,8 @@ ScorerFault = Literal["hang", "crash", "lie"]
 FROZEN_DEAD_S = 10.0
 """A process that is silent for longer was given up by its peers (`liveness.dead_s` is 5 s, twice that is
 safe)."""
+FAIL_LOAD = "fail_load"
+"""A kind that is not drawn alone, but comes with an aim (`chaos.aims`)."""
 STAY = "stay"
 """The kind that is not drawn but cut out of availability traces: see `Stay`."""
 
@@ -239,6 +241,14 @@ class CorruptChunk(Fault, frozen=True, kw_only=True, tag="corrupt_chunk"):
     count: Count = 1
 
 
+class FailLoad(Fault, frozen=True, kw_only=True, tag=FAIL_LOAD):
+    """The next `count` loads of newer weights into the engine of a host fail; it keeps what it serves. Of one
+    version fewer loads fail than make the manager give it up, which would rightly end the job."""
+
+    host: Where
+    count: Count = 1
+
+
 class BadScorer(Fault, frozen=True, kw_only=True, tag="bad_scorer"):
     """The next `count` answers of reward workers: never come, come as the death of the worker, or are no
     verdict at all."""
@@ -276,7 +286,7 @@ class Stay(Fault, frozen=True, kw_only=True, tag=STAY):
 
 AnyFault = (
     KillProcess | CrashActor | KillHost | KillZone | KillOnMessage | KillInCommit | Freeze
-    | Zombie | Hang | Slow | Partition | BadLink | Reset | Notice | FalseNotice | ClockJump
+    | Zombie | Hang | Slow | Partition | BadLink | Reset | Notice | FalseNotice | ClockJump | FailLoad
     | DiskFull | CorruptChunk | BadScorer | RestartStorm | Stay
 )  # fmt: skip
 

@@ -13,6 +13,7 @@ from chaos.faults import (
     BadLink,
     BadScorer,
     ClockJump,
+    FailLoad,
     Freeze,
     Hang,
     KillHost,
@@ -158,6 +159,14 @@ def _processes_that_stand_still(rng: random.Random) -> list[AnyFault]:
     ]
 
 
+def _loads_that_fail(rng: random.Random) -> list[AnyFault]:
+    """One or two of the loads of each version."""
+    return [
+        FailLoad(at_s=_at(rng, 6.0, 9.0), host=f"@preemptible/{number}", count=rng.randint(1, 3))
+        for number in range(3)
+    ]
+
+
 LEADS: Mapping[str, Script] = {
     "dispatches that never leave": _dispatches_that_never_leave,
     "other verdicts after a restart": _other_verdicts_after_a_restart,
@@ -172,4 +181,5 @@ LEADS: Mapping[str, Script] = {
     "a clock that went back": _a_clock_that_went_back,
     "a head that stands still": _a_head_that_stands_still,
     "processes that stand still": _processes_that_stand_still,
+    "loads that fail": _loads_that_fail,
 }

@@ -15,7 +15,7 @@ from msgspec import Meta
 from chaos.bounds import Bounds, bounds_of
 from chaos.coverage import unknown
 from chaos.drawing import Terrain
-from chaos.faults import KINDS, STAY
+from chaos.faults import FAIL_LOAD, KINDS, STAY
 from chaos.schedule import Schedule
 from chaos.shapes import wanted
 from chaos.swarm import Options, draw
@@ -67,7 +67,8 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def wanted_faults(self) -> tuple[str, ...]:
         """Kinds that must fire at least once for the campaign to be valid."""
-        drawn = tuple(kind for kind in KINDS if kind != STAY or self.traces)
+        alone = tuple(kind for kind in KINDS if kind != FAIL_LOAD)
+        drawn = tuple(kind for kind in alone if kind != STAY or self.traces)
         return self.faults or self.options.kinds or drawn
 
     @property

@@ -19,7 +19,7 @@ from actors.rollout.events import (
     TicketsRenewed,
     TicketsRevoked,
 )
-from actors.rollout.instance_messages import Dispatch, Registered, RegisterInstance, Withdrawn
+from actors.rollout.instance_messages import Dispatch, NotLoaded, Registered, RegisterInstance, Withdrawn
 from actors.rollout.messages import Groups, TakeGroups
 from actors.rollout.sampling import SURPLUS
 from actors.rollout.single_messages import Generated, VersionNotReady
@@ -109,6 +109,8 @@ class Recoveries:
                 self._seen["requests.migrated_tokens"] += sum(bool(work.prefix) for work in message.work)
             case Withdrawn() if fact.direction != "in":
                 self._seen["requests.handed_over"] += message.handed_over
+            case NotLoaded() if fact.direction == "in":
+                self._seen["weights.failed_loads"] += 1
             case NodeSeen(event="drained") if fact.direction != "in":
                 self._seen["hosts.drained"] += 1
             case NodeSeen(event="spared") if fact.direction != "in":

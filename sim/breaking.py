@@ -263,6 +263,15 @@ class Breaking:
         self._cluster.net.spoil(host, count, done)
         return True
 
+    def fail_loads(self, host: str, count: int, done: Callable[[], None]) -> bool:
+        """The next `count` loads of newer weights on a host fail, as far as the job can bear that: `done` for
+        each."""
+        if self._up(host) is None:
+            return False
+        for _ in range(count):
+            self._cluster.load_faults.order(host, done)
+        return True
+
     def bad_scorer(self, how: str, count: int, done: Callable[[], None]) -> bool:
         """The next `count` answers of verifiers: `hang`, `crash` or `lie`. `done` is called for each
         when it comes."""

@@ -27,6 +27,7 @@ from sim.fittings import HostFittings
 from sim.hosts import SIGTERM, Host, Main, OnExit, SimProcess
 from sim.loop import SimLoop
 from sim.machine import SimMachine
+from sim.models.load_faults import LoadFaults
 from sim.models.scorer import ScorerFaults
 from sim.network import SimNet
 from sim.outcome import Ended, Outcome, disk_counts, kept_streams, saved_steps
@@ -75,6 +76,8 @@ class SimCluster:
         """What the scheduler said of the job when it was over."""
         self.scorer_faults = ScorerFaults()
         """Faults that the verifiers are to have."""
+        self.load_faults = LoadFaults()
+        """Loads of weights that are to fail."""
         self._said: list[tuple[float, str, str]] = []
         self._histories: dict[Path, list[AnyRecord]] = {}
         self._hooks: list[Hook] = []
@@ -84,7 +87,9 @@ class SimCluster:
         self._around = Around(
             net=self.net,
             machine=self._machine,
-            fittings=lambda process: HostFittings(process, setting, self.scorer_faults, self._histories),
+            fittings=lambda process: HostFittings(
+                process, setting, self.scorer_faults, self.load_faults, self._histories
+            ),
             fleet=self._fleet,
             opened=self._opened,
             said=lambda process, text: self._said.append((self.loop.now_s, process.name, text)),

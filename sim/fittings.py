@@ -16,6 +16,7 @@ from sim.file_mapping import FileMapping
 from sim.hosts import SimProcess
 from sim.models.fittings import Kept, SimFittings
 from sim.models.history_memory import SimHistory
+from sim.models.load_faults import LoadFaults
 from sim.models.scorer import ScorerFaults
 from sim.setting import Setting
 
@@ -26,7 +27,7 @@ class HostFittings(SimFittings):
     """See `nodeagent.fittings.Fittings`.
 
     Args:
-        scorer_faults: ordered faults of the cluster's verifiers, counted.
+        scorer_faults: ordered faults of the cluster's verifiers, counted; load_faults: of its engines.
         histories: records of each run, by its file.
     """
 
@@ -35,6 +36,7 @@ class HostFittings(SimFittings):
         process: SimProcess,
         setting: Setting,
         scorer_faults: ScorerFaults,
+        load_faults: LoadFaults,
         histories: MutableMapping[Path, list[AnyRecord]],
     ) -> None:
         host = process.host
@@ -50,6 +52,7 @@ class HostFittings(SimFittings):
             name=host.name,
             purpose=f"{setting.seed}/{process.pid}",
             faults=scorer_faults,
+            load_fails=lambda version: load_faults.strikes(host.name, version),
         )
         self._host, self._trace = host, setting.trace
 

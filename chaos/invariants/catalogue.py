@@ -11,6 +11,7 @@ from chaos.invariants.check import Check, Found
 from chaos.invariants.facts import Committed, Ending, Fact, Said
 from chaos.invariants.fences import OldIncarnationsSilent
 from chaos.invariants.links import OnceAndInOrder
+from chaos.invariants.loads import GivenUpRightly
 from chaos.invariants.progress import EveryStepEnds, NoSilentWait, NoStrayFailure, NothingGrows
 from chaos.invariants.rewards import RewardsOnce
 from chaos.invariants.samples import EachRequestOnce, NothingLostOrTwice, OnPolicy, ResponseOf
@@ -24,7 +25,7 @@ from supervisor import Message
 CHECKS: tuple[type[Check], ...] = (
     EachRequestOnce, NothingLostOrTwice, OnPolicy, OldIncarnationsSilent, EachStepOnce, ServedIsPublished,
     RewardsOnce, EveryStepEnds, NothingGrows, NoSilentWait, NoStrayFailure, OnceAndInOrder,
-    HungIsEnded, NoInventedDeath, SingleRequests,
+    HungIsEnded, NoInventedDeath, SingleRequests, GivenUpRightly,
 )  # fmt: skip
 MANAGER = "rollout/manager"
 MAX_FOUND = 50
@@ -105,6 +106,7 @@ def jury_of(response_of: ResponseOf | None, staleness: int = 0, problems: int | 
             HungIsEnded(),
             NoInventedDeath(),
             SingleRequests(shadow, response_of),
+            GivenUpRightly(),
         ),
         shadow,
     )

@@ -247,4 +247,11 @@ ROLLOUT: tuple[Mutation, ...] = (
         ("I1", "I3"),
         campaign="hunt-kept",
     ),
+    Mutation(
+        "give up at the first failed load",
+        "a version is given up only when instances could not load it again and again",
+        (Edit("actors.rollout.failed_loads", "LOADS, INSTANCES = 3, 2", "LOADS, INSTANCES = 1, 1"),),
+        ("failed loads",),
+        lead="loads that fail",
+    ),
 )

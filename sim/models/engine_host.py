@@ -6,7 +6,7 @@ engine never serves bytes that nobody published.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from sim.models.clock import Clock
 from sim.models.copies import Copies
 from sim.models.engine_cost import EngineCost
 from sim.models.lengths import LengthLaw
+from sim.models.load_faults import WHY
 from sim.models.tokens import request_key
 from sim.models.weight_bytes import BrokenImage, weights_of
 
@@ -51,10 +52,17 @@ class SimEngineHost:
         engine: what is modelled.
         memory: the host's, where images lie.
         clock: of this process.
+        load_fails: whether a load of this version fails, asked once a load; not of an engine's first weights.
     """
 
-    def __init__(self, engine: Engine, memory: Mapping[Path, bytes], clock: Clock) -> None:
-        self._engine, self._memory, self._clock = engine, memory, clock
+    def __init__(
+        self,
+        engine: Engine,
+        memory: Mapping[Path, bytes],
+        clock: Clock,
+        load_fails: Callable[[int], bool] = lambda version: False,
+    ) -> None:
+        self._engine, self._memory, self._clock, self._load_fails = engine, memory, clock, load_fails
         self.batch = Copies(engine.copies, engine.cost, engine.limits, vocabulary=engine.vocabulary)
         self._version: int | None = None
         self._root = b""
@@ -76,7 +84,11 @@ class SimEngineHost:
 
     def turn(self, orders: Orders) -> Turn:
         """See `EngineHost`. Raises `BrokenImage` for an image that nobody can have published."""
-        kept = None if orders.load is None else self._load(orders.load, orders.keep)
+        kept, failed = None, ""
+        if orders.load is not None and self._version is not None and self._load_fails(orders.load.version):
+            failed = WHY
+        elif orders.load is not None:
+            kept = self._load(orders.load, orders.keep)
         if self._version is None:
             refusals = [Refusal(_tickets(work), "it has no weights yet") for _, work in orders.adds]
             return Turn(None, refusals, None, b"", idle=True)
@@ -87,12 +99,14 @@ class SimEngineHost:
             if (why := self._add(version, work)) is not None
         ]
         if self.batch.idle or kept is not None:
-            return Turn(None, refusals, self._version, self._root, idle=self.batch.idle, kept=kept)
+            idle = self.batch.idle
+            return Turn(None, refusals, self._version, self._root, idle, load_failed=failed, kept=kept)
         before = self.batch.work
         output, seconds = self.batch.turn()
         self._clock.spend(seconds)
         work = self.batch.work.less(before)
-        return Turn(output, refusals, self._version, self._root, self.batch.idle, work)
+        idle = self.batch.idle
+        return Turn(output, refusals, self._version, self._root, idle, work, load_failed=failed)
 
     def hurry(self) -> None:
         """See `EngineHost`: a turn of this one waits for nobody."""

@@ -5,7 +5,7 @@ that made it: in the host's memory, or in what survives the host.
 """
 
 import random
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Never
@@ -66,9 +66,11 @@ class SimFittings:
         name: str,
         purpose: str,
         faults: ScorerFaults | None = None,
+        load_fails: Callable[[int], bool] = lambda version: False,
     ) -> None:
         self.plant, self.rig, self.kept = plant, rig, kept
         self.faults = faults or ScorerFaults()
+        self._load_fails = load_fails
         self._clock, self._name, self._purpose = clock, name, purpose
         self._scorers = 0
 
@@ -97,7 +99,7 @@ class SimFittings:
         engine = self.plant.engine(config, self.rig)
         if kind == "preemptible":
             engine = replace(engine, dies=self.plant.engine_dies)
-        return SimEngineHost(engine, self.kept.memory, self._clock)
+        return SimEngineHost(engine, self.kept.memory, self._clock, self._load_fails)
 
     def control_page(self, store_dir: Path, instance: str) -> None:
         """See `Fittings`: a simulated host has no processes beside its own."""

@@ -13,6 +13,7 @@ from chaos.faults import (
     CorruptChunk,
     CrashActor,
     DiskFull,
+    FailLoad,
     FalseNotice,
     Freeze,
     Hang,
@@ -158,6 +159,10 @@ class FakeCluster:
         self.waiting += [done] * count
         return self._do(f"corrupt {host} {count}", host)
 
+    def fail_loads(self, host: str, count: int, done: Callable[[], None]) -> bool:
+        self.waiting += [done] * count
+        return self._do(f"loads {host} {count}", host)
+
     def bad_scorer(self, how: str, count: int, done: Callable[[], None]) -> bool:
         self.waiting += [done] * count
         return self._do(f"scorer {how} {count}")
@@ -245,12 +250,14 @@ def test_what_lies_in_wait_counts_when_it_strikes() -> None:
         KillInCommit(at_s=2, host="head", process="rollout", torn=True),
         CorruptChunk(at_s=3, host="spot-1", count=2),
         BadScorer(at_s=4, how="lie", count=1),
+        FailLoad(at_s=5, host="spot-1", count=2),
     )
     assert not armed.fired
     assert not armed.missed
     for strike in cluster.waiting:
         strike()
-    assert armed.fired == {"kill_on_message": 1, "kill_in_commit": 1, "corrupt_chunk": 2, "bad_scorer": 1}
+    others = {"corrupt_chunk": 2, "bad_scorer": 1, "fail_load": 2}
+    assert armed.fired == {"kill_on_message": 1, "kill_in_commit": 1, **others}
     assert armed.shapes == {"kill_on_message: replied": 1, "kill_in_commit: torn": 1, "bad_scorer: lie": 1}
 
 

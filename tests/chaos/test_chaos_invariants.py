@@ -23,9 +23,10 @@ from actors.rollout.events import (
     Span,
     TicketsRenewed,
     TicketsRevoked,
+    VersionFailed,
     VersionPublished,
 )
-from actors.rollout.instance_messages import Dispatch, Serving, Work
+from actors.rollout.instance_messages import Dispatch, NotLoaded, Serving, Work
 from actors.rollout.messages import BatchLedger, GroupOut, Groups, RequestLedger, SampleOut, Weights
 from actors.training.job_journal import StepFinished
 from actors.weights.messages import Published
@@ -46,6 +47,7 @@ from chaos.invariants.facts import (
     ServedImage,
     StoodStill,
 )
+from chaos.invariants.loads import GivenUpRightly
 from rlctl.audit import Evidence
 from supervisor import Address, Message
 from supervisor.registry import NameFenced
@@ -478,3 +480,26 @@ def test_a_name_is_a_new_incarnation_s_from_its_grant_on() -> None:
         assert [(it.check, it.text) for it in judged(late)] == [
             ("I4", "a was found at incarnation 4, 5 holds it")
         ]
+
+
+def test_a_version_that_is_given_up_too_early_is_told() -> None:
+    def said(message: NotLoaded | Serving) -> Said:
+        return Said(1.0, "head/rollout", "in", "ask", message.instance, "rollout/manager", message)
+
+    def loads(count: int) -> list[Fact]:
+        one = NotLoaded(
+            instance="s/engine", incarnation=1, kind="preemptible", version=2, root=b"r", why="no"
+        )
+        return [said(one)] * count
+
+    given_up = Committed(2.0, "head", "rollout/manager", 1, [VersionFailed(version=2, root=b"r", why="no")])
+
+    def found(*facts: Fact) -> list[str]:
+        check = GivenUpRightly()
+        return [text for fact in facts if check.wants(fact) for text in check.see(fact)]
+
+    assert found(*loads(3), given_up) == []
+    (early,) = found(*loads(2), given_up)
+    assert early == "version 2 was given up after 2 failed loads of it, 3 are due"
+    serves = said(Serving(instance="t/engine", incarnation=1, version=2, root=b"r"))
+    assert found(*loads(3), serves, given_up) == ["version 2 was given up, and t/engine serves it"]
