@@ -14,7 +14,7 @@ from actors.engine.tensor_spec import image_bytes
 from actors.rollout.instance_messages import NotLoaded, Pulled, ServeNow, Serving, Withdraw, Withdrawn
 from actors.rollout.messages import Weights
 from actors.weights.control_page import NONE, ControlPage, Page
-from actors.weights.messages import Fetch, Fetched
+from actors.weights.messages import DropVersion, Fetch, Fetched
 from configs.schema import Config
 from supervisor import AskFailed, AskTimeout, Context, Done
 
@@ -185,6 +185,8 @@ class ServedWeights:
             return False
         if self.wanted != weights or now.weights == weights:
             return self.wanted != weights
+        if now.weights is not None and now.weights.version < weights.version:  # these are given up
+            await self._ctx.tell(self._source, DropVersion(version=weights.version, root=weights.root))
         if now.weights is None:
             self.want_nothing()
         else:

@@ -14,6 +14,7 @@ from actors.rollout.failed_loads import FailedLoads, Key
 from actors.rollout.instance_messages import NotLoaded, ServeNow, ServeWeights, Serving
 from actors.rollout.instances import Instance, Instances
 from actors.rollout.messages import NotPublished, Weights, WeightsFailed
+from actors.weights.messages import DropVersion
 from supervisor import Context, Deadline, Deferred, Done, Refused
 
 CONTROLLER = "training/controller"
@@ -124,6 +125,9 @@ class Loading:
         if not self._loads.given_up(key, kind, present):
             return
         await self._books.fail(version, root, why)
+        for source in known.sources:
+            if ":" not in source:  # an agent; engines of a gateway read folders by themselves
+                await self._ctx.tell(source, DropVersion(version=version, root=root))
         newest = self._books.newest_weights()
         left = "there is no other" if newest is None else f"version {newest.version} is served instead"
         self._ctx.log.error("version %d is given up, instances cannot load it; %s: %s", version, left, why)

@@ -22,6 +22,7 @@ from actors.weights.fetching import FETCH_LATE_S, Fetching
 from actors.weights.images import Images
 from actors.weights.manifest import Manifest
 from actors.weights.messages import (
+    DropVersion,
     Fetch,
     Fetched,
     FindSource,
@@ -228,6 +229,10 @@ class TransferAgent(Actor):
         outcome = refusal if refusal is not None else self._fetched(message, fetching)
         for deferred in self._fetching.pop(key, []):
             deferred.answer(outcome)
+
+    @handles(DropVersion)
+    async def drop_version(self, message: DropVersion) -> None:
+        self._served.drop(message.version, message.root)
 
     @handles(WhatComes)
     async def what_comes(self, message: WhatComes) -> Deferred:

@@ -249,6 +249,14 @@ class Fetch(Message, frozen=True):
     part: EnginePart | None = None
 
 
+class DropVersion(Message, frozen=True):
+    """From the manager to who published it, and from a worker on the same host: instances could not load
+    these weights, nobody will want them again. Nothing where they are not here."""
+
+    version: int
+    root: bytes
+
+
 class WhatComes(Message, frozen=True):
     """From a worker on the same host that has asked for this version: what model is it? Answered with a
     `Fetched` as soon as the manifest is here; the image may still be coming."""

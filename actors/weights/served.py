@@ -102,6 +102,17 @@ class Served:
             self._parts.pop(old, None)
             self._server.retire(old)
 
+    def drop(self, version: int, root: bytes) -> None:
+        """It is not served any more, and its memory is free; whoever reads it keeps it until they let go.
+        Nothing where it is not here under that root."""
+        if not self.has(version, root):
+            return
+        del self._have[version]
+        self._parts.pop(version, None)
+        self._on_gone(root)
+        self._server.retire(version)
+        self._store.discard(version)
+
     def is_whole(self, version: int) -> None:
         """What lacked of a version that is here in part has come: its image was sealed anew. Raises
         NoSuchImage."""

@@ -2,6 +2,7 @@
 and the publisher, or the job whose own trainer it was, hears why."""
 
 import asyncio
+import re
 from array import array
 from collections import Counter
 from dataclasses import replace
@@ -58,6 +59,13 @@ def fail_to_load(monkeypatch: pytest.MonkeyPatch, bad: int, *, dies: bool = Fals
 
     monkeypatch.setattr(SimEngineHost, "turn", with_loads)
     return loads
+
+
+def images(cluster: SimCluster, host: str) -> list[int]:
+    """The versions whose images lie in the memory of this host."""
+    files = FileMapping(cluster.hosts[host].memory, places.SHARED_MEMORY)
+    found = (re.search(r"/v(\d{9})\.image$", str(path)) for path in files)
+    return [int(match[1]) for match in found if match]
 
 
 class Trainer:
@@ -121,6 +129,10 @@ def test_generation_goes_on_under_the_version_before_where_no_engine_loads_a_pub
         seen = await trainer.seen()
         assert seen.published == 1
         assert [(one.version, one.why) for one in seen.failed] == [(BAD, WHY)]
+        kept = [version for host in cluster.hosts for version in images(cluster, host)]
+        assert BAD not in kept or dies, "its memory is free again"
+        assert BAD not in images(cluster, RESERVED)
+        assert kept.count(1) >= 2, "what is served can still be pulled"
         with pytest.raises(Refused, match=WHY):
             await trainer.publish(BAD)
         await trainer.publish(BAD + 1)

@@ -11,7 +11,7 @@ import posixpath
 from collections.abc import Awaitable, Callable
 
 from actors.rollout.messages import Weights
-from actors.weights.messages import Fetch, Fetched
+from actors.weights.messages import DropVersion, Fetch, Fetched
 from supervisor import Actor, Refused, handles
 
 AS_FOUND = "found:"
@@ -73,3 +73,7 @@ class FoundWeights(Actor):
             pulled_bytes=0,
             seconds=0.0,
         )
+
+    @handles(DropVersion)
+    async def drop_version(self, message: DropVersion) -> None:
+        """Folders are somebody else's: nothing is kept of them here."""

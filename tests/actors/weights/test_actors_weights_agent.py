@@ -17,11 +17,21 @@ from actors.weights.agent import TransferAgent
 from actors.weights.image_draft import FILE
 from actors.weights.image_store import ImageStore
 from actors.weights.manifest import Manifest
-from actors.weights.messages import Fetch, Fetched, FindSource, Offer, Offered, Publish, Published, WhatComes
+from actors.weights.messages import (
+    DropVersion,
+    Fetch,
+    Fetched,
+    FindSource,
+    Offer,
+    Offered,
+    Publish,
+    Published,
+    WhatComes,
+)
 from actors.weights.safetensors_file import header
 from actors.weights.sources import Sources
 from configs.load import from_tree
-from supervisor import Refused
+from supervisor import Done, Refused
 from supervisor.testing import TestSystem
 from transport.bulk import BulkSource, Chunk, PullResult, PullTimeout, SourceGone
 
@@ -294,3 +304,20 @@ async def test_a_receiver_is_as_fast_as_it_has_shown_also_after_it_shared_its_so
             await two.fetch(version, await two.publish(version, os.urandom(SIZE)))
     last = [message for message in asked if message.version == 3]
     assert [message.down_bytes_s for message in last] == [32 << 20] * len(last)
+
+
+async def test_a_version_that_is_dropped_is_served_no_more_and_the_one_before_is(
+    tmp_path: Path,
+) -> None:
+    async with pair(tmp_path) as two:
+        before, bad = await two.publish(3, os.urandom(SIZE)), await two.publish(4, os.urandom(SIZE))
+        await two.fetch(4, bad)
+        for name, system in (("a", two.source), ("b", two.receiver)):
+            for root in (before, bad):  # of another root: nothing is done
+                await system.ask(f"{name}/transfer", DropVersion(version=4, root=root), Done)
+        assert ImageStore(tmp_path / "a").versions() == [3]
+        assert ImageStore(tmp_path / "b").versions() == []
+        with pytest.raises(Refused, match="does not have version 4"):
+            await two.source.ask("a/transfer", WhatComes(version=4, root=bad), Fetched)
+        await two.publish(5, os.urandom(SIZE))
+        assert (await two.fetch(3, before)).pulled_bytes == SIZE
