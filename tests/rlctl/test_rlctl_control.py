@@ -7,6 +7,7 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
@@ -30,6 +31,10 @@ from rlctl.errors import FAILED, NOTHING, OK, CommandError
 from supervisor import Actor, Address, AskTimeout, Lane, handles
 
 SLOW = {"asyncio", "msgspec", "zmq", "rich", "supervisor", "transport", "configs", "actors"}
+
+
+PATIENCE_S = 60.0
+"""For a greeting: the machine may be busy."""
 
 
 class Agent(Actor):
@@ -94,7 +99,8 @@ class Host:
 def in_a_process(*words: str) -> tuple[subprocess.CompletedProcess[str], set[str]]:
     """A command in a process of its own, and the packages that it has imported."""
     program = (
-        f"import json, sys\nfrom rlctl.__main__ import main\ncode = main({list(words)!r})\n"
+        "import json, sys\nfrom rlctl import control\nfrom rlctl.__main__ import main\n"
+        f"control.GREETING_S = {PATIENCE_S}\ncode = main({list(words)!r})\n"
         "print(json.dumps(sorted(sys.modules)), file=sys.stderr)\nsys.exit(code)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
@@ -114,7 +120,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LookedAt]:
 
 
 @pytest.fixture
-def host(tmp_path: Path, cluster: LookedAt) -> Iterator[Host]:
+def host(tmp_path: Path, cluster: LookedAt, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
+    monkeypatch.setattr(control, "GREETING_S", PATIENCE_S)
     with ExitStack() as stack:
         yield Host(tmp_path, cluster, stack)
 
@@ -141,15 +148,13 @@ async def _spawn(host: Host) -> None:
 def test_ps_on_the_socket_shows_what_it_shows_over_the_network(
     host: Host, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def shown(*words: str) -> tuple[dict[str, object], str]:
-        assert main(["ps", "--deadline", "0.25", "--json", *words]) == OK
-        told = json.loads(capsys.readouterr().out)
-        assert main(["tree", "--deadline", "0.25", *words]) == OK
-        return told, capsys.readouterr().out.partition("\n")[0]
+    def shown(*words: str) -> dict[str, object]:
+        assert main(["ps", "--deadline", "1", "--json", *words]) == OK
+        told: dict[str, object] = json.loads(capsys.readouterr().out)
+        return told
 
     host.start()
-    (near, near_tree), (far, far_tree) = shown(*host.words()), shown("--head", host.cluster.endpoint)
-    assert near_tree == far_tree
+    near, far = shown(*host.words()), shown("--head", host.cluster.endpoint)
     assert near["silent"] == far["silent"] == ["spot-2/agent"]
 
     def rows(told: dict[str, object]) -> list[list[object]]:
@@ -162,6 +167,10 @@ def test_ps_on_the_socket_shows_what_it_shows_over_the_network(
         ]
 
     assert rows(near) == rows(far)
+    assert main(host.words("tree", "--deadline", "0.25")) == OK
+    tree = capsys.readouterr().out
+    assert f"head  pid {os.getpid()}\n" in tree
+    assert "head/actors  one_for_one" in tree
 
 
 def test_a_caller_that_speaks_nonsense_is_answered_or_cut_off_and_others_are_served(host: Host) -> None:
@@ -178,7 +187,7 @@ def test_a_caller_that_speaks_nonsense_is_answered_or_cut_off_and_others_are_ser
     half.sendall(b'{"type":"Lo')
     half.shutdown(socket.SHUT_WR)
     assert _end(half)
-    assert control.look(host.state_dir, 0.25).silent == ["spot-2/agent"]
+    assert "spot-2/agent" in control.look(host.state_dir, 0.25).silent
 
 
 def test_a_caller_that_sends_nothing_is_cut_off(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,7 +247,10 @@ def test_a_look_at_a_run_without_an_agent_imports_no_client(tmp_path: Path) -> N
     assert not SLOW & packages
 
 
-def test_a_path_longer_than_a_socket_address_serves(tmp_path: Path, cluster: LookedAt) -> None:
+def test_a_path_longer_than_a_socket_address_serves(
+    tmp_path: Path, cluster: LookedAt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "GREETING_S", PATIENCE_S)
     folder = tmp_path / ("d" * 120)
     folder.mkdir()
     with ExitStack() as stack:
@@ -276,28 +288,28 @@ def test_a_head_that_stands_still_is_told_in_the_words_of_the_network(
             assert "no head answers at tcp://127.0.0.1:1" in capsys.readouterr().err
 
 
-def test_a_head_that_breaks_off_or_stops_after_its_greeting_is_a_failure_and_nothing_is_sent_twice(
+def test_an_order_is_sent_once_when_the_head_stops_after_its_greeting(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control, "SLACK_S", 0.1 - control.DEADLINE_S)
     with short_path(host.state_dir) as folder, socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(folder / CONTROL_SOCKET))
         listener.listen(8)
-        silent = os.fork()
-        if not silent:
-            kept = []
-            while True:
-                line, _ = listener.accept()
-                line.sendall(CONTROL_GREETING)
-                kept.append(line)
-        try:
-            with pytest.raises(
-                CommandError, match="the cluster does not answer: the head was silent"
-            ) as problem:
-                control.kill(host.state_dir, "spot-1", "engine", 9)
-        finally:
-            os.kill(silent, signal.SIGKILL)
-            os.waitpid(silent, 0)
+        greeted: list[socket.socket] = []
+
+        def greet() -> None:
+            line, _ = listener.accept()
+            line.sendall(CONTROL_GREETING)
+            greeted.append(line)
+
+        greeting = threading.Thread(target=greet)
+        greeting.start()
+        with pytest.raises(CommandError, match="does not answer: the head was silent") as problem:
+            control.kill(host.state_dir, "spot-1", "engine", signal.SIGKILL)
+        greeting.join(PATIENCE_S)
+        [line] = greeted
+        assert line.recv(4096).count(b"\n") == 1, "the order is sent once"
+        line.close()
     assert problem.value.code == FAILED
 
 
