@@ -132,6 +132,28 @@ def test_a_silent_rank_is_waited_for_no_longer_than_the_deadline(tmp_path: Path)
         whole.gather()
 
 
+def test_a_rank_whose_computation_never_returns_is_named_at_the_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process lives and its sockets are open, so neither an end nor a missing heartbeat tells of it."""
+    monkeypatch.setattr(gang, "WORDS_S", 0.3)
+    taken, hangs = threading.Event(), threading.Event()
+
+    def work(link: Membership) -> None:
+        assert link.next(DEADLINE_S) == Begin()
+        taken.set()
+        hangs.wait(SILENT_S)
+
+    whole = in_a_gang(tmp_path, work, deadline_s=0.2)
+    whole.tell([Begin()])
+    assert taken.wait(DEADLINE_S)
+    with pytest.raises(RankSilent, match="rank 1 did not answer in time"):
+        whole.gather()
+    broken = whole.blame(RuntimeError("an exchange timed out"))  # what rank 0's part ends with meanwhile
+    assert str(broken).startswith("rank 1 did not answer: it is frozen or overloaded (an exchange timed out")
+    hangs.set()
+
+
 def test_the_blame_goes_to_the_rank_that_failed_and_to_the_silent_one_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
