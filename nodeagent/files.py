@@ -8,6 +8,7 @@ private. `agent.lock` is `state_lock`'s.
 import os
 import shutil
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -82,16 +83,22 @@ def forget_old_jobs(directory: Path, own: str, count: int = JOBS_KEPT, most: int
     folders = sorted((path for path in directory.iterdir() if path.is_dir()), key=_changed_ns, reverse=True)
     others = [folder for folder in folders if folder.name != own]
     unfinished = [folder for folder in others if not (folder / OVER_FILE).exists()]
-    if len(unfinished) >= most:
-        raise CannotRun(
-            NO_STATE,
-            f"{directory} holds the journals of {len(unfinished)} jobs that are not over, and keeps no more "
-            f"(the oldest is {unfinished[-1].name}): resume them, or delete the folders of those that will "
-            "not be resumed",
-        )
+    refuse_more([folder.name for folder in unfinished], str(directory), "folders", most)
     for folder in folders[count:]:
         if folder in others and folder not in unfinished:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def refuse_more(unfinished: Sequence[str], place: str, what: str, most: int) -> None:
+    """Raises CannotRun where journals of `most` other jobs that are not over, the newest first, are kept at
+    `place`; what: what holds the journals of one job there."""
+    if len(unfinished) >= most:
+        raise CannotRun(
+            NO_STATE,
+            f"{place} holds the journals of {len(unfinished)} jobs that are not over, and keeps no more "
+            f"(the oldest is {unfinished[-1]}): resume them, or delete the {what} of those that will "
+            "not be resumed",
+        )
 
 
 def forget_memory(job: "JobSpec", node: str) -> None:

@@ -287,8 +287,11 @@ class RealSite:
 def _open_job_journals(seat: Seat, commit_s: float) -> GroupCommit:
     if seat.database:
         from supervisor.postgres_journal import forget_jobs
+        from supervisor.postgres_layout import without_password
 
-        forget_jobs(seat.database, (CLUSTER, seat.job), JOBS_KEPT, over=JobOver.__name__)
+        stay = (CLUSTER, seat.job)
+        unfinished = forget_jobs(seat.database, stay, JOBS_KEPT, over=JobOver.__name__)
+        files.refuse_more(unfinished, without_password(seat.database), "rows", files.MOST_UNFINISHED)
     else:
         seat.journal_file.parent.mkdir(parents=True, exist_ok=True)
         files.forget_old_jobs(seat.journal_dir, seat.job)

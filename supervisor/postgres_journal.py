@@ -230,9 +230,10 @@ class PostgresJournal(GroupCommit):
         super().__init__(PostgresKeeper(url, space, lease), commit_s=commit_s)
 
 
-def forget_jobs(url: str, stay: Sequence[str], count: int, *, over: str) -> None:
+def forget_jobs(url: str, stay: Sequence[str], count: int, *, over: str) -> list[str]:
     """Delete the journals of jobs that are over, but for the `count` jobs that were written to last and those
-    named in `stay`.
+    named in `stay`. Those of a job that is not over are never deleted: it may be resumed. Returns these jobs,
+    without `stay`, the one that was written to last first.
 
     A job is the first part of its spaces' names; it is over when one of its streams holds an event of the
     kind `over`. Raises JournalError.
@@ -243,18 +244,20 @@ def forget_jobs(url: str, stay: Sequence[str], count: int, *, over: str) -> None
         with db.transaction():
             found = db.execute(
                 "SELECT split_part(space, '/', 1) FROM gleaner.streams GROUP BY 1"
-                " HAVING split_part(space, '/', 1)<>ALL(%s) ORDER BY max(written) DESC OFFSET %s",
-                (list(stay), count),
+                " HAVING split_part(space, '/', 1)<>ALL(%s) ORDER BY max(written) DESC",
+                (list(stay),),
             )
             ended = db.execute(
                 "SELECT DISTINCT split_part(space, '/', 1) FROM gleaner.events WHERE kind=%s", (over,)
             )
             known = {job for (job,) in ended}
-            old = [job for (job,) in found if job in known]
+            jobs = [job for (job,) in found]
+            old = [job for job in jobs[count:] if job in known]
             for table in ("events", "snapshots", "streams"):
                 db.execute(
                     f"DELETE FROM gleaner.{table} WHERE split_part(space, '/', 1)=ANY(%s)".encode(), (old,)
                 )
+            return [job for job in jobs if job not in known]
     except psycopg.Error as problem:
         raise translated(url, problem) from problem
     finally:

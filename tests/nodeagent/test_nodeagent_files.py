@@ -1,10 +1,14 @@
 """How a node agent is found: by a file that only a living agent's lock makes true."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from postgres_server import PostgresServer
 
+from actors.training.job_journal import BeganIn
+from nodeagent import files
 from nodeagent.exit_codes import IN_USE, NO_STATE, NOT_RUNNING, CannotRun
 from nodeagent.files import (
     AgentFile,
@@ -15,7 +19,11 @@ from nodeagent.files import (
     publish_agent,
     withdraw_agent,
 )
+from nodeagent.host import Seat
+from nodeagent.site import RealSite
 from nodeagent.state_lock import StateLock, is_running
+from supervisor.journal import Journal
+from supervisor.postgres_journal import PostgresJournal
 
 AGENT = AgentFile(node="n", role="head", endpoint="tcp://127.0.0.1:1", public_key="", pid=os.getpid())
 
@@ -111,3 +119,22 @@ def test_a_private_folder_and_what_is_made_in_it_are_for_its_user_alone(tmp_path
     }
     assert modes == {"state": 0o700, "logs": 0o700, "old.log": 0o600, "new": 0o700, "journal": 0o600}
     assert tmp_path.stat().st_mode == outside, "links are not followed"
+
+
+async def test_a_database_with_too_many_jobs_that_are_not_over_takes_no_other_one(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(files, "MOST_UNFINISHED", 2)
+    url = postgres.new_database()
+    for job in ("a", "b"):
+        store = PostgresJournal(url, space=f"{job}/agent")
+        try:
+            await Journal(store, "training/controller", 1).append(BeganIn(boot=1))
+        finally:
+            await store.close()
+    site, seat = RealSite(), Seat("head", "agent", tmp_path, database=url)
+    with pytest.raises(CannotRun, match=r"2 jobs that are not over.*the oldest is a\)") as refused:
+        await site.open_job_journals(replace(seat, job="new"), 0.0)
+    assert refused.value.code == NO_STATE
+    journal = await site.open_job_journals(replace(seat, job="a"), 0.0)  # one of them may be resumed
+    await journal.close()

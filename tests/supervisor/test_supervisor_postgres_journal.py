@@ -181,6 +181,7 @@ async def test_of_the_jobs_in_a_database_only_old_ones_that_are_over_are_forgott
             await Journal(store, "a", 1).append(Heap() if over else Pebble(number=1))
         finally:
             await store.close()
-    forget_jobs(url, ["own"], 1, over="Heap")
+    assert forget_jobs(url, ["own"], 1, over="Heap") == ["killed"]
+    assert forget_jobs(url, ["own", "killed"], 1, over="Heap") == []
     with view_database(url) as journal:
         assert {name.partition("/")[0] for name in journal.names()} == {"killed", "newest"}
