@@ -60,6 +60,8 @@ def test_run_goes_on_whichever_of_its_processes_stands_still_for_good(make_run: 
     for node in ("reserved-1", host):
         freeze(run, AGENT, node)
         assert run.events("killed", node) == 1
+        run.wait(lambda child=f"{node}/agent": restarts(run, child), f"word of the restart of {node}/agent")
+        assert restarts(run, f"{node}/agent")[0].startswith(CAUSE)
     assert any("reserved-1 ended: SIGKILL (no heartbeat for " in line for line in run.warnings())
 
     head, began_s = run.one(AGENT, "head"), time.monotonic()

@@ -1,6 +1,7 @@
 """Waits are late when something stands still, not when a job is large."""
 
 import logging
+from dataclasses import replace
 
 import pytest
 
@@ -8,10 +9,13 @@ from configs.load import load
 from rlctl.commands.simulate import PRESETS
 from rlctl.modelled import setting_of
 from rlctl.simulate import baseline_of
+from sim.breaking import Breaking
 from sim.cluster import SimCluster
 from sim.setting import RESERVED
 
 PAPER = "rlboost-14b"
+FROZEN_AT_S = 300.0
+STALL_S = 900.0
 
 
 def late(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -29,3 +33,20 @@ def test_no_wait_of_a_job_of_the_papers_size_is_late_when_one_host_does_all(
         outcome = SimCluster(setting).run()
     assert outcome.ended == "done", outcome.reason
     assert late(caplog) == []
+
+
+def test_a_job_of_the_papers_size_says_what_it_waits_for_when_its_trainer_stands_still(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """For good, and nobody replaces it: the limits of its waits follow its own times, but there are some."""
+    never = ["liveness.hung_silences=100000", "liveness.start_s=1000000"]
+    setting = baseline_of(setting_of(load(PAPER, ["job.steps=1", *never]), PRESETS[PAPER]))
+    cluster = SimCluster(replace(setting, deadline_s=STALL_S))
+    breaking = Breaking(cluster)
+    with caplog.at_level(logging.WARNING, logger="supervisor.waits"):
+        breaking.at(FROZEN_AT_S, lambda: breaking.freeze(RESERVED, "trainer"))
+        outcome = cluster.run()
+    assert outcome.ended != "done"
+    late_for = {line.partition(" s for ")[2] for line in late(caplog)}
+    assert "the holder of a name on training/trainer: deadline passed" in late_for
+    assert "room for requests on the instances: deadline passed" in late_for
