@@ -27,6 +27,7 @@ class Flag(enum.IntFlag):
     FINISHED = 2  # stop token or length; the row carries the last token
     ABORTED = 4  # no token: the slot ended here
     NO_TOKEN = 8  # the token and log-prob of this row mean nothing
+    CUT = 16  # with FINISHED: at a limit, the request's or the engine's own, not at a stop token
 
 
 _KNOWN_FLAGS: Final = bytes(range(1 << len(Flag)))

@@ -98,10 +98,12 @@ class RowExchange:
             prefilled = max(0, stream.context - chunk.cached)
         if chunk.finish == "abort":
             rows.append((stream.ticket, 0, 0.0, _ENDED))
-        elif chunk.finish is not None and rows:
-            rows[-1] = (*rows[-1][:3], rows[-1][3] | int(Flag.FINISHED))
         elif chunk.finish is not None:
-            rows.append((stream.ticket, 0, 0.0, int(Flag.FINISHED | Flag.NO_TOKEN)))
+            end = int(Flag.FINISHED | Flag.CUT if chunk.finish == "length" else Flag.FINISHED)
+            if rows:
+                rows[-1] = (*rows[-1][:3], rows[-1][3] | end)
+            else:
+                rows.append((stream.ticket, 0, 0.0, end | int(Flag.NO_TOKEN)))
         count = len(chunk.tokens)
         attended = count * stream.context + count * (count + 1) // 2
         self.read(stream, chunk)

@@ -222,7 +222,8 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A `request_log.RequestLog` at rest, less what its batch tells. Tokens u32, log-probs f32, raw.
 
     again: how often its sample had been made before. dropped: why it does not count, "" if it does. let_go:
-    how many tokens, and their CRC-32, where they are held no longer. due: its time is up.
+    how many tokens, and their CRC-32, where they are held no longer. due: its time is up. cut: its engine
+    ended it at a limit.
     """
 
     group: int
@@ -238,6 +239,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     dropped: str = ""
     let_go: tuple[int, int] | None = None
     due: bool = False
+    cut: bool = False
 
 
 class BatchRecord(msgspec.Struct, frozen=True, kw_only=True):

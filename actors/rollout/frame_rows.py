@@ -9,7 +9,7 @@ from actors.rollout.changes import Changes
 from actors.rollout.ending import end, finished, revoke, waits
 from actors.rollout.events import Counters, FrameLogged
 from actors.rollout.request_log import RequestState
-from actors.rollout.tickets import ABORTED, FINISHED, Columns, Row, Stream, has_token
+from actors.rollout.tickets import ABORTED, CUT, FINISHED, Columns, Row, Stream, has_token
 from actors.rollout.token_columns import Mask
 from actors.rollout.token_log import TokenLog
 
@@ -77,6 +77,7 @@ def _row(
         stream.flow(number, request.slot)
         counters.tokens_collected += 1
     if flags & FINISHED or request.full:
+        request.cut = bool(flags & CUT)
         finished(log, counters, request, changes)
         end(event.instance, stream, number, changes)
     elif flags & ABORTED:

@@ -50,6 +50,7 @@ class RequestLog:
     crc: int | None = None  # CRC-32 of its tokens, once they are held here no longer
     _count: int = 0  # how many they were
     due: bool = False  # its time is up: it ends where it stands
+    cut: bool = False  # its engine ended it at a limit, which may be the engine's own
     _spans: tuple[Span, ...] = ()  # the count of the newest is what the others leave: it grows
 
     def __len__(self) -> int:

@@ -18,7 +18,7 @@ def answer_to(message: Generate, log: RequestLog) -> Generated | Refused:
     spans = [VersionSpan(version=span.version, count=span.count) for span in log.spans]
     return Generated(
         id=message.id,
-        status="deadline" if log.due and not log.full else "length" if log.full else "stop",
+        status="deadline" if log.due and not log.full else "length" if log.full or log.cut else "stop",
         start=message.accepted,
         tokens=tokens[4 * message.accepted :],
         logprobs=log.logprobs_bytes()[4 * message.accepted :],

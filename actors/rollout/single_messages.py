@@ -83,8 +83,9 @@ class VersionSpan(msgspec.Struct, frozen=True, kw_only=True):
 class Generated(Message, frozen=True):
     """The response: tokens (u32, raw) and log-probs (f32, raw) from position `start` on.
 
-    status: "stop" (its own end), "length" (max_new_tokens) or "deadline". versions: of all tokens, those
-    before `start` too, in order; version_start, version_end: of the first and the last one, None without any.
+    status: "stop" (its own end), "length" (max_new_tokens, or its engine has no more room) or "deadline".
+    versions: of all tokens, those before `start` too, in order; version_start, version_end: of the first and
+    the last one, None without any.
     sha256: of the bytes of all tokens. spans: which attempt made which tokens, where experts were asked for.
     """
 

@@ -44,6 +44,7 @@ def _record_request(log: RequestLog, tokens: bytes, logprobs: bytes) -> RequestR
         dropped=log.dropped,
         let_go=None if log.crc is None else (len(log), log.crc),
         due=log.due,
+        cut=log.cut,
     )
 
 
@@ -61,7 +62,7 @@ def restore_batch(log: TokenLog, record: BatchRecord) -> None:
         if kept.let_go is not None:
             log.restore_let_go(request, *kept.let_go)
         request.score, request.status = kept.score, kept.status
-        request.dropped, request.due = kept.dropped, kept.due
+        request.dropped, request.due, request.cut = kept.dropped, kept.due, kept.cut
         log.move(request, RequestState(kept.state))
         if number < past:
             log.again(request)

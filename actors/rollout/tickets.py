@@ -20,8 +20,8 @@ _WINDOW_AT_FIRST = 64  # tickets; entries of 8 bytes
 MAX_GONE = 1024  # fences kept for dead instances; an instance that is not known at all is refused as well
 
 # Plain integers: an IntFlag costs ten times as much in the loop over rows.
-FIRST, FINISHED, ABORTED, NO_TOKEN = (
-    int(flag) for flag in (Flag.FIRST, Flag.FINISHED, Flag.ABORTED, Flag.NO_TOKEN)
+FIRST, FINISHED, ABORTED, NO_TOKEN, CUT = (
+    int(flag) for flag in (Flag.FIRST, Flag.FINISHED, Flag.ABORTED, Flag.NO_TOKEN, Flag.CUT)
 )
 
 

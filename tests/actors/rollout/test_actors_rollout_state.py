@@ -24,8 +24,10 @@ from actors.rollout.events import (
     VersionPublished,
 )
 from actors.rollout.request_log import RequestState
+from actors.rollout.single_answers import answer_to
+from actors.rollout.single_messages import Generate, Generated
 from actors.rollout.state import RolloutState
-from actors.rollout.tickets import ABORTED, FINISHED, FIRST, NO_TOKEN
+from actors.rollout.tickets import ABORTED, CUT, FINISHED, FIRST, NO_TOKEN
 from supervisor import Done
 
 ONE = "step-1/0/0"
@@ -66,6 +68,25 @@ def test_rows_extend_the_log_of_their_ticket(state: RolloutState) -> None:
     assert log.state is RequestState.FINISHED
     assert changes.finished == [ONE]
     assert [(ended.ticket, ended.was_executing) for ended in changes.ended] == [(1, True)]
+
+
+@pytest.mark.parametrize(("flags", "status"), [(0, "stop"), (CUT, "length")])
+def test_a_response_that_an_engine_ends_before_its_limit_has_the_status_that_the_engine_says(
+    flags: int, status: str
+) -> None:
+    state = RolloutState()
+    state.apply(submission())
+    state.apply(InstanceJoined(instance="spot", incarnation=4))
+    dispatch(state, "spot", 4, 1, ONE)
+    state.apply(frame("spot", 4, 1, [(1, 70, -0.25, FIRST), (1, 71, -0.5, FINISHED | flags)]))
+    again = RolloutState()
+    again.apply(state.snapshot())
+    for known in (state, again):
+        log = known.log.requests[ONE]
+        assert not log.full
+        answer = answer_to(Generate(id="r", prompt=b"", max_new_tokens=MAX_NEW), log)
+        assert isinstance(answer, Generated)
+        assert answer.status == status
 
 
 def test_a_request_of_a_dead_instance_continues_from_its_last_token(state: RolloutState) -> None:
