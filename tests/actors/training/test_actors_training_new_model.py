@@ -28,8 +28,9 @@ TINY = Model(
 PARAMS = {"min_word_len": 3, "max_word_len": 6}
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def _one_thread() -> None:
+    """Before the model of the module is made: two threads add in another order."""
     torch.set_num_threads(1)
 
 
