@@ -16,6 +16,7 @@ from actors.rollout.gateway.ask import BadAsk
 from actors.rollout.gateway.calls import VersionGate
 from actors.rollout.gateway.openai_formats import Formats, biases
 from actors.rollout.gateway.openai_tools import Choice, Tool, demanded, offered
+from actors.rollout.gateway.openai_wire import CallIs
 from actors.rollout.sampling_params import Grammar, Sampling
 from actors.rollout.score_rows import MOST_TOP, Scores
 
@@ -188,19 +189,8 @@ class Part(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     text: str
 
 
-class FunctionMade(msgspec.Struct, kw_only=True):
-    """arguments: JSON, as the model made it."""
-
-    name: str
-    arguments: str
-
-
-class CallMade(msgspec.Struct, kw_only=True):
+class CallMade(CallIs, kw_only=True):
     """A call that an earlier turn made."""
-
-    id: str
-    type: Literal["function"] = "function"
-    function: FunctionMade
 
     def for_template(self) -> dict[str, object]:
         """As chat templates know it: with the arguments as an object. Raises BadAsk."""

@@ -21,8 +21,9 @@ from actors.rollout.gateway.openai_formats import (
     ResponseFormat,
     TextFormat,
 )
-from actors.rollout.gateway.openai_requests import CallMade, ChatRequest, FunctionMade, Message, Taken
+from actors.rollout.gateway.openai_requests import CallMade, ChatRequest, Message, Taken
 from actors.rollout.gateway.openai_tools import Choice, FunctionIs, Name, NamedFunction, NamedTool, Tool
+from actors.rollout.gateway.openai_wire import FunctionCalled
 from actors.rollout.score_rows import MOST_TOP
 
 LOGPROBS = "message.output_text.logprobs"
@@ -183,7 +184,9 @@ class ResponseRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 def _call(item: Item) -> CallMade:
     if item.call_id is None or item.name is None:
         raise BadAsk("expected call_id, name and arguments", "input")
-    return CallMade(id=item.call_id, function=FunctionMade(name=item.name, arguments=item.arguments or "{}"))
+    return CallMade(
+        id=item.call_id, function=FunctionCalled(name=item.name, arguments=item.arguments or "{}")
+    )
 
 
 def _text(content: str | list[Part] | None) -> str:
