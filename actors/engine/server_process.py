@@ -6,7 +6,9 @@ Knows no protocol: whether it is ready its wire finds out. Adapter: processes an
 Bounds: a log of `MAX_LOG_BYTES`, and as much of the one before.
 """
 
+import contextlib
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -16,6 +18,9 @@ from pathlib import Path
 
 from actors.engine.server_wire import ServerDied
 
+FIRST_PORT, PORTS = 20_000, 12_000
+"""Linux gives ports from 32768 on to connections (`ip_local_port_range`)."""
+PORT_TRIES = 100
 MAX_LOG_BYTES = 1 << 20
 TAIL_LINES = 12
 TAIL_BYTES = 8 << 10
@@ -23,11 +28,14 @@ REAP_S = 2.0  # of a killed group; what is left then is the kernel's
 
 
 def free_port() -> int:
-    """A TCP port of the loopback interface that nobody listened at just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A TCP port of the loopback interface that nobody listened at just now. It is none that the kernel gives
+    to connections: a server may take half a minute until it listens. Raises OSError where none was found."""
+    for _ in range(PORT_TRIES):
+        port = FIRST_PORT + secrets.randbelow(PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise OSError(f"{PORT_TRIES} ports of 127.0.0.1 from {FIRST_PORT} on were all in use")
 
 
 class ServerProcess:

@@ -4,6 +4,7 @@ and a process that is no server."""
 import asyncio
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -26,7 +27,7 @@ from actors.engine.checkpoint import load_checkpoint
 from actors.engine.qwen3 import Qwen3
 from actors.engine.qwen3_config import Qwen3Config
 from actors.engine.served_folder import ServedFolder
-from actors.engine.server_process import MAX_LOG_BYTES, ServerProcess, free_port
+from actors.engine.server_process import FIRST_PORT, MAX_LOG_BYTES, PORTS, ServerProcess, free_port
 from actors.engine.server_wire import Ask, Chunk, ServerDied, ServerRefused
 from actors.engine.servers import sglang_command, sglang_host
 from actors.engine.sglang import sampling_params
@@ -449,3 +450,12 @@ def test_a_server_that_answers_whether_it_is_healthy_but_makes_no_token_is_found
     finally:
         host.close()
         assert host.joined(10)
+
+
+def test_a_free_port_is_none_that_the_kernel_gives_to_connections() -> None:
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    for _ in range(20):
+        port = free_port()
+        assert 1024 <= port < max(first, FIRST_PORT + PORTS)
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", port))
