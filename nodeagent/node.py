@@ -15,7 +15,6 @@ from actors.cluster.scheduler import Scheduler
 from nodeagent.agent import NodeAgent
 from nodeagent.children import Children
 from nodeagent.cluster_view import ClusterView
-from nodeagent.control_socket import ControlSocket, open_control
 from nodeagent.defaults import GRACE_S
 from nodeagent.departure import SCHEDULER
 from nodeagent.exit_codes import CUT_SHORT, FAILED, OK, CannotRun, as_cannot_run
@@ -27,7 +26,7 @@ from nodeagent.notices.cloud import FindCloud
 from nodeagent.restarts import RestartReporter
 from nodeagent.service_manager import READY, STOPPING, SignsOfLife
 from nodeagent.shutdown import Shutdown
-from nodeagent.site import FleetHosts, Site
+from nodeagent.site import Control, FleetHosts, Site
 from nodeagent.system import open_system
 from supervisor import (
     ActorSystem,
@@ -111,7 +110,7 @@ class _Node:
         self._role = options.role
         self._grace_s = options.grace_s
         self._find_cloud = options.find_cloud
-        self._control: ControlSocket | None = None
+        self._control: Control | None = None
         self._wants_control = options.control
         self._metrics: MetricsServer | None = None
         if options.metrics is not None:
@@ -149,7 +148,7 @@ class _Node:
                 starting.result()
                 if self._wants_control:
                     view = ClusterView(self._system, [self._system.wire.local])
-                    self._control = await open_control(self._seat.state_dir, view)
+                    self._control = await self._site.open_control(self._seat.state_dir, view)
                 self._publish()
             await stopping
         finally:

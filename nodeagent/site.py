@@ -19,6 +19,8 @@ from actors.cluster.provider import Hosts
 from actors.training.job_journal import JobOver
 from configs.schema import Traces
 from nodeagent import files, host, job_file, job_memory, state_lock, wall_clock
+from nodeagent.cluster_view import ClusterView
+from nodeagent.control_socket import open_control
 from nodeagent.files import JOBS_KEPT, AgentFile, ProcessFile
 from nodeagent.fittings import Fittings, RealFittings
 from nodeagent.host import CLUSTER, LOG_BYTES, Seat, load_keys
@@ -67,6 +69,13 @@ class FleetHosts(Hosts, Protocol):
 
     def state_dirs(self) -> list[Path]:
         """Of every host that was started."""
+
+
+class Control(Protocol):
+    """What answers commands of this host."""
+
+    def close(self) -> None:
+        """Answer none any longer."""
 
 
 class Site(Protocol):
@@ -162,6 +171,9 @@ class Site(Protocol):
 
     def hosts(self, system: ActorSystem, join: Join, on_restart: OnRestart) -> FleetHosts:
         """The hosts that a head may start itself."""
+
+    async def open_control(self, state_dir: Path, view: ClusterView) -> Control | None:
+        """Answer commands of this host, for a head; None where it cannot."""
 
 
 class RealSite:
@@ -282,6 +294,10 @@ class RealSite:
     def hosts(self, system: ActorSystem, join: Join, on_restart: OnRestart) -> FleetHosts:
         """See `Site`."""
         return LocalHosts(system, join, self.forget_memory, on_restart)
+
+    async def open_control(self, state_dir: Path, view: ClusterView) -> Control | None:
+        """See `Site`."""
+        return await open_control(state_dir, view)
 
 
 def _open_job_journals(seat: Seat, commit_s: float) -> GroupCommit:

@@ -16,12 +16,13 @@ from actors.cluster import job as places
 from actors.cluster.local_hosts import Join, OnRestart
 from actors.cluster.messages import JobSpec
 from configs.schema import Traces
+from nodeagent.cluster_view import ClusterView
 from nodeagent.exit_codes import IN_USE, USAGE, CannotRun, NoSpace
 from nodeagent.files import JOBS_KEPT, OVER_FILE, PROCESSES, AgentFile, ProcessFile
 from nodeagent.fittings import Fittings
 from nodeagent.host import LOG_BYTES, Seat
 from nodeagent.job_file import job_file
-from nodeagent.site import ClosingTracer, FleetHosts, Held, Sockets
+from nodeagent.site import ClosingTracer, Control, FleetHosts, Held, Sockets
 from nodeagent.state_lock import AGENT_FILE
 from sim.hosts import Host, SimProcess
 from sim.journal import SimJournal
@@ -177,6 +178,9 @@ class SimSite:
 
     def hosts(self, system: ActorSystem, join: Join, on_restart: OnRestart) -> FleetHosts:
         return self._around.fleet(self._process, system, join)
+
+    async def open_control(self, state_dir: Path, view: ClusterView) -> Control | None:
+        return None  # no command runs on a simulated host
 
 
 class _Unshared:

@@ -1,13 +1,12 @@
 """Damage in the folder of a run: what a kill tore is recovered, what is damaged is refused by name."""
 
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tiny_command import command
-from tiny_runs import KilledRun, change_an_event, overwrite_the_middle
+from tiny_runs import KilledRun, change_an_event, copy_run, overwrite_the_middle
 
 from rlctl.errors import FAILED, USAGE
 
@@ -93,7 +92,7 @@ def test_a_damaged_file_of_the_run_is_named_by_every_command(
 
 
 def test_a_run_that_was_moved_is_not_resumed_into_its_old_place(killed: KilledRun, tmp_path: Path) -> None:
-    moved = shutil.copytree(killed.path, tmp_path / killed.path.name)
+    moved = copy_run(killed.path, tmp_path / killed.path.name)
     ended = command("rlctl", "resume", str(moved))
     assert ended.returncode == USAGE
     assert f"was made as {killed.path}" in ended.stderr

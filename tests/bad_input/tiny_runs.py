@@ -9,8 +9,14 @@ from real_runs import RealRun
 from tiny_command import CONFIG
 
 from actors.training.history import HistoryFollower
+from nodeagent.state_lock import CONTROL_SOCKET
 
 STEPS_BEFORE = 3
+
+
+def copy_run(source: Path, target: Path) -> Path:
+    """A copy of a run's folder, without what is no file: the control socket of a head that was killed."""
+    return Path(shutil.copytree(source, target, ignore=shutil.ignore_patterns(CONTROL_SOCKET)))
 
 
 class KilledRun:
@@ -27,7 +33,7 @@ class KilledRun:
         self.real.kill_rlctl()
         self.real.wait_until_all_died()
         self.real.forget_memory()
-        shutil.copytree(self.path, self._saved)
+        copy_run(self.path, self._saved)
 
     @property
     def path(self) -> Path:
@@ -37,7 +43,7 @@ class KilledRun:
     def restore(self) -> "KilledRun":
         """As it was when `rlctl` was killed."""
         shutil.rmtree(self.path)
-        shutil.copytree(self._saved, self.path)
+        copy_run(self._saved, self.path)
         self.real.forget_memory()
         self.real.output.write_text("")
         self.real.records.clear()

@@ -1,6 +1,6 @@
 """Nobody is hidden: child processes that do not answer are known from their node agents."""
 
-from rlctl.client import _quiet_children
+from nodeagent.cluster_view import _quiet_children
 from supervisor.system_messages import ActorState, SystemState
 
 
