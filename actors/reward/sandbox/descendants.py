@@ -1,0 +1,84 @@
+"""Processes below this one: what they use together, and their end. Linux, by /proc."""
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Of all descendants now. resident_bytes counts pages that they share once for each."""
+
+    cpu_s: float
+    resident_bytes: int
+    pids: list[int]
+
+
+def usage() -> Usage:
+    """Of every process below this one."""
+    cpu_s, resident, pids = 0.0, 0, []
+    for pid in below(os.getpid()):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            with open(f"/proc/{pid}/stat", "rb") as stat:
+                fields = stat.read().rpartition(b")")[2].split()
+            cpu_s += sum(map(int, fields[11:15])) / TICKS  # utime, stime, and those of waited children
+            resident += int(fields[21]) * PAGE_BYTES
+            pids.append(pid)
+    return Usage(cpu_s, resident, pids)
+
+
+def proportional_bytes(pids: list[int]) -> int:
+    """Their memory, each shared page divided among those that share it. Slower than `usage`."""
+    total = 0
+    for pid in pids:
+        with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/smaps_rollup", "rb") as rollup:
+            total += sum(int(line.split()[1]) * 1024 for line in rollup if line.startswith(b"Pss:"))
+    return total
+
+
+def below(pid: int) -> Iterator[int]:
+    """The processes below `pid`, parents first."""
+    found = [pid]
+    while found:
+        parent = found.pop()
+        with contextlib.suppress(OSError):
+            for thread in os.listdir(f"/proc/{parent}/task"):
+                with open(f"/proc/{parent}/task/{thread}/children", "rb") as children:
+                    for child in map(int, children.read().split()):
+                        found.append(child)
+                        yield child
+
+
+def end_all(uid: int, tries: int = 1000) -> bool:
+    """End every process below this one and reap it; whether none is left. uid: the user that they run as and
+    that nothing else does, 0 where there is no such user. This process must be their subreaper."""
+    for _ in range(tries):
+        if uid:
+            _end_user(uid)
+        for pid in list(below(os.getpid())):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        try:
+            while os.waitpid(-1, os.WNOHANG if not uid else 0)[0]:
+                pass
+        except ChildProcessError:
+            return True
+        os.sched_yield()
+    return False
+
+
+def _end_user(uid: int) -> None:
+    """kill(-1) as that user: one call reaches processes that fork faster than they are listed."""
+    helper = os.fork()
+    if helper == 0:
+        try:
+            os.setresuid(uid, uid, uid)
+            os.kill(-1, signal.SIGKILL)
+        finally:
+            os._exit(0)
+    os.waitpid(helper, 0)

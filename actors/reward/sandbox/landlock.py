@@ -1,0 +1,103 @@
+"""Landlock: what files, connections and signals a process may reach, for good. By ctypes; needs no rights.
+
+Source: Documentation/userspace-api/landlock.rst of Linux. Rights that a kernel does not have are left out; what
+is then not covered is `detection`'s to judge.
+"""
+
+import contextlib
+import ctypes
+import os
+import stat
+from collections.abc import Iterable, Iterator
+
+from actors.reward.sandbox import syscalls
+
+EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1, 1 << 1, 1 << 2, 1 << 3
+REMOVE_DIR, REMOVE_FILE, MAKE_DIR, MAKE_REG = 1 << 4, 1 << 5, 1 << 7, 1 << 8
+MAKE_SYM, TRUNCATE = 1 << 12, 1 << 14
+READ = EXECUTE | READ_FILE | READ_DIR
+WRITE = READ | WRITE_FILE | REMOVE_DIR | REMOVE_FILE | MAKE_DIR | MAKE_REG | MAKE_SYM | TRUNCATE
+OF_A_FILE = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE
+"""What can be given for a path that is no directory."""
+
+_HANDLED = {1: (1 << 13) - 1, 2: 1 << 13, 3: 1 << 14, 5: 1 << 15}
+"""Rights on files by the version that brought them: all up to MAKE_SYM, REFER, TRUNCATE, IOCTL_DEV."""
+_TCP = 3
+_SCOPE = 3
+TCP_SINCE, SCOPE_SINCE = 4, 6
+_CREATE_VERSION, _RULE_PATH = 1, 1
+
+
+class _Ruleset(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in ("files", "tcp", "scoped")]
+
+
+class _PathRule(ctypes.Structure):
+    _pack_ = 1
+    _fields_ = [("allowed", ctypes.c_uint64), ("parent", ctypes.c_int32)]
+
+
+def version() -> int:
+    """Of the kernel's Landlock; 0 where it has none."""
+    try:
+        return syscalls.call(
+            "landlock", syscalls.LANDLOCK_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(_CREATE_VERSION)
+        )
+    except OSError:
+        return 0
+
+
+def restrict(readable: Iterable[str], writable: Iterable[str], devices: Iterable[str], known: int) -> None:
+    """Let this process and its children reach these paths and nothing else, connect nowhere, and signal only
+    each other, as far as version `known` of Landlock goes. Needs no_new_privs. Paths that do not exist are
+    left out. Raises OSError."""
+    handled = 0
+    for since, rights in _HANDLED.items():
+        handled |= rights if known >= since else 0
+    rules = _Ruleset(handled, _TCP if known >= TCP_SINCE else 0, _SCOPE if known >= SCOPE_SINCE else 0)
+    size = 24 if known >= SCOPE_SINCE else 16 if known >= TCP_SINCE else 8
+    ruleset = syscalls.call(
+        "landlock_create_ruleset",
+        syscalls.LANDLOCK_CREATE,
+        ctypes.byref(rules),
+        ctypes.c_size_t(size),
+        ctypes.c_uint32(0),
+    )
+    try:
+        for paths, rights in ((readable, READ), (writable, WRITE), (devices, READ_FILE | WRITE_FILE)):
+            for path in paths:
+                with _opened(path) as descriptor:
+                    if descriptor >= 0:
+                        _allow(ruleset, descriptor, rights & handled)
+        syscalls.call(
+            "landlock_restrict_self", syscalls.LANDLOCK_RESTRICT, ctypes.c_int(ruleset), ctypes.c_uint32(0)
+        )
+    finally:
+        os.close(ruleset)
+
+
+def _allow(ruleset: int, descriptor: int, rights: int) -> None:
+    if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
+        rights &= OF_A_FILE
+    rule = _PathRule(rights, descriptor)
+    syscalls.call(
+        "landlock_add_rule",
+        syscalls.LANDLOCK_ADD,
+        ctypes.c_int(ruleset),
+        ctypes.c_int(_RULE_PATH),
+        ctypes.byref(rule),
+        ctypes.c_uint32(0),
+    )
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[int]:
+    try:
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except (FileNotFoundError, PermissionError):
+        yield -1
+        return
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

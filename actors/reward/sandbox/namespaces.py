@@ -1,0 +1,54 @@
+"""A program in namespaces of its own: processes, mounts and IPC, with our reaper as its process 1.
+
+Runs inside a bubblewrap sandbox, as root of its user namespace. When the reaper ends, the kernel ends every
+process of the namespace with it, also those that left their session or lost their parent.
+"""
+
+import os
+import resource
+import struct
+from collections.abc import Callable
+from typing import NoReturn
+
+from actors.reward.sandbox import syscalls
+from actors.reward.sandbox.port import Limits
+
+ENDED = struct.Struct("<id")
+"""What the reaper writes when the program has ended: its wait status, and processor seconds of all processes."""
+REAPERS = 1
+TMP = "/tmp"  # noqa: S108  # a file system of its own
+
+
+def start(program: Callable[[], NoReturn], limits: Limits, ended: int, owner: int) -> int:
+    """Start `program` as process 2 of new namespaces; the process id of process 1. ended: takes `ENDED`; where
+    the namespaces could not be made it is closed without. owner: uid of the program's /tmp."""
+    flags = syscalls.CLONE_NEWPID | syscalls.CLONE_NEWNS | syscalls.CLONE_NEWIPC
+    pid = syscalls.clone(flags)
+    if pid:
+        return pid
+    try:
+        syscalls.prctl(syscalls.PR_SET_PDEATHSIG, 9)
+        _mount(limits, owner)
+        first = os.fork()
+        if first == 0:
+            program()
+        os.closerange(0, ended)
+        os.closerange(ended + 1, 2**20)
+        while True:
+            child, status = os.wait()
+            if child == first:
+                break
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        os.write(ended, ENDED.pack(status, usage.ru_utime + usage.ru_stime))
+    finally:
+        os._exit(0)
+
+
+def _mount(limits: Limits, owner: int) -> None:
+    """A fresh /tmp; nothing in /proc and in shared memory."""
+    hidden = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC | syscalls.MS_RDONLY
+    syscalls.mount("none", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE)
+    sizes = f"size={limits.tmp_bytes},nr_inodes={limits.tmp_files},mode=0700,uid={owner},gid={owner}"
+    syscalls.mount("tmpfs", TMP, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, sizes)
+    for path in ("/proc", "/dev/shm"):  # noqa: S108
+        syscalls.mount("tmpfs", path, "tmpfs", hidden, "size=4k,nr_inodes=2,mode=0555")

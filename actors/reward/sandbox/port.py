@@ -1,0 +1,94 @@
+"""What a sandbox is asked to run, within which limits, and what became of it. Pure.
+
+A program is a function of ours (`module:function`, bytes in, bytes out) that is called in a process of its own:
+it may execute source that a model wrote, or parse what a model wrote. What it returns is untrusted.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+
+class Isolation(StrEnum):
+    """How programs are kept apart from the host and from each other."""
+
+    NAMESPACES = "namespaces"
+    """bubblewrap around the worker, namespaces of its own for each program, Landlock and seccomp inside."""
+    LANDLOCK = "landlock"
+    """Landlock and seccomp, for hosts that allow no user namespaces."""
+
+
+class Status(StrEnum):
+    """How a program ended. All but SANDBOX_FAILED are the program's own doing, and score."""
+
+    OK = "ok"
+    TIMEOUT = "timeout"
+    MEMORY = "memory"
+    OUTPUT = "output"
+    CRASHED = "crashed"
+    FORBIDDEN = "forbidden"
+    SANDBOX_FAILED = "sandbox_failed"
+    """The sandbox's own failure: the program was not run, or not to its end. Never scores."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Of one program and all processes that it makes, together where the kernel can count so.
+
+    cpu_s: processor seconds; wall_s: seconds on the clock, which also ends what sleeps. memory_bytes: resident
+    memory. processes: at a time, threads included. tmp_bytes, tmp_files: in its folder /tmp. output_bytes: of
+    stdout and of stderr each. result_bytes: of what the function returns.
+    """
+
+    cpu_s: float = 10.0
+    wall_s: float = 20.0
+    memory_bytes: int = 512 * 2**20
+    processes: int = 32
+    open_files: int = 64
+    file_bytes: int = 16 * 2**20
+    tmp_bytes: int = 64 * 2**20
+    tmp_files: int = 1024
+    output_bytes: int = 2**20
+    result_bytes: int = 2**20
+
+    def __post_init__(self) -> None:
+        bad = [name for name in self.__slots__ if getattr(self, name) <= 0]
+        if bad:
+            raise ValueError(f"{', '.join(bad)}: expected a number above 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """Call `function` ("module:name", one of ours) with `payload` in a process of its own."""
+
+    function: str
+    payload: bytes
+    limits: Limits = Limits()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of a program. result: what the function returned, b"" unless `status` is OK; stdout, stderr:
+    what it wrote, cut at the limit; detail: in words what ended it."""
+
+    status: Status
+    result: bytes = b""
+    stdout: bytes = b""
+    stderr: bytes = b""
+    cpu_s: float = 0.0
+    wall_s: float = 0.0
+    peak_bytes: int = 0
+    detail: str = ""
+
+
+class Sandbox(Protocol):
+    """Runs one program at a time. Calls come from one thread."""
+
+    @property
+    def isolation(self) -> Isolation: ...
+
+    def run(self, work: Work) -> Outcome:
+        """Run a program to its end or to its limit. Raises nothing: a failure is an `Outcome`."""
+
+    def close(self) -> None:
+        """End the sandbox with all that runs in it."""

@@ -1,0 +1,85 @@
+"""The child that becomes a program: it is confined, then calls the function and writes what that returns.
+
+Runs inside the sandbox. It never returns to the zygote's code.
+"""
+
+import gc
+import os
+import struct
+import sys
+import traceback
+from collections.abc import Callable
+from importlib import import_module
+from typing import NoReturn, cast
+
+from actors.reward.sandbox.confinement import RESULT, Confinement, confine
+from actors.reward.sandbox.port import Limits, Work
+
+NO_MEMORY, RAISED, TOO_LONG = 77, 1, 78
+"""Exit codes. A program may end with them as well: each is its own doing."""
+PREFIX = struct.Struct("<I")
+CONFINED = b"+"
+
+
+def become(work: Work, how: Confinement, tmp: str, mapped: int, fds: list[int], ready: int) -> NoReturn:
+    """Run `work` in this process and end it. mapped: bytes that
+    the zygote has mapped. fds: stdout, stderr and result. ready: takes `CONFINED`, or the
+    reason why this process could not be confined."""
+    code = RAISED
+    try:
+        try:
+            ready = _arrange(fds, ready)
+            call = find(work.function)
+            confine(how, work.limits, tmp, mapped)
+        except BaseException as error:  # noqa: BLE001  # whatever it is, the program must not run
+            os.write(ready, f"{type(error).__name__}: {error}"[:500].encode())
+        else:
+            os.write(ready, CONFINED)
+            os.close(ready)
+            code = _run(call, work.payload, work.limits)
+    finally:
+        os._exit(code)
+
+
+def find(function: str) -> Callable[[bytes], bytes]:
+    """The function that "module:name" names. Raises ImportError, AttributeError."""
+    module, _, name = function.partition(":")
+    return cast("Callable[[bytes], bytes]", getattr(import_module(module), name))
+
+
+def _arrange(fds: list[int], ready: int) -> int:
+    """Descriptors 0 to 3 and `ready` at 4, and no other."""
+    high = [os.dup(fd) for fd in (os.open(os.devnull, os.O_RDONLY), *fds, ready)]
+    for place, fd in enumerate(high):
+        os.dup2(fd, place)
+    os.closerange(RESULT + 2, 2**20)
+    return RESULT + 1
+
+
+def _run(call: Callable[[bytes], bytes], payload: bytes, limits: Limits) -> int:
+    gc.enable()
+    try:
+        result = call(payload)
+        if len(result) > limits.result_bytes:
+            return TOO_LONG
+        _write(PREFIX.pack(len(result)) + result)
+    except MemoryError:
+        return NO_MEMORY
+    except SystemExit:
+        return RAISED
+    except BaseException:  # noqa: BLE001  # the program's own end, told in its stderr
+        traceback.print_exc()
+        return RAISED
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except (OSError, ValueError):  # it closed them
+                pass
+    return 0
+
+
+def _write(data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(RESULT, view) :]

@@ -1,0 +1,76 @@
+"""How the zygote of a sandbox is started: under bubblewrap, or plain. Trusted; runs outside.
+
+Owns the command lines and what of the host is visible inside. The environment is empty from the first exec on
+(bubblewrap's own process shows what it was started with), and no descriptor but the socket is passed on.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import actors
+from actors.reward.sandbox.port import Isolation
+
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/lib32", "/libx32")
+ETC = ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime")
+START = (
+    "import sys; sys.path[:0] = sys.argv[2].split(chr(0)); "
+    "from actors.reward.sandbox.zygote import main; main(int(sys.argv[1]))"
+)
+
+
+def readable(more: Sequence[str] = ()) -> list[str]:
+    """What programs may read and execute: the system's files, the interpreter's, our package `actors`, and
+    `more`. Nothing of these holds a secret: no other folder of the project, no home, no run."""
+    ours = [str(Path(path).resolve()) for path in actors.__path__]
+    prefixes = [sys.prefix, sys.base_prefix, sys.exec_prefix, str(Path(sys.executable).resolve().parent.parent)]
+    found = [*SYSTEM, *ETC, *prefixes, *ours, *more]
+    return [path for path in dict.fromkeys(found) if path != "/" and os.path.exists(path)]
+
+
+def start(isolation: Isolation, bwrap: str, paths: Sequence[str], inner: socket.socket) -> subprocess.Popen[bytes]:
+    """Start a zygote that listens on `inner`. Raises OSError."""
+    fd = inner.fileno()
+    package = str(Path(next(iter(actors.__path__))).resolve().parent)
+    python = [sys.executable, "-I", "-X", "utf8", "-c", START, str(fd), package]
+    if isolation is Isolation.LANDLOCK:
+        return _popen(python, [fd])
+    with tempfile.TemporaryFile() as arguments:  # a command line can be read from inside
+        arguments.write(b"\0".join(word.encode() for word in _bwrap_words(paths)))
+        arguments.seek(0)
+        return _popen([bwrap, "--args", str(arguments.fileno()), *python], [fd, arguments.fileno()])
+
+
+def _popen(words: list[str], fds: list[int]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        words,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env={"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+        cwd="/",
+        pass_fds=fds,
+        start_new_session=True,
+    )
+
+
+def _bwrap_words(paths: Sequence[str]) -> list[str]:
+    words = ["--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
+    if os.geteuid():
+        words += ["--unshare-user", "--uid", "0", "--gid", "0"]
+    words += ["--cap-add", "ALL", "--die-with-parent", "--new-session", "--hostname", "sandbox", "--chdir", "/"]
+    made: set[str] = {"/"}
+    for path in sorted(paths):  # a folder before what lies in it
+        for parent in map(str, reversed(Path(path).parents)):  # else only root may search them
+            if parent not in made and not any(parent.startswith(f"{done}/") for done in (*paths, *SYSTEM)):
+                words += ["--perms", "0755", "--dir", parent]
+                made.add(parent)
+        if os.path.islink(path) and path in SYSTEM:
+            words += ["--symlink", os.readlink(path), path]
+        else:
+            words += ["--ro-bind", path, path]
+    return [*words, "--proc", "/proc", "--dev", "/dev", "--size", str(2**20), "--tmpfs", "/tmp"]  # noqa: S108

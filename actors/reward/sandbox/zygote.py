@@ -1,0 +1,247 @@
+"""The process inside a sandbox that has everything imported, and forks a child for each program.
+
+It runs one program at a time, watches what all its processes use together, ends them at a limit, and reports.
+It is trusted: it never looks at what a program wrote. Started by `shells` with its socket as argument 1; the
+first frame is its set-up, each frame after it is work.
+"""
+
+import contextlib
+import gc
+import os
+import resource
+import select
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from importlib import import_module
+from typing import NoReturn, cast
+
+from actors.reward.sandbox import descendants, namespaces, program, syscalls, wire
+from actors.reward.sandbox.confinement import Confinement, mapped_bytes
+from actors.reward.sandbox.port import Isolation, Limits, Work
+
+LOOK_S = 0.05
+"""How often the use of a program's processes is added up; what they do in between is bounded for each."""
+TMP_WALK = 10_000
+
+
+class Zygote:
+    """See the module."""
+
+    def __init__(self, channel: socket.socket, isolation: Isolation, how: Confinement, tmp: str) -> None:
+        self._channel, self._isolation, self._how, self._tmp = channel, isolation, how, tmp
+        self._number = 0
+
+    def serve(self) -> None:
+        """Run programs until the host closes the socket."""
+        with contextlib.suppress(wire.Ended):
+            while True:
+                head, payload, fds = wire.receive(self._channel)
+                if "function" not in head:
+                    continue  # the end of a program that has ended by itself meanwhile
+                limits = Limits(**cast("dict[str, float]", head["limits"]))  # type: ignore[arg-type]
+                work = Work(function=str(head["function"]), payload=payload, limits=limits)
+                wire.send(self._channel, self._run(work, fds))
+
+    def _run(self, work: Work, fds: list[int]) -> wire.Json:
+        self._number += 1
+        folder = self._folder()
+        try:
+            return self._attempt(work, fds, folder)
+        except OSError as error:
+            return {"failed": f"{type(error).__name__}: {error}"}
+        finally:
+            for fd in fds:
+                with contextlib.suppress(OSError):
+                    os.close(fd)
+            if self._isolation is Isolation.LANDLOCK:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _folder(self) -> str:
+        if self._isolation is Isolation.NAMESPACES:
+            return namespaces.TMP
+        folder = f"{self._tmp}/{self._number}"
+        os.mkdir(folder, 0o700)
+        if self._how.uid:
+            os.chown(folder, self._how.uid, self._how.uid)
+        return folder
+
+    def _attempt(self, work: Work, fds: list[int], folder: str) -> wire.Json:
+        confined, ready = os.pipe()
+        ended, ends = os.pipe() if self._isolation is Isolation.NAMESPACES else (-1, -1)
+
+        mapped = mapped_bytes()
+
+        def become() -> NoReturn:
+            program.become(work, self._how, folder, mapped, fds, ready)
+
+        try:
+            pid = self._start(work, become, ends)
+            os.close(ready)
+            ready = -1
+            with _closing(fds), _closing([ends]):
+                pass
+            return _Run(self._channel, self._how, work.limits, pid, confined, ended, folder).to_end()
+        finally:
+            for fd in (confined, ready, ended):
+                if fd >= 0:
+                    os.close(fd)
+
+    def _start(self, work: Work, become: Callable[[], NoReturn], ends: int) -> int:
+        if self._isolation is Isolation.NAMESPACES:
+            return namespaces.start(become, work.limits, ends, self._how.uid)
+        pid = os.fork()
+        if pid == 0:
+            become()
+        return pid
+
+
+class _Run:
+    """One program, from its start to its report."""
+
+    def __init__(
+        self, channel: socket.socket, how: Confinement, limits: Limits, pid: int, confined: int, ended: int,
+        tmp: str,
+    ) -> None:  # fmt: skip
+        self._channel, self._how, self._limits, self._pid = channel, how, limits, pid
+        self._confined, self._ended, self._tmp = confined, ended, tmp
+        self._began_s = time.monotonic()
+        self._cpu_s, self._peak = 0.0, 0
+        self._status = -1
+
+    def to_end(self) -> wire.Json:
+        """Wait for its end, or end it at a limit; the report."""
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        why = self._watch()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
+        status = self._reap()
+        none_left = descendants.end_all(self._how.uid)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        used_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        report: wire.Json = {
+            "why": why,
+            "status": status,
+            "cpu_s": max(self._cpu_s, used_s),
+            "wall_s": time.monotonic() - self._began_s,
+            "peak_bytes": self._peak,
+        }
+        said = self._said()
+        if said != program.CONFINED:
+            report["failed"] = said.decode("utf-8", "replace") or "the program's process ended at its start"
+        elif not none_left:
+            report["failed"] = "its processes could not be ended"
+        return report
+
+    def _watch(self) -> str:
+        """Why it is to be ended; "" where it ended by itself."""
+        poll = select.poll()
+        pidfd = os.pidfd_open(self._pid)
+        try:
+            poll.register(pidfd, select.POLLIN)
+            poll.register(self._channel, select.POLLIN)
+            while True:
+                left_s = self._began_s + self._limits.wall_s - time.monotonic()
+                if left_s <= 0:
+                    return "wall"
+                ready = dict(poll.poll(1000 * min(LOOK_S, left_s)))
+                if pidfd in ready:
+                    return ""
+                if ready:
+                    wire.receive(self._channel)  # the host asks for its end; raises where the host is gone
+                    return "asked"
+                if why := self._over_limit():
+                    return why
+        finally:
+            os.close(pidfd)
+
+    def _over_limit(self) -> str:
+        limits, now = self._limits, descendants.usage()
+        self._cpu_s = max(self._cpu_s, now.cpu_s)
+        if now.cpu_s > limits.cpu_s:
+            return "cpu"
+        if len(now.pids) > limits.processes + namespaces.REAPERS:
+            return "processes"
+        resident = now.resident_bytes
+        if resident > limits.memory_bytes:
+            resident = descendants.proportional_bytes(now.pids)
+        self._peak = max(self._peak, resident)
+        if resident > limits.memory_bytes:
+            return "memory"
+        if self._ended < 0 and _too_large(self._tmp, limits):
+            return "tmp"
+        return ""
+
+    def _reap(self) -> int:
+        _pid, status = os.waitpid(self._pid, 0)
+        if self._ended < 0:
+            return status
+        told = os.read(self._ended, namespaces.ENDED.size)
+        if len(told) < namespaces.ENDED.size:
+            return signal.SIGKILL
+        status, cpu_s = namespaces.ENDED.unpack(told)
+        self._cpu_s = max(self._cpu_s, cpu_s)
+        return int(status)
+
+    def _said(self) -> bytes:
+        os.set_blocking(self._confined, False)
+        try:
+            return os.read(self._confined, 500)
+        except BlockingIOError:
+            return b""
+
+
+@contextlib.contextmanager
+def _closing(fds: list[int]):  # type: ignore[no-untyped-def]
+    yield
+    for index, fd in enumerate(fds):
+        if fd >= 0:
+            os.close(fd)
+            fds[index] = -1
+
+
+def _too_large(folder: str, limits: Limits) -> bool:
+    """Whether a folder holds more than it may; walks no further than that takes."""
+    total = count = 0
+    left = [folder]
+    while left:
+        with contextlib.suppress(OSError), os.scandir(left.pop()) as entries:
+            for entry in entries:
+                count += 1
+                with contextlib.suppress(OSError):
+                    total += entry.stat(follow_symlinks=False).st_blocks * 512
+                    if entry.is_dir(follow_symlinks=False):
+                        left.append(entry.path)
+                if total > limits.tmp_bytes or count > limits.tmp_files:
+                    return True
+    return False
+
+
+def main(descriptor: int) -> None:
+    """Entry point of the process."""
+    syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
+    syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    channel = socket.socket(fileno=descriptor)
+    head, _, _ = wire.receive(channel)
+    sys.path[:0] = cast("list[str]", head["path"])
+    try:
+        for module in cast("list[str]", head["preload"]):
+            import_module(module)
+    except BaseException as error:  # noqa: BLE001  # a function of the user's; the host tells it
+        wire.send(channel, {"failed": f"import of {module}: {type(error).__name__}: {error}"[:500]})
+        return
+    how = Confinement(**cast("dict[str, object]", head["confinement"]))  # type: ignore[arg-type]
+    zygote = Zygote(channel, Isolation(str(head["isolation"])), how, str(head["tmp"]))
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    wire.send(channel, {"ready": os.getpid()})
+    zygote.serve()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,65 @@
+"""Runs programs in a sandbox of this process's user, as a child of the tests: `python trials.py MODE < tasks`.
+
+Reads a JSON list of [function, payload, limits]; writes the list of outcomes. MODE "none" calls the function in
+a plain child process instead: the negative control.
+"""
+
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from actors.reward.sandbox.detection import detect
+from actors.reward.sandbox.host_end import HostSandbox
+from actors.reward.sandbox.port import Limits, Work
+
+
+def plainly(function: str, payload: bytes) -> dict[str, object]:
+    import escapes
+
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.chdir(tempfile.mkdtemp(dir="/var/tmp", prefix="gleaner-plain-"))
+        try:
+            os.write(write, getattr(escapes, function)(payload)[:4096])
+        finally:
+            os._exit(0)
+    os.close(write)
+    result = b""
+    while part := os.read(read, 4096):
+        result += part
+    os.close(read)
+    _, status = os.waitpid(pid, 0)
+    return {"status": "ok" if result else f"wait status {status}", "result": result.decode("latin-1")}
+
+
+def main() -> None:
+    mode, tasks = sys.argv[1], json.load(sys.stdin)
+    if mode == "none":  # controls may mount and change things: in a mount namespace that ends with them
+        json.dump([plainly(function, payload.encode()) for function, payload, _ in tasks], sys.stdout)
+        return
+    sandbox = HostSandbox(detect(mode), ["escapes"], path=[str(Path(__file__).parent)])
+    found = []
+    for function, payload, limits in tasks:
+        work = Work(function=f"escapes:{function}", payload=payload.encode(), limits=Limits(**limits))
+        outcome = sandbox.run(work)
+        found.append(
+            {
+                "status": outcome.status.value,
+                "result": outcome.result.decode("latin-1"),
+                "detail": outcome.detail,
+                "cpu_s": outcome.cpu_s,
+                "wall_s": outcome.wall_s,
+                "stderr": outcome.stderr[-300:].decode("latin-1"),
+            }
+        )
+    sandbox.close()
+    json.dump(found, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
