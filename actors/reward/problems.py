@@ -1,8 +1,8 @@
 """Verifiable problems of the `reasoning-gym` package, split so that no question is in two splits.
 
-Owns which problem a (split, index) names and what an answer is worth. Does not own tokens (`task`) or the
-processes that score (RewardProxy). Pure but for reading the package's own data files: the same name,
-parameters and seed give the same problems and scores in every process.
+Owns which problem a (split, index) names, and where the answer stands in a response. Does not own tokens
+(`task`) or what an answer is worth (`verifiers.reasoning`, inside the sandbox). Pure but for reading the package's own data files: the same name,
+parameters and seed give the same problems in every process.
 
 Importing this room imports `reasoning_gym`, which takes a second or more.
 """
@@ -10,7 +10,6 @@ Importing this room imports `reasoning_gym`, which takes a second or more.
 from __future__ import annotations
 
 import hashlib
-import math
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
@@ -77,7 +76,7 @@ class Problems:
             raise BadTask(
                 f"task {name!r} is none of the {len(DATASETS)} of reasoning-gym{_near(name, DATASETS)}"
             )
-        self.name = name
+        self.name, self.params = name, dict(params)
         # The package draws problem n from seed + n: neighbouring seeds must not share a shifted stream. And
         # some tasks hand that sum to generators that refuse more than 32 bits.
         self._start = int.from_bytes(hashlib.blake2b(str(seed).encode(), digest_size=8).digest()) % 2**31
@@ -87,7 +86,6 @@ class Problems:
                 f"task {name!r} has no parameter {', '.join(unknown)}{_near(unknown[0], known)}; it has "
                 f"{', '.join(known) or 'none'}"
             )
-        self._params = dict(params)
         self._blocks: OrderedDict[int, ProceduralDataset] = OrderedDict()  # least recently used first
         self._dealt: dict[Split, list[int]] = {split: [] for split in SPLITS}  # draws of each split
         self._drawn = 0
@@ -98,19 +96,9 @@ class Problems:
         entry = self._draw(self._number(split, index))
         return TextProblem(split, index, str(entry["question"]), str(entry["answer"]))
 
-    def score(self, split: Split, index: int, response: str) -> float:
-        """What the response is worth, from 0 to 1: the package's `score_answer` of the answer in it.
-
-        The answer is what stands between the last `<answer>` tags, else what follows the thinking. An answer
-        that makes the package's verifier raise is worth 0: models write anything.
-        """
-        number = self._number(split, index)
-        entry, verifier = self._draw(number), self._block(number // BLOCK)
-        try:
-            score = float(verifier.score_answer(answer_of(response), entry))
-        except Exception:  # noqa: BLE001  # a hundred foreign verifiers, parsing what a model made up
-            return 0.0
-        return min(max(score, 0.0), 1.0) if math.isfinite(score) else 0.0
+    def entry(self, split: Split, index: int) -> dict[str, object]:
+        """The problem as the package has it, with what its verifier needs. Raises `BadTask`."""
+        return self._draw(self._number(split, index))
 
     def _number(self, split: Split, index: int) -> int:
         """The draw that a split's index names."""
@@ -138,10 +126,10 @@ class Problems:
         if number not in self._blocks:
             try:
                 self._blocks[number] = create_dataset(
-                    self.name, seed=self._start + number * BLOCK, size=BLOCK, **self._params
+                    self.name, seed=self._start + number * BLOCK, size=BLOCK, **self.params
                 )
             except (TypeError, AssertionError, ValueError) as error:
-                raise BadTask(f"task {self.name!r} refuses the parameters {self._params}: {error}") from error
+                raise BadTask(f"task {self.name!r} refuses the parameters {self.params}: {error}") from error
             if len(self._blocks) > BLOCKS_KEPT:
                 self._blocks.popitem(last=False)
         self._blocks.move_to_end(number)

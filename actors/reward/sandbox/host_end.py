@@ -33,19 +33,23 @@ class SandboxFailed(RuntimeError):
 
 
 class HostSandbox:
-    """A `Sandbox` on this machine. preload: modules that are imported once, for every program. readable: more
-    paths that programs may read."""
+    """A `Sandbox` on this machine.
+
+    prepare: what is done once, for every program: modules to import, and functions ("module:name") to call,
+    with an argument that JSON has. readable: more paths that programs may read. path: folders to import from.
+    """
 
     def __init__(
         self,
         host: Host,
-        preload: Sequence[str] = (),
+        prepare: Sequence[str | tuple[str, object]] = (),
         *,
         readable: Sequence[str] = (),
         path: Sequence[str] = (),
         max_programs: int = MAX_PROGRAMS,
     ) -> None:
-        self._host, self._preload, self._most = host, list(preload), max_programs
+        self._host, self._most = host, max_programs
+        self._prepare = [one if isinstance(one, tuple) else (one, None) for one in prepare]
         self._confinement: Confinement | None = None
         self._readable, self._path = shells.readable([*readable, *path]), list(path)
         self._process: subprocess.Popen[bytes] | None = None
@@ -76,7 +80,7 @@ class HostSandbox:
         set_up: wire.Json = {
             "isolation": self.isolation.value,
             "confinement": asdict(how),
-            "preload": ["actors.reward.sandbox.zygote", *self._preload],
+            "prepare": self._prepare,
             "path": self._path,
             "tmp": self._tmp,
         }

@@ -229,10 +229,13 @@ def main(descriptor: int) -> None:
     head, _, _ = wire.receive(channel)
     sys.path[:0] = cast("list[str]", head["path"])
     try:
-        for module in cast("list[str]", head["preload"]):
-            import_module(module)
+        for name, argument in cast("list[tuple[str, object]]", head["prepare"]):
+            if ":" in name:
+                cast("Callable[[object], object]", program.find(name))(argument)
+            else:
+                import_module(name)
     except BaseException as error:  # noqa: BLE001  # a function of the user's; the host tells it
-        wire.send(channel, {"failed": f"import of {module}: {type(error).__name__}: {error}"[:500]})
+        wire.send(channel, {"failed": f"{name}: {type(error).__name__}: {error}"[:500]})
         return
     how = Confinement(**cast("dict[str, object]", head["confinement"]))  # type: ignore[arg-type]
     zygote = Zygote(channel, Isolation(str(head["isolation"])), how, str(head["tmp"]))

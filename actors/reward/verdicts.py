@@ -1,0 +1,34 @@
+"""What became of a response: a score, or why it has none. Pure.
+
+The program's statuses are the response's own doing and score. Ours say nothing of the response: it is tried
+elsewhere, then sampled again, and is never trained on with a made-up score.
+"""
+
+from dataclasses import dataclass
+
+from actors.reward.sandbox.port import Outcome, Status
+
+OK, NO_ANSWER, COMPILE_FAILED = "ok", "no_answer", "compile_failed"
+LOST, OVERLOADED, UNAVAILABLE = "lost", "overloaded", "unavailable"
+SANDBOX_FAILED, VERIFIER_FAILED = "sandbox_failed", "verifier_failed"
+
+PROGRAMS = frozenset(
+    {OK, NO_ANSWER, COMPILE_FAILED, *(status.value for status in Status if status is not Status.SANDBOX_FAILED)}
+)
+"""Statuses of the response itself."""
+OURS = frozenset({LOST, OVERLOADED, UNAVAILABLE, SANDBOX_FAILED, VERIFIER_FAILED})
+"""Statuses of the verifier, its sandbox or its host."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The score of a response, 0 unless `status` is "ok"; `detail` says in words what else became of it."""
+
+    score: float
+    status: str = OK
+    detail: str = ""
+
+
+def of_failure(outcome: Outcome) -> Judgement:
+    """What a program that did not end well says of the response that it ran on."""
+    return Judgement(0.0, outcome.status.value, outcome.detail)
