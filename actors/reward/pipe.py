@@ -1,7 +1,7 @@
 """What the pool and its worker processes say to each other, and how it lies in a pipe.
 
-Owns the frame (length u32 little-endian, then a MessagePack body) and the shapes. One request is under
-way at a time, so that what kills a worker is known by name.
+Owns the frame (length u32 little-endian, then a MessagePack body) and the shapes. One frame is under way at a
+time: an item alone, or items that are scored together, each of which is tried alone where that fails.
 """
 
 import struct
@@ -38,14 +38,28 @@ class ProblemItem(_Shape, frozen=True):
     index: int
 
 
+class ScoreItems(_Shape, frozen=True):
+    """Score these, together."""
+
+    items: list[ScoreItem]
+
+
 class Ready(_Shape, frozen=True):
     """The worker loaded its scorer."""
 
 
 class ScoreOut(_Shape, frozen=True):
-    """The reward."""
+    """The reward, and what else became of the response (`verdicts`)."""
 
     score: float
+    status: str = "ok"
+    detail: str = ""
+
+
+class ScoresOut(_Shape, frozen=True):
+    """The rewards of items that were scored together, in their order."""
+
+    scores: list[ScoreOut]
 
 
 class ProblemOut(_Shape, frozen=True):
@@ -61,8 +75,8 @@ class Failed(_Shape, frozen=True):
     detail: str
 
 
-Item = ScoreItem | ProblemItem
-Answer = Ready | ScoreOut | ProblemOut | Failed
+Item = ScoreItem | ScoreItems | ProblemItem
+Answer = Ready | ScoreOut | ScoresOut | ProblemOut | Failed
 
 _encode = msgspec.msgpack.Encoder().encode
 _items: msgspec.msgpack.Decoder[Item] = msgspec.msgpack.Decoder(Item)

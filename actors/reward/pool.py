@@ -3,9 +3,9 @@
 Owns the queue, the workers and the count of their deaths. Does not own what is scored first (the proxy
 asks in its order; the queue is first in, first out) nor how a worker is talked to (`scoring`).
 
-- An item that hangs its worker beyond the deadline, or crashes it, costs that worker; it is tried `attempts`
-  times in all, then its verdict is "timeout" or "crashed". Other items are untouched: one item a worker
-  at a time.
+- Items that wait are given to a worker together, up to `TOGETHER`. Where that fails each is tried alone.
+- An item that hangs its worker beyond the deadline, or crashes it, costs that worker; it is tried alone
+  `attempts` times, then its verdict is "timeout" or "crashed". Other items are untouched.
 - A dead worker is replaced: at once, as long as fewer than `intensity.restarts` were replaced within
   `intensity.within_s`; beyond that each replacement backs off, so a storm costs time, not the machine.
 - A scorer that cannot be loaded, or workers that cannot be started more than `intensity.restarts` times in a
@@ -18,7 +18,7 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Protocol
 
 from actors.reward import pipe
 from actors.reward.scoring import (
@@ -31,7 +31,8 @@ from actors.reward.scoring import (
 )
 from supervisor import Intensity, Overloaded
 
-Status = Literal["ok", "timeout", "crashed", "error"]
+TOGETHER = 32
+TOKENS_TOGETHER = 2**20
 
 LONGEST_BACKOFF_S = 5.0
 START_LATE_S = 5.0  # beyond the time that a worker has for its start: then the start itself hangs
@@ -69,16 +70,18 @@ class Verdict:
     """What became of a response. All but `ok` score 0, and `detail` says why."""
 
     score: float
-    status: Status
+    status: str
     detail: str = ""
 
 
 @dataclass(slots=True)
 class _Job:
+    item: pipe.Item
     frame: bytes
     deadline_s: float
     done: "asyncio.Future[pipe.Answer | Verdict]"
     attempts: int = 0
+    alone: bool = False  # those that it was given with cost a worker
 
 
 @dataclass(slots=True)
@@ -96,6 +99,16 @@ class Restarts:
         self.times_s.append(now_s)
         backoff_s = min(self.intensity.backoff_s * 2.0 ** min(max(excess, 0), 20), LONGEST_BACKOFF_S)
         return backoff_s if excess >= 0 else 0.0
+
+
+def _tokens(job: _Job) -> int:
+    """Size of an item that can be scored together with others; 0 for one that is done alone."""
+    return len(job.item.tokens) + 1 if isinstance(job.item, pipe.ScoreItem) and not job.alone else 0
+
+
+def _settle(job: _Job, answer: pipe.Answer) -> None:
+    if not job.done.done():
+        job.done.set_result(answer)
 
 
 class WorkerPool:
@@ -159,8 +172,8 @@ class WorkerPool:
         match answer:
             case Verdict():
                 return answer
-            case pipe.ScoreOut(score):
-                return Verdict(score, "ok")
+            case pipe.ScoreOut(score, status, detail):
+                return Verdict(score, status, detail)
             case pipe.Failed(detail):
                 return Verdict(0.0, "error", detail)
         return Verdict(0.0, "error", f"the worker answered {type(answer).__name__}")
@@ -186,7 +199,7 @@ class WorkerPool:
             return Verdict(0.0, "error", str(error))
         done: asyncio.Future[pipe.Answer | Verdict] = asyncio.get_running_loop().create_future()
         self._submitted += 1
-        number, job = self._submitted, _Job(frame, deadline_s or self.deadline_s, done)
+        number, job = self._submitted, _Job(item, frame, deadline_s or self.deadline_s, done)
         self._jobs[number] = job
         self._queue.put_nowait((number, job))
         try:
@@ -232,25 +245,59 @@ class WorkerPool:
             if worker.dead:  # it died while it had nothing to do: no item is to blame
                 self._queue.put_nowait((number, job))
                 return "idle"
-            job.attempts += 1
-            status: Status
+            given = [(number, job), *self._more(job)]
             try:
-                answer: pipe.Answer | Verdict = await worker.ask(job.frame, job.deadline_s)
+                await self._give(worker, [one for _, one in given])
             except WorkerHung as error:
                 status, detail = "timeout", str(error)
             except WorkerDied as error:
                 status, detail = "crashed", str(error)
             else:
-                if not job.done.done():
-                    job.done.set_result(answer)
                 continue
-            if job.done.done():
-                return status
-            if job.attempts < self.attempts:
-                self._queue.put_nowait((number, job))  # its number puts it in front
-            else:
-                job.done.set_result(Verdict(0.0, status, detail))
+            for number, job in given:
+                if job.done.done():
+                    continue
+                job.attempts += len(given) == 1
+                job.alone = True
+                if job.attempts < self.attempts:
+                    self._queue.put_nowait((number, job))  # its number puts it in front
+                else:
+                    job.done.set_result(Verdict(0.0, status, detail))
             return status
+
+    def _more(self, first: _Job) -> list[tuple[int, _Job]]:
+        """Items that wait and can be scored together with the first one."""
+        more: list[tuple[int, _Job]] = []
+        other: list[tuple[int, _Job]] = []
+        tokens = _tokens(first)
+        while tokens and len(more) + 1 < TOGETHER and not self._queue.empty():
+            number, job = self._queue.get_nowait()
+            if job.done.done():
+                continue
+            count = _tokens(job)
+            if not count or tokens + count > TOKENS_TOGETHER:
+                other.append((number, job))
+                break
+            tokens += count
+            more.append((number, job))
+        for one in other:
+            self._queue.put_nowait(one)
+        return more
+
+    async def _give(self, worker: ScoringWorker, jobs: list[_Job]) -> None:
+        """Have a worker do these and settle those that it did. Raises `WorkerHung`, `WorkerDied`."""
+        if len(jobs) == 1:
+            _settle(jobs[0], await worker.ask(jobs[0].frame, jobs[0].deadline_s))
+            return
+        items = [job.item for job in jobs if isinstance(job.item, pipe.ScoreItem)]
+        together = await worker.ask(pipe.pack(pipe.ScoreItems(items)), max(job.deadline_s for job in jobs))
+        if isinstance(together, pipe.ScoresOut) and len(together.scores) == len(jobs):
+            for job, score in zip(jobs, together.scores, strict=True):
+                _settle(job, score)
+            return
+        for job in jobs:  # one of them made the scorer raise
+            if not job.done.done():
+                _settle(job, await worker.ask(job.frame, job.deadline_s))
 
     def _slot_ended(self, slot: "asyncio.Task[None]") -> None:
         if not slot.cancelled() and (error := slot.exception()) is not None:

@@ -1,8 +1,8 @@
 """Verifiable problems of the `reasoning-gym` package, split so that no question is in two splits.
 
 Owns which problem a (split, index) names, and where the answer stands in a response. Does not own tokens
-(`task`) or what an answer is worth (`verifiers.reasoning`, inside the sandbox). Pure but for reading the package's own data files: the same name,
-parameters and seed give the same problems in every process.
+(`task`) or what an answer is worth (`verifiers.reasoning`, inside the sandbox). Pure but for reading the
+package's own data files: the same name, parameters and seed give the same problems in every process.
 
 Importing this room imports `reasoning_gym`, which takes a second or more.
 """

@@ -11,18 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from actors.reward import verdicts
 from actors.reward.problems import Problems, Split, answer_of
 from actors.reward.prompts import Prompts
-from actors.reward.sandbox.detection import AUTO, detect
-from actors.reward.sandbox.host_end import HostSandbox
-from actors.reward.sandbox.port import Limits, Sandbox, Status, Work
+from actors.reward.sandbox.detection import AUTO
+from actors.reward.sandbox.port import Limits
 from actors.reward.verdicts import Judgement
-from actors.reward.verifiers import reasoning
-
-
-LIMITS = Limits(cpu_s=2.0, wall_s=30.0, memory_bytes=2**30)
-"""Of one score: rules take microseconds; sympy on a formula that was made to hang does not."""
+from actors.reward.verifiers.answers import LIMITS, AnswerVerifier
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +52,7 @@ class Task:
         """
         self._problems = Problems(name, config, seed)
         self._prompts = Prompts(tokenizer)
-        self._isolation, self._limits = isolation, limits
-        self._sandbox: Sandbox | None = None
+        self._verifier = AnswerVerifier(name, self._problems.params, isolation, limits)
 
     @property
     def name(self) -> str:
@@ -73,44 +66,25 @@ class Task:
 
     def open(self) -> None:
         """Start the sandbox. Raises `NoSandbox`, `SandboxFailed`."""
-        verifier = {"name": self.name, "params": self._problems.params}
-        sandbox = HostSandbox(detect(self._isolation), [(reasoning.PREPARE, verifier)])
-        sandbox.start()
-        self._sandbox = sandbox
+        self._verifier.open()
 
     def close(self) -> None:
         """End the sandbox, if there is one."""
-        if self._sandbox is not None:
-            self._sandbox.close()
-            self._sandbox = None
+        self._verifier.close()
 
     def score(self, split: Split, index: int, tokens: Sequence[int]) -> Judgement:
         """What a response is worth, 0 to 1. Any integers score; unknown tokens are left out."""
-        return self.score_text(split, index, self._prompts.decode(tokens))
+        return self.score_all([(split, index, tokens)])[0]
 
-    def score_text(self, split: Split, index: int, response: str) -> Judgement:
-        """What a response is worth: the package's `score_answer` of the answer in it.
+    def score_all(self, items: Sequence[tuple[Split, int, Sequence[int]]]) -> list[Judgement]:
+        """What responses are worth: split and index of each problem, tokens of the response.
 
-        The answer is what stands between the last `<answer>` tags, else what follows the thinking. One that
-        makes the package's verifier raise is none, and worth 0: models write anything.
+        That is the package's `score_answer` of the answer in it: what stands between the last `<answer>`
+        tags, else what follows the thinking.
         """
-        if self._sandbox is None:
-            self.open()
-        assert self._sandbox is not None
-        entry = self._problems.entry(split, index)
-        work = Work(
-            function=reasoning.FUNCTION,
-            payload=reasoning.request(answer_of(response), entry),
-            limits=self._limits,
+        return self._verifier.score_all(
+            [
+                (answer_of(self._prompts.decode(tokens)), self._problems.entry(split, index))
+                for split, index, tokens in items
+            ]
         )
-        outcome = self._sandbox.run(work)
-        if outcome.status is not Status.OK:
-            return verdicts.of_failure(outcome)
-        if outcome.result.startswith(reasoning.RAISED):
-            why = outcome.result.removeprefix(reasoning.RAISED).decode("utf-8", "replace")
-            return Judgement(0.0, verdicts.NO_ANSWER, why)
-        try:
-            score = float(outcome.result[:32])
-        except ValueError:
-            return Judgement(0.0, verdicts.VERIFIER_FAILED, f"its result is no number: {outcome.result[:80]!r}")
-        return Judgement(min(max(score, 0.0), 1.0) if score == score else 0.0)

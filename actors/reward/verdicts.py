@@ -13,7 +13,12 @@ LOST, OVERLOADED, UNAVAILABLE = "lost", "overloaded", "unavailable"
 SANDBOX_FAILED, VERIFIER_FAILED = "sandbox_failed", "verifier_failed"
 
 PROGRAMS = frozenset(
-    {OK, NO_ANSWER, COMPILE_FAILED, *(status.value for status in Status if status is not Status.SANDBOX_FAILED)}
+    {
+        OK,
+        NO_ANSWER,
+        COMPILE_FAILED,
+        *(status.value for status in Status if status is not Status.SANDBOX_FAILED),
+    }
 )
 """Statuses of the response itself."""
 OURS = frozenset({LOST, OVERLOADED, UNAVAILABLE, SANDBOX_FAILED, VERIFIER_FAILED})

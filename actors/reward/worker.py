@@ -14,9 +14,10 @@ import math
 import os
 import resource
 from collections.abc import Callable, Mapping, Sequence
-from typing import BinaryIO, Protocol, cast
+from typing import BinaryIO, Protocol, cast, runtime_checkable
 
 from actors.reward import pipe
+from actors.reward.verdicts import Judgement
 from supervisor.process import die_with_parent
 
 MAX_DETAIL = 500  # characters of an error that travel
@@ -35,14 +36,23 @@ class Scorer(Protocol):
     """What a worker runs. `actors.reward.task.Task` is one."""
 
     def problem(self, split: str, index: int) -> Posed: ...
-    def score(self, split: str, index: int, tokens: Sequence[int]) -> float: ...
+    def score(self, split: str, index: int, tokens: Sequence[int]) -> float | Judgement: ...
+
+
+@runtime_checkable
+class ScoresTogether(Protocol):
+    """A scorer for which many responses together cost less than each alone."""
+
+    def score_all(self, items: Sequence[tuple[str, int, Sequence[int]]]) -> list[Judgement]: ...
 
 
 def task(config: Mapping[str, object]) -> Scorer:
     """The default factory: `Task(**config)`."""
     from actors.reward.task import Task  # slow to import; only workers pay for it
 
-    return cast("Callable[..., Scorer]", Task)(**config)
+    made = cast("Callable[..., Task]", Task)(**config)
+    made.open()
+    return cast("Scorer", made)
 
 
 def load(name: str, config: Mapping[str, object]) -> Scorer:
@@ -73,10 +83,25 @@ def _answer(scorer: Scorer, item: pipe.Item) -> pipe.Answer:
         if isinstance(item, pipe.ProblemItem):
             posed = scorer.problem(item.split, item.index)
             return pipe.ProblemOut(posed.question, list(posed.prompt_tokens))
-        score = float(scorer.score(item.split, item.index, item.tokens))
+        if isinstance(item, pipe.ScoreItems):
+            return pipe.ScoresOut(_together(scorer, item.items))
+        return _out(scorer.score(item.split, item.index, item.tokens))
     except (Exception, SystemExit) as error:  # noqa: BLE001  # its verdict, whatever it is
         return pipe.Failed(describe(error))
-    return pipe.ScoreOut(score) if math.isfinite(score) else pipe.Failed(f"the score is {score}")
+
+
+def _together(scorer: Scorer, items: Sequence[pipe.ScoreItem]) -> list[pipe.ScoreOut]:
+    whole = [(item.split, item.index, item.tokens) for item in items]
+    if isinstance(scorer, ScoresTogether):
+        return [_out(judged) for judged in scorer.score_all(whole)]
+    return [_out(scorer.score(*one)) for one in whole]
+
+
+def _out(judged: float | Judgement) -> pipe.ScoreOut:
+    found = judged if isinstance(judged, Judgement) else Judgement(float(judged))
+    if not math.isfinite(found.score):
+        raise ValueError(f"the score is {found.score}")
+    return pipe.ScoreOut(found.score, found.status, found.detail[:MAX_DETAIL])
 
 
 def describe(error: BaseException) -> str:

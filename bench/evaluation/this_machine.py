@@ -87,10 +87,12 @@ def measure(config: Config, model_dir: Path, start: TrainingCost, tell: Callable
 def _task(config: Config, model_dir: Path) -> tuple[list[int], float]:
     task = Task(config.task.name, config.task.params, config.job.seed, model_dir)
     prompts = [task.problem("train", index).prompt_tokens for index in range(PROBLEMS)]
+    task.open()
     began_s = time.perf_counter()
-    for index, prompt in enumerate(prompts):
-        task.score("train", index, prompt[:LONG])
-    return [len(prompt) for prompt in prompts], (time.perf_counter() - began_s) / PROBLEMS
+    task.score_all([("train", index, prompt[:LONG]) for index, prompt in enumerate(prompts)])
+    score_s = (time.perf_counter() - began_s) / PROBLEMS
+    task.close()
+    return [len(prompt) for prompt in prompts], score_s
 
 
 async def _sync_s() -> float:

@@ -132,7 +132,8 @@ class SimScorer:
             raise WorkerDied("signal 9 (SIGKILL)")
         item = pipe.item(frame[pipe.PREFIX.size :])
         fault = self._fault()
-        takes_s = self._law.median_s * math.exp(self._law.sigma * self._rng.gauss(0.0, 1.0))
+        count = len(item.items) if isinstance(item, pipe.ScoreItems) else 1
+        takes_s = sum(self._takes_s() for _ in range(count))
         if fault is Fault.HANG or takes_s > deadline_s:
             await asyncio.sleep(deadline_s)
             raise WorkerHung(f"no answer within {deadline_s:g} s")
@@ -149,6 +150,14 @@ class SimScorer:
             return pipe.ProblemOut(f"problem {item.index} of {item.split}", prompt)
         if fault is Fault.WRONG_KIND:
             return pipe.ProblemOut("", [])
+        if isinstance(item, pipe.ScoreItems):
+            return pipe.ScoresOut([self._score(one, fault) for one in item.items])
+        return self._score(item, fault)
+
+    def _takes_s(self) -> float:
+        return self._law.median_s * math.exp(self._law.sigma * self._rng.gauss(0.0, 1.0))
+
+    def _score(self, item: pipe.ScoreItem, fault: Fault | None) -> pipe.ScoreOut:
         score = self._problems.score(item.split, item.index, item.tokens)
         return pipe.ScoreOut(1.0 - score if fault is Fault.WRONG_SCORE else score)
 

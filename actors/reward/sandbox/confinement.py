@@ -1,7 +1,8 @@
-"""What a process gives up, for good, before it runs a program: files, network, rights, and more than its share.
+"""What a process gives up, for good, before it runs a program: files, network, rights, and more than its
+share.
 
-Runs inside the sandbox, in the child that becomes the program. The order matters: each step needs rights that a
-later one gives up.
+Runs inside the sandbox, in the child that becomes the program. The order matters: each step needs rights that
+a later one gives up.
 """
 
 import os
@@ -92,9 +93,7 @@ def _drop_rights(uid: int, kept: int) -> None:
         os.setresuid(uid, uid, uid)
     syscalls.set_capabilities(kept)
     if kept:
-        syscalls.prctl(
-            syscalls.PR_CAP_AMBIENT, syscalls.PR_CAP_AMBIENT_RAISE, syscalls.CAP_DAC_READ_SEARCH
-        )
+        syscalls.prctl(syscalls.PR_CAP_AMBIENT, syscalls.PR_CAP_AMBIENT_RAISE, syscalls.CAP_DAC_READ_SEARCH)
 
 
 def _filter(instructions: bytes) -> None:

@@ -1,7 +1,7 @@
 """Which isolation a host has, found by trying it, and why not the better one.
 
-No host is believed by its version or its settings: a sandbox is started and a program is run in it. Where none
-works, code is not run at all.
+No host is believed by its version or its settings: a sandbox is started and a program is run in it. Where
+none works, code is not run at all.
 """
 
 import functools
@@ -35,7 +35,8 @@ class NoSandbox(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """How programs are isolated here. landlock: its version, 0 for none; better: why not a better isolation."""
+    """How programs are isolated here. landlock: its version, 0 for none; better: why not a better
+    isolation."""
 
     isolation: Isolation
     landlock: int
@@ -97,7 +98,10 @@ def _tried(isolation: Isolation) -> tuple[Host | None, str]:
     version = landlock.version()
     bwrap = ""
     if isolation is Isolation.LANDLOCK and not version:
-        return None, "the kernel has no Landlock, or does not start it (lsm=landlock,...; Linux 5.13 or newer)"
+        return (
+            None,
+            "the kernel has no Landlock, or does not start it (lsm=landlock,...; Linux 5.13 or newer)",
+        )
     if isolation is Isolation.NAMESPACES:
         bwrap = shutil.which("bwrap") or ""
         if not bwrap:

@@ -7,16 +7,14 @@ failed; a failure of its own is an outcome with the status SANDBOX_FAILED, which
 import contextlib
 import os
 import selectors
-import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from actors.reward.sandbox import program, shells, wire
+from actors.reward.sandbox import folders, program, shells, wire
 from actors.reward.sandbox.confinement import Confinement
 from actors.reward.sandbox.detection import Host
 from actors.reward.sandbox.port import Isolation, Limits, Outcome, Status, Work
@@ -54,7 +52,7 @@ class HostSandbox:
         self._readable, self._path = shells.readable([*readable, *path]), list(path)
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
-        self._tmp = ""
+        self._tmp, self._held = "", -1
         self._programs = 0
 
     @property
@@ -66,8 +64,8 @@ class HostSandbox:
         self.close()
         outer, inner = socket.socketpair()
         try:
-            self._tmp = tempfile.mkdtemp(prefix="gleaner-sandbox-")
-            os.chmod(self._tmp, 0o711)
+            if self.isolation is Isolation.LANDLOCK:
+                self._tmp, self._held = folders.make()
             self._process = shells.start(self.isolation, self._host.bwrap, self._readable, inner)
         except OSError as error:
             outer.close()
@@ -124,7 +122,7 @@ class HostSandbox:
                 self._process.stderr.close()
             self._process = None
         if self._tmp:
-            shutil.rmtree(self._tmp, ignore_errors=True)
+            folders.remove(self._tmp, self._held)
             self._tmp = ""
 
     def _run(self, work: Work) -> Outcome:
@@ -179,9 +177,9 @@ class _Reading:
                 if left_s <= 0:
                     raise SandboxFailed("the sandbox does not answer")
                 events = [key.fileobj for key, _ in selector.select(left_s)]
-                for read in events:
-                    if isinstance(read, int) and not self._take(read):
-                        selector.unregister(read)
+                for event in events:
+                    if isinstance(event, int) and not self._take(event):
+                        selector.unregister(event)
                 if self._channel in events:
                     report, _, _ = wire.receive(self._channel)
                     for read in self._reads:  # what came before the end; no orphan is waited for

@@ -1,7 +1,7 @@
 """Landlock: what files, connections and signals a process may reach, for good. By ctypes; needs no rights.
 
-Source: Documentation/userspace-api/landlock.rst of Linux. Rights that a kernel does not have are left out; what
-is then not covered is `detection`'s to judge.
+Source: Documentation/userspace-api/landlock.rst of Linux. Rights that a kernel does not have are left out;
+what is then not covered is `detection`'s to judge.
 """
 
 import contextlib

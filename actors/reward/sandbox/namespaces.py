@@ -14,14 +14,15 @@ from actors.reward.sandbox import syscalls
 from actors.reward.sandbox.port import Limits
 
 ENDED = struct.Struct("<id")
-"""What the reaper writes when the program has ended: its wait status, and processor seconds of all processes."""
+"""What the reaper writes when the program has ended: its wait status, and processor seconds of all
+processes."""
 REAPERS = 1
-TMP = "/tmp"  # noqa: S108  # a file system of its own
+TMP = "/tmp"  # a file system of its own
 
 
 def start(program: Callable[[], NoReturn], limits: Limits, ended: int, owner: int) -> int:
-    """Start `program` as process 2 of new namespaces; the process id of process 1. ended: takes `ENDED`; where
-    the namespaces could not be made it is closed without. owner: uid of the program's /tmp."""
+    """Start `program` as process 2 of new namespaces; the process id of process 1. ended: takes `ENDED`;
+    where the namespaces could not be made it is closed without. owner: uid of the program's /tmp."""
     flags = syscalls.CLONE_NEWPID | syscalls.CLONE_NEWNS | syscalls.CLONE_NEWIPC
     pid = syscalls.clone(flags)
     if pid:
@@ -50,5 +51,5 @@ def _mount(limits: Limits, owner: int) -> None:
     syscalls.mount("none", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE)
     sizes = f"size={limits.tmp_bytes},nr_inodes={limits.tmp_files},mode=0700,uid={owner},gid={owner}"
     syscalls.mount("tmpfs", TMP, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, sizes)
-    for path in ("/proc", "/dev/shm"):  # noqa: S108
+    for path in ("/proc", "/dev/shm"):
         syscalls.mount("tmpfs", path, "tmpfs", hidden, "size=4k,nr_inodes=2,mode=0555")

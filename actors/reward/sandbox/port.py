@@ -1,7 +1,7 @@
 """What a sandbox is asked to run, within which limits, and what became of it. Pure.
 
-A program is a function of ours (`module:function`, bytes in, bytes out) that is called in a process of its own:
-it may execute source that a model wrote, or parse what a model wrote. What it returns is untrusted.
+A program is a function of ours (`module:function`, bytes in, bytes out) that is called in a process of its
+own: it may execute source that a model wrote, or parse what a model wrote. What it returns is untrusted.
 """
 
 from dataclasses import dataclass
@@ -35,9 +35,9 @@ class Status(StrEnum):
 class Limits:
     """Of one program and all processes that it makes, together where the kernel can count so.
 
-    cpu_s: processor seconds; wall_s: seconds on the clock, which also ends what sleeps. memory_bytes: resident
-    memory. processes: at a time, threads included. tmp_bytes, tmp_files: in its folder /tmp. output_bytes: of
-    stdout and of stderr each. result_bytes: of what the function returns.
+    cpu_s: processor seconds; wall_s: seconds on the clock, which also ends what sleeps. memory_bytes:
+    resident memory. processes: at a time, threads included. tmp_bytes, tmp_files: in its folder /tmp.
+    output_bytes: of stdout and of stderr each. result_bytes: of what the function returns.
     """
 
     cpu_s: float = 10.0
@@ -68,8 +68,8 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of a program. result: what the function returned, b"" unless `status` is OK; stdout, stderr:
-    what it wrote, cut at the limit; detail: in words what ended it."""
+    """What became of a program. result: what the function returned, b"" unless `status` is OK; stdout,
+    stderr: what it wrote, cut at the limit; detail: in words what ended it."""
 
     status: Status
     result: bytes = b""

@@ -3,6 +3,7 @@
 Runs inside the sandbox. It never returns to the zygote's code.
 """
 
+import contextlib
 import gc
 import os
 import struct
@@ -72,10 +73,8 @@ def _run(call: Callable[[bytes], bytes], payload: bytes, limits: Limits) -> int:
         return RAISED
     finally:
         for stream in (sys.stdout, sys.stderr):
-            try:
+            with contextlib.suppress(OSError, ValueError):  # it closed them
                 stream.flush()
-            except (OSError, ValueError):  # it closed them
-                pass
     return 0
 
 

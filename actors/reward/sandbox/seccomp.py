@@ -1,7 +1,8 @@
 """The system call filter of a program, as the bytes that seccomp(2) takes. Pure; Linux on x86-64.
 
-What is denied answers EPERM, so that a library that only probes goes on. Another machine's calls (32 bits, x32)
-end the process. Calls that are newer than those that were looked at answer ENOSYS, as on an older kernel.
+What is denied answers EPERM, so that a library that only probes goes on. Another machine's calls (32 bits,
+x32) end the process. Calls that are newer than those that were looked at answer ENOSYS, as on an older
+kernel.
 """
 
 import errno
@@ -33,13 +34,14 @@ DENIED = {
         "quotactl_fd": 443,
     },
     "the kernel": {
-        "memfd_create": 319, "memfd_secret": 447, "bpf": 321, "perf_event_open": 298, "userfaultfd": 323, "add_key": 248, "request_key": 249,
+        "memfd_create": 319, "memfd_secret": 447, "bpf": 321,
+        "perf_event_open": 298, "userfaultfd": 323, "add_key": 248, "request_key": 249,
         "keyctl": 250, "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427,
         "kexec_load": 246, "kexec_file_load": 320, "init_module": 175, "finit_module": 313,
         "delete_module": 176, "iopl": 172, "ioperm": 173, "modify_ldt": 154, "personality": 135,
         "swapon": 167, "swapoff": 168, "reboot": 169, "sethostname": 170, "setdomainname": 171, "acct": 163,
-        "syslog": 103, "uselib": 134, "_sysctl": 156, "nfsservctl": 180, "vhangup": 153, "lookup_dcookie": 212,
-        "vmsplice": 278, "seccomp": 317, "lsm_set_self_attr": 460,
+        "syslog": 103, "uselib": 134, "_sysctl": 156, "nfsservctl": 180, "vhangup": 153,
+        "lookup_dcookie": 212, "vmsplice": 278, "seccomp": 317, "lsm_set_self_attr": 460,
     },
     "clocks": {"clock_settime": 227, "settimeofday": 164, "adjtimex": 159, "clock_adjtime": 305},
     "shared memory and queues": {

@@ -27,12 +27,19 @@ def readable(more: Sequence[str] = ()) -> list[str]:
     """What programs may read and execute: the system's files, the interpreter's, our package `actors`, and
     `more`. Nothing of these holds a secret: no other folder of the project, no home, no run."""
     ours = [str(Path(path).resolve()) for path in actors.__path__]
-    prefixes = [sys.prefix, sys.base_prefix, sys.exec_prefix, str(Path(sys.executable).resolve().parent.parent)]
+    prefixes = [
+        sys.prefix,
+        sys.base_prefix,
+        sys.exec_prefix,
+        str(Path(sys.executable).resolve().parent.parent),
+    ]
     found = [*SYSTEM, *ETC, *prefixes, *ours, *more]
     return [path for path in dict.fromkeys(found) if path != "/" and os.path.exists(path)]
 
 
-def start(isolation: Isolation, bwrap: str, paths: Sequence[str], inner: socket.socket) -> subprocess.Popen[bytes]:
+def start(
+    isolation: Isolation, bwrap: str, paths: Sequence[str], inner: socket.socket
+) -> subprocess.Popen[bytes]:
     """Start a zygote that listens on `inner`. Raises OSError."""
     fd = inner.fileno()
     package = str(Path(next(iter(actors.__path__))).resolve().parent)
@@ -62,7 +69,16 @@ def _bwrap_words(paths: Sequence[str]) -> list[str]:
     words = ["--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     if os.geteuid():
         words += ["--unshare-user", "--uid", "0", "--gid", "0"]
-    words += ["--cap-add", "ALL", "--die-with-parent", "--new-session", "--hostname", "sandbox", "--chdir", "/"]
+    words += [
+        "--cap-add",
+        "ALL",
+        "--die-with-parent",
+        "--new-session",
+        "--hostname",
+        "sandbox",
+        "--chdir",
+        "/",
+    ]
     made: set[str] = {"/"}
     for path in sorted(paths):  # a folder before what lies in it
         for parent in map(str, reversed(Path(path).parents)):  # else only root may search them
@@ -73,4 +89,4 @@ def _bwrap_words(paths: Sequence[str]) -> list[str]:
             words += ["--symlink", os.readlink(path), path]
         else:
             words += ["--ro-bind", path, path]
-    return [*words, "--proc", "/proc", "--dev", "/dev", "--size", str(2**20), "--tmpfs", "/tmp"]  # noqa: S108
+    return [*words, "--proc", "/proc", "--dev", "/dev", "--size", str(2**20), "--tmpfs", "/tmp"]

@@ -1,7 +1,7 @@
 """Answers that are data: literals and formulas, read without evaluating anything that could call or look.
 
-Some verifiers of reasoning-gym hand a model's answer to `eval`, or to sympy's `parse_expr`, which is one. Here
-are functions to put in their place: what is no literal, or no formula of known names, raises `NotPlain`.
+Some verifiers of reasoning-gym hand a model's answer to `eval`, or to sympy's `parse_expr`, which is one.
+Here are functions to put in their place: what is no literal, or no formula of known names, raises `NotPlain`.
 """
 
 import ast
@@ -11,13 +11,11 @@ from typing import Any
 
 MAX_LITERAL = 20_000
 MAX_FORMULA = 2_000
-FUNCTIONS = frozenset(
-    """
-    sin cos tan cot sec csc asin acos atan acot asec acsc sinh cosh tanh coth asinh acosh atanh
-    exp log ln sqrt cbrt Abs abs sign factorial gamma erf
-    pi E I oo Rational Integer Float
-    """.split()
-)
+FUNCTIONS = frozenset((
+    "sin", "cos", "tan", "cot", "sec", "csc", "asin", "acos", "atan", "acot", "asec", "acsc", "sinh",
+    "cosh", "tanh", "coth", "asinh", "acosh", "atanh", "exp", "log", "ln", "sqrt", "cbrt", "Abs", "abs",
+    "sign", "factorial", "gamma", "erf", "pi", "E", "I", "oo", "Rational", "Integer", "Float",
+))  # fmt: skip
 """Names of more than two letters that a formula may have; shorter ones are its variables."""
 
 _ALLOWED = re.compile(r"[0-9A-Za-z_+\-*/^%(),.!\s]*")

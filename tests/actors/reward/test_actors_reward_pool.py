@@ -119,7 +119,9 @@ async def test_items_behind_a_hostile_one_are_untouched(tmp_path: Path) -> None:
     await pool.close()
     expected = ["crashed", *["ok"] * 10, "crashed", *["ok"] * 10]
     assert [verdict.status for verdict in verdicts] == expected
-    assert pool.deaths["crashed"] == 4, "each hostile item was tried twice"
+    assert 4 <= pool.deaths["crashed"] <= 6, (
+        "each hostile item alone twice, after at most one try with others"
+    )
 
 
 async def test_an_item_that_crashed_once_is_tried_again(tmp_path: Path) -> None:

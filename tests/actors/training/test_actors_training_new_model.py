@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from actors.engine.checkpoint import load_checkpoint
-from actors.reward.problems import Problems
+from actors.reward.problems import Problems, answer_of
 from actors.reward.task import Task
 from actors.training.demonstrations import CAREFUL, demonstrate, spelling
 from actors.training.new_model import WarmStartProgress, new_model
@@ -122,7 +122,7 @@ def test_careful_demonstrations_are_right_and_careless_ones_are_not() -> None:
     for index in range(200):
         problem = problems.problem("warmup", index)
         text = demonstrate("spell_backward", problem, rng)
-        score = problems.score("warmup", index, text)
+        score = 1.0 if answer_of(text).lower() == problem.answer.lower() else 0.0
         if "<think>" in text:
             careful += 1
             assert score == 1.0

@@ -1,7 +1,8 @@
-"""Attempts to leave the sandbox: each a program that returns what it got, or raises OSError where it is refused.
+"""Attempts to leave the sandbox: each a program that returns what it got, or raises OSError where it is
+refused.
 
-The same functions run without a sandbox as negative controls, so each needs no more than the standard library.
-`{}` in a payload is what the test hands it: a path, a process id, a port.
+The same functions run without a sandbox as negative controls, so each needs no more than the standard
+library. `{}` in a payload is what the test hands it: a path, a process id, a port.
 """
 
 import ctypes
@@ -158,7 +159,8 @@ def signal_victim(facts: Facts) -> str:
 
 
 def signal_parent(facts: Facts) -> str:
-    """Process 1 of a namespace takes no signal from inside; outside of one the parent must be out of reach."""
+    """Process 1 of a namespace takes no signal from inside; outside of one the parent must be out of
+    reach."""
     if os.getppid() == 1:
         raise PermissionError(errno.EPERM, "process 1 of the namespace")
     os.kill(os.getppid(), 0)
@@ -284,11 +286,12 @@ def descriptors(facts: Facts) -> str:
 REFUSED: dict[str, Callable[[Facts], str]] = {
     function.__name__: function
     for function in (
-        tcp, udp, ipv6, netlink, abstract_socket, file_socket, host_file, host_folder, passwords, write_outside,
-        write_interpreter, symlink_out, hardlink_out, dots, proc_root, proc_folder, unnamed_file, rename_out,
-        change_root, environment_of_parent, memory_of_parent, signal_victim, signal_parent, trace, read_memory,
-        pidfd, new_user, clone_user, clone3, mount, io_uring, bpf, keyring, userfault, performance, old_calls,
-        personality, clock, shared_memory, memory_file, other_user, terminal, dev_shm, environment, descriptors,
+        tcp, udp, ipv6, netlink, abstract_socket, file_socket, host_file, host_folder, passwords,
+        write_outside, write_interpreter, symlink_out, hardlink_out, dots, proc_root, proc_folder,
+        unnamed_file, rename_out, change_root, environment_of_parent, memory_of_parent, signal_victim,
+        signal_parent, trace, read_memory, pidfd, new_user, clone_user, clone3, mount, io_uring, bpf,
+        keyring, userfault, performance, old_calls, personality, clock, shared_memory, memory_file,
+        other_user, terminal, dev_shm, environment, descriptors,
     )
 }  # fmt: skip
 """Each must raise, or end its program."""

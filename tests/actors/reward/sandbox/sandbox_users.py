@@ -1,4 +1,5 @@
-"""Commands as another user: root, or one without any right, on a machine whose interpreter only root may reach."""
+"""Commands as another user: root, or one without any right, on a machine whose interpreter only root may
+reach."""
 
 import os
 import stat

@@ -22,11 +22,29 @@ from actors.reward.sandbox.port import Isolation
 
 TRIALS = str(Path(__file__).with_name("trials.py"))
 MODES = [mode.value for mode in Isolation]
-SECRET = "the secret of the host"  # noqa: S105
+SECRET = "the secret of the host"
 
-ALWAYS_REFUSED = {"clock", "bpf", "old_calls", "signal_parent", "clone3", "terminal", "performance", "userfault", "io_uring"}
+ALWAYS_REFUSED = {
+    "clock",
+    "bpf",
+    "old_calls",
+    "signal_parent",
+    "clone3",
+    "terminal",
+    "performance",
+    "userfault",
+    "io_uring",
+}
 """Attempts without a control: kernels refuse some of these to all, one would set the host's clock."""
-ROOT_ONLY = {"hardlink_out", "mount", "other_user", "change_root", "keyring", "write_interpreter", "passwords"}
+ROOT_ONLY = {
+    "hardlink_out",
+    "mount",
+    "other_user",
+    "change_root",
+    "keyring",
+    "write_interpreter",
+    "passwords",
+}
 """Attempts that an unprivileged user or this machine may be refused without a sandbox as well."""
 
 
@@ -66,7 +84,7 @@ def answering(listener: socket.socket) -> None:
 @pytest.fixture(scope="module", params=USERS)
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     user: str = request.param
-    folder = Path("/var/tmp") / f"gleaner-escapes-{os.getpid()}-{user}"  # noqa: S108  # every user can reach it
+    folder = Path("/var/tmp") / f"gleaner-escapes-{os.getpid()}-{user}"  # every user can reach it
     folder.mkdir(mode=0o777)
     folder.chmod(0o777)
     secret = folder / "secret"

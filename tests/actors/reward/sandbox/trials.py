@@ -1,7 +1,8 @@
-"""Runs programs in a sandbox of this process's user, as a child of the tests: `python trials.py MODE < tasks`.
+"""Runs programs in a sandbox of this process's user, as a child of the tests: `python trials.py MODE <
+tasks`.
 
-Reads a JSON list of [function, payload, limits]; writes the list of outcomes. MODE "none" calls the function in
-a plain child process instead: the negative control.
+Reads a JSON list of [function, payload, limits]; writes the list of outcomes. MODE "none" calls the function
+in a plain child process instead: the negative control.
 """
 
 import json

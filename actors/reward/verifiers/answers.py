@@ -1,0 +1,65 @@
+"""What answers are worth by a verifier of reasoning-gym: the trusted end, which runs it in a sandbox."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from actors.reward import verdicts
+from actors.reward.sandbox.detection import AUTO, detect
+from actors.reward.sandbox.host_end import HostSandbox
+from actors.reward.sandbox.port import Limits, Outcome, Sandbox, Status, Work
+from actors.reward.verdicts import Judgement
+from actors.reward.verifiers import reasoning
+
+LIMITS = Limits(cpu_s=5.0, wall_s=60.0, memory_bytes=2**30)
+"""Of answers that are scored together. Rules take microseconds; sympy, on a formula that is made to hang,
+does not end."""
+
+
+class AnswerVerifier:
+    """The verifier of one task, with its parameters. The first score starts its sandbox; `close` ends it."""
+
+    def __init__(
+        self, name: str, params: Mapping[str, object], isolation: str = AUTO, limits: Limits = LIMITS
+    ) -> None:
+        self._task: dict[str, object] = {"name": name, "params": dict(params)}
+        self._isolation, self._limits = isolation, limits
+        self._sandbox: Sandbox | None = None
+
+    def open(self) -> None:
+        """Start the sandbox. Raises `NoSandbox`, `SandboxFailed`."""
+        sandbox = HostSandbox(detect(self._isolation), [(reasoning.PREPARE, self._task)])
+        sandbox.start()
+        self._sandbox = sandbox
+
+    def close(self) -> None:
+        """End the sandbox, if there is one."""
+        if self._sandbox is not None:
+            self._sandbox.close()
+            self._sandbox = None
+
+    def score_all(self, answers: Sequence[tuple[str, dict[str, object]]]) -> list[Judgement]:
+        """What answers are worth, each with the package's entry of its problem, from 0 to 1.
+
+        An answer that makes the package's verifier raise is none, and worth 0: models write anything. All
+        share a process of the sandbox; where that does not end well, each has its own. Raises `NoSandbox`,
+        `SandboxFailed` at the first call.
+        """
+        whole = self._run(answers)
+        if isinstance(whole, list):
+            return whole
+        if len(answers) == 1:
+            return [verdicts.of_failure(whole)]
+        alone = [self._run([one]) for one in answers]
+        return [one[0] if isinstance(one, list) else verdicts.of_failure(one) for one in alone]
+
+    def _run(self, answers: Sequence[tuple[str, dict[str, object]]]) -> list[Judgement] | Outcome:
+        if self._sandbox is None:
+            self.open()
+        assert self._sandbox is not None
+        payload = reasoning.request(answers)
+        outcome = self._sandbox.run(Work(function=reasoning.FUNCTION, payload=payload, limits=self._limits))
+        if outcome.status is not Status.OK:
+            return outcome
+        found = reasoning.judgements(outcome.result, len(answers))
+        wrong = "the verifier's result is not of the answers that it was given"
+        return replace(outcome, status=Status.SANDBOX_FAILED, detail=wrong) if found is None else found
