@@ -364,15 +364,38 @@ class Weights(Section, frozen=True, kw_only=True):
             raise ValueError('disk_encoding: expected "xor" where disk_layout is "stitch", got "overwrite"')
 
 
+class Sandbox(Section, frozen=True, kw_only=True):
+    """Where what a model wrote is scored."""
+
+    isolation: Literal["auto", "namespaces", "landlock"] = "auto"
+    """How programs are kept from the host: namespaces (bubblewrap), landlock (where a host allows no user
+    namespaces), auto: the first that works. Where none works nothing is scored (docs/sandbox.md)."""
+
+
 class Reward(Section, frozen=True, kw_only=True):
     """Scoring of answers."""
 
     workers: Count = 1
     """Worker processes; rule-based scores take microseconds, so a second one idles."""
     deadline_s: Positive = 5.0
-    """Time for one score; then the worker is killed and the attempt counts as failed."""
+    """Processor time of the scores that are made together, in the sandbox: what takes longer alone has the
+    status timeout and scores 0. On the clock it may take twice as long, waits for a processor not counted."""
     attempts: Count = 2
-    """Tries of one score; after the last failure the verdict is reward 0 with the cause."""
+    """Tries of one score where its worker or its sandbox failed; then the sample has no verdict of its own
+    and is made again (`rollout.sample_retries`)."""
+    sandbox: Sandbox = Sandbox()
+
+    @property
+    def worker_s(self) -> float:
+        """Time of a worker for what it was given; then it is killed, and the attempt counts as failed. Its
+        sandbox ends programs long before."""
+        return 4 * self.deadline_s
+
+    @property
+    def verdict_s(self) -> float:
+        """Within so long there is a verdict, whatever becomes of the workers: one try with others, then each
+        attempt alone."""
+        return self.worker_s * (self.attempts + 1)
 
 
 class Liveness(Section, frozen=True, kw_only=True):

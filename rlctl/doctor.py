@@ -25,6 +25,7 @@ import psutil
 import zmq
 
 from actors.cluster.job import SHARED_MEMORY
+from actors.reward.sandbox.detection import NoSandbox, detect
 from nodeagent.inventory import take_inventory
 from rlctl.preflight import size
 
@@ -189,13 +190,7 @@ def _kernel() -> Iterator[Row]:
 
 
 def _isolation() -> Iterator[Row]:
-    bwrap = shutil.which("bwrap")
-    yield Row(
-        "bubblewrap",
-        "ok" if bwrap else "warn",
-        bwrap or "not installed",
-        "" if bwrap else "apt install bubblewrap, for rewards that run code; the quickstart runs none",
-    )
+    yield _sandbox()
     ip = shutil.which("ip")
     found, fine = _probe(["unshare", "--net", "true"]) if shutil.which("unshare") else ("no unshare", False)
     fine = fine and ip is not None
@@ -207,6 +202,18 @@ def _isolation() -> Iterator[Row]:
         if fine
         else "only tests of several hosts on one machine want them: apt install iproute2, run as root",
     )
+
+
+def _sandbox() -> Row:
+    """Which isolation works for what a model wrote, found by running a program in it."""
+    try:
+        host = detect()
+    except NoSandbox as problem:
+        return Row("sandbox", "missing", str(problem), "apt install bubblewrap, or Linux 5.13 with Landlock")
+    found = f"{host.isolation.value}, Landlock {host.landlock or 'no'}"
+    if host.better:
+        return Row("sandbox", "ok", f"{found} (not better: {host.better})", "")
+    return Row("sandbox", "ok", found)
 
 
 def _network() -> Iterator[Row]:

@@ -26,7 +26,7 @@ class Score(Message, frozen=True):
 
 
 class Verdict(Message, frozen=True):
-    """The reward of a response. `status`: ok, timeout, crashed or error; all but ok score 0."""
+    """The reward of a response. `status`: see `actors.reward.verdicts`; all but ok score 0."""
 
     request: str
     score: float

@@ -5,7 +5,7 @@ asks in its order; the queue is first in, first out) nor how a worker is talked 
 
 - Items that wait are given to a worker together, up to `TOGETHER`. Where that fails each is tried alone.
 - An item that hangs its worker beyond the deadline, or crashes it, costs that worker; it is tried alone
-  `attempts` times, then its verdict is "timeout" or "crashed". Other items are untouched.
+  `attempts` times, then its verdict is "lost". Other items are untouched.
 - A dead worker is replaced: at once, as long as fewer than `intensity.restarts` were replaced within
   `intensity.within_s`; beyond that each replacement backs off, so a storm costs time, not the machine.
 - A scorer that cannot be loaded, or workers that cannot be started more than `intensity.restarts` times in a
@@ -29,6 +29,7 @@ from actors.reward.scoring import (
     WorkerHung,
     WorkerSpec,
 )
+from actors.reward.verdicts import LOST, VERIFIER_FAILED
 from supervisor import Intensity, Overloaded
 
 TOGETHER = 32
@@ -175,8 +176,8 @@ class WorkerPool:
             case pipe.ScoreOut(score, status, detail):
                 return Verdict(score, status, detail)
             case pipe.Failed(detail):
-                return Verdict(0.0, "error", detail)
-        return Verdict(0.0, "error", f"the worker answered {type(answer).__name__}")
+                return Verdict(0.0, VERIFIER_FAILED, detail)
+        return Verdict(0.0, VERIFIER_FAILED, f"the worker answered {type(answer).__name__}")
 
     async def problem(self, split: str, index: int, *, deadline_s: float | None = None) -> pipe.ProblemOut:
         """A problem's question and prompt tokens. Raises `NoProblem` (`ProblemLost` where it may come yet),
@@ -185,7 +186,9 @@ class WorkerPool:
         if isinstance(answer, pipe.ProblemOut):
             return answer
         detail = answer.detail if isinstance(answer, Verdict | pipe.Failed) else type(answer).__name__
-        final = isinstance(answer, pipe.Failed) or (isinstance(answer, Verdict) and answer.status == "error")
+        final = isinstance(answer, pipe.Failed) or (
+            isinstance(answer, Verdict) and answer.status == VERIFIER_FAILED
+        )
         raise (NoProblem if final else ProblemLost)(f"problem {index} of {split!r}: {detail}")
 
     async def _submit(self, item: pipe.Item, deadline_s: float | None) -> pipe.Answer | Verdict:
@@ -196,7 +199,7 @@ class WorkerPool:
         try:
             frame = pipe.pack(item)
         except pipe.BadFrame as error:
-            return Verdict(0.0, "error", str(error))
+            return Verdict(0.0, VERIFIER_FAILED, str(error))
         done: asyncio.Future[pipe.Answer | Verdict] = asyncio.get_running_loop().create_future()
         self._submitted += 1
         number, job = self._submitted, _Job(item, frame, deadline_s or self.deadline_s, done)
@@ -249,9 +252,9 @@ class WorkerPool:
             try:
                 await self._give(worker, [one for _, one in given])
             except WorkerHung as error:
-                status, detail = "timeout", str(error)
+                cause, detail = "timeout", str(error)
             except WorkerDied as error:
-                status, detail = "crashed", str(error)
+                cause, detail = "crashed", str(error)
             else:
                 continue
             for number, job in given:
@@ -262,8 +265,8 @@ class WorkerPool:
                 if job.attempts < self.attempts:
                     self._queue.put_nowait((number, job))  # its number puts it in front
                 else:
-                    job.done.set_result(Verdict(0.0, status, detail))
-            return status
+                    job.done.set_result(Verdict(0.0, LOST, detail))
+            return cause
 
     def _more(self, first: _Job) -> list[tuple[int, _Job]]:
         """Items that wait and can be scored together with the first one."""

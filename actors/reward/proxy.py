@@ -40,15 +40,17 @@ class RewardProxy(Actor):
             "config": config.task.params,
             "seed": config.job.seed,
             "tokenizer": tokenizer_dir,
+            "isolation": config.reward.sandbox.isolation,
+            "deadline_s": config.reward.deadline_s,
         }
         self._pool = WorkerPool(
             scorer or WorkerSpec(config=task),
             start_worker,
             workers=config.reward.workers,
-            deadline_s=config.reward.deadline_s,
+            deadline_s=config.reward.worker_s,
             attempts=config.reward.attempts,
         )
-        self._late_s = config.reward.deadline_s * (config.reward.attempts + 1)
+        self._late_s = config.reward.verdict_s
         self._verdicts: Counter[str] = Counter()
 
     async def on_start(self) -> None:

@@ -14,9 +14,8 @@ from pathlib import Path
 from actors.reward.problems import Problems, Split, answer_of
 from actors.reward.prompts import Prompts
 from actors.reward.sandbox.detection import AUTO
-from actors.reward.sandbox.port import Limits
 from actors.reward.verdicts import Judgement
-from actors.reward.verifiers.answers import LIMITS, AnswerVerifier
+from actors.reward.verifiers.answers import DEADLINE_S, AnswerVerifier, limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +42,17 @@ class Task:
         seed: int,
         tokenizer: str | Path,
         isolation: str = AUTO,
-        limits: Limits = LIMITS,
+        deadline_s: float = DEADLINE_S,
     ) -> None:
         """`config`: parameters of the task. `tokenizer`: Hugging Face checkpoint directory that holds
-        tokenizer.json and, if its model wants one, a chat template. isolation, limits: of the sandbox.
+        tokenizer.json and, if its model wants one, a chat template. isolation: of the
+        sandbox; deadline_s: processor time of scores that are made together.
 
         Raises `BadTask` (unknown name, bad parameters) or `BadTokenizer`.
         """
         self._problems = Problems(name, config, seed)
         self._prompts = Prompts(tokenizer)
-        self._verifier = AnswerVerifier(name, self._problems.params, isolation, limits)
+        self._verifier = AnswerVerifier(name, self._problems.params, isolation, limits(deadline_s))
 
     @property
     def name(self) -> str:

@@ -16,11 +16,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from actors.reward.verdicts import OURS
+
 UNIFORM = "uniform"
 """Why a group was dropped: all of its scores are equal."""
 SURPLUS = "surplus"
 """Why a group was dropped: the batch has what it wanted."""
-NO_VERDICT = frozenset({"timeout", "crashed", "error"})
+NO_VERDICT = OURS
 """Statuses of a sample that say nothing of its policy: its verifier failed for good."""
 
 

@@ -56,7 +56,7 @@ class Scoring:
             return
         prompt = self._books.state.log.batches[log.batch].prompt(log.group)
         ask = Score(request=log.id, split=prompt.split, index=prompt.index, tokens=log.tokens_bytes())
-        deadline_s = self._limits.deadline_s * (self._limits.attempts + 1)
+        deadline_s = self._limits.verdict_s
         async with self._ctx.wait("a verdict", on=REWARD, deadline_s=2 * deadline_s, go_on=True):
             await self._ask_until_scored(log, ask, deadline_s)
 

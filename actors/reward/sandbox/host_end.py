@@ -17,12 +17,12 @@ from dataclasses import asdict
 from actors.reward.sandbox import folders, program, shells, wire
 from actors.reward.sandbox.confinement import Confinement
 from actors.reward.sandbox.detection import Host
-from actors.reward.sandbox.port import Isolation, Limits, Outcome, Status, Work
+from actors.reward.sandbox.port import STARVED, Isolation, Limits, Outcome, Status, Work
 
 MAX_PROGRAMS = 1000
 START_S = 60.0
 LATE_S = 10.0
-"""Beyond a program's wall time: then the zygote itself does not answer."""
+"""Beyond the longest time of a program: then the zygote itself does not answer."""
 STDOUT, STDERR, RESULT = 0, 1, 2
 
 
@@ -171,7 +171,7 @@ class _Reading:
             for read in self._reads:
                 os.set_blocking(read, False)
                 selector.register(read, selectors.EVENT_READ)
-            until_s = time.monotonic() + self._limits.wall_s + LATE_S
+            until_s = time.monotonic() + STARVED * self._limits.wall_s + LATE_S
             while True:
                 left_s = until_s - time.monotonic()
                 if left_s <= 0:
@@ -217,6 +217,8 @@ class _Reading:
 
     def _verdict(self, report: wire.Json) -> tuple[Status, str, bytes]:
         limits, why = self._limits, str(report.get("why", ""))
+        if why == "starved":
+            return Status.SANDBOX_FAILED, f"no processor for it within {report['wall_s']} s", b""
         if "failed" in report:
             return Status.SANDBOX_FAILED, str(report["failed"]), b""
         if self._flooded:

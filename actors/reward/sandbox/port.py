@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+STARVED = 10
+"""A program that has no processor is waited for, up to so many times its wall time."""
+
 
 class Isolation(StrEnum):
     """How programs are kept apart from the host and from each other."""
@@ -35,7 +38,8 @@ class Status(StrEnum):
 class Limits:
     """Of one program and all processes that it makes, together where the kernel can count so.
 
-    cpu_s: processor seconds; wall_s: seconds on the clock, which also ends what sleeps. memory_bytes:
+    cpu_s: processor seconds; wall_s: seconds on the clock but those in which it was ready and had no
+    processor, which ends what sleeps. memory_bytes:
     resident memory. processes: at a time, threads included. tmp_bytes, tmp_files: in its folder /tmp.
     output_bytes: of stdout and of stderr each. result_bytes: of what the function returns.
     """

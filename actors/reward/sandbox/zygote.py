@@ -21,11 +21,10 @@ from typing import NoReturn, cast
 
 from actors.reward.sandbox import descendants, namespaces, program, syscalls, wire
 from actors.reward.sandbox.confinement import Confinement, mapped_bytes
-from actors.reward.sandbox.port import Isolation, Limits, Work
+from actors.reward.sandbox.port import STARVED, Isolation, Limits, Work
 
 LOOK_S = 0.05
 """How often the use of a program's processes is added up; what they do in between is bounded for each."""
-TMP_WALK = 10_000
 
 
 class Zygote:
@@ -109,7 +108,7 @@ class _Run:
         self._channel, self._how, self._limits, self._pid = channel, how, limits, pid
         self._confined, self._ended, self._tmp = confined, ended, tmp
         self._began_s = time.monotonic()
-        self._cpu_s, self._peak = 0.0, 0
+        self._cpu_s, self._queued_s, self._peak = 0.0, 0.0, 0
         self._status = -1
 
     def to_end(self) -> wire.Json:
@@ -144,7 +143,10 @@ class _Run:
             poll.register(pidfd, select.POLLIN)
             poll.register(self._channel, select.POLLIN)
             while True:
-                left_s = self._began_s + self._limits.wall_s - time.monotonic()
+                took_s = time.monotonic() - self._began_s
+                if took_s > STARVED * self._limits.wall_s:
+                    return "starved"
+                left_s = self._limits.wall_s - (took_s - self._queued_s)
                 if left_s <= 0:
                     return "wall"
                 ready = dict(poll.poll(1000 * min(LOOK_S, left_s)))
@@ -160,7 +162,7 @@ class _Run:
 
     def _over_limit(self) -> str:
         limits, now = self._limits, descendants.usage()
-        self._cpu_s = max(self._cpu_s, now.cpu_s)
+        self._cpu_s, self._queued_s = max(self._cpu_s, now.cpu_s), max(self._queued_s, now.queued_s)
         if now.cpu_s > limits.cpu_s:
             return "cpu"
         if len(now.pids) > limits.processes + namespaces.REAPERS:

@@ -10,16 +10,23 @@ from actors.reward.sandbox.port import Limits, Outcome, Sandbox, Status, Work
 from actors.reward.verdicts import Judgement
 from actors.reward.verifiers import reasoning
 
-LIMITS = Limits(cpu_s=5.0, wall_s=60.0, memory_bytes=2**30)
-"""Of answers that are scored together. Rules take microseconds; sympy, on a formula that is made to hang,
-does not end."""
+DEADLINE_S = 5.0
+"""Rules take microseconds; sympy, on a formula that is made to hang, does not end."""
+
+
+def limits(deadline_s: float) -> Limits:
+    """Of answers that are scored together, within so much processor time."""
+    return Limits(cpu_s=deadline_s, wall_s=2 * deadline_s, memory_bytes=2**30)
+
+
+DEFAULT = limits(DEADLINE_S)
 
 
 class AnswerVerifier:
     """The verifier of one task, with its parameters. The first score starts its sandbox; `close` ends it."""
 
     def __init__(
-        self, name: str, params: Mapping[str, object], isolation: str = AUTO, limits: Limits = LIMITS
+        self, name: str, params: Mapping[str, object], isolation: str = AUTO, limits: Limits = DEFAULT
     ) -> None:
         self._task: dict[str, object] = {"name": name, "params": dict(params)}
         self._isolation, self._limits = isolation, limits

@@ -67,7 +67,7 @@ async def test_a_problem_whose_workers_die_may_still_come_and_one_that_there_is_
     assert not isinstance(refused.value, ProblemLost)
 
     async def lost(*_: object) -> Verdict:
-        return Verdict(0.0, "timeout", "no answer within 5 s")
+        return Verdict(0.0, "lost", "no answer within 5 s")
 
     monkeypatch.setattr(pool, "_submit", lost)
     with pytest.raises(ProblemLost, match="problem 3 of 'train': no answer within 5 s"):
@@ -75,15 +75,15 @@ async def test_a_problem_whose_workers_die_may_still_come_and_one_that_there_is_
 
 
 DEEDS = {
-    hostile.RAISE: ("error", "ValueError: bad answer"),
-    hostile.NAN: ("error", "the score is nan"),
-    hostile.ALLOCATE: ("error", "MemoryError"),
+    hostile.RAISE: ("verifier_failed", "ValueError: bad answer"),
+    hostile.NAN: ("verifier_failed", "the score is nan"),
+    hostile.ALLOCATE: ("verifier_failed", "MemoryError"),
     hostile.PRINT: ("ok", ""),
-    hostile.HANG: ("timeout", "no answer within 0.3 s"),
-    hostile.ABORT: ("crashed", "signal 6 (SIGABRT)"),
-    hostile.SEGFAULT: ("crashed", "signal 11 (SIGSEGV)"),
-    hostile.EXIT: ("crashed", "exit code 3"),
-    hostile.CHATTER: ("crashed", "garbage"),
+    hostile.HANG: ("lost", "no answer within 0.3 s"),
+    hostile.ABORT: ("lost", "signal 6 (SIGABRT)"),
+    hostile.SEGFAULT: ("lost", "signal 11 (SIGSEGV)"),
+    hostile.EXIT: ("lost", "exit code 3"),
+    hostile.CHATTER: ("lost", "garbage"),
 }
 
 
@@ -117,7 +117,7 @@ async def test_items_behind_a_hostile_one_are_untouched(tmp_path: Path) -> None:
     deeds = [hostile.ABORT, *[hostile.FINE] * 10, hostile.EXIT, *[hostile.FINE] * 10]
     verdicts = await asyncio.gather(*(pool.score("train", 5, [deed]) for deed in deeds))
     await pool.close()
-    expected = ["crashed", *["ok"] * 10, "crashed", *["ok"] * 10]
+    expected = ["lost", *["ok"] * 10, "lost", *["ok"] * 10]
     assert [verdict.status for verdict in verdicts] == expected
     assert 4 <= pool.deaths["crashed"] <= 6, (
         "each hostile item alone twice, after at most one try with others"
@@ -143,7 +143,7 @@ async def test_a_worker_killed_while_idle_is_replaced_and_costs_no_item(pool: Wo
 
 async def test_what_a_hung_verifier_forked_goes_with_it(pool: WorkerPool, tmp_path: Path) -> None:
     for deadline_s in (1.0, 10.0, 60.0):  # until it has come so far
-        assert (await pool.score("train", 1, [hostile.FORK], deadline_s=deadline_s)).status == "timeout"
+        assert (await pool.score("train", 1, [hostile.FORK], deadline_s=deadline_s)).status == "lost"
         if (tmp_path / "forked").exists():
             break
     forked = int((tmp_path / "forked").read_text())

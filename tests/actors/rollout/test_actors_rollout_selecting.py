@@ -44,7 +44,7 @@ class UniformReward(Actor):
     async def score(self, message: Score) -> Verdict:
         if message.request == "step-1/5/0":
             self.failed.append(message.request)
-            return Verdict(request=message.request, score=0.0, status="crashed")
+            return Verdict(request=message.request, score=0.0, status="lost")
         score = 1.0 if message.index < 4 else len(message.tokens) / 4 / NEW_TOKENS
         return Verdict(request=message.request, score=score, status="ok")
 

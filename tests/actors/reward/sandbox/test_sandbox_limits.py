@@ -1,0 +1,164 @@
+"""What a program uses is limited, how it ended is told by name, and nothing of it is left."""
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from actors.reward.sandbox.detection import NoSandbox, detect
+from actors.reward.sandbox.host_end import HostSandbox
+from actors.reward.sandbox.port import Isolation, Limits, Outcome, Status, Work
+
+HERE = str(Path(__file__).parent)
+SMALL = Limits(cpu_s=1.0, wall_s=60.0, memory_bytes=128 * 2**20, tmp_bytes=8 * 2**20)
+SLEEPS = replace(SMALL, wall_s=0.5)
+
+
+@pytest.fixture(scope="module", params=[mode.value for mode in Isolation])
+def sandbox(request: pytest.FixtureRequest) -> Iterator[HostSandbox]:
+    try:
+        host = detect(request.param)
+    except NoSandbox as problem:
+        pytest.skip(str(problem))
+    made = HostSandbox(host, ["escapes"], path=[HERE])
+    yield made
+    made.close()
+
+
+def run(sandbox: HostSandbox, name: str, payload: bytes = b"", limits: Limits = SMALL) -> Outcome:
+    return sandbox.run(Work(function=f"escapes:{name}", payload=payload, limits=limits))
+
+
+ENDS = [
+    ("endless_loop", SMALL, {Status.TIMEOUT}, "processor time"),
+    ("many_processes_compute", SMALL, {Status.TIMEOUT}, "processor time"),
+    ("sleeps", SLEEPS, {Status.TIMEOUT}, "still running after 0.5 s"),
+    ("stops_itself", SLEEPS, {Status.TIMEOUT}, "still running after 0.5 s"),
+    ("memory", SMALL, {Status.MEMORY}, ""),
+    ("memory_of_many", SMALL, {Status.MEMORY}, "bytes of memory"),
+    ("stack", SMALL, {Status.MEMORY, Status.CRASHED, Status.TIMEOUT}, ""),
+    ("flood", SMALL, {Status.OUTPUT}, "bytes of output"),
+    ("flood_stderr", SMALL, {Status.OUTPUT}, "bytes of output"),
+    ("flood_result", SMALL, {Status.OUTPUT}, "bytes of output"),
+    ("long_result", SMALL, {Status.OUTPUT}, "a result of more than"),
+    ("large_file", SMALL, {Status.CRASHED, Status.OUTPUT}, ""),
+    ("many_files", SMALL, {Status.CRASHED, Status.OUTPUT}, ""),
+    ("many_empty_files", SMALL, {Status.CRASHED, Status.OUTPUT}, ""),
+    ("segfault", SMALL, {Status.CRASHED}, "SIGSEGV"),
+    ("dumps_core", SMALL, {Status.CRASHED}, ""),
+    ("exits_well", SMALL, {Status.CRASHED}, "no result"),
+    ("exits_hard", SMALL, {Status.CRASHED}, "no result"),
+    ("half_a_frame", SMALL, {Status.CRASHED}, "no result"),
+    ("frame_and_more", SMALL, {Status.CRASHED}, "no result"),
+    ("closes_result", SMALL, {Status.CRASHED}, "Bad file descriptor"),
+    ("daemon_and_exit", SMALL, {Status.CRASHED}, "no result"),
+]
+
+
+@pytest.mark.parametrize(("name", "limits", "statuses", "words"), ENDS, ids=[name for name, *_ in ENDS])
+def test_a_program_ends_by_name_and_the_next_one_runs(
+    sandbox: HostSandbox, name: str, limits: Limits, statuses: set[Status], words: str
+) -> None:
+    outcome = run(sandbox, name, limits=limits)
+    assert outcome.status in statuses, outcome
+    assert words in outcome.detail
+    assert outcome.result == b""
+    assert run(sandbox, "finds_files").result == b"[]"
+
+
+@pytest.mark.parametrize("name", ["forks", "threads", "descriptors_used_up"])
+def test_a_program_gets_so_many_of_these_and_no_more(sandbox: HostSandbox, name: str) -> None:
+    outcome = run(sandbox, name)
+    assert outcome.status in (Status.OK, Status.CRASHED), outcome
+    assert int(outcome.result or b"0") <= 64
+
+
+def test_what_a_program_leaves_is_gone_before_the_next_one(sandbox: HostSandbox) -> None:
+    assert run(sandbox, "leaves_files").result == b"left"
+    assert run(sandbox, "finds_files").result == b"[]"
+
+
+def test_no_process_outlives_its_program(sandbox: HostSandbox) -> None:
+    assert run(sandbox, "exits_well").status is Status.CRASHED
+    before = sorted(process.pid for process in psutil.Process().children(recursive=True))
+    for name in ("daemon", "daemon_and_exit", "forks", "memory_of_many"):
+        run(sandbox, name)
+    after = [process for process in psutil.Process().children(recursive=True) if process.pid not in before]
+    assert after == []
+
+
+def test_many_programs_leave_nothing_behind(sandbox: HostSandbox) -> None:
+    """In small what `bench/sandbox.py` does with 100,000."""
+    run(sandbox, "finds_files")
+    open_before, left_before = len(os.listdir("/proc/self/fd")), leftovers()
+    for number in range(60):
+        run(sandbox, ("finds_files", "daemon_and_exit", "leaves_files")[number % 3])
+    assert len(os.listdir("/proc/self/fd")) == open_before
+    assert leftovers() == left_before
+
+
+def leftovers() -> list[str]:
+    return sorted(str(path) for path in Path("/tmp").glob("gleaner-sandbox-*/*"))
+
+
+def test_a_sandbox_that_was_killed_is_a_failure_of_ours_and_the_next_program_runs(
+    sandbox: HostSandbox,
+) -> None:
+    assert run(sandbox, "finds_files").status is Status.OK
+    process = sandbox._process
+    assert process is not None
+    process.kill()
+    process.wait()
+    assert run(sandbox, "finds_files").status is Status.SANDBOX_FAILED
+    assert run(sandbox, "finds_files").status is Status.OK
+
+
+def test_a_sandbox_is_replaced_after_its_programs(sandbox: HostSandbox) -> None:
+    small = HostSandbox(sandbox._host, ["escapes"], path=[HERE], max_programs=2)
+    pids = []
+    for _ in range(5):
+        assert run(small, "finds_files").status is Status.OK
+        assert small._process is not None
+        pids.append(small._process.pid)
+    small.close()
+    assert [pids[0], pids[2], pids[4]] == list(dict.fromkeys(pids))
+
+
+def test_a_program_that_does_not_exist_is_a_failure_of_ours(sandbox: HostSandbox) -> None:
+    outcome = run(sandbox, "no_such_program")
+    assert outcome.status is Status.SANDBOX_FAILED
+    assert "no_such_program" in outcome.detail
+
+
+def test_a_sandbox_whose_imports_fail_says_which(sandbox: HostSandbox) -> None:
+    broken = HostSandbox(sandbox._host, ["no_such_module_of_ours"])
+    outcome = broken.run(Work(function="escapes:finds_files", payload=b""))
+    assert outcome.status is Status.SANDBOX_FAILED
+    assert "no_such_module_of_ours" in outcome.detail
+
+
+def test_limits_of_nothing_are_refused() -> None:
+    with pytest.raises(ValueError, match="cpu_s, processes"):
+        Limits(cpu_s=0, processes=-1)
+
+
+def test_the_folder_of_a_dead_owner_is_removed_by_the_next_one() -> None:
+    import subprocess
+
+    program = (
+        "import os, signal; from actors.reward.sandbox import folders; print(folders.make()[0], flush=True)"
+    )
+    died = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    orphan = Path(died.stdout.strip())
+    assert orphan.is_dir()
+    from actors.reward.sandbox import folders
+
+    folder, held = folders.make()
+    assert not orphan.exists()
+    assert Path(folder).is_dir()
+    folders.remove(folder, held)
+    assert not Path(folder).exists()
