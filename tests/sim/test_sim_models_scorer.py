@@ -75,7 +75,7 @@ def test_a_lying_worker_is_an_error_or_another_score() -> None:
         return [await pool.score("train", 1, [5]) for _ in range(3)]
 
     wrong_kind, wrong, right = run(ScorerLaw(), use)
-    assert (wrong_kind.status, wrong_kind.score) == ("error", 0.0)
+    assert (wrong_kind.status, wrong_kind.score) == ("verifier_failed", 0.0)
     assert wrong.score == 1.0 - right.score
 
 
