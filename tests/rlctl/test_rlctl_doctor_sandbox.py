@@ -1,0 +1,35 @@
+"""What the doctor says of the sandbox."""
+
+import pytest
+
+from actors.reward.sandbox.detection import Host, NoSandbox
+from actors.reward.sandbox.port import Isolation
+from rlctl import doctor
+
+
+def row(monkeypatch: pytest.MonkeyPatch, found: Host | NoSandbox) -> doctor.Row:
+    def detect() -> Host:
+        if isinstance(found, NoSandbox):
+            raise found
+        return found
+
+    monkeypatch.setattr(doctor, "detect", detect)
+    return next(row for row in doctor._isolation() if row.what == "sandbox")
+
+
+def test_doctor_says_which_isolation_works_and_why_not_the_better_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    best = row(monkeypatch, Host(Isolation.NAMESPACES, 7, "/usr/bin/bwrap"))
+    assert (best.verdict, best.found) == ("ok", "namespaces, Landlock 7")
+    why = "namespaces: bubblewrap is not installed (apt install bubblewrap)"
+    other = row(monkeypatch, Host(Isolation.LANDLOCK, 4, "", why))
+    assert (other.verdict, other.found) == ("ok", f"landlock, Landlock 4 (not better: {why})")
+
+
+def test_doctor_says_that_nothing_can_be_scored_where_no_sandbox_works(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    none = row(monkeypatch, NoSandbox("no sandbox works on this host"))
+    assert none.verdict == "missing"
+    assert "Landlock" in none.todo
