@@ -62,13 +62,14 @@ def end_all(uid: int, tries: int = 1000) -> bool:
     """End every process below this one and reap it; whether none is left. uid: the user that they run as and
     that nothing else does, 0 where there is no such user. This process must be their subreaper."""
     for _ in range(tries):
-        if uid:
+        left = list(below(os.getpid()))
+        if uid and left:
             _end_user(uid)
-        for pid in list(below(os.getpid())):
+        for pid in left:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         try:
-            while os.waitpid(-1, os.WNOHANG if not uid else 0)[0]:
+            while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         except ChildProcessError:
             return True

@@ -63,11 +63,16 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """Call `function` ("module:name", one of ours) with `payload` in a process of its own."""
+    """Call `function` ("module:name", one of ours) with `payload` in a process of its own.
+
+    each_s: above 0 the process stays and is given one payload after the other, with so much processor time
+    for each; `limits` are of all. For functions that read what a model wrote and never execute it.
+    """
 
     function: str
     payload: bytes
     limits: Limits = Limits()
+    each_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +98,9 @@ class Sandbox(Protocol):
 
     def run(self, work: Work) -> Outcome:
         """Run a program to its end or to its limit. Raises nothing: a failure is an `Outcome`."""
+
+    def ask(self, work: Work) -> Outcome:
+        """Have a program that stays (`Work.each_s`) do `work.payload`. Raises nothing."""
 
     def close(self) -> None:
         """End the sandbox with all that runs in it."""

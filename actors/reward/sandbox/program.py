@@ -5,9 +5,12 @@ Runs inside the sandbox. It never returns to the zygote's code.
 
 import contextlib
 import gc
+import math
 import os
+import resource
 import struct
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from importlib import import_module
@@ -37,7 +40,7 @@ def become(work: Work, how: Confinement, tmp: str, mapped: int, fds: list[int], 
         else:
             os.write(ready, CONFINED)
             os.close(ready)
-            code = _run(call, work.payload, work.limits)
+            code = _serve(call, work) if work.each_s else _run(call, work.payload, work.limits)
     finally:
         os._exit(code)
 
@@ -76,6 +79,29 @@ def _run(call: Callable[[bytes], bytes], payload: bytes, limits: Limits) -> int:
             with contextlib.suppress(OSError, ValueError):  # it closed them
                 stream.flush()
     return 0
+
+
+def _serve(call: Callable[[bytes], bytes], work: Work) -> int:
+    """Answer payloads until the host closes its end. The limit of each is moved ahead of what was used: the
+    function is ours, and executes nothing."""
+    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    while True:
+        prefix = _read(PREFIX.size)
+        if not prefix:
+            return 0
+        payload = _read(*PREFIX.unpack(prefix))
+        soft = math.ceil(time.process_time() + work.each_s) + 1
+        resource.setrlimit(resource.RLIMIT_CPU, (soft if hard < 0 else min(soft, hard), hard))
+        if code := _run(call, payload, work.limits):
+            return code
+
+
+def _read(count: int) -> bytes:
+    parts: list[bytes] = []
+    while count and (part := os.read(RESULT, count)):
+        parts.append(part)
+        count -= len(part)
+    return b"" if count else b"".join(parts)
 
 
 def _write(data: bytes) -> None:

@@ -7,7 +7,10 @@ import array
 import json
 import socket
 import struct
+from dataclasses import asdict
 from typing import TypeAlias
+
+from actors.reward.sandbox.port import Work
 
 Json: TypeAlias = dict[str, object]
 _PREFIX = struct.Struct("<II")
@@ -34,6 +37,12 @@ def send(channel: socket.socket, head: Json, body: bytes = b"", fds: tuple[int, 
     channel.sendall(prefix + text)
     if body:
         channel.sendall(body)
+
+
+def send_work(channel: socket.socket, work: Work, fds: tuple[int, ...]) -> None:
+    """Send work to a zygote. Raises OSError, ValueError where it is too large."""
+    head: Json = {"function": work.function, "limits": asdict(work.limits), "each_s": work.each_s}
+    send(channel, head, b"" if work.each_s else work.payload, fds)
 
 
 def receive(channel: socket.socket) -> tuple[Json, bytes, list[int]]:

@@ -42,7 +42,8 @@ class Zygote:
                 if "function" not in head:
                     continue  # the end of a program that has ended by itself meanwhile
                 limits = Limits(**cast("dict[str, float]", head["limits"]))  # type: ignore[arg-type]
-                work = Work(function=str(head["function"]), payload=payload, limits=limits)
+                each_s = float(str(head["each_s"]))
+                work = Work(function=str(head["function"]), payload=payload, limits=limits, each_s=each_s)
                 wire.send(self._channel, self._run(work, fds))
 
     def _run(self, work: Work, fds: list[int]) -> wire.Json:

@@ -20,6 +20,8 @@ def limits(deadline_s: float) -> Limits:
 
 
 DEFAULT = limits(DEADLINE_S)
+STAYING = Limits(cpu_s=3600.0, wall_s=7 * 86_400.0, memory_bytes=2**30)
+"""Of the process that answers share, over all of its answers."""
 
 
 class AnswerVerifier:
@@ -47,24 +49,27 @@ class AnswerVerifier:
     def score_all(self, answers: Sequence[tuple[str, dict[str, object]]]) -> list[Judgement]:
         """What answers are worth, each with the package's entry of its problem, from 0 to 1.
 
-        An answer that makes the package's verifier raise is none, and worth 0: models write anything. All
-        share a process of the sandbox; where that does not end well, each has its own. Raises `NoSandbox`,
-        `SandboxFailed` at the first call.
+        An answer that makes the package's verifier raise is none, and worth 0: models write anything. Answers
+        are data to the verifier and share a process of the sandbox; where that does not end well, each has
+        its own. Raises `NoSandbox`, `SandboxFailed` at the first call.
         """
-        whole = self._run(answers)
+        whole = self._run(answers, together=True)
         if isinstance(whole, list):
             return whole
-        if len(answers) == 1:
-            return [verdicts.of_failure(whole)]
-        alone = [self._run([one]) for one in answers]
+        alone = [self._run([one], together=False) for one in answers]
         return [one[0] if isinstance(one, list) else verdicts.of_failure(one) for one in alone]
 
-    def _run(self, answers: Sequence[tuple[str, dict[str, object]]]) -> list[Judgement] | Outcome:
+    def _run(
+        self, answers: Sequence[tuple[str, dict[str, object]]], *, together: bool
+    ) -> list[Judgement] | Outcome:
         if self._sandbox is None:
             self.open()
         assert self._sandbox is not None
-        payload = reasoning.request(answers)
-        outcome = self._sandbox.run(Work(function=reasoning.FUNCTION, payload=payload, limits=self._limits))
+        work = Work(function=reasoning.FUNCTION, payload=reasoning.request(answers), limits=self._limits)
+        if together:
+            outcome = self._sandbox.ask(replace(work, limits=STAYING, each_s=self._limits.cpu_s))
+        else:
+            outcome = self._sandbox.run(work)
         if outcome.status is not Status.OK:
             return outcome
         found = reasoning.judgements(outcome.result, len(answers))

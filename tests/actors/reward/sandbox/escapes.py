@@ -504,3 +504,19 @@ def runs_a_program(payload: bytes) -> bytes:
 
 def imports(payload: bytes) -> bytes:
     return repr(__import__(payload.decode())).encode()
+
+
+# -- one program for many payloads --
+
+_seen: list[bytes] = []
+
+
+def remembers(payload: bytes) -> bytes:
+    _seen.append(payload)
+    if payload == b"loop":
+        endless_loop(b"")
+    if payload == b"exit":
+        os._exit(0)
+    if payload == b"flood":
+        flood(b"")
+    return b"%d" % len(_seen)

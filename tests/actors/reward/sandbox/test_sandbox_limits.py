@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from actors.reward.sandbox import host_end
 from actors.reward.sandbox.detection import NoSandbox, detect
 from actors.reward.sandbox.host_end import HostSandbox
 from actors.reward.sandbox.port import Isolation, Limits, Outcome, Status, Work
@@ -126,6 +127,39 @@ def test_a_sandbox_is_replaced_after_its_programs(sandbox: HostSandbox) -> None:
         pids.append(small._process.pid)
     small.close()
     assert [pids[0], pids[2], pids[4]] == list(dict.fromkeys(pids))
+
+
+def ask(sandbox: HostSandbox, payload: bytes) -> Outcome:
+    return sandbox.ask(Work(function="escapes:remembers", payload=payload, limits=MANY, each_s=1.0))
+
+
+MANY = replace(SMALL, cpu_s=600.0, wall_s=600.0)
+
+
+def test_a_program_that_stays_does_one_payload_after_the_other(sandbox: HostSandbox) -> None:
+    assert [ask(sandbox, b"x" * 300_000).result for _ in range(3)] == [b"1", b"2", b"3"]
+    assert run(sandbox, "finds_files").result == b"[]"
+    assert ask(sandbox, b"").result == b"1", "another program came in between: it was ended"
+
+
+@pytest.mark.parametrize(
+    ("payload", "status"), [(b"loop", Status.TIMEOUT), (b"exit", Status.CRASHED), (b"flood", Status.OUTPUT)]
+)
+def test_the_end_of_a_program_that_stays_is_told_and_the_next_payload_gets_another_one(
+    sandbox: HostSandbox, payload: bytes, status: Status
+) -> None:
+    ask(sandbox, b"")
+    ended = ask(sandbox, payload)
+    assert (ended.status, ended.result) == (status, b""), ended
+    assert ask(sandbox, b"").result == b"1"
+
+
+def test_a_program_that_stays_is_replaced_after_its_payloads(
+    sandbox: HostSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_end, "MAX_ASKED", 2)
+    run(sandbox, "finds_files")
+    assert [ask(sandbox, b"").result for _ in range(5)] == [b"1", b"2", b"1", b"2", b"1"]
 
 
 def test_a_program_that_does_not_exist_is_a_failure_of_ours(sandbox: HostSandbox) -> None:
