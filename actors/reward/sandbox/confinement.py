@@ -50,7 +50,7 @@ def confine(how: Confinement, limits: Limits, tmp: str, mapped: int) -> None:
     os.chdir(tmp)
     os.environ.clear()
     os.environ.update(PATH="/usr/local/bin:/usr/bin:/bin", HOME=tmp, TMPDIR=tmp, LANG="C.UTF-8")
-    _filter(seccomp.filter_bytes(os.getpid() if how.own_signals else 0))
+    _filter(seccomp.filter_bytes(syscalls.MACHINE, os.getpid() if how.own_signals else 0))
 
 
 def mapped_bytes() -> int:

@@ -15,9 +15,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from actors.reward.sandbox import landlock, syscalls
+from actors.reward.sandbox import landlock
 from actors.reward.sandbox.confinement import Confinement
 from actors.reward.sandbox.port import Isolation, Limits, Status, Work
+from actors.reward.sandbox.syscall_numbers import NUMBERS
 
 AUTO = "auto"
 UIDS = range(64_000, 65_000)
@@ -93,8 +94,11 @@ def detect(wanted: str = AUTO) -> Host:
 
 @functools.cache
 def _tried(isolation: Isolation) -> tuple[Host | None, str]:
-    if platform.system() != "Linux" or platform.machine() != syscalls.MACHINE:
-        return None, f"needs Linux on {syscalls.MACHINE}, this is {platform.system()} on {platform.machine()}"
+    if platform.system() != "Linux" or platform.machine() not in NUMBERS:
+        return (
+            None,
+            f"needs Linux on {' or '.join(NUMBERS)}, this is {platform.system()} on {platform.machine()}",
+        )
     version = landlock.version()
     bwrap = ""
     if isolation is Isolation.LANDLOCK and not version:

@@ -1,18 +1,20 @@
-"""System calls that Python's library does not offer, by ctypes. Linux on x86-64.
+"""System calls that Python's library does not offer, by ctypes. Linux.
 
 Owns the numbers and the C calls. Each function raises OSError with the name of the call.
 """
 
 import ctypes
 import os
+import platform
 
-MACHINE = "x86_64"
-"""The only machine whose numbers are here; others are refused by `detection`."""
+from actors.reward.sandbox.syscall_numbers import NUMBERS
+
+MACHINE = platform.machine()
+_NUMBERS = NUMBERS.get(MACHINE, NUMBERS["x86_64"])  # other machines are refused by `detection`
 
 _libc = ctypes.PyDLL(None, use_errno=True)  # PyDLL keeps the GIL: `clone` must not come back without it
 _libc.syscall.restype = ctypes.c_long
 
-CLONE, CAPSET = 56, 126
 LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT = 444, 445, 446
 
 CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWPID = 0x00020000, 0x08000000, 0x20000000
@@ -53,7 +55,7 @@ def clone(flags: int) -> int:
     import signal
 
     word = ctypes.c_ulong
-    return call("clone", CLONE, word(flags | signal.SIGCHLD), word(0), word(0), word(0), word(0))
+    return call("clone", _NUMBERS["clone"], word(flags | signal.SIGCHLD), word(0), word(0), word(0), word(0))
 
 
 class _CapHeader(ctypes.Structure):
@@ -71,7 +73,7 @@ def set_capabilities(kept: int) -> None:
     for word in range(2):
         bits = kept >> 32 * word & 0xFFFFFFFF
         data[word] = _CapData(bits, bits, bits)
-    call("capset", CAPSET, ctypes.byref(header), ctypes.byref(data))
+    call("capset", _NUMBERS["capset"], ctypes.byref(header), ctypes.byref(data))
 
 
 def failure(name: str) -> OSError:

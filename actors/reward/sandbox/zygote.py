@@ -19,7 +19,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import NoReturn, cast
 
-from actors.reward.sandbox import descendants, namespaces, program, syscalls, wire
+from actors.reward.sandbox import descendants, namespaces, program, seccomp, syscalls, wire
 from actors.reward.sandbox.confinement import Confinement, mapped_bytes
 from actors.reward.sandbox.port import STARVED, Isolation, Limits, Work
 
@@ -242,6 +242,7 @@ def main(descriptor: int) -> None:
         return
     how = Confinement(**cast("dict[str, object]", head["confinement"]))  # type: ignore[arg-type]
     zygote = Zygote(channel, Isolation(str(head["isolation"])), how, str(head["tmp"]))
+    seccomp.filter_bytes(syscalls.MACHINE)  # kept for every program
     gc.collect()
     gc.freeze()
     gc.disable()

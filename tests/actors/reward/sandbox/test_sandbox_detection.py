@@ -1,0 +1,63 @@
+"""Which isolation a host is found to have: by trying, the better one first, and none rather than nothing."""
+
+import pytest
+
+from actors.reward.sandbox import detection
+from actors.reward.sandbox.detection import Host, NoSandbox, detect
+from actors.reward.sandbox.port import Isolation
+from actors.reward.verifiers.answers import AnswerVerifier
+
+MISSING = "bubblewrap is not installed (apt install bubblewrap)"
+
+
+def found(monkeypatch: pytest.MonkeyPatch, **works: bool) -> None:
+    def tried(isolation: Isolation) -> tuple[Host | None, str]:
+        return (Host(isolation, 7), "") if works.get(isolation.value) else (None, f"no {isolation.value}")
+
+    monkeypatch.setattr(detection, "_tried", tried)
+
+
+def test_namespaces_are_taken_before_landlock(monkeypatch: pytest.MonkeyPatch) -> None:
+    found(monkeypatch, namespaces=True, landlock=True)
+    assert detect() == Host(Isolation.NAMESPACES, 7)
+    assert detect("landlock").isolation is Isolation.LANDLOCK
+
+
+def test_landlock_is_taken_where_namespaces_do_not_work_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    found(monkeypatch, landlock=True)
+    assert detect() == Host(Isolation.LANDLOCK, 7, "", "namespaces: no namespaces")
+    with pytest.raises(NoSandbox, match="namespaces: no namespaces"):
+        detect("namespaces")
+
+
+def test_nothing_is_scored_where_no_sandbox_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    found(monkeypatch)
+    with pytest.raises(
+        NoSandbox, match="nothing that a model wrote .*: no namespaces; landlock: no landlock"
+    ):
+        AnswerVerifier("spell_backward", {}).score_all([("a", {})])
+
+
+def test_a_host_without_bubblewrap_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(detection.shutil, "which", lambda name: None)
+    host, why = detection._tried.__wrapped__(Isolation.NAMESPACES)
+    assert (host, why) == (None, MISSING)
+
+
+def test_other_machines_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(detection.platform, "machine", lambda: "riscv64")
+    host, why = detection._tried.__wrapped__(Isolation.LANDLOCK)
+    assert (host, why) == (None, "needs Linux on x86_64 or aarch64, this is Linux on riscv64")
+
+
+def test_each_sandbox_of_root_has_a_user_of_its_own_until_it_is_released(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(detection.os, "geteuid", lambda: 0)
+    first, second = Host(Isolation.LANDLOCK, 7), Host(Isolation.LANDLOCK, 7)
+    uids = [first.confinement([]).uid, second.confinement([]).uid]
+    assert len(set(uids)) == 2
+    assert all(uid in detection.UIDS for uid in uids)
+    first.release()
+    assert Host(Isolation.LANDLOCK, 7).confinement([]).uid == uids[0]
+    second.release()
