@@ -14,8 +14,16 @@ from transport.refusal import FrameError, Truncated
 
 CORPUS = Path(__file__).parents[1] / "corpus"
 MUTATIONS = 5000
-SLOW = {"config": 600, "history": 1000, "seal": 1500, "job": 1500, "keys": 1000, "journal": 500}
-"""Mutations of what goes through files: the same share of the time for each."""
+SLOW = {
+    "config": 600,
+    "history": 1000,
+    "seal": 1500,
+    "job": 1500,
+    "keys": 1000,
+    "journal": 500,
+    "tool_calls": 500,
+}
+"""Mutations of what goes through files or grammars: the same share of the time for each."""
 GROWTH_KB = 96 << 10
 """What a target may add to this process; an announced length that is believed takes gigabytes."""
 

@@ -63,7 +63,7 @@ async def test_a_manager_that_finds_the_disk_full_comes_back_with_what_was_ackno
             patched.setattr(store._keeper, "commit", full)
             patched.setattr(store._keeper, "probe", full)
             with pytest.raises(Suspended, match="free space there"):
-                await test.ask("rollout/manager", submit(2), Done, deadline_s=60.0)
+                await test.ask("rollout/manager", submit(2), Done, deadline_s=10.0)
             with pytest.raises(Suspended, match="rollout/manager takes nothing for now"):
                 await test.ask("rollout/manager", RolloutStatus(), RolloutFigures, deadline_s=0.2)
         figures = await test.ask("rollout/manager", RolloutStatus(), RolloutFigures, deadline_s=60.0)
