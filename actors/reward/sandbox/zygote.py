@@ -54,9 +54,7 @@ class Zygote:
         except OSError as error:
             return {"failed": f"{type(error).__name__}: {error}"}
         finally:
-            for fd in fds:
-                with contextlib.suppress(OSError):
-                    os.close(fd)
+            _close(fds)
             if self._isolation is Isolation.LANDLOCK:
                 shutil.rmtree(folder, ignore_errors=True)
 
@@ -71,7 +69,7 @@ class Zygote:
 
     def _attempt(self, work: Work, fds: list[int], folder: str) -> wire.Json:
         confined, ready = os.pipe()
-        ended, ends = os.pipe() if self._isolation is Isolation.NAMESPACES else (-1, -1)
+        ended, ends = os.pipe()
 
         mapped = mapped_bytes()
 
@@ -79,16 +77,15 @@ class Zygote:
             program.become(work, self._how, folder, mapped, fds, ready)
 
         try:
-            pid = self._start(work, become, ends)
-            os.close(ready)
-            ready = -1
-            with _closing(fds), _closing([ends]):
-                pass
-            return _Run(self._channel, self._how, work.limits, pid, confined, ended, folder).to_end()
+            try:
+                pid = self._start(work, become, ends)
+            finally:
+                _close([*fds, ready, ends])
+                fds.clear()
+            tmp = folder if self._isolation is Isolation.LANDLOCK else ""
+            return _Run(self._channel, self._how, work.limits, pid, confined, ended, tmp).to_end()
         finally:
-            for fd in (confined, ready, ended):
-                if fd >= 0:
-                    os.close(fd)
+            _close([confined, ended])
 
     def _start(self, work: Work, become: Callable[[], NoReturn], ends: int) -> int:
         if self._isolation is Isolation.NAMESPACES:
@@ -100,7 +97,8 @@ class Zygote:
 
 
 class _Run:
-    """One program, from its start to its report."""
+    """One program, from its start to its report. tmp: its folder, "" where the kernel limits that, and where
+    our reaper writes to `ended` how it ended."""
 
     def __init__(
         self, channel: socket.socket, how: Confinement, limits: Limits, pid: int, confined: int, ended: int,
@@ -110,7 +108,6 @@ class _Run:
         self._confined, self._ended, self._tmp = confined, ended, tmp
         self._began_s = time.monotonic()
         self._cpu_s, self._queued_s, self._peak = 0.0, 0.0, 0
-        self._status = -1
 
     def to_end(self) -> wire.Json:
         """Wait for its end, or end it at a limit; the report."""
@@ -174,13 +171,13 @@ class _Run:
         self._peak = max(self._peak, resident)
         if resident > limits.memory_bytes:
             return "memory"
-        if self._ended < 0 and _too_large(self._tmp, limits):
+        if self._tmp and _too_large(self._tmp, limits):
             return "tmp"
         return ""
 
     def _reap(self) -> int:
         _pid, status = os.waitpid(self._pid, 0)
-        if self._ended < 0:
+        if self._tmp:
             return status
         told = os.read(self._ended, namespaces.ENDED.size)
         if len(told) < namespaces.ENDED.size:
@@ -197,13 +194,9 @@ class _Run:
             return b""
 
 
-@contextlib.contextmanager
-def _closing(fds: list[int]):  # type: ignore[no-untyped-def]
-    yield
-    for index, fd in enumerate(fds):
-        if fd >= 0:
-            os.close(fd)
-            fds[index] = -1
+def _close(fds: list[int]) -> None:
+    while fds:
+        os.close(fds.pop())
 
 
 def _too_large(folder: str, limits: Limits) -> bool:
