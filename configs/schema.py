@@ -377,7 +377,7 @@ class Reward(Section, frozen=True, kw_only=True):
 
     workers: Count = 1
     """Worker processes; rule-based scores take microseconds, so a second one idles."""
-    deadline_s: Positive = 5.0
+    deadline_s: Positive = 2.0
     """Processor time of the scores that are made together, in the sandbox: what takes longer alone has the
     status timeout and scores 0. On the clock it may take twice as long, waits for a processor not counted."""
     attempts: Count = 2

@@ -10,7 +10,7 @@ from actors.reward.sandbox.port import Limits, Outcome, Sandbox, Status, Work
 from actors.reward.verdicts import Judgement
 from actors.reward.verifiers import reasoning
 
-DEADLINE_S = 5.0
+DEADLINE_S = 2.0
 """Rules take microseconds; sympy, on a formula that is made to hang, does not end."""
 
 
