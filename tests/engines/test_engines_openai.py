@@ -245,7 +245,9 @@ def responses(client: openai.OpenAI, model: str) -> None:
     assert answer.output_text
     with client.responses.stream(model=model, input="Spell abc.", max_output_tokens=16) as stream:
         kinds = [event.type for event in stream]
-        assert (kinds[0], kinds[-1]) == ("response.created", "response.incomplete")
+        status = stream.get_final_response().status
+        assert status in ("incomplete", "completed"), "its model may end before the limit"
+        assert (kinds[0], kinds[-1]) == ("response.created", f"response.{status}")
         assert "response.output_text.delta" in kinds
 
 
