@@ -245,9 +245,9 @@ def responses(client: openai.OpenAI, model: str) -> None:
     assert answer.output_text
     with client.responses.stream(model=model, input="Spell abc.", max_output_tokens=16) as stream:
         kinds = [event.type for event in stream]
-        status = stream.get_final_response().status
-        assert status in ("incomplete", "completed"), "its model may end before the limit"
-        assert (kinds[0], kinds[-1]) == ("response.created", f"response.{status}")
+        ends = ("response.incomplete", "response.completed")  # the model may end before the limit
+        assert kinds[0] == "response.created"
+        assert kinds[-1] in ends
         assert "response.output_text.delta" in kinds
 
 
