@@ -19,8 +19,10 @@ def make() -> tuple[str, int]:
     remove_orphans()
     folder = tempfile.mkdtemp(prefix=PREFIX)
     os.chmod(folder, 0o711)
-    held = os.open(f"{folder}/{LOCK}", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    new = f"{folder}/{LOCK}.new"
+    held = os.open(new, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     fcntl.flock(held, fcntl.LOCK_EX)
+    os.rename(new, f"{folder}/{LOCK}")  # locked before another process can find it
     return folder, held
 
 

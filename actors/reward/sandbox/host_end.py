@@ -9,8 +9,10 @@ import os
 import signal
 import socket
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
+from typing import IO
 
 from actors.reward.sandbox import folders, shells, wire
 from actors.reward.sandbox.confinement import Confinement
@@ -45,6 +47,7 @@ class HostSandbox:
         self._confinement: Confinement | None = None
         self._readable, self._path = shells.readable([*readable, *path]), list(path)
         self._process: subprocess.Popen[bytes] | None = None
+        self._stderr: IO[bytes] | None = None
         self._channel: socket.socket | None = None
         self._tmp, self._held = "", -1
         self._programs = 0
@@ -61,7 +64,9 @@ class HostSandbox:
         try:
             if self.isolation is Isolation.LANDLOCK:
                 self._tmp, self._held = folders.make()
-            self._process = shells.start(self.isolation, self._host.bwrap, self._readable, inner)
+            # a file, as a pipe that is not read could fill while it prepares
+            stderr = self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the sandbox
+            self._process = shells.start(self.isolation, self._host.bwrap, self._readable, inner, stderr)
         except OSError as error:
             outer.close()
             self.close()
@@ -148,9 +153,10 @@ class HostSandbox:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
-            if self._process.stderr is not None:
-                self._process.stderr.close()
             self._process = None
+        if self._stderr is not None:
+            self._stderr.close()
+            self._stderr = None
         if self._tmp:
             folders.remove(self._tmp, self._held)
             self._tmp = ""
@@ -165,8 +171,10 @@ class HostSandbox:
             running.close()
 
     def _last_words(self) -> str:
-        if self._process is None or self._process.stderr is None:
+        if self._process is None or self._stderr is None:
             return ""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        return self._process.stderr.read(2000).decode("utf-8", "replace").strip()[-500:]
+        self._process.wait()
+        self._stderr.seek(-min(2000, self._stderr.seek(0, os.SEEK_END)), os.SEEK_END)
+        return self._stderr.read().decode("utf-8", "replace").strip()[-500:]

@@ -37,6 +37,11 @@ DENIED = {
         "swapon", "swapoff", "reboot", "sethostname", "setdomainname", "acct", "syslog", "uselib",
         "_sysctl", "nfsservctl", "vhangup", "lookup_dcookie", "vmsplice", "seccomp", "lsm_set_self_attr",
     ),
+    "files by their paths, which Landlock leaves to their owner": (
+        "chmod", "fchmod", "fchmodat", "fchmodat2", "chown", "fchown", "lchown", "fchownat", "utime",
+        "utimes", "utimensat", "futimesat", "setxattr", "lsetxattr", "fsetxattr", "removexattr", "lremovexattr",
+        "fremovexattr", "inotify_init", "inotify_init1", "inotify_add_watch",
+    ),
     "clocks": (
         "clock_settime", "settimeofday", "adjtimex", "clock_adjtime",
     ),
@@ -47,8 +52,8 @@ DENIED = {
     ),
     "other users": (
         "setuid", "setgid", "setreuid", "setregid", "setgroups", "setresuid", "setresgid", "setfsuid",
-        "setfsgid", "capset", "mknod", "mknodat", "sched_setattr", "sched_setscheduler", "ioprio_set",
-        "setpriority",
+        "setfsgid", "capset", "mknod", "mknodat", "sched_setattr", "sched_setscheduler", "sched_setparam",
+        "ioprio_set", "setpriority",
     ),
 }  # fmt: skip
 """What no program may call, by the reason."""
@@ -59,7 +64,10 @@ ABSENT = ("clone3",)
 NEW_NAMESPACES = 0x7E020080
 """Flags of clone that make namespaces: NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET, NEWTIME."""
 SIGNALS = ("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo")
-TERMINAL_INJECTION = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
+OF_ANY_PROCESS = ("prlimit64", "sched_setaffinity")
+"""Calls whose first argument is a process, with 0 for the caller: only that is allowed."""
+REQUESTS = (0x5412, 0x541C, 0x8901, 0x8902)
+"""ioctl: TIOCSTI and TIOCLINUX type into a terminal, FIOSETOWN and SIOCSPGRP have others signalled."""
 AF_UNIX = 1
 F_SETOWN, F_SETOWN_EX = 8, 15  # a signal to another process when the descriptor is ready
 PR_SET_SECCOMP, PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_PTRACER = 22, 1, 36, 0x59616D61
@@ -86,11 +94,13 @@ def filter_bytes(machine: str, own_pid: int = 0) -> bytes:
             if name in number:
                 program.returns_if_equal(number[name], result)
     program.checks(number["clone"], 0, [(_ANY_BIT, NEW_NAMESPACES)], deny)
-    program.checks(number["ioctl"], 1, [(_EQUAL, request) for request in TERMINAL_INJECTION], deny)
+    program.checks(number["ioctl"], 1, [(_EQUAL, request) for request in REQUESTS], deny)
     program.checks(number["fcntl"], 1, [(_EQUAL, request) for request in (F_SETOWN, F_SETOWN_EX)], deny)
     options = (PR_SET_SECCOMP, PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_PTRACER)
     program.checks(number["prctl"], 0, [(_EQUAL, option) for option in options], deny)
     program.only(number["socketpair"], 0, AF_UNIX, deny)
+    for name in OF_ANY_PROCESS:
+        program.only(number[name], 0, 0, deny)
     for name in SIGNALS if own_pid else ():
         program.only(number[name], 0, own_pid, deny)
     program.returns(ALLOW)

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import IO
 
 import actors
 from actors.reward.sandbox.port import Isolation
@@ -38,26 +39,26 @@ def readable(more: Sequence[str] = ()) -> list[str]:
 
 
 def start(
-    isolation: Isolation, bwrap: str, paths: Sequence[str], inner: socket.socket
+    isolation: Isolation, bwrap: str, paths: Sequence[str], inner: socket.socket, stderr: IO[bytes]
 ) -> subprocess.Popen[bytes]:
-    """Start a zygote that listens on `inner`. Raises OSError."""
+    """Start a zygote that listens on `inner` and writes its errors to `stderr`. Raises OSError."""
     fd = inner.fileno()
     package = str(Path(next(iter(actors.__path__))).resolve().parent)
     python = [sys.executable, "-I", "-X", "utf8", "-c", START, str(fd), package]
     if isolation is Isolation.LANDLOCK:
-        return _popen(python, [fd])
+        return _popen(python, [fd], stderr)
     with tempfile.TemporaryFile() as arguments:  # a command line can be read from inside
         arguments.write(b"\0".join(word.encode() for word in _bwrap_words(paths)))
         arguments.seek(0)
-        return _popen([bwrap, "--args", str(arguments.fileno()), *python], [fd, arguments.fileno()])
+        return _popen([bwrap, "--args", str(arguments.fileno()), *python], [fd, arguments.fileno()], stderr)
 
 
-def _popen(words: list[str], fds: list[int]) -> subprocess.Popen[bytes]:
+def _popen(words: list[str], fds: list[int], stderr: IO[bytes]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         words,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
+        stderr=stderr,
         env={"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
         cwd="/",
         pass_fds=fds,

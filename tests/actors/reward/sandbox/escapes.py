@@ -30,6 +30,7 @@ class Facts:
         told = json.loads(payload)
         self.secret: str = told["secret"]
         self.folder: str = told["folder"]
+        self.own: str = told["own"]
         self.victim: int = told["victim"]
         self.port: int = told["port"]
         self.unix: str = told["unix"]
@@ -137,6 +138,33 @@ def rename_out(facts: Facts) -> str:
     return "moved"
 
 
+def mode_outside(facts: Facts) -> str:
+    os.chmod(facts.own, 0o600)
+    return "changed"
+
+
+def owner_outside(facts: Facts) -> str:
+    os.chown(facts.own, os.getuid(), os.getgid())
+    return "changed"
+
+
+def times_outside(facts: Facts) -> str:
+    os.utime(facts.own, (1, 1))
+    return "changed"
+
+
+def attributes_outside(facts: Facts) -> str:
+    os.setxattr(facts.own, "user.gleaner", b"x")
+    return "changed"
+
+
+def watch_outside(facts: Facts) -> str:
+    descriptor = libc.inotify_init1(0)
+    if descriptor < 0 or libc.inotify_add_watch(descriptor, facts.folder.encode(), 0xFFF) < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return "watched"
+
+
 def change_root(facts: Facts) -> str:
     os.chroot("/")
     return "changed"
@@ -165,6 +193,15 @@ def signal_parent(facts: Facts) -> str:
         raise PermissionError(errno.EPERM, "process 1 of the namespace")
     os.kill(os.getppid(), 0)
     return "reached"
+
+
+def limits_of_victim(facts: Facts) -> str:
+    return str(resource.prlimit(facts.victim, resource.RLIMIT_NOFILE, (64, 64)))
+
+
+def processors_of_victim(facts: Facts) -> str:
+    os.sched_setaffinity(facts.victim, {0})
+    return "moved"
 
 
 def trace(facts: Facts) -> str:
@@ -288,8 +325,9 @@ REFUSED: dict[str, Callable[[Facts], str]] = {
     for function in (
         tcp, udp, ipv6, netlink, abstract_socket, file_socket, host_file, host_folder, passwords,
         write_outside, write_interpreter, symlink_out, hardlink_out, dots, proc_root, proc_folder,
-        unnamed_file, rename_out, change_root, environment_of_parent, memory_of_parent, signal_victim,
-        signal_parent, trace, read_memory, pidfd, new_user, clone_user, clone3, mount, io_uring, bpf,
+        unnamed_file, rename_out, mode_outside, owner_outside, times_outside, attributes_outside,
+        watch_outside, limits_of_victim, processors_of_victim, change_root, environment_of_parent,
+        memory_of_parent, signal_victim, signal_parent, trace, read_memory, pidfd, new_user, clone_user, clone3, mount, io_uring, bpf,
         keyring, userfault, performance, old_calls, personality, clock, shared_memory, memory_file,
         other_user, terminal, dev_shm, environment, descriptors,
     )
@@ -465,6 +503,11 @@ def leaves_files(_: bytes) -> bytes:
     os.environ["LEFT"] = "x"
     json.left = True  # type: ignore[attr-defined]
     return b"left"
+
+
+def prints(count: int) -> None:
+    """Not a program: what a sandbox calls while it prepares."""
+    print("x" * count, file=sys.stderr)
 
 
 def finds_files(_: bytes) -> bytes:

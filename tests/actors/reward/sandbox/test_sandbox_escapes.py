@@ -15,7 +15,7 @@ from pathlib import Path
 import escapes
 import pytest
 import sandbox_users
-from sandbox_users import USERS
+from sandbox_users import NOBODY, USERS
 
 from actors.reward.sandbox.detection import NoSandbox, detect
 from actors.reward.sandbox.port import Isolation
@@ -90,6 +90,10 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     secret = folder / "secret"
     secret.write_text(SECRET)
     secret.chmod(0o644)
+    own = folder / "own"
+    own.write_text("a file of the user's")
+    if user == "nobody":
+        os.chown(own, NOBODY, NOBODY)
     victim = subprocess.Popen(sandbox_users.command(user, ["sleep", "600"]))
     unix, abstract = folder / "socket", f"gleaner-{os.getpid()}-{user}"
     listeners = [socket.socket(), socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)]
@@ -104,6 +108,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         {
             "secret": str(secret),
             "folder": str(folder),
+            "own": str(own),
             "victim": victim.pid,
             "port": listeners[0].getsockname()[1],
             "unix": str(unix),

@@ -95,15 +95,15 @@ def test_no_process_outlives_its_program(sandbox: HostSandbox) -> None:
 def test_many_programs_leave_nothing_behind(sandbox: HostSandbox) -> None:
     """In small what `bench/sandbox.py` does with 100,000."""
     run(sandbox, "finds_files")
-    open_before, left_before = len(os.listdir("/proc/self/fd")), leftovers()
+    open_before, left_before = len(os.listdir("/proc/self/fd")), leftovers(sandbox)
     for number in range(60):
         run(sandbox, ("finds_files", "daemon_and_exit", "leaves_files")[number % 3])
     assert len(os.listdir("/proc/self/fd")) == open_before
-    assert leftovers() == left_before
+    assert leftovers(sandbox) == left_before
 
 
-def leftovers() -> list[str]:
-    return sorted(str(path) for path in Path("/tmp").glob("gleaner-sandbox-*/*"))
+def leftovers(sandbox: HostSandbox) -> list[str]:
+    return sorted(os.listdir(sandbox._tmp)) if sandbox._tmp else []
 
 
 def test_a_sandbox_that_was_killed_is_a_failure_of_ours_and_the_next_program_runs(
@@ -173,6 +173,14 @@ def test_a_sandbox_whose_imports_fail_says_which(sandbox: HostSandbox) -> None:
     outcome = broken.run(Work(function="escapes:finds_files", payload=b""))
     assert outcome.status is Status.SANDBOX_FAILED
     assert "no_such_module_of_ours" in outcome.detail
+
+
+def test_a_sandbox_starts_that_prints_much_while_it_prepares(sandbox: HostSandbox) -> None:
+    prints = HostSandbox(sandbox._host, [("escapes:prints", 2**20)], path=[HERE])
+    try:
+        assert prints.run(Work(function="escapes:finds_files", payload=b"")).status is Status.OK
+    finally:
+        prints.close()
 
 
 def test_limits_of_nothing_are_refused() -> None:

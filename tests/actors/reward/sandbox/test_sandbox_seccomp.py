@@ -49,6 +49,7 @@ def test_what_no_program_may_call_is_denied_and_the_rest_is_not(machine: str) ->
     assert verdict(machine, number["clone3"]) == ABSENT
     assert verdict(machine, NEWEST + 1) == ABSENT
     others = set(range(NEWEST + 1)) - denied - {number["clone3"], number["socketpair"]}
+    assert all(verdict(machine, number[name], 77) == DENY for name in seccomp.OF_ANY_PROCESS)
     assert all(verdict(machine, one) == seccomp.ALLOW for one in others)
     assert verdict(machine, 1, arch=0x40000003) == seccomp.KILL_PROCESS, "calls of 32 bits"
 
