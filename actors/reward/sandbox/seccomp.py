@@ -39,8 +39,8 @@ DENIED = {
     ),
     "files by their paths, which Landlock leaves to their owner": (
         "chmod", "fchmod", "fchmodat", "fchmodat2", "chown", "fchown", "lchown", "fchownat", "utime",
-        "utimes", "utimensat", "futimesat", "setxattr", "lsetxattr", "fsetxattr", "removexattr", "lremovexattr",
-        "fremovexattr", "inotify_init", "inotify_init1", "inotify_add_watch",
+        "utimes", "utimensat", "futimesat", "setxattr", "lsetxattr", "fsetxattr", "removexattr",
+        "lremovexattr", "fremovexattr", "inotify_init", "inotify_init1", "inotify_add_watch",
     ),
     "clocks": (
         "clock_settime", "settimeofday", "adjtimex", "clock_adjtime",

@@ -13,11 +13,13 @@ import xxhash
 from actors.weights import agent, delta, delta_sample, finding
 from actors.weights.image_draft import FILE
 from actors.weights.image_store import ImageStore
-from actors.weights.messages import HostLeaves
+from actors.weights.messages import FindSource, HostLeaves
 from actors.weights.safetensors_file import header
 from actors.weights.sources import Sources
 from supervisor import Refused
 from tests.actors.weights.weight_hosts import CHUNK, SIZE, SLOW, TENSORS, changed, hosts, slow_links
+from transport.bulk_server import BulkServer
+from transport.carrier import Connection
 
 
 async def test_who_is_a_version_behind_pulls_what_changed_and_no_more(tmp_path: Path) -> None:
@@ -209,19 +211,33 @@ async def test_receivers_serve_receivers_while_they_pull_and_the_publisher_gives
 
 
 async def test_deltas_are_relayed_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    slow_links(monkeypatch)
-    async with hosts(tmp_path, "abc", **SLOW) as all:
+    has_source, find, look_up = dict.fromkeys("bc", True), Sources.find, BulkServer._look_up
+
+    def finds(sources: Sources, question: FindSource, *args: Any) -> str:
+        source = find(sources, question, *args)
+        has_source[question.receiver.name[0]] |= bool(source)
+        return source
+
+    async def looks_up(server: BulkServer, connection: Connection, *args: Any) -> Any:
+        while not all(has_source.values()):  # the first one pulls until the other one has a source
+            await connection.on_loop(asyncio.sleep(0.01))
+        return await look_up(server, connection, *args)
+
+    monkeypatch.setattr(Sources, "find", finds)
+    monkeypatch.setattr(BulkServer, "_look_up", looks_up)
+    async with hosts(tmp_path, "abc", **SLOW) as three:
         old = os.urandom(SIZE)
         new = changed(old, every=10)
-        root = await all.publish(1, old)
+        root = await three.publish(1, old)
         for name in "bc":
-            await all.fetch(name, 1, root)
-        before = all.served("b") + all.served("c")
-        root = await all.publish(2, new)
-        fetched = await asyncio.gather(*(all.fetch(name, 2, root) for name in "bc"))
+            await three.fetch(name, 1, root)
+        before = three.served("b") + three.served("c")
+        root = await three.publish(2, new)
+        has_source.update(b=False, c=False)
+        fetched = await asyncio.gather(*(three.fetch(name, 2, root) for name in "bc"))
         assert [one.deltas for one in fetched] == [1, 1]
-        assert [all.image(name, 2) for name in "bc"] == [new] * 2
-        assert all.served("b") + all.served("c") > before, "one of them got it from the other"
+        assert [three.image(name, 2) for name in "bc"] == [new] * 2
+        assert three.served("b") + three.served("c") > before, "one of them got it from the other"
 
 
 async def test_a_relay_that_dies_in_the_middle_costs_what_was_in_flight(

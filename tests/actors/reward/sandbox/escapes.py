@@ -327,7 +327,8 @@ REFUSED: dict[str, Callable[[Facts], str]] = {
         write_outside, write_interpreter, symlink_out, hardlink_out, dots, proc_root, proc_folder,
         unnamed_file, rename_out, mode_outside, owner_outside, times_outside, attributes_outside,
         watch_outside, limits_of_victim, processors_of_victim, change_root, environment_of_parent,
-        memory_of_parent, signal_victim, signal_parent, trace, read_memory, pidfd, new_user, clone_user, clone3, mount, io_uring, bpf,
+        memory_of_parent, signal_victim, signal_parent, trace, read_memory, pidfd, new_user, clone_user,
+        clone3, mount, io_uring, bpf,
         keyring, userfault, performance, old_calls, personality, clock, shared_memory, memory_file,
         other_user, terminal, dev_shm, environment, descriptors,
     )
