@@ -20,6 +20,8 @@ from reasoning_gym.dataset import ProceduralDataset
 from reasoning_gym.factory import DATASETS, create_dataset
 from reasoning_gym.utils import extract_answer
 
+from actors.reward.entries import Entry
+
 Split = Literal["warmup", "train", "heldout"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 
@@ -96,9 +98,10 @@ class Problems:
         entry = self._draw(self._number(split, index))
         return TextProblem(split, index, str(entry["question"]), str(entry["answer"]))
 
-    def entry(self, split: Split, index: int) -> dict[str, object]:
-        """The problem as the package has it, with what its verifier needs. Raises `BadTask`."""
-        return self._draw(self._number(split, index))
+    def entry(self, split: Split, index: int) -> Entry:
+        """The problem with what its verifier needs: `info` is the package's own entry. Raises `BadTask`."""
+        drawn = self._draw(self._number(split, index))
+        return Entry(question=str(drawn["question"]), answer=str(drawn["answer"]), info=drawn)
 
     def _number(self, split: Split, index: int) -> int:
         """The draw that a split's index names."""

@@ -11,11 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from actors.reward.problems import Problems, Split, answer_of
+from actors.reward.problems import Problems, Split
 from actors.reward.prompts import Prompts
 from actors.reward.sandbox.detection import AUTO
 from actors.reward.verdicts import Judgement
-from actors.reward.verifiers.answers import DEADLINE_S, AnswerVerifier, limits
+from actors.reward.verifiers.port import VerifierSpec
+from actors.reward.verifiers.registry import REASONING, make
+
+DEADLINE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,9 @@ class Task:
         """
         self._problems = Problems(name, config, seed)
         self._prompts = Prompts(tokenizer)
-        self._verifier = AnswerVerifier(name, self._problems.params, isolation, limits(deadline_s))
+        self._verifier = make(
+            VerifierSpec(name=REASONING, task=name, params=config, isolation=isolation, deadline_s=deadline_s)
+        )
 
     @property
     def name(self) -> str:
@@ -77,14 +82,10 @@ class Task:
         return self.score_all([(split, index, tokens)])[0]
 
     def score_all(self, items: Sequence[tuple[Split, int, Sequence[int]]]) -> list[Judgement]:
-        """What responses are worth: split and index of each problem, tokens of the response.
-
-        That is the package's `score_answer` of the answer in it: what stands between the last `<answer>`
-        tags, else what follows the thinking.
-        """
+        """What responses are worth: split and index of each problem, tokens of the response."""
         return self._verifier.score_all(
             [
-                (answer_of(self._prompts.decode(tokens)), self._problems.entry(split, index))
+                (self._problems.entry(split, index), self._prompts.decode(tokens))
                 for split, index, tokens in items
             ]
         )

@@ -4,7 +4,8 @@ The program's statuses are the response's own doing and score. Ours say nothing 
 elsewhere, then sampled again, and is never trained on with a made-up score.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from actors.reward.sandbox.port import Outcome, Status
 
@@ -27,13 +28,19 @@ OURS = frozenset({LOST, OVERLOADED, UNAVAILABLE, SANDBOX_FAILED, VERIFIER_FAILED
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The score of a response, 0 unless `status` is "ok"; `detail` says in words what else became of it."""
+    """The score of a response, 0 unless `status` is "ok".
+
+    detail: in words, what else became of it. parts: what the score is made of, by name, such as the tests
+    that passed; shown, not summed. cpu_s: processor time of its programs, where they ran for it alone.
+    """
 
     score: float
     status: str = OK
     detail: str = ""
+    parts: Mapping[str, float] = field(default_factory=dict)
+    cpu_s: float = 0.0
 
 
 def of_failure(outcome: Outcome) -> Judgement:
     """What a program that did not end well says of the response that it ran on."""
-    return Judgement(0.0, outcome.status.value, outcome.detail)
+    return Judgement(0.0, outcome.status.value, outcome.detail, cpu_s=outcome.cpu_s)

@@ -1,37 +1,35 @@
-"""What answers are worth by a verifier of reasoning-gym: the trusted end, which runs it in a sandbox."""
+"""The verifier `reasoning-gym`: the trusted end, which has the package score answers in a sandbox."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from actors.reward import verdicts
-from actors.reward.sandbox.detection import AUTO, detect
+from actors.reward.entries import Entry
+from actors.reward.problems import answer_of
+from actors.reward.sandbox.detection import detect
 from actors.reward.sandbox.host_end import HostSandbox
 from actors.reward.sandbox.port import Limits, Outcome, Sandbox, Status, Work
 from actors.reward.verdicts import Judgement
 from actors.reward.verifiers import reasoning
-
-DEADLINE_S = 2.0
-"""Rules take microseconds; sympy, on a formula that is made to hang, does not end."""
+from actors.reward.verifiers.port import VerifierSpec
 
 
 def limits(deadline_s: float) -> Limits:
-    """Of answers that are scored together, within so much processor time."""
+    """Of answers that are scored together, within so much processor time: rules take microseconds, and
+    sympy, on a formula that is made to hang, does not end."""
     return Limits(cpu_s=deadline_s, wall_s=2 * deadline_s, memory_bytes=2**30)
 
 
-DEFAULT = limits(DEADLINE_S)
 STAYING = Limits(cpu_s=3600.0, wall_s=7 * 86_400.0, memory_bytes=2**30)
 """Of the process that answers share, over all of its answers."""
 
 
 class AnswerVerifier:
-    """The verifier of one task, with its parameters. The first score starts its sandbox; `close` ends it."""
+    """A `Verifier`. The parameters are those of the dataset; `Entry.info` is the package's own entry."""
 
-    def __init__(
-        self, name: str, params: Mapping[str, object], isolation: str = AUTO, limits: Limits = DEFAULT
-    ) -> None:
-        self._task: dict[str, object] = {"name": name, "params": dict(params)}
-        self._isolation, self._limits = isolation, limits
+    def __init__(self, spec: VerifierSpec) -> None:
+        self._task: dict[str, object] = {"name": spec.task, "params": dict(spec.params)}
+        self._isolation, self._limits = spec.isolation, limits(spec.deadline_s)
         self._sandbox: Sandbox | None = None
 
     def open(self) -> None:
@@ -46,13 +44,19 @@ class AnswerVerifier:
             self._sandbox.close()
             self._sandbox = None
 
-    def score_all(self, answers: Sequence[tuple[str, dict[str, object]]]) -> list[Judgement]:
-        """What answers are worth, each with the package's entry of its problem, from 0 to 1.
+    def check(self, entry: Entry) -> str:
+        """See `Verifier`."""
+        return "" if entry.info else "it has no entry of reasoning-gym"
+
+    def score_all(self, items: Sequence[tuple[Entry, str]]) -> list[Judgement]:
+        """See `Verifier`: what stands between the last `<answer>` tags of a response, else what follows the
+        thinking, is worth what the package says, from 0 to 1.
 
         An answer that makes the package's verifier raise is none, and worth 0: models write anything. Answers
         are data to the verifier and share a process of the sandbox; where that does not end well, each has
         its own. Raises `NoSandbox`, `SandboxFailed` at the first call.
         """
+        answers = [(answer_of(response), entry.info) for entry, response in items]
         whole = self._run(answers, together=True)
         if isinstance(whole, list):
             return whole

@@ -6,6 +6,7 @@ from actors.reward.sandbox import detection
 from actors.reward.sandbox.detection import Host, NoSandbox, detect
 from actors.reward.sandbox.port import Isolation
 from actors.reward.verifiers.answers import AnswerVerifier
+from actors.reward.verifiers.port import VerifierSpec
 
 MISSING = "bubblewrap is not installed (apt install bubblewrap)"
 
@@ -35,7 +36,7 @@ def test_nothing_is_scored_where_no_sandbox_works(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(
         NoSandbox, match="nothing that a model wrote .*: no namespaces; landlock: no landlock"
     ):
-        AnswerVerifier("spell_backward", {}).score_all([("a", {})])
+        AnswerVerifier(VerifierSpec(name="reasoning-gym", task="spell_backward")).open()
 
 
 def test_a_host_without_bubblewrap_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from actors.reward.problems import SPLITS, Problems, Split, answer_of
+from actors.reward.problems import SPLITS, Problems, Split
 from actors.reward.sandbox.detection import NoSandbox, detect
 from actors.reward.sandbox.port import Isolation, Limits
 from actors.reward.verdicts import Judgement
 from actors.reward.verifiers import plain_answers, reasoning
 from actors.reward.verifiers.answers import AnswerVerifier
+from actors.reward.verifiers.port import VerifierSpec
 
 TASKS = ["spell_backward", "chain_sum", "number_sorting", "word_sequence_reversal", "gsm_symbolic"]
 EVALUATING = [
@@ -29,11 +30,11 @@ class Scored:
 
     def __init__(self, name: str, isolation: str = "auto") -> None:
         self.problems = Problems(name, {}, seed=5)
-        self.verifier = AnswerVerifier(name, {}, isolation)
+        self.verifier = AnswerVerifier(VerifierSpec(name="reasoning-gym", task=name, isolation=isolation))
 
     def judged(self, split: Split, index: int, *responses: str) -> list[Judgement]:
         entry = self.problems.entry(split, index)
-        return self.verifier.score_all([(answer_of(response), entry) for response in responses])
+        return self.verifier.score_all([(entry, response) for response in responses])
 
     def score(self, split: Split, index: int, response: str) -> float:
         return self.judged(split, index, response)[0].score
@@ -123,7 +124,8 @@ def test_the_same_answers_are_run_by_the_package_alone(name: str, tmp_path: Path
 from actors.reward.problems import Problems
 problems = Problems({name!r}, {{}}, 5)
 try:
-    problems._block(0).score_answer("__import__('pathlib').Path('mark').touch()", problems.entry("train", 0))
+    entry = problems.entry("train", 0).info
+    problems._block(0).score_answer("__import__('pathlib').Path('mark').touch()", entry)
 except Exception:
     pass
 """
@@ -133,7 +135,7 @@ except Exception:
 
 def test_an_answer_that_never_ends_is_a_time_out_and_costs_no_other_answer() -> None:
     scored = Scored("countdown")
-    scored.verifier = AnswerVerifier("countdown", {}, limits=Limits(cpu_s=1.0, wall_s=120.0))
+    scored.verifier._limits = Limits(cpu_s=1.0, wall_s=120.0)
     answer = scored.problems.problem("train", 0).answer
     judged = scored.judged("train", 0, answer, "factorial(20000000)", answer)
     scored.verifier.close()

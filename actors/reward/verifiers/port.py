@@ -1,0 +1,52 @@
+"""What a verifier is to a worker: texts of responses go in, judgements come out.
+
+Owns the port and its errors. The trusted end of each verifier is an adapter beside this module; whatever
+reads, parses or runs a response is a function that it has called inside the sandbox.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from actors.reward.entries import Entry
+from actors.reward.sandbox.detection import AUTO
+from actors.reward.verdicts import Judgement
+
+
+class BadVerifier(ValueError):
+    """A verifier is unknown or cannot be used with these parameters; the text says what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifierSpec:
+    """What a verifier is made from.
+
+    name: in `registry`. task: the name of its task, which is the dataset for `reasoning-gym`. params: of the
+    verifier, from the task's settings. isolation: of its sandbox. deadline_s: processor time of one program,
+    and of answers that are read together.
+    """
+
+    name: str
+    task: str
+    params: Mapping[str, object] = field(default_factory=dict)
+    isolation: str = AUTO
+    deadline_s: float = 2.0
+
+
+class Verifier(Protocol):
+    """One verifier with its parameters. The first score starts its sandbox; `close` ends it."""
+
+    def open(self) -> None:
+        """Start the sandbox. Raises `NoSandbox`, `SandboxFailed`, `BadVerifier`."""
+
+    def close(self) -> None:
+        """End the sandbox, if there is one."""
+
+    def score_all(self, items: Sequence[tuple[Entry, str]]) -> list[Judgement]:
+        """What responses are worth, each with its problem: one judgement for each, in their order. What is
+        wrong with a response is a judgement with a status of the program; what is wrong with the verifier,
+        its sandbox or its service one with a status of ours (`verdicts`). Raises `NoSandbox`,
+        `SandboxFailed` where there is no sandbox at all."""
+
+    def check(self, entry: Entry) -> str:
+        """What is wrong with a problem for this verifier, "" for nothing. Pure."""

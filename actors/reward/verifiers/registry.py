@@ -1,0 +1,27 @@
+"""Verifiers by name."""
+
+from collections.abc import Callable
+from difflib import get_close_matches
+
+from actors.reward.verifiers.port import BadVerifier, Verifier, VerifierSpec
+
+
+def _reasoning(spec: VerifierSpec) -> Verifier:
+    from actors.reward.verifiers.answers import AnswerVerifier  # loads reasoning-gym, a second
+
+    return AnswerVerifier(spec)
+
+
+REASONING = "reasoning-gym"
+VERIFIERS: dict[str, Callable[[VerifierSpec], Verifier]] = {REASONING: _reasoning}
+"""Each maker imports its module when it is called: some take a second to load."""
+
+
+def make(spec: VerifierSpec) -> Verifier:
+    """The verifier that a task names. Raises `BadVerifier`."""
+    maker = VERIFIERS.get(spec.name)
+    if maker is None:
+        near = get_close_matches(spec.name, VERIFIERS, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(VERIFIERS))}"
+        raise BadVerifier(f"task {spec.task}: no verifier is named {spec.name!r}; {hint}")
+    return maker(spec)
