@@ -24,7 +24,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
     question: what is shown of it, the last user turn. messages: the conversation that the model answers;
     empty: the question alone. answer: what a right answer is compared with; its meaning is the verifier's.
-    tests: of verifiers that run programs. info: what else stands with the problem, for functions of one's own.
+    tests: of verifiers that run programs. info: what else stands with the problem, for one's own functions.
     """
 
     question: str
