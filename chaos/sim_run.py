@@ -67,7 +67,7 @@ def run(
     cluster = SimCluster(setting, noted if tell is not None else None)
     responses = Responses(setting.plant)
     config = setting.config
-    jury = jury_of(responses.of, config.rollout.staleness, config.task.train_problems)
+    jury = jury_of(responses.of, config.rollout.staleness, config.train_problems)
     observer = Observer(cluster, jury, responses, drawn.faults)
     faults = Faults(Breaking(cluster), drawn.faults)
     reached: list[Found] = []

@@ -8,6 +8,7 @@ import difflib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from typing import get_args, get_origin
 
 import msgspec
 from msgspec import inspect as shapes
@@ -32,6 +33,13 @@ def problems(section: SectionType, tree: Mapping[str, object], prefix: str = "")
         inner = as_section(fields[name])
         if inner and isinstance(value, Mapping):
             yield from problems(inner, value, f"{key}.")
+        elif inner and is_list(fields[name]) and isinstance(value, list) and value:
+            for number, one in enumerate(value):
+                place = key if len(value) == 1 else f"{key}[{number}]"
+                if isinstance(one, Mapping):
+                    yield from problems(inner, one, f"{place}.")
+                else:
+                    yield place, f"expected a section of settings, got {shown(one)}"
         elif inner or not fits(value, fields[name]):
             yield key, f"expected {expectation(fields[name])}, got {shown(value)}"
 
@@ -91,8 +99,33 @@ def fields_of(section: SectionType) -> Mapping[str, object]:
 
 
 def as_section(kind: object) -> SectionType | None:
-    """The type itself where it is a section, else None."""
+    """The type itself where it is a section, or that of each where it is a list of sections, else None."""
+    if is_list(kind):
+        kind = get_args(kind)[0]
     return kind if isinstance(kind, type) and issubclass(kind, msgspec.Struct) else None
+
+
+def is_list(kind: object) -> bool:
+    """Whether a type is a list of sections, `[[name]]` in TOML; a file may have a single one as `[name]`."""
+    inner = get_args(kind)
+    return (
+        get_origin(kind) is tuple
+        and inner[1:] == (...,)
+        and isinstance(inner[0], type)
+        and issubclass(inner[0], msgspec.Struct)
+    )
+
+
+def listed(section: SectionType, tree: Mapping[str, object]) -> dict[str, object]:
+    """The tree with a list in the place of each single section that may be repeated."""
+    lists = {name for name, kind in fields_of(section).items() if is_list(kind)}
+    found = dict(tree)
+    for name in lists & tree.keys():
+        value = tree[name]
+        found[name] = (
+            [value] if isinstance(value, Mapping) else list(value) if isinstance(value, tuple) else value
+        )
+    return found
 
 
 def is_host_path(kind: object) -> bool:

@@ -40,7 +40,7 @@ def page() -> str:
     return "\n".join([HEADER, *_sections(schema.Config, "")])
 
 
-def _sections(section: check.SectionType, prefix: str) -> Iterator[str]:
+def _sections(section: check.SectionType, prefix: str, *, repeated: bool = False) -> Iterator[str]:
     texts = _field_texts(section)
     rows = []
     for field in msgspec.structs.fields(section):
@@ -49,13 +49,15 @@ def _sections(section: check.SectionType, prefix: str) -> Iterator[str]:
             cells = (f"`{field.name}`", _cell(check.expectation(field.type)), f"`{_default(field)}`")
             rows.append(f"| {' | '.join(cells)} | {_cell(texts[field.name])} |")
     if rows:
-        yield f"## `[{prefix}]`\n\n{inspect.getdoc(section)}\n"
+        name = f"[[{prefix}]]" if repeated else f"[{prefix}]"
+        yield f"## `{name}`\n\n{inspect.getdoc(section)}\n"
         yield "| setting | value | default | |\n|---|---|---|---|"
         yield "\n".join(rows) + "\n"
     for field in msgspec.structs.fields(section):
         inner = check.as_section(field.type)
         if inner is not None:
-            yield from _sections(inner, f"{prefix}.{field.name}" if prefix else field.name)
+            name = f"{prefix}.{field.name}" if prefix else field.name
+            yield from _sections(inner, name, repeated=check.is_list(field.type))
 
 
 def _field_texts(section: check.SectionType) -> dict[str, str]:

@@ -48,6 +48,7 @@ def load(path: str | Path | None, sets: Sequence[str] = ()) -> Config:
         problem = _set(tree, text, typed)
         if problem:
             found.append(f"{file}: {problem} (--set)")
+    tree = check.listed(Config, tree)
     for key, problem in check.problems(Config, tree):
         # an unknown section that --set made is shown as it was typed
         shown = next((name for name in sorted(typed) if name == key or name.startswith(f"{key}.")), key)
@@ -70,6 +71,7 @@ def dump(config: Config) -> str:
 
 def from_tree(tree: Mapping[str, object], name: str) -> Config:
     """Settings from plain dicts (a history, a journal); `name` stands where a file's name would."""
+    tree = check.listed(Config, tree)
     found = [f"{name}: {key}: {problem}" for key, problem in check.problems(Config, tree)]
     if found:
         raise ConfigError(found)
@@ -135,6 +137,10 @@ def _set(tree: dict[str, Any], text: str, typed: set[str]) -> str:
     inner: Any = tree
     for part in parts[:-1]:
         inner = inner.setdefault(part, {})
+        if isinstance(inner, list) and len(inner) == 1:
+            inner = inner[0]
+        if isinstance(inner, list):
+            return f"{key}: the file has {len(inner)} sections [[{part}]]; change it there"
         if not isinstance(inner, dict):
             return f"{key}: {part} is no section"
     value = _value(raw)
@@ -155,9 +161,13 @@ def _value(raw: str) -> object:
 
 def _anchor(tree: dict[str, Any], key: str, folder: Path) -> None:
     """Make a path of this host absolute, in place."""
+    if not check.is_host_path(check.field_type(Config, key.split("."))):
+        return
     *sections, name = key.split(".")
-    inner: Any = tree
+    places: list[Any] = [tree]
     for section in sections:
-        inner = inner.get(section, {})
-    if inner.get(name) and check.is_host_path(check.field_type(Config, key.split("."))):
-        inner[name] = str((folder / Path(inner[name]).expanduser()).resolve())
+        found = [place.get(section, {}) for place in places]
+        places = [one for place in found for one in (place if isinstance(place, list) else [place])]
+    for place in places:
+        if place.get(name):
+            place[name] = str((folder / Path(place[name]).expanduser()).resolve())

@@ -97,18 +97,52 @@ class Model(Section, frozen=True, kw_only=True):
             raise ValueError(f"kv_heads: expected a divisor of heads ({self.heads}), got {self.kv_heads}")
 
 
-class Task(Section, frozen=True, kw_only=True):
-    """Where problems come from; `reasoning-gym` generates them and scores the answers."""
+TRAIN_PROBLEMS, HELDOUT_PROBLEMS = 2048, 128
+"""Of a task whose settings have none, where its data does not say how many there are."""
 
-    name: Annotated[str, Meta(min_length=1)] = "spell_backward"
-    """Name of a reasoning-gym dataset; this one rewards every letter in its place, a slope to climb."""
+
+class Task(Section, frozen=True, kw_only=True):
+    """Where problems come from and what scores their answers: a dataset of `reasoning-gym`, or a file of your
+    own (docs/tasks.md). `[[task]]`, repeated, trains on several."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=80)] = "spell_backward"
+    """Name of a reasoning-gym dataset; this one rewards every letter in its place, a slope to climb. With
+    `data`: any name, for reports."""
     params: dict[str, Param] = {}
-    """Arguments of that dataset, passed as they are (for example `max_word_len = 10`)."""
-    train_problems: Count = 2048
-    """Problems to train on; drawn without repetition until all were used once."""
-    heldout_problems: Count = 128
+    """Arguments of that dataset (for example `max_word_len = 10`), or with `data` of the verifier."""
+    data: HostPath = ""
+    """Problems of your own: a .jsonl or .parquet file, or a folder that the package `datasets` has saved; it
+    is read on the host of the reward workers."""
+    heldout_data: HostPath = ""
+    """Held-out problems of your own; "": some of `data` are held out, the same ones in every run."""
+    fields: dict[str, str] = {}
+    """Names of your columns for ours, for example `{ prompt = "question", answer = "final" }`."""
+    system: str = ""
+    """A system turn before each problem of `data` that has none."""
+    verifier: str = ""
+    """What scores the responses (docs/tasks.md has the list); "": `reasoning-gym`, and with `data` the
+    function of `[reward.function]`."""
+    share: NotNegative = 0.0
+    """Part of the problems that are this task's, beside other tasks' shares; 0 in all of them: each has as
+    many as it has problems."""
+    train_problems: Natural = 0
+    """Problems to train on; drawn without repetition until all were used once. 0: all of `data`, or 2,048 of
+    a dataset."""
+    heldout_problems: Natural = 0
     """Problems scored before the first and after the last step and never trained on; 128 answers keep the
-    standard error of a mean reward under 0.05."""
+    standard error of a mean reward under 0.05. 0: 128, or as many as `heldout_data` has, at most 1,024."""
+
+    def __post_init__(self) -> None:
+        if not self.data:
+            for name in ("heldout_data", "fields", "system"):
+                if getattr(self, name):
+                    raise ValueError(f"{name}: expected with data only: {self.name} makes its own problems")
+            if self.verifier not in ("", "reasoning-gym"):
+                raise ValueError(
+                    f"verifier: expected reasoning-gym without data, got {self.verifier}: set data to a file"
+                )
+        elif self.verifier == "reasoning-gym":
+            raise ValueError("verifier: reasoning-gym scores its own problems only; name another for data")
 
 
 class Rollout(Section, frozen=True, kw_only=True):
@@ -603,7 +637,7 @@ class Config(Section, frozen=True, kw_only=True):
 
     job: Job = Job()
     model: Model = Model()
-    task: Task = Task()
+    task: tuple[Task, ...] = (Task(),)
     rollout: Rollout = Rollout()
     engine: Engine = Engine()
     training: Training = Training()
@@ -620,7 +654,30 @@ class Config(Section, frozen=True, kw_only=True):
     ablation: Ablation = Ablation()
     loggers: Loggers = Loggers()
 
+    @property
+    def train_problems(self) -> int:
+        """Of all tasks."""
+        return sum(task.train_problems or TRAIN_PROBLEMS for task in self.task)
+
+    @property
+    def heldout_problems(self) -> int:
+        """Of all tasks."""
+        return sum(task.heldout_problems or HELDOUT_PROBLEMS for task in self.task)
+
+    def shares(self, *, heldout: bool = False) -> list[float]:
+        """Of each task in the problems of the job; only their ratios count."""
+        if heldout:
+            return [float(task.heldout_problems or HELDOUT_PROBLEMS) for task in self.task]
+        return [task.share or float(task.train_problems or TRAIN_PROBLEMS) for task in self.task]
+
     def __post_init__(self) -> None:
+        if not self.task:
+            raise ValueError("task: expected at least one")
+        names = [task.name for task in self.task]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"task: the name {twice[0]} is there twice; give each task its own")
+        if len({task.share > 0 for task in self.task}) > 1:
+            raise ValueError("task: expected a share above 0 in every task or in none")
         if self.training.micro_batch_groups > self.rollout.prompts:
             raise ValueError(
                 f"training.micro_batch_groups: expected at most rollout.prompts ({self.rollout.prompts}), "

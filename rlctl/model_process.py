@@ -18,9 +18,9 @@ import torch
 
 from actors.engine.checkpoint import load_checkpoint
 from actors.engine.qwen3_config import BadCheckpoint, Qwen3Config
-from actors.reward.problems import BadTask, Problems
 from actors.reward.prompts import BadTokenizer
-from actors.reward.task import Task
+from actors.reward.source import BadTask
+from actors.reward.task import source_of, tasks_of
 from configs.load import ConfigError, load
 from configs.schema import Config
 from rlctl.models import Made, Progress, Said, Unusable
@@ -45,8 +45,7 @@ def make(out_dir: Path, config: Config) -> None:
         if at.step % REPORT_EVERY == 0 or at.step == at.steps:
             say(Progress(step=at.step, steps=at.steps, loss=at.loss))
 
-    problems = Problems(config.task.name, config.task.params, config.job.seed)
-    new_model(out_dir, config.model, problems, config.job.seed, report)
+    new_model(out_dir, config.model, source_of(config.task[0], config.job.seed), config.job.seed, report)
 
 
 def describe(directory: Path, example: str = "") -> Made:
@@ -73,19 +72,20 @@ def fit(directory: Path, config: Config) -> str:
 
     Raises BadTask, BadTokenizer, and BadCheckpoint where prompts or responses do not fit the model.
     """
-    task = Task(config.task.name, config.task.params, config.job.seed, directory)
+    task = tasks_of(config, directory)
     shape = Qwen3Config.load(directory)
-    tried = [task.problem("train", index) for index in range(min(TRIED_PROBLEMS, config.task.train_problems))]
+    tried = [task.problem("train", index) for index in range(min(TRIED_PROBLEMS, config.train_problems))]
     highest = max((token for problem in tried for token in problem.prompt_tokens), default=0)
     if highest >= shape.vocab_size:
         raise BadCheckpoint(
             f"{directory}: tokenizer.json makes token {highest}, config.json knows {shape.vocab_size} "
             "(vocab_size): the two belong to different models"
         )
-    longest = max(len(problem.prompt_tokens) for problem in tried)
+    widest = max(range(len(tried)), key=lambda index: len(tried[index].prompt_tokens))
+    longest = len(tried[widest].prompt_tokens)
     if longest > config.engine.max_prompt_tokens:
         raise BadCheckpoint(
-            f"a prompt of {config.task.name} has {longest} tokens, engine.max_prompt_tokens is "
+            f"a prompt of {task.name_of('train', widest)} has {longest} tokens, engine.max_prompt_tokens is "
             f"{config.engine.max_prompt_tokens}: raise it"
         )
     if longest + config.rollout.max_new_tokens > shape.max_position_embeddings:

@@ -130,7 +130,7 @@ def share_of_first_step(cluster: SimCluster) -> float:
     setting = cluster.setting
     looks = [record for record in cluster.history if isinstance(record, Sample)]
     config, scale = setting.config, setting.plant.token_scale
-    requests = config.rollout.prompts * config.rollout.samples + config.task.heldout_problems
+    requests = config.rollout.prompts * config.rollout.samples + config.heldout_problems
     tokens = requests * setting.plant.law.mean(config.rollout.max_new_tokens * scale) / scale
     return min(looks[-1].tokens_collected / tokens, 1.0) if looks else 0.0
 

@@ -12,18 +12,15 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from difflib import get_close_matches
-from typing import Literal, get_args
 
 from reasoning_gym.dataset import ProceduralDataset
 from reasoning_gym.factory import DATASETS, create_dataset
 from reasoning_gym.utils import extract_answer
 
 from actors.reward.entries import Entry
-
-Split = Literal["warmup", "train", "heldout"]
-SPLITS: tuple[Split, ...] = get_args(Split)
+from actors.reward.source import SPLITS, BadTask, Split, TextProblem
 
 SIXTEENTHS: dict[Split, int] = {"warmup": 8, "train": 6, "heldout": 2}
 """Share of all questions that falls to each split: the warm start sees the most, scores need the fewest."""
@@ -47,20 +44,6 @@ OURS = frozenset({"seed", "size"})
 
 ANSWER_END = "</answer>"
 THINK_END = "</think>"
-
-
-class BadTask(ValueError):
-    """The task is unknown, refuses its parameters, or has too few questions; the text tells which."""
-
-
-@dataclass(frozen=True, slots=True)
-class TextProblem:
-    """One problem before tokenization; `answer` is the package's own solution."""
-
-    split: Split
-    index: int
-    question: str
-    answer: str
 
 
 class Problems:

@@ -9,6 +9,8 @@ import asyncio
 from array import array
 from collections import Counter
 
+import msgspec
+
 from actors.reward.messages import GetProblems, Problems, Score, Verdict
 from actors.reward.pool import NoProblem, PoolFailed, ProblemLost, WorkerPool
 from actors.reward.scoring import StartWorker, WorkerSpec
@@ -16,6 +18,12 @@ from configs.schema import Config
 from supervisor import Actor, Crashed, Deferred, Overloaded, Refused, Suspended, handles
 
 WORKERS = "the reward workers"
+
+
+def settings_of_task(config: Config) -> dict[str, object]:
+    """What a worker needs of the settings, as plain values."""
+    found = msgspec.to_builtins(config)
+    return {"job": {"seed": config.job.seed}, "task": found["task"], "reward": found["reward"]}
 
 
 class RewardProxy(Actor):
@@ -35,14 +43,7 @@ class RewardProxy(Actor):
         start_worker: StartWorker,
         scorer: WorkerSpec | None = None,
     ) -> None:
-        task = {
-            "name": config.task.name,
-            "config": config.task.params,
-            "seed": config.job.seed,
-            "tokenizer": tokenizer_dir,
-            "isolation": config.reward.sandbox.isolation,
-            "deadline_s": config.reward.deadline_s,
-        }
+        task = {"settings": settings_of_task(config), "tokenizer": tokenizer_dir}
         self._pool = WorkerPool(
             scorer or WorkerSpec(config=task),
             start_worker,

@@ -1,8 +1,7 @@
 """A verifiable task in tokens: prompts for the engines, scores for what they made of them.
 
 Owns the joint of the two: a problem's text becomes prompt tokens (`prompts`), response tokens become text
-and a score (`problems`). Does not own how responses are made. Imports the package of problems, which takes a
-second or more.
+and a score (`verifiers`). Does not own how responses are made.
 """
 
 from __future__ import annotations
@@ -11,14 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from actors.reward.problems import Problems, Split
-from actors.reward.prompts import Prompts
-from actors.reward.sandbox.detection import AUTO
-from actors.reward.verdicts import Judgement
-from actors.reward.verifiers.port import VerifierSpec
-from actors.reward.verifiers.registry import REASONING, make
+import msgspec
 
-DEADLINE_S = 2.0
+from actors.reward.entries import Entry
+from actors.reward.mixture import Mixture
+from actors.reward.prompts import BadConversation, Prompts
+from actors.reward.source import BadTask, Source, Split
+from actors.reward.verdicts import Judgement
+from actors.reward.verifiers.port import BadVerifier, Verifier, VerifierSpec
+from actors.reward.verifiers.registry import PYTHON, REASONING, make
+from configs.schema import Config
+from configs.schema import Task as Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,64 +30,142 @@ class Problem:
     split: Split
     index: int
     question: str
-    answer: str
+    answer: object
     prompt_tokens: list[int]
 
 
+def source_of(settings: Settings, seed: int) -> Source:
+    """The problems of a task. Raises `BadTask`."""
+    if settings.data:
+        from actors.reward.data import DataProblems
+
+        return DataProblems(settings, seed)
+    from actors.reward.problems import Problems  # loads reasoning-gym, a second or more
+
+    return Problems(settings.name, settings.params, seed)
+
+
+def verifier_of(settings: Settings, config: Config) -> Verifier:
+    """The verifier that a task's settings name. Raises `BadTask`."""
+    spec = VerifierSpec(
+        name=settings.verifier or (PYTHON if settings.data else REASONING),
+        task=settings.name,
+        params=settings.params,
+        isolation=config.reward.sandbox.isolation,
+        deadline_s=config.reward.deadline_s,
+    )
+    try:
+        return make(spec)
+    except BadVerifier as problem:
+        raise BadTask(str(problem)) from problem
+
+
 class Task:
-    """Problems and scores of one reasoning-gym task for one model. The same in every process.
+    """Problems and scores of one task for one model. The same in every process.
 
     Scores are made in a sandbox, which the first one starts; `close` ends it.
     """
 
-    def __init__(
-        self,
-        name: str,
-        config: Mapping[str, object],
-        seed: int,
-        tokenizer: str | Path,
-        isolation: str = AUTO,
-        deadline_s: float = DEADLINE_S,
-    ) -> None:
-        """`config`: parameters of the task. `tokenizer`: Hugging Face checkpoint directory that holds
-        tokenizer.json and, if its model wants one, a chat template. isolation: of the
-        sandbox; deadline_s: processor time of scores that are made together.
-
-        Raises `BadTask` (unknown name, bad parameters) or `BadTokenizer`.
-        """
-        self._problems = Problems(name, config, seed)
-        self._prompts = Prompts(tokenizer)
-        self._verifier = make(
-            VerifierSpec(name=REASONING, task=name, params=config, isolation=isolation, deadline_s=deadline_s)
-        )
-
-    @property
-    def name(self) -> str:
-        return self._problems.name
+    def __init__(self, settings: Settings, source: Source, verifier: Verifier, prompts: Prompts) -> None:
+        self.name = settings.name
+        self._source, self._verifier, self._prompts = source, verifier, prompts
 
     def problem(self, split: Split, index: int) -> Problem:
-        """Problem `index` of a split, from 0. Raises `BadTask`."""
-        text = self._problems.problem(split, index)
-        tokens = self._prompts.encode(text.question)
-        return Problem(split, index, text.question, text.answer, tokens)
+        """Problem `index` of a split, from 0. Raises `BadTask`, and `BadTokenizer` where the chat template
+        refuses a question."""
+        entry = self._source.entry(split, index)
+        return Problem(split, index, entry.question, entry.answer, self._tokens(entry, split, index))
 
     def open(self) -> None:
-        """Start the sandbox. Raises `NoSandbox`, `SandboxFailed`."""
-        self._verifier.open()
+        """Start the sandbox. Raises `NoSandbox`, `SandboxFailed`, `BadTask`."""
+        try:
+            self._verifier.open()
+        except BadVerifier as problem:
+            raise BadTask(str(problem)) from problem
 
     def close(self) -> None:
         """End the sandbox, if there is one."""
         self._verifier.close()
 
     def score(self, split: Split, index: int, tokens: Sequence[int]) -> Judgement:
-        """What a response is worth, 0 to 1. Any integers score; unknown tokens are left out."""
+        """What a response is worth. Any integers score; unknown tokens are left out."""
         return self.score_all([(split, index, tokens)])[0]
 
     def score_all(self, items: Sequence[tuple[Split, int, Sequence[int]]]) -> list[Judgement]:
         """What responses are worth: split and index of each problem, tokens of the response."""
         return self._verifier.score_all(
             [
-                (self._problems.entry(split, index), self._prompts.decode(tokens))
+                (self._source.entry(split, index), self._prompts.decode(tokens))
                 for split, index, tokens in items
             ]
         )
+
+    def _tokens(self, entry: Entry, split: Split, index: int) -> list[int]:
+        if not entry.messages:
+            return self._prompts.encode(entry.question)
+        turns = [{"role": one.role, "content": one.content} for one in entry.messages]
+        try:
+            return self._prompts.encode_text(self._prompts.chat(turns))
+        except BadConversation as problem:
+            raise BadTask(f"task {self.name!r}: {split} problem {index}: {problem}") from problem
+
+
+class Tasks:
+    """The tasks of a job, each with its share of the problems; one is the common case."""
+
+    def __init__(self, tasks: Sequence[Task], training: Mixture, heldout: Mixture) -> None:
+        self._tasks = list(tasks)
+        self._mixtures: dict[Split, Mixture] = {"warmup": training, "train": training, "heldout": heldout}
+
+    def problem(self, split: Split, index: int) -> Problem:
+        """Problem `index` of the job. Raises `BadTask`, `BadTokenizer`."""
+        task, number = self._place(split, index)
+        return self._tasks[task].problem(split, number)
+
+    def name_of(self, split: Split, index: int) -> str:
+        """The task of a problem."""
+        return self._tasks[self._place(split, index)[0]].name
+
+    def open(self) -> None:
+        """Start every sandbox. Raises `NoSandbox`, `SandboxFailed`, `BadTask`."""
+        for task in self._tasks:
+            task.open()
+
+    def close(self) -> None:
+        """End every sandbox."""
+        for task in self._tasks:
+            task.close()
+
+    def score(self, split: Split, index: int, tokens: Sequence[int]) -> Judgement:
+        """What a response is worth."""
+        return self.score_all([(split, index, tokens)])[0]
+
+    def score_all(self, items: Sequence[tuple[Split, int, Sequence[int]]]) -> list[Judgement]:
+        """What responses are worth; those of one task are scored together."""
+        places = [self._place(split, index) for split, index, _ in items]
+        found: dict[int, Judgement] = {}
+        for task in dict.fromkeys(task for task, _ in places):
+            own = [at for at, place in enumerate(places) if place[0] == task]
+            judged = self._tasks[task].score_all([(items[at][0], places[at][1], items[at][2]) for at in own])
+            found.update(zip(own, judged, strict=True))
+        return [found[at] for at in range(len(items))]
+
+    def _place(self, split: Split, index: int) -> tuple[int, int]:
+        if len(self._tasks) == 1:
+            return 0, index
+        return self._mixtures[split].place(index)
+
+
+def tasks_of(config: Config, tokenizer: str | Path) -> Tasks:
+    """The tasks of a job. tokenizer: Hugging Face checkpoint directory that holds tokenizer.json and, if
+    its model wants one, a chat template. Raises `BadTask`, `BadTokenizer`."""
+    prompts = Prompts(tokenizer)
+    made = [
+        Task(one, source_of(one, config.job.seed), verifier_of(one, config), prompts) for one in config.task
+    ]
+    return Tasks(made, Mixture(config.shares()), Mixture(config.shares(heldout=True)))
+
+
+def from_settings(config: Mapping[str, object], tokenizer: str) -> Tasks:
+    """`tasks_of`, of settings as plain values."""
+    return tasks_of(msgspec.convert(config, Config), tokenizer)

@@ -47,10 +47,10 @@ class ScoresTogether(Protocol):
 
 
 def task(config: Mapping[str, object]) -> Scorer:
-    """The default factory: `Task(**config)`."""
-    from actors.reward.task import Task  # slow to import; only workers pay for it
+    """The default factory: the tasks of a job's "settings", for a model's "tokenizer"."""
+    from actors.reward.task import from_settings  # slow to import; only workers pay for it
 
-    made = cast("Callable[..., Task]", Task)(**config)
+    made = from_settings(cast("Mapping[str, object]", config["settings"]), str(config["tokenizer"]))
     made.open()
     return cast("Scorer", made)
 

@@ -62,7 +62,7 @@ class RLController(Actor):
         self._sample_s = max(SAMPLE_S, config.liveness.beat_s)
 
     async def on_start(self) -> None:
-        draws = Draws(self._config.task.train_problems, self._config.rollout.prompts)
+        draws = Draws(self._config.train_problems, self._config.rollout.prompts)
         self._standing = await standing_of(self.ctx.journal.replay(), draws)
         self._asking = Asking(self.ctx, self._config.liveness.successor_s)
         up = await self._asking.ask(SCHEDULER, WhoIsUp(), HostsUp)

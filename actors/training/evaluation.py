@@ -57,7 +57,7 @@ class Evaluation:
     async def _scores(self, batch: str, trainer: TrainerIs) -> dict[int, float] | None:
         """By problem; None where the trainer went back. What is there of the batch then waits for the same
         version to come again."""
-        count = self._config.task.heldout_problems
+        count = self._config.heldout_problems
         engine = trainer.source.rsplit("/", 1)[0] + "/engine"
         opened = OpenSeeding(version=trainer.step, root=trainer.root)
         await self._asking.ask(engine, opened, Done)

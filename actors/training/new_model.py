@@ -22,8 +22,8 @@ from transformers.utils.logging import disable_progress_bar
 
 from actors.engine.checkpoint import load_checkpoint, save_checkpoint
 from actors.engine.qwen3 import Qwen3
-from actors.reward.problems import Problems
 from actors.reward.prompts import Prompts
+from actors.reward.source import Source
 from actors.training.demonstrations import demonstrate
 from actors.training.logprobs import token_logprobs
 from actors.training.new_tokenizer import CHAT_TEMPLATE, END, PAD, UNKNOWN, new_tokenizer
@@ -62,7 +62,7 @@ class WarmStartProgress:
 def new_model(
     out_dir: str | Path,
     spec: Model,
-    problems: Problems,
+    problems: Source,
     seed: int,
     progress: Callable[[WarmStartProgress], None] = lambda _: None,
 ) -> None:
@@ -89,7 +89,7 @@ def new_model(
 class _Demonstrations:
     """The warm-up split as samples, in the order of its indices."""
 
-    def __init__(self, problems: Problems, directory: Path, rng: Random) -> None:
+    def __init__(self, problems: Source, directory: Path, rng: Random) -> None:
         self._problems = problems
         self._prompts = Prompts(directory)
         self._rng = rng
@@ -105,7 +105,7 @@ class _Demonstrations:
         return Sample(self._prompts.encode(problem.question), response, [0.0] * len(response), 1.0)
 
 
-def _tokenizer_for(problems: Problems, rng: Random) -> Tokenizer:
+def _tokenizer_for(problems: Source, rng: Random) -> Tokenizer:
     some = [problems.problem("warmup", index) for index in range(TOKENIZER_PROBLEMS)]
     answers = [demonstrate(problems.name, problem, rng) for problem in some]
     return new_tokenizer([problem.question for problem in some], answers)

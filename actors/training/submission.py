@@ -71,7 +71,7 @@ class Submission:
 
     async def evaluation(self, batch: str, trainer: TrainerIs) -> None:
         """The held-out problems, one sample each, under exactly the weights of `trainer`."""
-        indices = list(range(self._config.task.heldout_problems))
+        indices = list(range(self._config.heldout_problems))
         event = BatchSubmitted(
             batch=batch,
             version=trainer.step,
@@ -112,7 +112,7 @@ class Submission:
             if not unfit:
                 break
             tried |= {one.index: len(one.tokens) for one in unfit.values()}
-            if len(tried) >= min(self._config.task.train_problems, MOST_UNFIT):
+            if len(tried) >= min(self._config.train_problems, MOST_UNFIT):
                 raise NothingFits(
                     f"{batch}: {len(tried)} problems were tried and the shortest prompt has "
                     f"{min(tried.values())} tokens, engine.max_prompt_tokens is {most}: raise it"

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from actors.reward.task import Task
+from actors.reward.task import tasks_of
 from actors.rollout.events import BatchReleased
 from actors.training.trainer_files import TrainerFiles
 from bench.evaluation.engine_processes import ANSWER_S, LONG, Engines
@@ -85,7 +85,7 @@ def measure(config: Config, model_dir: Path, start: TrainingCost, tell: Callable
 
 
 def _task(config: Config, model_dir: Path) -> tuple[list[int], float]:
-    task = Task(config.task.name, config.task.params, config.job.seed, model_dir)
+    task = tasks_of(config, model_dir)
     prompts = [task.problem("train", index).prompt_tokens for index in range(PROBLEMS)]
     task.open()
     began_s = time.perf_counter()

@@ -1,5 +1,6 @@
 """Settings: what is read, what is refused, and in which words."""
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -131,11 +132,42 @@ def test_a_job_name_cannot_leave_the_runs_folder(tmp_path: Path) -> None:
 
 def test_task_parameters_are_free_and_can_be_set_one_by_one(tmp_path: Path) -> None:
     file = write(tmp_path, "[task]\nname = 'x'\nparams = { low = 1 }\n")
-    assert load(file, ["task.params.high=9", "task.params.words=['a']"]).task.params == {
+    assert load(file, ["task.params.high=9", "task.params.words=['a']"]).task[0].params == {
         "low": 1,
         "high": 9,
         "words": ["a"],
     }
+
+
+TWO = "[[task]]\nname = 'a'\ndata = 'a.jsonl'\nshare = 0.4\n[[task]]\nname = 'b'\nshare = 1\n"
+
+
+def test_several_tasks_stand_in_sections_of_one_name(tmp_path: Path) -> None:
+    config = load(write(tmp_path, TWO))
+    assert [(task.name, task.share) for task in config.task] == [("a", 0.4), ("b", 1.0)]
+    assert config.task[0].data == str(tmp_path / "a.jsonl")
+    again = write(tmp_path, dump(config))
+    assert load(again) == config
+    assert config.train_problems == 2 * 2048
+
+
+@pytest.mark.parametrize(
+    ("text", "sets", "said"),
+    [
+        (TWO.replace("share = 1", "shar = 1"), [], "task[1].shar: unknown key; did you mean task.share?"),
+        (TWO, ["task.name=x"], "task.name: the file has 2 sections [[task]]; change it there (--set)"),
+        (TWO.replace("share = 1", "share = 0"), [], "a share above 0 in every task or in none"),
+        (TWO.replace("'b'", "'a'"), [], "the name a is there twice"),
+        ("task = []", [], "expected a section of settings, got []"),
+        ("task = [3]", [], "task: expected a section of settings, got 3"),
+        ("[task]\nverifier = 'math'", [], "expected reasoning-gym without data"),
+        ("[task]\ndata = 'x.jsonl'\nverifier = 'reasoning-gym'", [], "scores its own problems only"),
+        ("[task]\nsystem = 'x'", [], "system: expected with data only"),
+    ],
+)
+def test_tasks_that_cannot_be_are_refused(tmp_path: Path, text: str, sets: list[str], said: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        load(write(tmp_path, text), sets)
 
 
 def test_a_relative_path_starts_at_the_file_or_at_the_working_directory(

@@ -36,7 +36,9 @@ class Talking:
     def __init__(self, directory: Path) -> None:
         self.model_dir = directory / "model"
         config = load("quickstart", [f"model.{one}" for one in SMALL])
-        new_model(self.model_dir, config.model, Problems(config.task.name, config.task.params, SEED), SEED)
+        new_model(
+            self.model_dir, config.model, Problems(config.task[0].name, config.task[0].params, SEED), SEED
+        )
         self._lengthen()
         self.servers = [self._start(directory, number) for number in (1, 2)]
         self.processes = Processes(directory)

@@ -12,7 +12,7 @@ def _reasoning(spec: VerifierSpec) -> Verifier:
     return AnswerVerifier(spec)
 
 
-REASONING = "reasoning-gym"
+REASONING, PYTHON = "reasoning-gym", "python"
 VERIFIERS: dict[str, Callable[[VerifierSpec], Verifier]] = {REASONING: _reasoning}
 """Each maker imports its module when it is called: some take a second to load."""
 

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from actors.reward.problems import Problems
 from actors.reward.prompts import BadTokenizer, Prompts
-from actors.reward.task import Task
+from actors.reward.task import Tasks, tasks_of
 from actors.training.new_tokenizer import CHAT_TEMPLATE, new_tokenizer
+from configs.schema import Config
+from configs.schema import Task as Settings
 
 PARAMS = {"min_word_len": 3, "max_word_len": 10}
 
@@ -31,13 +33,13 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def task(model_dir: Path) -> Iterator[Task]:
-    made = Task("spell_backward", PARAMS, 0, model_dir)
+def task(model_dir: Path) -> Iterator[Tasks]:
+    made = tasks_of(Config(task=(Settings(params=PARAMS),)), model_dir)
     yield made
     made.close()
 
 
-def test_the_prompt_is_the_question_in_the_chat_template(task: Task, model_dir: Path) -> None:
+def test_the_prompt_is_the_question_in_the_chat_template(task: Tasks, model_dir: Path) -> None:
     problem = task.problem("train", 3)
     tokenizer = Prompts(model_dir)._tokenizer
     text = tokenizer.decode(problem.prompt_tokens, skip_special_tokens=False)
@@ -45,12 +47,12 @@ def test_the_prompt_is_the_question_in_the_chat_template(task: Task, model_dir: 
     assert "Spell this word backward" in problem.question
 
 
-def test_words_that_all_questions_share_are_single_tokens(task: Task) -> None:
+def test_words_that_all_questions_share_are_single_tokens(task: Tasks) -> None:
     problem = task.problem("heldout", 0)
     assert len(problem.prompt_tokens) < len(problem.answer) + 16 < len(problem.question)
 
 
-def test_a_response_in_tokens_scores_as_its_text(task: Task, model_dir: Path) -> None:
+def test_a_response_in_tokens_scores_as_its_text(task: Tasks, model_dir: Path) -> None:
     problem = task.problem("train", 3)
     tokens = Prompts(model_dir).encode_text(f"<think>...</think><answer>{problem.answer}</answer><|end|>")
     assert task.score("train", 3, tokens).score == 1.0
@@ -65,11 +67,11 @@ def test_garbage_tokens_score_and_do_not_raise(tokens: list[int]) -> None:
     assert 0.0 <= _garbage_task.score("train", 0, tokens).score <= 1.0
 
 
-_garbage_task: Task | None = None
+_garbage_task: Tasks | None = None
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _keep_task(task: Task) -> None:
+def _keep_task(task: Tasks) -> None:
     global _garbage_task
     _garbage_task = task
 

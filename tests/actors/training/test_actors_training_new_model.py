@@ -11,10 +11,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from actors.engine.checkpoint import load_checkpoint
 from actors.reward.problems import Problems, answer_of
-from actors.reward.task import Task
+from actors.reward.task import tasks_of
 from actors.training.demonstrations import CAREFUL, demonstrate, spelling
 from actors.training.new_model import WarmStartProgress, new_model
-from configs.schema import Model, WarmStart
+from configs.schema import Config, Model, WarmStart
+from configs.schema import Task as Settings
 
 TINY = Model(
     hidden_size=16,
@@ -56,7 +57,7 @@ def test_transformers_loads_the_model_and_gives_the_same_logits(made: tuple[Path
 
 def test_transformers_makes_the_same_prompts_as_the_task(made: tuple[Path, object]) -> None:
     tokenizer = AutoTokenizer.from_pretrained(made[0])
-    task = Task("spell_backward", PARAMS, 0, made[0])
+    task = tasks_of(Config(task=(Settings(params=PARAMS),)), made[0])
     for index in range(5):
         problem = task.problem("heldout", index)
         turn = [{"role": "user", "content": problem.question}]

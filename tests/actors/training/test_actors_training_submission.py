@@ -53,7 +53,7 @@ class Submitter(Actor):
         self._config = config
 
     async def on_start(self) -> None:
-        draws = Draws(self._config.task.train_problems, self._config.rollout.prompts)
+        draws = Draws(self._config.train_problems, self._config.rollout.prompts)
         standing = await standing_of(self.ctx.journal.replay(), draws)
         self.submission = Submission(
             self.ctx, Asking(self.ctx, self._config.liveness.successor_s), self._config, standing

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from actors.reward.problems import SPLITS, Problems, Split
+from actors.reward.problems import Problems
 from actors.reward.sandbox.detection import NoSandbox, detect
 from actors.reward.sandbox.port import Isolation, Limits
+from actors.reward.source import SPLITS, Split
 from actors.reward.verdicts import Judgement
 from actors.reward.verifiers import plain_answers, reasoning
 from actors.reward.verifiers.answers import AnswerVerifier

@@ -1,0 +1,36 @@
+"""Where the problems of a task come from, as a task has it: `problems` (a package) or `data` (a file)."""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol, get_args
+
+from actors.reward.entries import Entry
+
+Split = Literal["warmup", "train", "heldout"]
+SPLITS: tuple[Split, ...] = get_args(Split)
+
+
+class BadTask(ValueError):
+    """The task is unknown, refuses its parameters, has too few questions, or its data cannot be used; the
+    text says which and where."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextProblem:
+    """One problem before tokenization; `answer` is the right one, as a text."""
+
+    split: Split
+    index: int
+    question: str
+    answer: str
+
+
+class Source(Protocol):
+    """Problems by split and index, the same in every process. name: of the task."""
+
+    name: str
+
+    def problem(self, split: Split, index: int) -> TextProblem:
+        """The problem at `index` of `split`. Raises `BadTask` where there is none."""
+
+    def entry(self, split: Split, index: int) -> Entry:
+        """The same, with what its verifier needs. Raises `BadTask`."""
