@@ -12,8 +12,17 @@ def _reasoning(spec: VerifierSpec) -> Verifier:
     return AnswerVerifier(spec)
 
 
+def _math(spec: VerifierSpec) -> Verifier:
+    from actors.reward.verifiers.math_answers import MathVerifier
+
+    return MathVerifier(spec)
+
+
 REASONING, PYTHON = "reasoning-gym", "python"
-VERIFIERS: dict[str, Callable[[VerifierSpec], Verifier]] = {REASONING: _reasoning}
+VERIFIERS: dict[str, Callable[[VerifierSpec], Verifier]] = {
+    REASONING: _reasoning,
+    "math": _math,
+}
 """Each maker imports its module when it is called: some take a second to load."""
 
 
