@@ -51,6 +51,7 @@ ADAPTERS = {
     "actors/reward/sandbox/syscalls.py": "runs inside a sandbox, not here",
     "actors/reward/sandbox/wire.py": "the socket of a sandbox",
     "actors/reward/sandbox/zygote.py": "runs inside a sandbox, not here",
+    "actors/reward/verifiers/math_inside.py": "runs inside a sandbox, not here",
     "actors/reward/verifiers/reasoning.py": "runs inside a sandbox, not here",
     "actors/reward/tables.py": "reads a file of problems",
     "actors/reward/worker.py": "the main of a scorer's process",
