@@ -35,4 +35,5 @@ COMMANDS = {
     "trust": "admit a key to a node, or list who is",
     "revoke": "trust a key no longer, cut what it has open",
     "doctor": "tell what this host lacks",
+    "check": "check settings and data before a run",
 }

@@ -17,6 +17,8 @@ from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
+from actors.reward.entries import Entry
+
 
 class BadTokenizer(ValueError):
     """A checkpoint directory whose tokenizer cannot be used; the text names the file."""
@@ -84,6 +86,15 @@ class Prompts:
                 f"{self._directory}: the chat template fails on a question: {error}"
             ) from error
         return self.encode_text(text)
+
+    def of(self, entry: Entry) -> list[int]:
+        """Prompt tokens of a problem: its conversation, or its question as one user turn. Raises
+        `BadConversation`, `BadTokenizer`."""
+        if not entry.messages:
+            return self.encode(entry.question)
+        return self.encode_text(
+            self.chat([{"role": one.role, "content": one.content} for one in entry.messages])
+        )
 
     def chat(
         self,

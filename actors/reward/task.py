@@ -101,11 +101,8 @@ class Task:
         )
 
     def _tokens(self, entry: Entry, split: Split, index: int) -> list[int]:
-        if not entry.messages:
-            return self._prompts.encode(entry.question)
-        turns = [{"role": one.role, "content": one.content} for one in entry.messages]
         try:
-            return self._prompts.encode_text(self._prompts.chat(turns))
+            return self._prompts.of(entry)
         except BadConversation as problem:
             raise BadTask(f"task {self.name!r}: {split} problem {index}: {problem}") from problem
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from actors.reward.source import BadTask
 from actors.training.history import HistoryError
 from configs.load import ConfigError, load
 from configs.schema import Config
@@ -39,6 +40,7 @@ from rlctl.errors import (
 )
 from rlctl.live import Mode, announce
 from rlctl.outcome import print_closing
+from rlctl.problem_counts import counted
 from rlctl.report.model import Report
 from rlctl.runs import RunDir
 from transport.keys import BadKeys
@@ -111,6 +113,10 @@ def run(args: argparse.Namespace) -> int:
     config = settings(args)
     elsewhere = cluster_of(args)
     ready(config, args.runs_dir, elsewhere)
+    try:
+        config = counted(config)
+    except BadTask as problem:
+        raise usage(str(problem)) from problem
     folder = runs.create(args.runs_dir, config)
     code = execute(folder, config, args, elsewhere)
     if code == USAGE and not folder.history.exists():

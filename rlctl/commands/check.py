@@ -1,0 +1,120 @@
+"""`rlctl check`: settings and problems of one's own, before a run."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from rlctl import preflight
+from rlctl.commands.run import settings
+from rlctl.commands.terminal import Subparsers, add_command, add_json, add_runs_dir, console, print_json
+from rlctl.errors import OK, USAGE, usage
+
+if TYPE_CHECKING:
+    from rlctl.data_check import Checked
+
+_DESCRIPTION = """\
+Check the settings of a run and every problem of its data, and start nothing.
+
+Each row is read as a run reads it: missing fields and fields of other types are listed with file and line, as
+are prompts that are too long for the engine (with a tokenizer: --model, or model.path), prompts that are both
+held out and trained on, and rows that lack what their verifier needs. With --solutions each problem's
+reference solution (`solution` in its `info`) is scored: one that does not score 1 is listed, with the first
+test that it fails.
+
+Exit code 0: nothing is wrong. 2: something is; the lines say what."""
+
+_EXAMPLES = """\
+  rlctl check job.toml
+  rlctl check job.toml --solutions                    score the reference solutions
+  rlctl check job.toml --model ~/models/Qwen3-1.7B --json | jq '.tasks[].findings[]'"""
+
+MAX_SHOWN = 20
+"""Findings of one task in the terminal; --json has up to a thousand."""
+
+
+def add(commands: Subparsers) -> None:
+    """Declare the command."""
+    parser = add_command(commands, "check", run, description=_DESCRIPTION, examples=_EXAMPLES)
+    parser.add_argument("config", metavar="CONFIG", help="a TOML file, or the name of a preset")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="A.B=C", help="one setting over the file's"
+    )
+    parser.add_argument("--model", type=Path, metavar="DIR", help="whose tokenizer measures prompts")
+    parser.add_argument("--solutions", action="store_true", help="score each problem's reference solution")
+    parser.set_defaults(seed=None, trace=None, name=None)
+    add_runs_dir(parser)
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do it."""
+    from rlctl import data_check  # loads tokenizers and verifiers
+
+    config = settings(args)
+    problems = preflight.problems(config, args.runs_dir)
+    model = args.model or (Path(config.model.path) if config.model.path else None)
+    try:
+        checked = data_check.check(
+            config, model, solutions=args.solutions, on_row=_progress(as_json=args.json)
+        )
+    except (
+        data_check.BadTask,
+        data_check.BadTokenizer,
+        data_check.NoSandbox,
+        data_check.SandboxFailed,
+    ) as problem:
+        raise usage(*problems, str(problem)) from problem
+    wrong = bool(problems) or any(one.found for one in checked)
+    if args.json:
+        print_json({"settings": problems, "tasks": checked})
+    else:
+        _show(problems, checked, measured=model is not None)
+    return USAGE if wrong else OK
+
+
+def _progress(*, as_json: bool) -> Callable[[int], None]:
+    live = not as_json and sys.stderr.isatty()
+
+    def show(rows: int) -> None:
+        if live and rows % 1000 == 0:
+            sys.stderr.write(f"\r{rows:,} rows")
+            sys.stderr.flush()
+
+    return show
+
+
+def _show(problems: list[str], checked: list[Checked], *, measured: bool) -> None:
+    out = console()
+    for problem in problems:
+        out.print(f"settings: {problem}", style="red", markup=False)
+    if not problems:
+        out.print("settings: nothing is wrong", style="green")
+    rows = Table(box=None, pad_edge=False)
+    for name in (
+        "task",
+        "verifier",
+        "rows",
+        "trained on",
+        "held out",
+        "longest prompt",
+        "solutions",
+        "wrong",
+    ):
+        rows.add_column(name, justify="left" if name in ("task", "verifier") else "right")
+    for one in checked:
+        longest = f"{one.longest_tokens} tokens" if measured else "not measured"
+        counts = [f"{count:,}" for count in (one.rows, one.train, one.heldout)]
+        rows.add_row(one.task, one.verifier, *counts, longest, f"{one.solutions:,}", f"{one.found:,}")
+    if checked:
+        out.print(rows)
+    for one in checked:
+        for finding in one.findings[:MAX_SHOWN]:
+            out.print(f"{finding.place}: {finding.text}", markup=False, highlight=False)
+        if one.found > MAX_SHOWN:
+            out.print(f"{one.task}: {one.found - MAX_SHOWN:,} more; --json lists up to 1,000", markup=False)

@@ -1,0 +1,146 @@
+"""What is wrong with a job's own problems, row by row, before a GPU is rented for them.
+
+Owns the walk over the rows and the list of findings. What a row means is `actors.reward.rows`; what a verifier
+needs of it is the verifier's `check`.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from actors.reward.data import DataProblems
+from actors.reward.entries import Entry
+from actors.reward.prompts import BadConversation, BadTokenizer, Prompts
+from actors.reward.rows import BadRow
+from actors.reward.rows import entry as entry_of
+from actors.reward.sandbox.detection import NoSandbox
+from actors.reward.sandbox.running import SandboxFailed
+from actors.reward.source import BadTask
+from actors.reward.tables import Table, table
+from actors.reward.task import verifier_of
+from actors.reward.verdicts import OK, OURS
+from actors.reward.verifiers.port import Verifier
+from configs.schema import Config, Task
+
+MAX_FINDINGS = 1000
+"""Of one task that are kept; the rest is counted."""
+SOLUTION = "solution"
+"""Name in a problem's `info` of a response that must score 1."""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """Something wrong. place: file and line."""
+
+    place: str
+    text: str
+
+
+class Checked(msgspec.Struct, kw_only=True):
+    """What was found in the data of one task. longest_tokens: of a prompt; 0 where no tokenizer was given.
+    solutions: reference solutions that were scored."""
+
+    task: str
+    data: str
+    verifier: str
+    rows: int = 0
+    train: int = 0
+    heldout: int = 0
+    longest_tokens: int = 0
+    solutions: int = 0
+    found: int = 0
+    findings: list[Finding] = []
+
+    def add(self, place: str, text: str) -> None:
+        """Note something wrong."""
+        self.found += 1
+        if len(self.findings) < MAX_FINDINGS:
+            self.findings.append(Finding(place, text))
+
+
+def check(
+    config: Config, tokenizer: Path | None, *, solutions: bool, on_row: Callable[[int], None]
+) -> list[Checked]:
+    """Read every row of every task that has data. tokenizer: of the model, to measure prompts. solutions:
+    score each problem's reference solution. on_row: called with the number of rows done. Raises `BadTask`,
+    `BadTokenizer`, `NoSandbox`, `SandboxFailed`."""
+    prompts = Prompts(tokenizer) if tokenizer is not None else None
+    done = 0
+    checked: list[Checked] = []
+    for task in config.task:
+        if not task.data:
+            continue
+        verifier = verifier_of(task, config)
+        found = Checked(task=task.name, data=task.data, verifier=task.verifier or "python")
+        checked.append(found)
+        try:
+            for source in [task.data, *([task.heldout_data] if task.heldout_data else [])]:
+                for place, entry in _entries(table(source), task, found):
+                    done += 1
+                    on_row(done)
+                    if text := verifier.check(entry):
+                        found.add(place, text)
+                    if prompts is not None:
+                        _measure(prompts, entry, place, config, found)
+                    if solutions:
+                        _solve(verifier, entry, place, found)
+        finally:
+            verifier.close()
+        _split(task, config.job.seed, found)
+    return checked
+
+
+def _entries(source: Table, task: Task, found: Checked) -> Iterator[tuple[str, Entry]]:
+    for number in range(len(source)):
+        found.rows += 1
+        try:
+            yield source.place(number), entry_of(source.row(number), task.fields, task.system)
+        except BadRow as problem:
+            found.add(source.place(number), str(problem))
+
+
+def _measure(prompts: Prompts, entry: Entry, place: str, config: Config, found: Checked) -> None:
+    most = config.engine.max_prompt_tokens
+    try:
+        count = len(prompts.of(entry))
+    except (BadConversation, BadTokenizer) as problem:
+        found.add(place, f"the chat template refuses it: {problem}")
+        return
+    found.longest_tokens = max(found.longest_tokens, count)
+    if count > most:
+        found.add(place, f"its prompt has {count} tokens, engine.max_prompt_tokens is {most}")
+
+
+def _solve(verifier: Verifier, entry: Entry, place: str, found: Checked) -> None:
+    solution = entry.info.get(SOLUTION)
+    if not isinstance(solution, str):
+        return
+    found.solutions += 1
+    (judged,) = verifier.score_all([(entry, solution)])
+    if judged.status in OURS:
+        found.add(place, f"its reference solution was not scored: {judged.status}: {judged.detail}")
+    elif judged.score < 1.0:
+        why = f": {judged.detail}" if judged.detail else ""
+        status = "" if judged.status == OK else f" ({judged.status})"
+        found.add(place, f"its reference solution scores {judged.score:g}{status}{why}")
+
+
+def _split(task: Task, seed: int, found: Checked) -> None:
+    """How many problems each split has, and which are in both files."""
+    if found.found:
+        return  # it cannot be split while rows cannot be read
+    try:
+        made = DataProblems(task, seed)
+    except BadTask as problem:
+        found.add(task.data, str(problem))
+        return
+    found.train, found.heldout = made.count("train"), made.count("heldout")
+    if task.heldout_data:
+        trained = {made.entry("train", index).question for index in range(found.train)}
+        for index in range(found.heldout):
+            question = made.entry("heldout", index).question
+            if question in trained:
+                found.add(task.heldout_data, f"held out and trained on: {question[:60]!r}")
+
+
+__all__ = ["BadTask", "BadTokenizer", "Checked", "Finding", "NoSandbox", "SandboxFailed", "check"]
