@@ -1,7 +1,7 @@
 """What is wrong with a job's own problems, row by row, before a GPU is rented for them.
 
-Owns the walk over the rows and the list of findings. What a row means is `actors.reward.rows`; what a verifier
-needs of it is the verifier's `check`.
+Owns the walk over the rows and the list of findings. What a row means is `actors.reward.rows`; what a
+verifier needs of it is the verifier's `check`.
 """
 
 from collections.abc import Callable, Iterator

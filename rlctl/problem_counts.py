@@ -15,8 +15,8 @@ MOST_HELDOUT = 1024
 
 
 def counted(config: Config) -> Config:
-    """The settings with the numbers of problems of each task that has data. Reads every row. Raises `BadTask`,
-    which names the file and the line."""
+    """The settings with the numbers of problems of each task that has data. Reads every row. Raises
+    `BadTask`, which names the file and the line."""
     if not any(task.data for task in config.task):
         return config
     tasks = tuple(_counted(task, config.job.seed) if task.data else task for task in config.task)

@@ -1,0 +1,163 @@
+"""`rlctl check` and the numbers of problems that `rlctl run` puts into settings."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors.reward.entries import Entry
+from actors.reward.source import BadTask
+from actors.reward.verdicts import LOST, Judgement
+from actors.reward.verifiers import registry
+from configs.load import load
+from configs.schema import Config
+from rlctl.__main__ import main
+from rlctl.errors import OK, USAGE
+from rlctl.problem_counts import MOST_HELDOUT, counted
+from tests.actors.reward.plain_prompts import checkpoint
+
+
+class Adds:
+    """A verifier of sums."""
+
+    def open(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def score_all(self, items: Sequence[tuple[Entry, str]]) -> list[Judgement]:
+        return [
+            Judgement(0.0, LOST, "it is gone") if said == "gone" else Judgement(float(said == entry.answer))
+            for entry, said in items
+        ]
+
+    def check(self, entry: Entry) -> str:
+        return "" if isinstance(entry.answer, str) else "answer: expected a text"
+
+
+@pytest.fixture(autouse=True)
+def adds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry.VERIFIERS, "adds", lambda _: Adds())
+
+
+def row(number: int, **more: object) -> dict[str, object]:
+    return {"prompt": f"What is {number} + 1?", "answer": str(number + 1), **more}
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Callable[..., Path]:
+    def write(rows: Sequence[object], settings: str = "") -> Path:
+        lines = [one if isinstance(one, str) else json.dumps(one) for one in rows]
+        (tmp_path / "sums.jsonl").write_text("\n".join(lines))
+        file = tmp_path / "job.toml"
+        file.write_text(f"[[task]]\nname = 'sums'\ndata = 'sums.jsonl'\nverifier = 'adds'\n{settings}")
+        return file
+
+    return write
+
+
+def checked(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
+    code = main(["check", *arguments, "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_sound_data_passes(job: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+    code, said = checked(capsys, str(job([row(n) for n in range(50)])))
+    assert (code, said["settings"]) == (OK, [])
+    (task,) = said["tasks"]
+    assert (task["rows"], task["train"], task["heldout"], task["found"]) == (50, 45, 5, 0)
+
+
+def test_every_bad_row_is_listed_with_its_line(
+    job: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [row(0), "", {"text": 3}, "{oops", row(1, answer=7), {"prompt": [{"role": "x", "content": "y"}]}]
+    code, said = checked(capsys, str(job(rows)))
+    assert code == USAGE
+    found = {one["place"].rpartition(" ")[2]: one["text"] for one in said["tasks"][0]["findings"]}
+    assert found.keys() == {"3", "4", "5", "6"}
+    assert "it has no prompt" in found["3"]
+    assert "no JSON" in found["4"]
+    assert found["5"] == "answer: expected a text"
+    assert "role: expected one of" in found["6"]
+
+
+def test_long_prompts_are_found_with_a_tokenizer(
+    job: Callable[..., Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    model = checkpoint(tmp_path)
+    rows = [row(n) for n in range(20)] + [{"prompt": "What is 1 ? " * 400, "answer": "1"}]
+    code, said = checked(capsys, str(job(rows)), "--model", str(model))
+    assert code == USAGE
+    (finding,) = said["tasks"][0]["findings"]
+    assert finding["place"].endswith("line 21")
+    assert "engine.max_prompt_tokens is" in finding["text"]
+    assert said["tasks"][0]["longest_tokens"] > 400
+
+
+def test_reference_solutions_that_fail_are_found(
+    job: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [row(n) for n in range(20)]
+    rows[3] = row(3, info={"solution": "4"})
+    rows[4] = row(4, info={"solution": "9"})
+    rows[5] = row(5, info={"solution": "gone"})
+    code, said = checked(capsys, str(job(rows)), "--solutions")
+    assert code == USAGE
+    assert said["tasks"][0]["solutions"] == 3
+    texts = [one["text"] for one in said["tasks"][0]["findings"]]
+    assert texts == [
+        "its reference solution scores 0",
+        "its reference solution was not scored: lost: it is gone",
+    ]
+
+
+def test_prompts_that_are_held_out_and_trained_on_are_found(
+    job: Callable[..., Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "held.jsonl").write_text(json.dumps(row(3)) + "\n" + json.dumps(row(99)))
+    code, said = checked(capsys, str(job([row(n) for n in range(9)], "heldout_data = 'held.jsonl'")))
+    assert code == USAGE
+    assert [one["text"] for one in said["tasks"][0]["findings"]] == [
+        "held out and trained on: 'What is 3 + 1?'"
+    ]
+
+
+def test_the_table_names_the_rows(job: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", str(job([row(0), {"text": 3}]))]) == USAGE
+    said = capsys.readouterr().out
+    assert "sums.jsonl: line 2: it has no prompt" in said
+    assert "trained on" in said
+
+
+def test_numbers_of_problems_are_those_of_the_data(job: Callable[..., Path]) -> None:
+    file = job([row(n) for n in range(200)])
+    found = counted(load(file)).task[0]
+    assert (found.train_problems, found.heldout_problems) == (180, 20)
+    assert counted(counted(load(file))) == counted(load(file)), "a resume has the same"
+    few = counted(load(file, ["task.train_problems=30", "task.heldout_problems=4"])).task[0]
+    assert (few.train_problems, few.heldout_problems) == (30, 4)
+    assert MOST_HELDOUT >= 20
+    assert counted(Config()) == Config()
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("task.train_problems=181", "train_problems: expected at most 180"),
+        ("task.heldout_problems=21", "heldout_problems: expected at most 20"),
+    ],
+)
+def test_more_problems_than_there_are_is_refused(job: Callable[..., Path], setting: str, said: str) -> None:
+    with pytest.raises(BadTask, match=said):
+        counted(load(job([row(n) for n in range(200)]), [setting]))
+
+
+def test_a_run_with_a_bad_row_ends_before_it_starts(
+    job: Callable[..., Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = job([row(n) for n in range(30)] + ["{oops"])
+    assert main(["run", str(file), "--runs-dir", str(tmp_path / "runs")]) == USAGE
+    assert "sums.jsonl: line 31: no JSON" in capsys.readouterr().err
+    assert not list((tmp_path / "runs").glob("*"))
