@@ -3,6 +3,7 @@
 import json
 import stat
 from array import array
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -60,30 +61,41 @@ class Columns:
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
-            import datasets
-        except ImportError:
+            self._count, self._read = _folder(path) if path.is_dir() else _parquet(path)
+        except ImportError as error:
             raise BadTask(
-                f"{path}: the package `datasets` is not installed; pip install 'gleaner[data]', or use .jsonl"
+                f"{path}: the package `{error.name}` is not installed; pip install 'gleaner[data]', or use "
+                ".jsonl"
             ) from None
-        try:
-            if path.is_dir():
-                found = datasets.load_from_disk(str(path))
-            else:
-                found = datasets.Dataset.from_parquet(str(path), keep_in_memory=True)
+        except BadTask:
+            raise
         except Exception as error:  # Arrow raises many kinds
             raise BadTask(f"{path}: cannot be read: {type(error).__name__}: {error}") from error
-        if isinstance(found, datasets.DatasetDict):
-            raise BadTask(f"{path}: it holds several sets ({', '.join(found)}); name the folder of one")
-        self._rows = found
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return self._count
 
     def row(self, number: int) -> Any:
-        return self._rows[number]
+        return self._read(number)
 
     def place(self, number: int) -> str:
         return f"{self._path}: row {number}"
+
+
+def _folder(path: Path) -> tuple[int, Callable[[int], Any]]:
+    import datasets
+
+    found = datasets.load_from_disk(str(path))
+    if isinstance(found, datasets.DatasetDict):
+        raise BadTask(f"{path}: it holds several sets ({', '.join(found)}); name the folder of one")
+    return len(found), found.__getitem__
+
+
+def _parquet(path: Path) -> tuple[int, Callable[[int], Any]]:
+    from pyarrow import parquet
+
+    found = parquet.read_table(path, memory_map=True)
+    return found.num_rows, lambda number: found.slice(number, 1).to_pylist()[0]
 
 
 def table(path: str) -> Table:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -89,21 +90,38 @@ def test_a_file_that_cannot_be_used_is_refused_by_name(tmp_path: Path, name: str
         problems(str(tmp_path / name))
 
 
-def test_parquet_and_folders_of_datasets_are_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["a.parquet", "folder"])
+def test_parquet_and_folders_of_datasets_are_read(tmp_path: Path, name: str) -> None:
     datasets = pytest.importorskip("datasets")
-    made = datasets.Dataset.from_list([{"prompt": [{"role": "user", "content": "p"}], "answer": "a"}] * 3)
-    made.to_parquet(str(tmp_path / "a.parquet"))
+    parquet = pytest.importorskip("pyarrow.parquet")
+    turns = [{"role": "user", "content": "p"}]
+    made = datasets.Dataset.from_list([{"prompt": turns, "answer": str(number)} for number in range(3)])
     made.save_to_disk(str(tmp_path / "folder"))
-    for name in ("a.parquet", "folder"):
-        rows = table(str(tmp_path / name))
-        assert (len(rows), rows.row(1)["answer"]) == (3, "a")
-        assert rows.place(1).endswith(f"{name}: row 1")
+    parquet.write_table(made.data.table, tmp_path / "a.parquet")
+    source = table(str(tmp_path / name))
+    assert (len(source), source.row(1)) == (3, {"prompt": turns, "answer": "1"})
+    assert source.place(1).endswith(f"{name}: row 1")
+
+
+def test_a_folder_of_several_sets_is_refused_with_their_names(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    one = datasets.Dataset.from_list([{"prompt": "p"}])
+    datasets.DatasetDict(train=one, test=one).save_to_disk(str(tmp_path / "both"))
+    with pytest.raises(BadTask, match=r"several sets \(train, test\); name the folder of one"):
+        table(str(tmp_path / "both"))
+
+
+def test_parquet_that_is_none_is_refused_by_name(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    (tmp_path / "a.parquet").write_bytes(b"PAR1 and more")
+    with pytest.raises(BadTask, match=r"a\.parquet: cannot be read"):
+        table(str(tmp_path / "a.parquet"))
 
 
 def test_parquet_without_the_package_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "datasets", None)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
     with pytest.raises(BadTask, match=r"gleaner\[data\]"):
         table(str(tmp_path / "a.parquet"))
