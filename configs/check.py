@@ -129,9 +129,18 @@ def listed(section: SectionType, tree: Mapping[str, object]) -> dict[str, object
 
 
 def is_host_path(kind: object) -> bool:
-    """Whether a type is `schema.HostPath`."""
+    """Whether a type is `schema.HostPath`, or one that is such a path too."""
+    return bool(_extra(kind).get("host_path"))
+
+
+def default_path(kind: object) -> str:
+    """Of a path that has one where its section is there, relative to the file's folder; "" for none."""
+    return str(_extra(kind).get("default", ""))
+
+
+def _extra(kind: object) -> Mapping[str, object]:
     shape = None if as_section(kind) else shapes.type_info(kind)
-    return isinstance(shape, shapes.Metadata) and bool((shape.extra or {}).get("host_path"))
+    return (shape.extra or {}) if isinstance(shape, shapes.Metadata) else {}
 
 
 def expectation(kind: object) -> str:

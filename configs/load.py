@@ -56,6 +56,7 @@ def load(path: str | Path | None, sets: Sequence[str] = ()) -> Config:
         found.append(f"{file}: {shown}: {problem}{hint}{' (--set)' if shown in typed else ''}")
     if found:
         raise ConfigError(found)
+    _default_paths(tree, Config, typed)
     for key in check.known_keys(Config):
         try:
             _anchor(tree, key, Path.cwd() if key in typed else file.resolve().parent)
@@ -157,6 +158,20 @@ def _value(raw: str) -> object:
     except (tomllib.TOMLDecodeError, RecursionError):
         return raw
     return parsed["value"] if parsed.keys() == {"value"} else raw
+
+
+def _default_paths(
+    tree: dict[str, Any], section: check.SectionType, typed: set[str], prefix: str = ""
+) -> None:
+    """Put in, in place, paths that are not given and have a default where their section is there."""
+    for name, kind in check.fields_of(section).items():
+        inner = check.as_section(kind)
+        if inner and isinstance(tree.get(name), dict):
+            _default_paths(tree[name], inner, typed, f"{prefix}{name}.")
+        elif not inner and name not in tree and (path := check.default_path(kind)):
+            tree[name] = path
+            if any(one.startswith(prefix) for one in typed):
+                typed.add(f"{prefix}{name}")
 
 
 def _anchor(tree: dict[str, Any], key: str, folder: Path) -> None:

@@ -21,6 +21,8 @@ Decay = Annotated[float, Meta(ge=0, lt=1)]
 HostPath = Annotated[str, Meta(extra={"host_path": True})]
 """A path on this host; "" = none. `load` makes it absolute: from a file, relative to that file's folder;
 from `--set`, relative to the working directory."""
+SettingsFolder = Annotated[str, Meta(extra={"host_path": True, "default": "."})]
+"""A path on this host. Where it is not given and its section is: the folder of the file."""
 
 
 _OWN_ACTOR = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
@@ -406,6 +408,29 @@ class Sandbox(Section, frozen=True, kw_only=True):
     namespaces), auto: the first that works. Where none works nothing is scored (docs/sandbox.md)."""
 
 
+class Function(Section, frozen=True, kw_only=True):
+    """A function of your own that scores responses: verifier `python` (docs/functions.md)."""
+
+    call: Annotated[str, Meta(pattern=r"^([A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_][\w.]*)?\Z")] = ""
+    """`module:function`, for example `my_rewards:score`; the module lies in `path` or is installed."""
+    path: SettingsFolder = ""
+    """Folder to import from; where it is not given, that of the settings file."""
+    style: Literal["auto", "own", "verl", "trl", "trl-chat", "slime"] = "auto"
+    """How it is called: as ours, or as verl, TRL or slime call theirs; `auto` reads the names of its
+    parameters. `trl-chat`: with messages as completions, whatever the prompt is."""
+    reads: list[str] = []
+    """Files and folders, relative to `path`, that it reads in the sandbox beside its own modules."""
+    runs_responses: bool = False
+    """It evaluates or runs what responses hold: each has a process of its own, and how that ends is the
+    response's doing. Else responses share a process, which is far faster."""
+    trusted: bool = False
+    """It runs outside of the sandbox, in the reward worker, with the job's rights, environment and network:
+    for functions that ask a service. It must never evaluate what a response holds."""
+    deadline_s: Positive = 2.0
+    """Processor time for one response; more has the status timeout and scores 0. With `trusted`: time on the
+    clock of an async function; a longer one failed."""
+
+
 class Reward(Section, frozen=True, kw_only=True):
     """Scoring of answers."""
 
@@ -418,12 +443,13 @@ class Reward(Section, frozen=True, kw_only=True):
     """Tries of one score where its worker or its sandbox failed; then the sample has no verdict of its own
     and is made again (`rollout.sample_retries`)."""
     sandbox: Sandbox = Sandbox()
+    function: Function = Function()
 
     @property
     def worker_s(self) -> float:
         """Time of a worker for what it was given; then it is killed, and the attempt counts as failed. Its
         sandbox ends programs long before."""
-        return 4 * self.deadline_s
+        return 4 * max(self.deadline_s, self.function.deadline_s)
 
     @property
     def verdict_s(self) -> float:

@@ -47,10 +47,12 @@ def source_of(settings: Settings, seed: int) -> Source:
 
 def verifier_of(settings: Settings, config: Config) -> Verifier:
     """The verifier that a task's settings name. Raises `BadTask`."""
+    name = settings.verifier or (PYTHON if settings.data else REASONING)
+    own = msgspec.structs.asdict(config.reward.function) if name == PYTHON else {}
     spec = VerifierSpec(
-        name=settings.verifier or (PYTHON if settings.data else REASONING),
+        name=name,
         task=settings.name,
-        params=settings.params,
+        params={**own, **settings.params},
         isolation=config.reward.sandbox.isolation,
         deadline_s=config.reward.deadline_s,
     )

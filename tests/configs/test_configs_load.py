@@ -264,3 +264,19 @@ def test_requests_are_kept_across_versions_only_where_a_response_may_have_two(tm
     assert load(str(write(tmp_path, kept + '[training]\nbackend = "own"\n'))).engine.in_flight == "kept"
     said = refused(write(tmp_path, kept + "drain_s = 2.0\n[rollout]\nstaleness = 1\n"))
     assert "engine.drain_s: expected 0 where engine.in_flight is kept, got 2" in said
+
+
+def test_a_path_with_a_default_is_of_the_folder_of_the_file_whose_section_it_is_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    file = tmp_path / "job.toml"
+    file.write_text('[reward.function]\ncall = "mine:score"\n')
+    assert load(file).reward.function.path == str(tmp_path)
+    file.write_text('[reward.function]\ncall = "mine:score"\npath = "rewards"\n')
+    assert load(file).reward.function.path == str(tmp_path / "rewards")
+    file.write_text("[job]\nseed = 1\n")
+    assert load(file).reward.function.path == ""
+    assert load(file, ["reward.function.call=mine:score"]).reward.function.path == str(elsewhere)

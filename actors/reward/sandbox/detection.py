@@ -52,7 +52,9 @@ class Host:
         return Confinement(
             readable=list(readable),
             uid=uid,
-            searches=self.isolation is Isolation.LANDLOCK and bool(uid) and not _reachable(sys.base_prefix),
+            searches=self.isolation is Isolation.LANDLOCK
+            and bool(uid)
+            and not all(map(_reachable, [sys.base_prefix, *readable])),
             landlock=self.landlock,
             others=_processes_of(os.getuid()) + SLACK if shared else HIDDEN,
             own_signals=shared and self.landlock < landlock.SCOPE_SINCE,
@@ -145,9 +147,10 @@ def trial(payload: bytes) -> bytes:
 
 
 def _reachable(path: str) -> bool:
-    """Whether every user may search the folders that lead to `path`."""
-    folders = [Path(path), *Path(path).parents]
-    return all(folder.stat().st_mode & stat.S_IXOTH for folder in folders)
+    """Whether every user may read `path` and search the folders that lead to it."""
+    mode = Path(path).stat().st_mode
+    needed = stat.S_IXOTH if stat.S_ISDIR(mode) else stat.S_IROTH
+    return bool(mode & needed) and all(one.stat().st_mode & stat.S_IXOTH for one in Path(path).parents)
 
 
 def _processes_of(uid: int) -> int:

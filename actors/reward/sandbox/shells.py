@@ -80,6 +80,7 @@ def _bwrap_words(paths: Sequence[str]) -> list[str]:
         "--chdir",
         "/",
     ]
+    words += ["--proc", "/proc", "--dev", "/dev", "--size", str(2**20), "--tmpfs", "/tmp"]
     made: set[str] = {"/"}
     for path in sorted(paths):  # a folder before what lies in it
         for parent in map(str, reversed(Path(path).parents)):  # else only root may search them
@@ -90,4 +91,4 @@ def _bwrap_words(paths: Sequence[str]) -> list[str]:
             words += ["--symlink", os.readlink(path), path]
         else:
             words += ["--ro-bind", path, path]
-    return [*words, "--proc", "/proc", "--dev", "/dev", "--size", str(2**20), "--tmpfs", "/tmp"]
+    return words

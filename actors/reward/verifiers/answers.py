@@ -11,7 +11,7 @@ from actors.reward.sandbox.host_end import HostSandbox
 from actors.reward.sandbox.port import Limits, Outcome, Sandbox, Status, Work
 from actors.reward.verdicts import Judgement
 from actors.reward.verifiers import reasoning
-from actors.reward.verifiers.port import VerifierSpec
+from actors.reward.verifiers.port import Trial, VerifierSpec
 
 
 def limits(deadline_s: float) -> Limits:
@@ -62,6 +62,12 @@ class AnswerVerifier:
             return whole
         alone = [self._run([one], together=False) for one in answers]
         return [one[0] if isinstance(one, list) else verdicts.of_failure(one) for one in alone]
+
+    def try_one(self, entry: Entry, response: str) -> Trial:
+        """See `Tries`."""
+        found = self._run([(answer_of(response), entry.info)], together=False)
+        judged = found[0] if isinstance(found, list) else verdicts.of_failure(found)
+        return Trial(judgement=judged, read=answer_of(response))
 
     def _run(
         self, answers: Sequence[tuple[str, dict[str, object]]], *, together: bool

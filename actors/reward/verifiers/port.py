@@ -6,7 +6,7 @@ reads, parses or runs a response is a function that it has called inside the san
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from actors.reward.entries import Entry
 from actors.reward.sandbox.detection import AUTO
@@ -50,3 +50,25 @@ class Verifier(Protocol):
 
     def check(self, entry: Entry) -> str:
         """What is wrong with a problem for this verifier, "" for nothing. Pure."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One response scored for the author of a problem or a function.
+
+    read: what of the response the verifier reads, "" where it cannot say. printed: what its program wrote.
+    refused: what the sandbox refused it.
+    """
+
+    judgement: Judgement
+    read: str = ""
+    printed: str = ""
+    refused: tuple[str, ...] = ()
+
+
+@runtime_checkable
+class Tries(Protocol):
+    """A verifier that can say more of a score than its judgement."""
+
+    def try_one(self, entry: Entry, response: str) -> Trial:
+        """As `score_all` for one response, in a process of its own. Raises as `score_all`."""

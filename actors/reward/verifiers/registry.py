@@ -18,10 +18,17 @@ def _math(spec: VerifierSpec) -> Verifier:
     return MathVerifier(spec)
 
 
+def _python(spec: VerifierSpec) -> Verifier:
+    from actors.reward.verifiers.functions import make
+
+    return make(spec)
+
+
 REASONING, PYTHON = "reasoning-gym", "python"
 VERIFIERS: dict[str, Callable[[VerifierSpec], Verifier]] = {
     REASONING: _reasoning,
     "math": _math,
+    PYTHON: _python,
 }
 """Each maker imports its module when it is called: some take a second to load."""
 

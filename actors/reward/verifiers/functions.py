@@ -1,0 +1,208 @@
+"""The verifier `python`: the trusted end, which has a function of the user's score responses in a sandbox.
+
+The function reads responses as data and so they share a process, one after the other; a response on which
+that process ends, but for the time that it took, is tried once more in a process of its own. A function that the settings say evaluates
+responses (`runs_responses`) has one for each from the start.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from actors.reward import verdicts
+from actors.reward.entries import Entry
+from actors.reward.sandbox.detection import detect
+from actors.reward.sandbox.host_end import HostSandbox
+from actors.reward.sandbox.port import Limits, Outcome, Sandbox, Status, Work
+from actors.reward.sandbox.running import SandboxFailed
+from actors.reward.verdicts import Judgement
+from actors.reward.verifiers import function_calls
+from actors.reward.verifiers.call_forms import MAX_NAME, MAX_PARTS
+from actors.reward.verifiers.function_sources import TooManySources, sources
+from actors.reward.verifiers.own_function import item_of
+from actors.reward.verifiers.port import BadVerifier, Trial, Verifier, VerifierSpec
+from configs.schema import Function
+
+STAYING = Limits(cpu_s=3600.0, wall_s=7 * 86_400.0, memory_bytes=2**30)
+"""Of the process that responses share, over all of them."""
+MAX_DETAIL = 500
+ENDS_OF_FUNCTIONS = frozenset({Status.CRASHED, Status.FORBIDDEN})
+"""How no response ends a process that only reads it: the function did."""
+
+
+class Said(msgspec.Struct, frozen=True):
+    """What a function said of a response, as it comes out of the sandbox."""
+
+    score: float = 0.0
+    parts: dict[str, float] = {}
+    failed: str = ""
+    refused: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a function is: "module:function", the folder to import from, files that it may read."""
+
+    call: str
+    folder: str
+    reads: tuple[str, ...]
+
+    @property
+    def module(self) -> str:
+        return self.call.partition(":")[0]
+
+
+def settings_of(spec: VerifierSpec) -> Function:
+    """The settings of a function from a verifier's parameters. Raises BadVerifier."""
+    try:
+        found = msgspec.convert({"deadline_s": spec.deadline_s, **spec.params}, Function)
+    except msgspec.ValidationError as error:
+        raise BadVerifier(f"task {spec.task}: reward.function: {error}") from None
+    if not found.call:
+        raise BadVerifier(
+            f"task {spec.task}: reward.function.call is empty: set it to module:function, for example "
+            'call = "my_rewards:score"'
+        )
+    return found
+
+
+def place_of(settings: Function) -> Place:
+    """Where the function of the settings is."""
+    folder = Path(settings.path).expanduser().resolve()
+    return Place(settings.call, str(folder), tuple(str(folder / Path(one)) for one in settings.reads))
+
+
+def make(spec: VerifierSpec) -> Verifier:
+    """The verifier of the settings: in a sandbox, or trusted. Raises BadVerifier."""
+    settings = settings_of(spec)
+    if settings.trusted:
+        from actors.reward.verifiers.trusted_functions import TrustedFunction
+
+        return TrustedFunction(settings)
+    return FunctionVerifier(settings, spec.isolation)
+
+
+class FunctionVerifier:
+    """A `Verifier`; the parameters are the settings `[reward.function]`."""
+
+    def __init__(self, settings: Function, isolation: str) -> None:
+        self._place, self._style, self._alone = place_of(settings), settings.style, settings.runs_responses
+        self._limits = Limits(
+            cpu_s=settings.deadline_s, wall_s=2 * settings.deadline_s, memory_bytes=STAYING.memory_bytes
+        )
+        self._isolation = isolation
+        self._sandbox: Sandbox | None = None
+
+    def open(self) -> None:
+        """Start the sandbox and import the function. Raises `NoSandbox`, `SandboxFailed`, `BadVerifier`."""
+        place = self._place
+        for path in place.reads:
+            if not Path(path).exists():
+                raise BadVerifier(f"reward.function.reads: {path}: no such file or folder")
+        try:
+            readable = [*sources(place.module, place.folder), *place.reads]
+        except TooManySources as problem:
+            raise BadVerifier(f"reward.function: {problem}") from None
+        settings = {"call": place.call, "folder": place.folder, "style": self._style}
+        sandbox = HostSandbox(
+            detect(self._isolation), [(function_calls.PREPARE, settings)], readable=readable
+        )
+        try:
+            sandbox.start()
+            told = sandbox.run(Work(function=function_calls.DESCRIBE, payload=b""))
+        except SandboxFailed:
+            sandbox.close()
+            raise
+        if told.status is not Status.OK or told.result:
+            sandbox.close()
+            if told.status is not Status.OK:
+                raise SandboxFailed(told.detail)
+            raise BadVerifier(f"reward.function: {told.result.decode('utf-8', 'replace')}")
+        self._sandbox = sandbox
+
+    def close(self) -> None:
+        """End the sandbox, if there is one."""
+        if self._sandbox is not None:
+            self._sandbox.close()
+            self._sandbox = None
+
+    def check(self, entry: Entry) -> str:
+        """See `Verifier`: any problem will do."""
+        return ""
+
+    def score_all(self, items: Sequence[tuple[Entry, str]]) -> list[Judgement]:
+        """See `Verifier`: what the function says of each, any finite number.
+
+        What the function raises or returns instead is a failure of the verifier, and so is the end of its
+        process, unless it runs what responses hold. More processor time, memory or output than the limits, on
+        one response alone, is that response's doing: it makes the function work."""
+        return [self._judged(item_for(entry, response)) for entry, response in items]
+
+    def try_one(self, entry: Entry, response: str) -> Trial:
+        """See `Tries`: in a process of its own."""
+        outcome = self._ready().run(self._work({**item_for(entry, response), "watched": True}))
+        said = _read(outcome)
+        return Trial(
+            judgement=self._judgement(outcome, said),
+            printed=(outcome.stdout + outcome.stderr).decode("utf-8", "replace"),
+            refused=said.refused if said else (),
+        )
+
+    def _judged(self, item: dict[str, object]) -> Judgement:
+        sandbox, work = self._ready(), self._work(item)
+        late = f"more than {self._limits.cpu_s:g} s of processor time"
+        if not self._alone:
+            outcome = sandbox.ask(replace(work, limits=STAYING, each_s=self._limits.cpu_s))
+            said = _read(outcome)
+            if said is not None or outcome.status is Status.TIMEOUT:
+                return self._judgement(replace(outcome, detail=late, cpu_s=0.0), said)
+        outcome = sandbox.run(work)
+        return self._judgement(outcome, _read(outcome))
+
+    def _ready(self) -> Sandbox:
+        if self._sandbox is None:
+            self.open()
+        assert self._sandbox is not None
+        return self._sandbox
+
+    def _work(self, item: dict[str, object]) -> Work:
+        payload = json.dumps(item).encode()
+        return Work(function=function_calls.FUNCTION, payload=payload, limits=self._limits)
+
+    def _judgement(self, outcome: Outcome, said: Said | None) -> Judgement:
+        if said is None:
+            return self._ended(outcome)
+        if said.failed:
+            return Judgement(0.0, verdicts.VERIFIER_FAILED, said.failed[:MAX_DETAIL], cpu_s=outcome.cpu_s)
+        return Judgement(said.score, parts=said.parts, cpu_s=outcome.cpu_s)
+
+    def _ended(self, outcome: Outcome) -> Judgement:
+        """What the end of a process says that had one response alone."""
+        if outcome.status is Status.OK:
+            detail = f"what came out of the sandbox is no result: {outcome.result[:80]!r}"
+            outcome = replace(outcome, status=Status.CRASHED, detail=detail)
+        if outcome.status in ENDS_OF_FUNCTIONS and not self._alone:
+            text = f"{self._place.call}: its process ended: {outcome.detail}"[:MAX_DETAIL]
+            return Judgement(0.0, verdicts.VERIFIER_FAILED, text, cpu_s=outcome.cpu_s)
+        return verdicts.of_failure(outcome)
+
+
+def item_for(entry: Entry, response: str) -> dict[str, object]:
+    """What a function is given of a response and its problem."""
+    messages = [{"role": one.role, "content": one.content} for one in entry.messages]
+    return item_of(entry.question, messages, response, entry.answer, entry.info)
+
+
+def _read(outcome: Outcome) -> Said | None:
+    """What came out, read strictly; None where nothing sound did."""
+    if outcome.status is not Status.OK:
+        return None
+    try:
+        said = msgspec.json.decode(outcome.result, type=Said)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    sound = len(said.parts) <= MAX_PARTS and all(len(name) <= MAX_NAME for name in said.parts)
+    return said if sound else None

@@ -1,0 +1,81 @@
+"""The verifier `python` with `trusted = true`: the function runs in the process of the reward worker.
+
+No sandbox: it has the rights, the environment and the network of the job's user. For functions that ask a
+service and never evaluate what a response holds. What hangs is ended with its worker.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from actors.reward import verdicts
+from actors.reward.entries import Entry
+from actors.reward.verdicts import Judgement
+from actors.reward.verifiers.call_forms import BadFunction, Found
+from actors.reward.verifiers.functions import MAX_DETAIL, item_for, place_of
+from actors.reward.verifiers.own_function import OwnFunction, failure
+from actors.reward.verifiers.port import BadVerifier
+from configs.schema import Function
+
+AT_ONCE = 32
+"""Responses that an async function scores at a time."""
+
+
+class TrustedFunction:
+    """A `Verifier`; the parameters are the settings `[reward.function]`."""
+
+    def __init__(self, settings: Function) -> None:
+        self._place, self._style = place_of(settings), settings.style
+        self._deadline_s = settings.deadline_s
+        self._function: OwnFunction | None = None
+        self._runner: asyncio.Runner | None = None
+
+    def open(self) -> None:
+        """Import the function. Raises `BadVerifier`."""
+        try:
+            self._function = OwnFunction(self._place.call, self._place.folder, self._style)
+        except BadFunction as problem:
+            raise BadVerifier(f"reward.function: {problem}") from problem
+        self._runner = asyncio.Runner()
+
+    def close(self) -> None:
+        """Close its event loop."""
+        if self._runner is not None:
+            self._runner.close()
+            self._runner = None
+        self._function = None
+
+    def check(self, entry: Entry) -> str:
+        """See `Verifier`: any problem will do."""
+        return ""
+
+    def score_all(self, items: Sequence[tuple[Entry, str]]) -> list[Judgement]:
+        """See `Verifier`: async functions score `AT_ONCE` at a time, each within the deadline on the clock;
+        others one after the other, and the worker's own deadline ends them."""
+        if self._function is None:
+            self.open()
+        assert self._runner is not None
+        return self._runner.run(self._all(items))
+
+    async def _all(self, items: Sequence[tuple[Entry, str]]) -> list[Judgement]:
+        free = asyncio.Semaphore(AT_ONCE)
+
+        async def one(entry: Entry, response: str) -> Judgement:
+            async with free:
+                return await self._judged(entry, response)
+
+        return await asyncio.gather(*(one(entry, response) for entry, response in items))
+
+    async def _judged(self, entry: Entry, response: str) -> Judgement:
+        function = self._function
+        assert function is not None
+        clock = asyncio.timeout(self._deadline_s)
+        try:
+            async with clock:
+                found: Found = await function.call_async(item_for(entry, response))
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever the user's function raises
+            if clock.expired():
+                text = f"{function.name}: no result within {self._deadline_s:g} s on the clock"
+            else:
+                text = failure(function, error, inside=False)
+            return Judgement(0.0, verdicts.VERIFIER_FAILED, text[:MAX_DETAIL])
+        return Judgement(found.score, parts=found.parts)
