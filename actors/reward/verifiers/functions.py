@@ -1,8 +1,8 @@
 """The verifier `python`: the trusted end, which has a function of the user's score responses in a sandbox.
 
-The function reads responses as data and so they share a process, one after the other; a response on which
-that process ends, but for the time that it took, is tried once more in a process of its own. A function that the settings say evaluates
-responses (`runs_responses`) has one for each from the start.
+The function reads responses as data and so they share a process, one after the other; a response with which
+that process ends, unless it took too long, is tried once more in a process of its own. A function that runs
+responses, as its settings say (`runs_responses`), has a process for each.
 """
 
 import json
@@ -71,7 +71,7 @@ def settings_of(spec: VerifierSpec) -> Function:
 
 def place_of(settings: Function) -> Place:
     """Where the function of the settings is."""
-    folder = Path(settings.path).expanduser().resolve()
+    folder = Path(settings.path).resolve()
     return Place(settings.call, str(folder), tuple(str(folder / Path(one)) for one in settings.reads))
 
 
