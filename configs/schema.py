@@ -176,7 +176,8 @@ class Rollout(Section, frozen=True, kw_only=True):
     favours prompts with short ones: 1, none."""
     sample_retries: Natural = 1
     """How often a sample is made again, alone and with another seed, whose verifier failed for good; after
-    that it counts with score 0. Once shows whether it was the response or the verifier."""
+    that it has no score and its group goes without it. Once shows whether it was the response or the
+    verifier."""
     max_pending: Count = 4
     """Requests that may wait on one instance before dispatch is delayed (RLBoost's Theta)."""
     continuous_lb: bool = True
@@ -440,8 +441,17 @@ class Reward(Section, frozen=True, kw_only=True):
     """Processor time of the scores that are made together, in the sandbox: what takes longer alone has the
     status timeout and scores 0. On the clock it may take twice as long, waits for a processor not counted."""
     attempts: Count = 2
-    """Tries of one score where its worker or its sandbox failed; then the sample has no verdict of its own
-    and is made again (`rollout.sample_retries`)."""
+    """Tries of one score where its worker, its sandbox or its verifier failed; then the sample has no verdict
+    of its own and is made again (`rollout.sample_retries`)."""
+    max_queue: Annotated[int, Meta(ge=1, le=2**16)] = 1024
+    """Scores that may wait for a worker, and so the verdicts that a job asks for at a time; each takes the
+    memory of its response, tens of bytes a token."""
+    sick_share: Annotated[float, Meta(ge=0, le=1)] = 0.2
+    """Share of the last 200 verdicts above which failures of the verifier, its sandbox or its workers stop
+    the job from handing out groups (with fewer than 20 verdicts: all of them). 1: never."""
+    sick_s: NotNegative = 30.0
+    """For so long a job waits for such a verifier to recover, then it fails with the verifier's own text;
+    what waits for a verdict is asked for again meanwhile."""
     sandbox: Sandbox = Sandbox()
     function: Function = Function()
 

@@ -138,8 +138,15 @@ def _reaches(step: int, event: StepTrained, ledger: BatchLedger, expected: int) 
         for request, count in times.items()
         if count > 1
     )
+    unscored = {name: one.status for name, one in collected.items() if one.score is None and one.status}
     yield from some(
-        f"step {step}: {request} never reached the trainer" for request in collected.keys() - times
+        f"step {step}: {request} never reached the trainer"
+        for request in collected.keys() - times - unscored.keys()
+    )
+    yield from some(
+        f"step {step}: {request} was trained and has no score: {status}"
+        for request, status in unscored.items()
+        if request in times
     )
     yield from some(
         f"step {step}: {request} was trained and is no request of the batch"

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TextIO
 
 from actors.cluster.job import health_of
-from actors.cluster.messages import UNSERVED, JobEnded, JobIs, JobSpec, JobStatus, SubmitJob
+from actors.cluster.messages import UNSCORED, UNSERVED, JobEnded, JobIs, JobSpec, JobStatus, SubmitJob
 from actors.training.history import End, HistoryFollower, HistoryWriter, Phase
 from configs.load import dump
 from configs.schema import Config
 from rlctl.audit import Violation, audit
 from rlctl.client import Cluster, connect, connect_to_run
-from rlctl.errors import CommandError, failed, unserved
+from rlctl.errors import CommandError, failed, unscored, unserved
 from rlctl.evidence import gather
 from rlctl.head import Head, running_head
 from rlctl.interrupt import Interrupt, stopped
@@ -208,7 +208,7 @@ async def _job_done(cluster: Cluster, job: JobSpec, viewer: "_Viewer") -> None:
         if waited_s > WAIT_S:
             raise failed(f"the job waited for {waited_s / 60:.0f} minutes: {waits_for}")
     if state.state != "done":
-        ended = unserved if state.cause == UNSERVED else failed
+        ended = {UNSERVED: unserved, UNSCORED: unscored}.get(state.cause, failed)
         raise ended(f"the job {state.state}: {state.reason or 'no reason was given'}")
 
 
@@ -239,6 +239,8 @@ def _close_books(run: RunDir, config: Config, elsewhere: Elsewhere | None) -> li
             violations=[str(violation) for violation in violations],
             unchecked=sum(not violation.checked for violation in violations),
             wasted=dict(counters.tokens_wasted) if counters else {},
+            verdicts=dict(counters.verdicts) if counters else {},
+            failure=counters.failure if counters else "",
         )
     )
     writer.close()

@@ -8,12 +8,14 @@ USAGE = 2
 NOTHING = 3
 UNSERVED = 4
 UNCHECKED = 5
+UNSCORED = 6
 INTERRUPTED = 130
 
 MEANINGS = (
     "exit codes: 0 done; 1 the run or the command failed; 2 usage or settings that cannot be used; "
     "3 nothing runs there, or not found; 4 no preemptible instance served and the settings require one; "
-    "5 nothing is known to be broken, but not everything could be checked; 130 interrupted"
+    "5 nothing is known to be broken, but not everything could be checked; 6 the verifier stayed sick, or no "
+    "sample was scored; 130 interrupted"
 )
 
 
@@ -34,6 +36,11 @@ def usage(*lines: str) -> CommandError:
 def unserved(*lines: str) -> CommandError:
     """The settings require a preemptible instance, and none has served."""
     return CommandError(UNSERVED, *lines)
+
+
+def unscored(*lines: str) -> CommandError:
+    """The verifier failed for longer than the settings allow, or no sample of the run was scored."""
+    return CommandError(UNSCORED, *lines)
 
 
 def failed(*lines: str) -> CommandError:

@@ -18,7 +18,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from actors.training.history import AnyRecord, End, HistoryFollower, Phase
+from actors.reward.verdicts import OURS
+from actors.training.history import AnyRecord, End, HistoryFollower, Phase, Sample
 from actors.training.records import PhaseName
 from rlctl.progress import PHASE_WORDS, Progress, cost_line, end_line, end_style, plain_line
 from rlctl.wording import duration
@@ -114,6 +115,8 @@ def render(progress: Progress, now_s: float) -> RenderableType:
     facts.add_row("step", _bar(progress))
     if progress.unserved:  # among the events it would pass
         facts.add_row("instances", Text(progress.unserved, style="bold red"))
+    if progress.sick:
+        facts.add_row("verifier", Text(progress.sick, style="bold red"))
     facts.add_row("time", _time(progress, now_s))
     facts.add_row("reward", _reward(progress))
     sample = progress.last_sample
@@ -130,6 +133,8 @@ def render(progress: Progress, now_s: float) -> RenderableType:
         )
     else:
         facts.add_row("hosts", "starting")
+    if sample and sample.verdicts:
+        facts.add_row("verdicts", verdicts_line(sample))
     if progress.run_id:
         facts.add_row("cost", cost_line(progress.account()))
     facts.add_row(
@@ -139,6 +144,17 @@ def render(progress: Progress, now_s: float) -> RenderableType:
     lines = [_event(t_s, text) for t_s, text in progress.events]
     title = Text(progress.run_id or "run", style="bold")
     return Panel(Group(facts, *([Text("")] if lines else []), *lines), title=title, title_align="left")
+
+
+def verdicts_line(sample: Sample) -> Text:
+    """Counts by status, those of failures first that say nothing of a response."""
+    ours = [(status, count) for status, count in sorted(sample.verdicts.items()) if status in OURS]
+    others = [(status, count) for status, count in sorted(sample.verdicts.items()) if status not in OURS]
+    line = Text("   ".join(f"{count:,} {status}" for status, count in ours), style="red")
+    if ours:
+        line.append("   ", style="default")
+    line.append("   ".join(f"{count:,} {status}" for status, count in others), style="default")
+    return line
 
 
 def sparkline(values: Iterable[float], width: int = 40) -> str:

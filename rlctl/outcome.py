@@ -44,6 +44,10 @@ def rows(report: Report, run: RunDir) -> list[tuple[str, str]]:
                 f"{spared:.0%} of the bytes spared",
             )
         )
+    if (verdicts := report.verdicts) is not None:
+        found.append(("verdicts", ", ".join(f"{one} {n:,}" for one, n in sorted(verdicts.counts.items()))))
+        if verdicts.failure:
+            found.append(("last failed verdict", verdicts.failure))
     if report.resumes:
         found.append(("resumed", "once" if report.resumes == 1 else f"{report.resumes} times"))
     if cost is not None:

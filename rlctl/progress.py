@@ -20,6 +20,7 @@ from actors.training.history import (
     Run,
     Sample,
     Step,
+    Verifier,
 )
 from configs.schema import Prices
 from rlctl.accounting import Account, account
@@ -66,6 +67,7 @@ class Progress:
         self.end: End | None = None
         self.phase = ""
         self.unserved = ""
+        self.sick = ""
         self.prices = Prices()
         self._meter = Meter()
         self._step_times: deque[float] = deque(maxlen=RECENT_STEPS)
@@ -79,6 +81,7 @@ class Progress:
                 again = bool(self.run_id)
                 self.run_id, self.steps_planned, self.end = record.run_id, record.steps, None
                 self.step_ended_s = record.t_s
+                self.sick = ""
                 self.prices = _prices(record)
                 if again:
                     self.events.append((record.t_s, "the run goes on"))
@@ -88,7 +91,8 @@ class Progress:
                 self.last_step = record
                 self.steps_done = max(self.steps_done, record.step)
                 self.step_ended_s = record.t_s
-                self.rewards.append(record.reward)
+                if record.reward is not None:
+                    self.rewards.append(record.reward)
                 self._step_times.append(record.step_s - record.recovery_s)
             case Eval(when="first"):
                 self.heldout_first = record.reward
@@ -102,6 +106,9 @@ class Progress:
                 self.events.append((record.t_s, event_line(record)))
             case FirstInstance():
                 self.unserved = "" if record.served else event_line(record)
+                self.events.append((record.t_s, event_line(record)))
+            case Verifier():
+                self.sick = event_line(record) if record.sick else ""
                 self.events.append((record.t_s, event_line(record)))
             case Phase():
                 self.phase = PHASE_WORDS[record.phase]
@@ -144,7 +151,7 @@ def cost_line(account: Account) -> str:
     return "   ".join(parts)
 
 
-def event_line(record: Node | Restart | FirstInstance) -> str:
+def event_line(record: Node | Restart | FirstInstance | Verifier) -> str:
     """A record in words."""
     if isinstance(record, Node):
         cause = f" ({' '.join(record.cause.split())})" if record.cause else ""
@@ -153,6 +160,10 @@ def event_line(record: Node | Restart | FirstInstance) -> str:
         if record.served:
             return f"the first preemptible instance serves, after {record.waited_s:.1f} s"
         return f"WARNING: no preemptible instance has served for {record.waited_s:.0f} s: {record.why}"
+    if isinstance(record, Verifier):
+        if not record.sick:
+            return "the verifier is well again, groups are handed out"
+        return f"WARNING: no groups are handed out, the verifier is sick: {record.why}"
     return f"{record.actor} restarted ({' '.join(record.cause.split())})"
 
 
@@ -166,7 +177,8 @@ def plain_line(progress: Progress, record: AnyRecord) -> str | None:
             sample = progress.last_sample
             parts = [
                 f"step {record.step}/{progress.steps_planned}",
-                f"reward {record.reward:.3f}",
+                "no reward" if record.reward is None else f"reward {record.reward:.3f}",
+                f"{record.unscored} unscored" if record.unscored else "",
                 f"{record.tokens} tokens",
                 f"{record.step_s:.1f} s",
                 f"{sample.reserved + sample.preemptible} hosts" if sample else "",
@@ -176,8 +188,9 @@ def plain_line(progress: Progress, record: AnyRecord) -> str | None:
             text = "  ".join(part for part in parts if part)
         case Eval():
             when = f"after step {record.step}" if record.when == "during" else record.when
-            text = f"held-out reward {record.reward:.3f} ({when}, {record.problems} problems)"
-        case Node() | Restart() | FirstInstance():
+            reward = "unknown" if record.reward is None else f"{record.reward:.3f}"
+            text = f"held-out reward {reward} ({when}, {record.problems} problems)"
+        case Node() | Restart() | FirstInstance() | Verifier():
             text = event_line(record)
         case Phase():
             text = PHASE_WORDS[record.phase]

@@ -26,9 +26,10 @@ class Score(Message, frozen=True):
 
 
 class Verdict(Message, frozen=True):
-    """The reward of a response. `status`: see `actors.reward.verdicts`; all but ok score 0."""
+    """The reward of a response. `status`: see `actors.reward.verdicts`; score: None where it is one of ours,
+    0 where it is any other but ok."""
 
     request: str
-    score: float
+    score: float | None
     status: str
     detail: str = ""

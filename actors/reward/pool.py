@@ -5,7 +5,8 @@ asks in its order; the queue is first in, first out) nor how a worker is talked 
 
 - Items that wait are given to a worker together, up to `TOGETHER`. Where that fails each is tried alone.
 - An item that hangs its worker beyond the deadline, or crashes it, costs that worker; it is tried alone
-  `attempts` times, then its verdict is "lost". Other items are untouched.
+  `attempts` times, then its verdict is "lost". Other items are untouched. So is tried again what got a
+  verdict of ours from a worker that lives; the last one stands.
 - A dead worker is replaced: at once, as long as fewer than `intensity.restarts` were replaced within
   `intensity.within_s`; beyond that each replacement backs off, so a storm costs time, not the machine.
 - A scorer that cannot be loaded, or workers that cannot be started more than `intensity.restarts` times in a
@@ -29,7 +30,7 @@ from actors.reward.scoring import (
     WorkerHung,
     WorkerSpec,
 )
-from actors.reward.verdicts import LOST, VERIFIER_FAILED
+from actors.reward.verdicts import LOST, OURS, VERIFIER_FAILED
 from supervisor import Intensity, Overloaded
 
 TOGETHER = 32
@@ -68,17 +69,22 @@ class ProblemLost(NoProblem):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of a response. All but `ok` score 0, and `detail` says why."""
+    """What became of a response. Statuses of ours have no score, all others but `ok` score 0, and `detail`
+    says why."""
 
-    score: float
+    score: float | None
     status: str
     detail: str = ""
 
 
 @dataclass(slots=True)
 class _Job:
-    item: pipe.Item
+    """An item that waits or is worked on, packed: tokens as objects would take many times as much. tokens:
+    those of a response, 0 for a problem."""
+
     frame: bytes
+    tokens: int
+    scores: bool
     deadline_s: float
     done: "asyncio.Future[pipe.Answer | Verdict]"
     attempts: int = 0
@@ -104,12 +110,24 @@ class Restarts:
 
 def _tokens(job: _Job) -> int:
     """Size of an item that can be scored together with others; 0 for one that is done alone."""
-    return len(job.item.tokens) + 1 if isinstance(job.item, pipe.ScoreItem) and not job.alone else 0
+    return job.tokens + 1 if job.scores and not job.alone else 0
 
 
-def _settle(job: _Job, answer: pipe.Answer) -> None:
+def _settle(job: _Job, answer: pipe.Answer | Verdict) -> None:
     if not job.done.done():
         job.done.set_result(answer)
+
+
+def verdict_of(answer: pipe.Answer | Verdict) -> Verdict:
+    """What an answer says of a response; whatever is no score is our failure."""
+    match answer:
+        case Verdict():
+            return answer
+        case pipe.ScoreOut(score, status, detail):
+            return Verdict(None if status in OURS else score, status, detail)
+        case pipe.Failed(detail):
+            return Verdict(None, VERIFIER_FAILED, detail)
+    return Verdict(None, VERIFIER_FAILED, f"the worker answered {type(answer).__name__}")
 
 
 class WorkerPool:
@@ -123,7 +141,7 @@ class WorkerPool:
         workers: int,
         deadline_s: float,
         attempts: int = 2,
-        max_queue: int = 4096,
+        max_queue: int = 1024,
         intensity: Intensity | None = None,
     ) -> None:
         if min(workers, attempts, max_queue) < 1 or deadline_s <= 0:
@@ -169,15 +187,7 @@ class WorkerPool:
 
         Raises `Overloaded` (the queue is full) or `PoolFailed`.
         """
-        answer = await self._submit(pipe.ScoreItem(split, index, list(tokens)), deadline_s)
-        match answer:
-            case Verdict():
-                return answer
-            case pipe.ScoreOut(score, status, detail):
-                return Verdict(score, status, detail)
-            case pipe.Failed(detail):
-                return Verdict(0.0, VERIFIER_FAILED, detail)
-        return Verdict(0.0, VERIFIER_FAILED, f"the worker answered {type(answer).__name__}")
+        return verdict_of(await self._submit(pipe.ScoreItem(split, index, list(tokens)), deadline_s))
 
     async def problem(self, split: str, index: int, *, deadline_s: float | None = None) -> pipe.ProblemOut:
         """A problem's question and prompt tokens. Raises `NoProblem` (`ProblemLost` where it may come yet),
@@ -191,7 +201,9 @@ class WorkerPool:
         )
         raise (NoProblem if final else ProblemLost)(f"problem {index} of {split!r}: {detail}")
 
-    async def _submit(self, item: pipe.Item, deadline_s: float | None) -> pipe.Answer | Verdict:
+    async def _submit(
+        self, item: pipe.ScoreItem | pipe.ProblemItem, deadline_s: float | None
+    ) -> pipe.Answer | Verdict:
         if self._failure:
             raise PoolFailed(f"the reward pool cannot score: {self._failure}")
         if self.queued >= self.max_queue:
@@ -199,10 +211,11 @@ class WorkerPool:
         try:
             frame = pipe.pack(item)
         except pipe.BadFrame as error:
-            return Verdict(0.0, VERIFIER_FAILED, str(error))
+            return Verdict(None, VERIFIER_FAILED, str(error))
         done: asyncio.Future[pipe.Answer | Verdict] = asyncio.get_running_loop().create_future()
         self._submitted += 1
-        number, job = self._submitted, _Job(item, frame, deadline_s or self.deadline_s, done)
+        scores, tokens = (True, len(item.tokens)) if isinstance(item, pipe.ScoreItem) else (False, 0)
+        number, job = self._submitted, _Job(frame, tokens, scores, deadline_s or self.deadline_s, done)
         self._jobs[number] = job
         self._queue.put_nowait((number, job))
         try:
@@ -250,7 +263,7 @@ class WorkerPool:
                 return "idle"
             given = [(number, job), *self._more(job)]
             try:
-                await self._give(worker, [one for _, one in given])
+                await self._give(worker, given)
             except WorkerHung as error:
                 cause, detail = "timeout", str(error)
             except WorkerDied as error:
@@ -258,15 +271,26 @@ class WorkerPool:
             else:
                 continue
             for number, job in given:
-                if job.done.done():
-                    continue
-                job.attempts += len(given) == 1
-                job.alone = True
-                if job.attempts < self.attempts:
-                    self._queue.put_nowait((number, job))  # its number puts it in front
-                else:
-                    job.done.set_result(Verdict(0.0, LOST, detail))
+                self._failed(number, job, Verdict(None, LOST, detail), alone=len(given) == 1)
             return cause
+
+    def _failed(self, number: int, job: _Job, verdict: Verdict, *, alone: bool) -> None:
+        """This one got a verdict of ours: it is tried alone, or that is its verdict. alone: it was."""
+        if job.done.done():
+            return
+        job.attempts += alone
+        job.alone = True
+        if job.attempts < self.attempts:
+            self._queue.put_nowait((number, job))  # its number puts it in front
+        else:
+            job.done.set_result(verdict)
+
+    def _answered(self, number: int, job: _Job, answer: pipe.Answer, *, alone: bool) -> None:
+        """The worker lives, and answered this."""
+        if job.scores and (verdict := verdict_of(answer)).status in OURS:
+            self._failed(number, job, verdict, alone=alone)
+        else:
+            _settle(job, answer)
 
     def _more(self, first: _Job) -> list[tuple[int, _Job]]:
         """Items that wait and can be scored together with the first one."""
@@ -287,20 +311,21 @@ class WorkerPool:
             self._queue.put_nowait(one)
         return more
 
-    async def _give(self, worker: ScoringWorker, jobs: list[_Job]) -> None:
-        """Have a worker do these and settle those that it did. Raises `WorkerHung`, `WorkerDied`."""
-        if len(jobs) == 1:
-            _settle(jobs[0], await worker.ask(jobs[0].frame, jobs[0].deadline_s))
-            return
-        items = [job.item for job in jobs if isinstance(job.item, pipe.ScoreItem)]
-        together = await worker.ask(pipe.pack(pipe.ScoreItems(items)), max(job.deadline_s for job in jobs))
-        if isinstance(together, pipe.ScoresOut) and len(together.scores) == len(jobs):
-            for job, score in zip(jobs, together.scores, strict=True):
-                _settle(job, score)
-            return
-        for job in jobs:  # one of them made the scorer raise
-            if not job.done.done():
-                _settle(job, await worker.ask(job.frame, job.deadline_s))
+    async def _give(self, worker: ScoringWorker, given: list[tuple[int, _Job]]) -> None:
+        """Have a worker do these; what it did is taken out of `given`. Raises `WorkerHung`, `WorkerDied`."""
+        if len(given) > 1:
+            items = [pipe.item(job.frame[pipe.PREFIX.size :]) for _, job in given]
+            whole = pipe.ScoreItems([item for item in items if isinstance(item, pipe.ScoreItem)])
+            together = await worker.ask(pipe.pack(whole), max(job.deadline_s for _, job in given))
+            if isinstance(together, pipe.ScoresOut) and len(together.scores) == len(given):
+                for score in together.scores:
+                    self._answered(*given.pop(0), score, alone=False)
+        while given:  # it is one, or one of them made the scorer raise
+            number, job = given[0]
+            answer = None if job.done.done() else await worker.ask(job.frame, job.deadline_s)
+            del given[0]
+            if answer is not None:
+                self._answered(number, job, answer, alone=True)
 
     def _slot_ended(self, slot: "asyncio.Task[None]") -> None:
         if not slot.cancelled() and (error := slot.exception()) is not None:

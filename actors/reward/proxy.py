@@ -50,6 +50,7 @@ class RewardProxy(Actor):
             workers=config.reward.workers,
             deadline_s=config.reward.worker_s,
             attempts=config.reward.attempts,
+            max_queue=config.reward.max_queue,
         )
         self._late_s = config.reward.verdict_s
         self._verdicts: Counter[str] = Counter()
@@ -97,7 +98,8 @@ class RewardProxy(Actor):
             deferred.answer(Refused(f"{message.request}: {len(message.tokens)} bytes are no u32 tokens"))
             return
         try:
-            async with self.ctx.wait("a verdict", on=WORKERS, deadline_s=self._late_s, go_on=True):
+            late_s = self._late_s * (1 + self._pool.queued // self._pool.workers)
+            async with self.ctx.wait("a verdict", on=WORKERS, deadline_s=late_s, go_on=True):
                 verdict = await self._pool.score(message.split, message.index, array("I", message.tokens))
         except Overloaded as full:
             deferred.answer(full)

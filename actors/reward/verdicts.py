@@ -23,12 +23,12 @@ PROGRAMS = frozenset(
 )
 """Statuses of the response itself."""
 OURS = frozenset({LOST, OVERLOADED, UNAVAILABLE, SANDBOX_FAILED, VERIFIER_FAILED})
-"""Statuses of the verifier, its sandbox or its host."""
+"""Statuses of the verifier, its sandbox or its host: they never score."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The score of a response, 0 unless `status` is "ok".
+    """The score of a response, 0 unless `status` is "ok"; with a status of ours it is never looked at.
 
     detail: in words, what else became of it. parts: what the score is made of, by name, such as the tests
     that passed; shown, not summed. cpu_s: processor time of its programs, where they ran for it alone.

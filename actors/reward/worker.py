@@ -11,13 +11,14 @@ import argparse
 import importlib
 import json
 import math
+import numbers
 import os
 import resource
 from collections.abc import Callable, Mapping, Sequence
 from typing import BinaryIO, Protocol, cast, runtime_checkable
 
 from actors.reward import pipe
-from actors.reward.verdicts import Judgement
+from actors.reward.verdicts import OURS, PROGRAMS, Judgement
 from supervisor.process import die_with_parent
 
 MAX_DETAIL = 500  # characters of an error that travel
@@ -98,10 +99,14 @@ def _together(scorer: Scorer, items: Sequence[pipe.ScoreItem]) -> list[pipe.Scor
 
 
 def _out(judged: float | Judgement) -> pipe.ScoreOut:
-    found = judged if isinstance(judged, Judgement) else Judgement(float(judged))
+    found = judged if isinstance(judged, Judgement) else Judgement(judged)
+    if found.status not in PROGRAMS | OURS:
+        raise ValueError(f"the status is {found.status!r:.80}, which is none")
+    if not isinstance(found.score, numbers.Real):
+        raise TypeError(f"the score is no number but {found.score!r:.80}")
     if not math.isfinite(found.score):
         raise ValueError(f"the score is {found.score}")
-    return pipe.ScoreOut(found.score, found.status, found.detail[:MAX_DETAIL])
+    return pipe.ScoreOut(float(found.score), found.status, found.detail[:MAX_DETAIL])
 
 
 def describe(error: BaseException) -> str:

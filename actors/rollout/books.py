@@ -188,7 +188,7 @@ def ledger_of(batch: Batch) -> BatchLedger:
                 count=len(log),
                 crc=log.tokens_crc(),
                 spans=tuple(log.spans),
-                score=log.score if log.score is not None else 0.0,
+                score=log.score,
                 status=log.status,
                 dropped=log.dropped,
             )

@@ -148,11 +148,13 @@ class FrameLogged(Message, frozen=True):
 
 
 class Scored(Message, frozen=True):
-    """The verdict of a finished request. The first one counts."""
+    """The verdict of a finished request. The first one counts. score: None where the status is one of ours
+    (`actors.reward.verdicts`): the sample is unscored, and no step trains on it. detail: what failed then."""
 
     request: str
-    score: float
+    score: float | None
     status: str = "ok"
+    detail: str = ""
 
 
 class GroupsKept(Message, frozen=True):
@@ -180,11 +182,12 @@ class GroupsAdded(Message, frozen=True):
 
 
 class SampleAgain(Message, frozen=True):
-    """A finished sample has no verdict of its own (`why`): it is made again, from its prompt, as another
-    request."""
+    """A finished sample has no verdict of its own (`why`, a status, and `detail`): it is made again, from its
+    prompt, as another request."""
 
     request: str
     why: str
+    detail: str = ""
 
 
 class RequestsDue(Message, frozen=True):
@@ -282,7 +285,8 @@ class Counters(msgspec.Struct, kw_only=True):
 
     tokens_wasted: by cause, of those that no step is trained on. "aborted": their group was surplus, or what
     still came after an abort; "dropped": their group was uniform; "lost": their sample was made again;
-    "stale": made under weights that are too old.
+    "stale": made under weights that are too old. verdicts: by status, also of samples that were made again;
+    failure: the text of the last one that was ours.
     """
 
     tokens_collected: int = 0
@@ -297,6 +301,13 @@ class Counters(msgspec.Struct, kw_only=True):
     samples_again: int = 0
     frames: int = 0
     tokens_wasted: dict[str, int] = {}
+    verdicts: dict[str, int] = {}
+    failure: str = ""
+
+    def judge(self, status: str, detail: str) -> None:
+        """A verdict came."""
+        self.verdicts[status] = self.verdicts.get(status, 0) + 1
+        self.failure = detail or self.failure
 
     def waste(self, cause: str, tokens: int) -> None:
         """These tokens were made in vain."""
@@ -305,7 +316,9 @@ class Counters(msgspec.Struct, kw_only=True):
 
     def copy(self) -> "Counters":
         """The same sums, in a value of its own."""
-        return msgspec.structs.replace(self, tokens_wasted=dict(self.tokens_wasted))
+        return msgspec.structs.replace(
+            self, tokens_wasted=dict(self.tokens_wasted), verdicts=dict(self.verdicts)
+        )
 
 
 class RolloutSnapshot(Message, frozen=True):

@@ -3,6 +3,7 @@ Pure."""
 
 from collections import Counter
 
+from actors.reward.health import Sickness
 from actors.rollout.instance_messages import FailedVersion, InstanceIs, InstancesAre
 from actors.rollout.instances import Instances
 from actors.rollout.messages import GroupFatesAre, RolloutFigures
@@ -14,7 +15,13 @@ MAX_FAILED = 8
 """Versions that instances could not load, told of with what is served."""
 
 
-def figures_of(state: RolloutState, instances: Instances, refused_frames: Counter[str]) -> RolloutFigures:
+def figures_of(
+    state: RolloutState,
+    instances: Instances,
+    refused_frames: Counter[str],
+    asked_again: Counter[str],
+    sick: Sickness | None,
+) -> RolloutFigures:
     """Requests by state, serving instances by kind, and sums since the job began."""
     loads = [stream.load() for stream in state.streams.values() if not stream.gone]
     counters, newest = state.counters, state.versions.newest
@@ -42,6 +49,9 @@ def figures_of(state: RolloutState, instances: Instances, refused_frames: Counte
         ),
         weights_pulled=dict(instances.pulled),
         newest=None if newest is None else newest.version,
+        verdicts=dict(asked_again + Counter(counters.verdicts)),
+        failure=counters.failure if sick is None else sick.text,
+        sick=sick,
     )
 
 

@@ -4,6 +4,8 @@ Owns who waits for groups of which batch. What was handed out to whom is an even
 was handed out before is read back from its shelf: its tokens are in memory no longer.
 """
 
+from collections.abc import Callable
+
 from actors.rollout.books import Books
 from actors.rollout.events import GroupsTaken
 from actors.rollout.instances import Instances
@@ -16,10 +18,11 @@ MAX_WAIT_S = 86_400.0
 
 
 class Takers:
-    """See the module; one taker a batch waits at a time, a later ask replaces an earlier one."""
+    """See the module; one taker a batch waits at a time, a later ask replaces an earlier one. held: whether
+    no group may be handed out for the first time now."""
 
-    def __init__(self, ctx: Context, books: Books, instances: Instances) -> None:
-        self._ctx, self._books, self._instances = ctx, books, instances
+    def __init__(self, ctx: Context, books: Books, instances: Instances, held: Callable[[], bool]) -> None:
+        self._ctx, self._books, self._instances, self._held = ctx, books, instances, held
         self._waiting: dict[str, tuple[Deadline, TakeGroups, Deferred]] = {}
         self.read_back = 0  # groups that were handed out again
         self._seen: dict[str, int] = {}  # verdicts of the batch when it was last looked at for who waits
@@ -43,11 +46,14 @@ class Takers:
                 self._forget(name)
                 deferred.answer(Refused(f"batch {name} is not open any more"))
                 continue
-            if self._seen.get(name) == batch.verdicts and not until.passed(self._ctx.now()):
+            held = self._held()
+            if (held or self._seen.get(name) == batch.verdicts) and not until.passed(self._ctx.now()):
                 continue
             self._seen[name] = batch.verdicts
             have = _had(batch, ask)
             ready = [g for g in range(len(batch.groups)) if g not in have and batch.due(g)]
+            if held:
+                ready = [group for group in ready if batch.delivered(group)]
             left = batch.wanted - len(have)
             news = ask.dropped is not None and len(batch.fates.dropped) > ask.dropped
             if len(ready) >= min(ask.min_groups, left) or news or until.passed(self._ctx.now()):
@@ -97,7 +103,7 @@ def group_out(batch: Batch, group: int) -> GroupOut:
                 request=log.id,
                 tokens=log.tokens_bytes(),
                 logprobs=log.logprobs_bytes(),
-                score=log.score if log.score is not None else 0.0,
+                score=log.score,
                 spans=tuple(log.spans),
             )
             for log in logs

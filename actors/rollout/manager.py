@@ -197,7 +197,14 @@ class RolloutManager(Actor):
 
     @handles(RolloutStatus)
     async def status(self, message: RolloutStatus) -> RolloutFigures:
-        return figures_of(self._state, self._instances, self._parts.receiver.refused)
+        parts = self._parts
+        return figures_of(
+            self._state,
+            self._instances,
+            parts.receiver.refused,
+            parts.scoring.asked_again,
+            parts.scoring.health.sickness(self.ctx.now()),
+        )
 
     @handles(ListInstances)
     async def list_instances(self, message: ListInstances) -> InstancesAre:
@@ -206,8 +213,10 @@ class RolloutManager(Actor):
     def summary(self) -> dict[str, str | int | float]:
         counters = self._state.counters
         full = self.ctx.journal.refuses()
+        sick = self._parts.scoring.health.sickness(self.ctx.now())
         return {
             **({"suspended": f"no new batches: {full}"} if full else {}),
+            **({"verifier": f"sick: {sick.words}"} if sick is not None else {}),
             "batches": len(self._state.log.batches),
             "instances": len(self._instances),
             "tokens": counters.tokens_collected,

@@ -5,6 +5,7 @@ Single requests: `single_messages`. Instances and the work they get: `instance_m
 
 import msgspec
 
+from actors.reward.health import Sickness
 from actors.rollout.events import BatchSubmitted, Prompt, Span
 from actors.rollout.pace import Room
 from supervisor import Message
@@ -116,12 +117,13 @@ class TakeGroups(Message, frozen=True):
 
 
 class SampleOut(msgspec.Struct, frozen=True, kw_only=True):
-    """One scored response. `tokens` u32 and `logprobs` f32, raw, little-endian."""
+    """One response with its verdict. `tokens` u32 and `logprobs` f32, raw, little-endian. score: None where
+    its verifier failed for good: it is in no gradient and in no mean."""
 
     request: str
     tokens: bytes
     logprobs: bytes
-    score: float
+    score: float | None
     spans: tuple[Span, ...]
 
 
@@ -202,7 +204,9 @@ class RolloutFigures(Message, frozen=True):
     began. tokens_wasted: by cause (`actors.rollout.events.Counters`). busy_preemptible: preemptible instances
     that have requests. weights_pulled: how versions came to instances, since the manager's start: versions
     and bytes as deltas (`delta_`) and as images (`whole_`), and `image_bytes`, what images of all would be.
-    newest: the version that instances should serve; None before the first.
+    newest: the version that instances should serve; None before the first. verdicts: by status, those of a
+    sick verifier that no sample has since the manager's start; failure: the text of the last one that says
+    nothing of its response. sick: the verifier, None while it is well.
     """
 
     queued: int
@@ -224,17 +228,20 @@ class RolloutFigures(Message, frozen=True):
     busy_preemptible: int = 0
     weights_pulled: dict[str, int] = {}
     newest: int | None = None
+    verdicts: dict[str, int] = {}
+    failure: str = ""
+    sick: Sickness | None = None
 
 
 class RequestLedger(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one request: its token count, the CRC-32 of its tokens (u32, raw), its spans, its
-    score. dropped: why it did not count, "" if it did."""
+    score, None where it has none. dropped: why it did not count, "" if it did."""
 
     request: str
     count: int
     crc: int
     spans: tuple[Span, ...]
-    score: float
+    score: float | None
     status: str
     dropped: str = ""
 

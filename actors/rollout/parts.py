@@ -64,8 +64,8 @@ class Parts:
             act=self.act,
         )
         self.loading = Loading(ctx, books, instances, publish=self.opening.publish, tell=flipping.tell)
-        self.scoring = Scoring(ctx, books, config.reward, self._scored)
-        self.takers = Takers(ctx, books, instances)
+        self.takers = Takers(ctx, books, instances, lambda: self.scoring.health.sick)
+        self.scoring = Scoring(ctx, books, config.reward, self._scored, on_health=self.takers.look)
         self.selecting = Selecting(ctx, books, instances, config.engine.max_prompt_tokens, self.act)
         self.deadlines = Deadlines(ctx, books, instances, config.rollout.request_deadline_s)
         self.following = Following(ctx, books)
@@ -170,6 +170,7 @@ class Parts:
             batch = self._state.log.batches[log.batch]
             if not log.due and made_again(event.status, log.again, batch.submitted.again):
                 self._ctx.log.info("%s is made again: %s", log.id, event.status)
-                self.act(await self._books.record(SampleAgain(request=log.id, why=event.status)))
+                again = SampleAgain(request=log.id, why=event.status, detail=event.detail)
+                self.act(await self._books.record(again))
                 return
         self.act(await self._books.record(event))

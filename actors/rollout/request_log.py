@@ -44,7 +44,7 @@ class RequestLog:
     state: RequestState = RequestState.QUEUED
     attempts: int = 0
     score: float | None = None
-    status: str = ""
+    status: str = ""  # of its verdict, "" before that
     again: int = 0  # how often its sample had been made before
     dropped: str = ""  # why it does not count
     crc: int | None = None  # CRC-32 of its tokens, once they are held here no longer
@@ -55,6 +55,11 @@ class RequestLog:
 
     def __len__(self) -> int:
         return self.columns.length(self.slot) if self.crc is None else self._count
+
+    @property
+    def judged(self) -> bool:
+        """It has its verdict. Without a score then it is unscored: its verifier failed for good."""
+        return bool(self.status)
 
     def __bool__(self) -> bool:
         """A request without tokens is one all the same."""
@@ -149,5 +154,5 @@ class RequestLog:
             yield f"{self.id}: spans cover {position} of {len(self)} tokens"
         if len(self) > self.max_new_tokens:
             yield f"{self.id}: {len(self)} tokens, at most {self.max_new_tokens} were asked for"
-        if self.score is not None and self.state not in (RequestState.FINISHED, RequestState.DROPPED):
+        if self.judged and self.state not in (RequestState.FINISHED, RequestState.DROPPED):
             yield f"{self.id}: scored while {self.state}"

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from actors.reward.verdicts import OURS
 
 UNIFORM = "uniform"
-"""Why a group was dropped: all of its scores are equal."""
+"""Why a group was dropped: all of its scores are equal, or there are fewer than two."""
 SURPLUS = "surplus"
 """Why a group was dropped: the batch has what it wanted."""
 NO_VERDICT = OURS
@@ -29,8 +29,8 @@ NO_VERDICT = OURS
 class Standing(enum.Enum):
     """What a group is to its batch."""
 
-    OPEN = "open"  # some of its samples have no score yet
-    UNIFORM = "uniform"  # complete, all scores equal, nothing decided
+    OPEN = "open"  # some of its samples have no verdict yet
+    UNIFORM = "uniform"  # complete, all scores equal or fewer than two, nothing decided
     VARIED = "varied"  # complete, nothing decided
     KEPT = "kept"  # it counts
     DROPPED = "dropped"  # uniform, and another prompt was or is drawn for it

@@ -1,20 +1,28 @@
 """Scoring: every finished request gets its verdict from the RewardProxy, and the first verdict counts.
 
-Owns the requests that wait for a verdict. It asks until there is one: the proxy turns each failure of a
-verifier into a verdict, so what is left to retry is the proxy's own absence."""
+Owns the requests that wait for a verdict. As many are asked for at a time as may wait at the proxy, which
+turns each failure of a verifier into a verdict; an ask that it did not take, or did not answer, is made
+again, with ever longer pauses. While the verifier is sick (`actors.reward.health`) a failure of it is not
+the verdict of a sample: it is asked for again in the same way, until the verifier has recovered or the job
+ends.
+"""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Iterator
 
+from actors.reward.health import MAX_TEXT, VerifierHealth
 from actors.reward.messages import Score, Verdict
+from actors.reward.verdicts import OURS
 from actors.rollout.books import Books
 from actors.rollout.events import Scored
 from actors.rollout.request_log import RequestLog, RequestState
+from actors.rollout.sampling import made_again
 from configs.schema import Reward
-from supervisor import AskFailed, Context
+from supervisor import AskFailed, Context, Overloaded
+from supervisor.system_messages import WaitState
 
 REWARD = "reward/proxy"
-AT_A_TIME = 32  # verdicts asked for at a time: a few for each reward worker
 RETRY_S = 0.05
 MAX_RETRY_S = 2.0
 DEADLINE = "deadline"
@@ -22,58 +30,143 @@ DEADLINE = "deadline"
 
 
 class Scoring:
-    """See the module. `on_scored` is awaited with each verdict, in the order in which they come."""
+    """See the module. `on_scored` is awaited with each verdict, in the order in which they come; `on_health`
+    is called when the verifier has become sick, or well."""
 
     def __init__(
-        self, ctx: Context, books: Books, limits: Reward, on_scored: Callable[[Scored], Awaitable[None]]
+        self,
+        ctx: Context,
+        books: Books,
+        limits: Reward,
+        on_scored: Callable[[Scored], Awaitable[None]],
+        on_health: Callable[[], None],
     ) -> None:
-        self._ctx, self._books, self._limits, self._on_scored = ctx, books, limits, on_scored
-        self._waiting: asyncio.Queue[str] = asyncio.Queue()  # bounded by the open requests
+        self._ctx, self._books, self._limits = ctx, books, limits
+        self._on_scored, self._on_health = on_scored, on_health
+        self.health = VerifierHealth(limits.sick_share, limits.sick_s)
+        self.asked_again: Counter[str] = Counter()
+        """Verdicts of a sick verifier since the manager's start, by status: no sample has them."""
+        self._waiting: deque[str] = deque()  # bounded by the open requests
+        self._asking = 0
+        ctx.lists_waits(self.waits)
 
     def start(self) -> None:
         """Begin with what the last incarnation had left without a verdict."""
         for log in self._books.state.log.unscored():
             self.add(log.id)
-        for _ in range(AT_A_TIME):
-            self._ctx.background(self._run(), "scores")
 
     def add(self, request: str) -> None:
         """A request has finished."""
-        self._waiting.put_nowait(request)
+        self._waiting.append(request)
+        self._ask_more()
 
-    async def _run(self) -> None:
-        while True:
-            request = await self._waiting.get()
-            log = self._books.state.log.requests.get(request)
-            if log is not None and log.score is None:
-                await self._score(log)
+    def waits(self, _loop_s: float) -> Iterator[WaitState]:
+        """On a verifier that is sick."""
+        if (sick := self.health.sickness(self._ctx.now())) is not None:
+            yield WaitState(
+                who=self._ctx.name,
+                what=f"a verifier that scores ({sick.words})",
+                on=REWARD,
+                since_s=sick.for_s,
+                left_s=max(0.0, sick.limit_s - sick.for_s),
+            )
+
+    def _ask_more(self) -> None:
+        while self._waiting and self._asking < self._limits.max_queue:
+            log = self._books.state.log.requests.get(self._waiting.popleft())
+            if log is not None and not log.judged and log.state is RequestState.FINISHED:
+                self._asking += 1
+                self._ctx.background(self._score(log), "score")
 
     async def _score(self, log: RequestLog) -> None:
-        if log.state is not RequestState.FINISHED:  # dropped while it waited for its turn
+        try:
+            await self._until_scored(log)
+        finally:
+            self._asking -= 1
+        self._ask_more()
+        if not self._asking:
+            self._idle()
+
+    async def _until_scored(self, log: RequestLog) -> None:
+        if not self._wanted(log):
             return
         if log.due and not len(log):  # there is nothing to look at
             await self._on_scored(Scored(request=log.id, score=0.0, status=DEADLINE))
             return
         prompt = self._books.state.log.batches[log.batch].prompt(log.group)
         ask = Score(request=log.id, split=prompt.split, index=prompt.index, tokens=log.tokens_bytes())
-        deadline_s = self._limits.verdict_s
-        async with self._ctx.wait("a verdict", on=REWARD, deadline_s=2 * deadline_s, go_on=True):
-            await self._ask_until_scored(log, ask, deadline_s)
+        late_s = 2 * self._deadline_s()
+        async with self._ctx.wait("a verdict", on=REWARD, deadline_s=late_s, go_on=True):
+            scored = await self._ask_until_scored(log, ask)
+        if scored is not None:
+            await self._on_scored(scored)
 
-    async def _ask_until_scored(self, log: RequestLog, ask: Score, deadline_s: float) -> None:
-        pause_s = RETRY_S
-        while log.id in self._books.state.log.requests and log.state is RequestState.FINISHED:
+    def _deadline_s(self) -> float:
+        """Of one ask: others may be in front of it."""
+        return self._limits.verdict_s * (1 + self._asking // self._limits.workers)
+
+    async def _ask_until_scored(self, log: RequestLog, ask: Score) -> Scored | None:
+        """The verdict of a sample; None where it was dropped meanwhile."""
+        pause_s, failures = RETRY_S, 0
+        while self._wanted(log):
             try:
                 verdict = await self._ctx.ask(
-                    REWARD, ask, deadline_s=deadline_s, expect=Verdict, key=f"score/{log.id}"
+                    REWARD,
+                    ask,
+                    deadline_s=self._deadline_s(),
+                    expect=Verdict,
+                    key=f"score/{log.id}/{failures}",  # what failed is tried anew, not answered as before
                 )
+            except Overloaded as full:  # others are in front: no more than a pause
+                self._ctx.log.debug("score of %s: %s", log.id, full)
             except AskFailed as problem:
                 self._ctx.log.warning("score of %s: %s", log.id, problem)
-                await asyncio.sleep(pause_s)
-                pause_s = min(pause_s * 2, MAX_RETRY_S)
-                continue
-            if log.state is not RequestState.FINISHED:  # dropped while it was asked for
-                return
-            status = DEADLINE if log.due else verdict.status
-            await self._on_scored(Scored(request=log.id, score=verdict.score, status=status))
-            return
+            else:
+                self._heard(verdict)
+                if not self._wanted(log):
+                    return None
+                if not self._tried_again(log, verdict.status):
+                    return _scored(log, verdict)
+                self.asked_again[verdict.status] += 1
+                failures += 1
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, MAX_RETRY_S)
+        return None
+
+    def _wanted(self, log: RequestLog) -> bool:
+        """It was not dropped while it waited or was asked for."""
+        return log.id in self._books.state.log.requests and log.state is RequestState.FINISHED
+
+    def _tried_again(self, log: RequestLog, status: str) -> bool:
+        """Whether this failure is the verifier's, so that the same response is scored again. With few
+        verdicts it may be the response's: then the sample is made again first."""
+        if status not in OURS or not self.health.sick:
+            return False
+        most = self._books.state.log.batches[log.batch].submitted.again
+        return self.health.outage or log.due or not made_again(status, log.again, most)
+
+    def _heard(self, verdict: Verdict) -> None:
+        before = self.health.sick
+        self.health.heard(verdict.status, verdict.detail, self._ctx.now())
+        self._changed(before)
+
+    def _idle(self) -> None:
+        before = self.health.sick
+        self.health.idle()
+        self._changed(before)
+
+    def _changed(self, before: bool) -> None:
+        """Tell of it where it is not as `before`, sick or well."""
+        if (sick := self.health.sickness(self._ctx.now())) is not None and not before:
+            self._ctx.log.error("no groups are handed out, the verifier is sick: %s", sick.words)
+        elif before and sick is None:
+            self._ctx.log.warning("the verifier is well again")
+        if before != self.health.sick:
+            self._on_health()
+
+
+def _scored(log: RequestLog, verdict: Verdict) -> Scored:
+    """A verdict of ours has no score, whatever it says; any other has one."""
+    if verdict.status in OURS or verdict.score is None:
+        return Scored(request=log.id, score=None, status=verdict.status, detail=verdict.detail[:MAX_TEXT])
+    return Scored(request=log.id, score=verdict.score, status=DEADLINE if log.due else verdict.status)

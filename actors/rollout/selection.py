@@ -83,12 +83,13 @@ def _again(log: TokenLog, streams: Streams, counters: Counters, event: SampleAga
     request = log.requests.get(event.request)
     if request is None:
         changes.refused.append("unknown_request")
-    elif request.state is not RequestState.FINISHED or request.score is not None:
+    elif request.state is not RequestState.FINISHED or request.judged:
         changes.refused.append("not_without_verdict")
     elif request.again >= log.batches[request.batch].submitted.again:
         changes.refused.append("again_too_often")
     else:
         request.status = event.why
+        counters.judge(event.why, event.detail)
         _give_up(log, streams, counters, {request.id: request}, event.why, "lost", changes)
         counters.samples_again += 1
         changes.queued.append(log.again(request).id)
@@ -145,8 +146,8 @@ def _standing(batch: Batch, group: int) -> Standing:
         return Standing.ABORTED if why == SURPLUS else Standing.DROPPED
     if not batch.complete(group):
         return Standing.OPEN
-    scores = {log.score for log in batch.groups[group]}
-    return Standing.UNIFORM if len(scores) == 1 else Standing.VARIED
+    scores = {log.score for log in batch.groups[group] if log.score is not None}
+    return Standing.VARIED if len(scores) > 1 else Standing.UNIFORM
 
 
 def due_aborts(log: TokenLog, streams: Streams) -> dict[str, list[int]]:

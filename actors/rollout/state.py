@@ -292,10 +292,11 @@ class RolloutState:
             changes.refused.append("scored_dropped")
         elif log.state is not RequestState.FINISHED:
             changes.refused.append("scored_unfinished")
-        elif log.score is not None:
+        elif log.judged:
             changes.refused.append("scored_twice")
         else:
             log.score, log.status = event.score, event.status
+            self.counters.judge(event.status, event.detail)
             batch = self.log.batches[log.batch]
             batch.verdicts += 1
             if batch.complete(log.group):

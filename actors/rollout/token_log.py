@@ -43,8 +43,8 @@ class Batch:
         return self.submitted.batch
 
     def complete(self, group: int) -> bool:
-        """All samples of the group are finished and scored."""
-        return all(log.score is not None for log in self.groups[group])
+        """All samples of the group are finished and have their verdicts."""
+        return all(log.judged for log in self.groups[group])
 
     def due(self, group: int) -> bool:
         """The group is complete and counts: the trainer may have it."""
@@ -259,7 +259,7 @@ class TokenLog:
             log
             for log in self.requests.values()
             if log.state is RequestState.FINISHED
-            and log.score is None
+            and not log.judged
             and self.batches[log.batch].submitted.scored
         ]
 

@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from actors.cluster.messages import HostsUp, NodeSeen, Plan, RestartSeen
+from actors.reward.health import Sickness
 from actors.rollout.messages import RolloutFigures
 from actors.training import records
 from actors.training.causes import in_a_line
@@ -82,6 +83,7 @@ class Chronicle:
                 step=result.step,
                 reward=result.reward,
                 samples=result.samples,
+                unscored=result.unscored,
                 tokens=result.tokens,
                 seeding_s=spent.seeding_s,
                 waiting_s=spent.waiting_s,
@@ -104,9 +106,14 @@ class Chronicle:
         )
 
     def evaluation(
-        self, when: Literal["first", "during", "last"], step: int, reward: float, problems: int, now_s: float
+        self,
+        when: Literal["first", "during", "last"],
+        step: int,
+        reward: float | None,
+        problems: int,
+        now_s: float,
     ) -> None:
-        """The mean reward on held-out problems."""
+        """The mean reward on held-out problems, those whose samples have a score."""
         self._writer.write(
             records.Eval(t_s=self._t_s(now_s), step=step, when=when, reward=reward, problems=problems)
         )
@@ -151,6 +158,14 @@ class Chronicle:
         )
         return why
 
+    def verifier(self, sick: Sickness | None, now_s: float) -> None:
+        """The verifier has become sick, or is well again."""
+        self._writer.write(
+            records.Verifier(
+                t_s=self._t_s(now_s), sick=sick is not None, why="" if sick is None else in_a_line(sick.words)
+            )
+        )
+
     def role(self, node: str) -> str:
         """Of a host that is up; "" for any other."""
         return self._roles.get(node, "")
@@ -193,6 +208,8 @@ class Chronicle:
                 wasted=figures.tokens_wasted,
                 generated_twice=figures.tokens_generated_twice,
                 weights=figures.weights_pulled,
+                verdicts=figures.verdicts,
+                failure=figures.failure,
             )
         )
 

@@ -10,6 +10,7 @@ runs nothing: that one serves until it is stopped.
 import asyncio
 
 from actors.cluster.messages import (
+    UNSCORED,
     UNSERVED,
     HostsUp,
     JobEnded,
@@ -59,6 +60,7 @@ class RLController(Actor):
         self._config = config
         self._writer = writer
         self._failed = False
+        self._sick = False
         self._sample_s = max(SAMPLE_S, config.liveness.beat_s)
 
     async def on_start(self) -> None:
@@ -140,6 +142,18 @@ class RLController(Actor):
             # Beside: this actor goes on taking what comes until its supervisor stops it.
             self.ctx.background(self._fail(f"{text} (fleet.require_instance)", UNSERVED), "end of the job")
 
+    # -- the verifier --
+
+    def _look_at_verifier(self, figures: RolloutFigures) -> None:
+        """Tell that it is sick, or well again; end the job where it stays sick."""
+        sick = figures.sick
+        if self._sick != (sick is not None):
+            self._sick = sick is not None
+            self._chronicle.verifier(sick, self.ctx.now())
+        if sick is not None and sick.over and not self._failed:
+            text = f"the verifier has been sick for {sick.for_s:.0f} s (reward.sick_s): {sick.words}"
+            self.ctx.background(self._fail(text, UNSCORED), "end of the job")
+
     async def on_terminated(self, message: Terminated) -> None:
         self._loop.terminated(message)
 
@@ -204,6 +218,7 @@ class RLController(Actor):
         if not self._standing.over:
             self._chronicle.sample(self._standing.finished + 1, figures, self.ctx.now())
             self._look_for_first(figures)
+            self._look_at_verifier(figures)
 
     def summary(self) -> dict[str, str | int | float]:
         figures: dict[str, str | int | float] = {
@@ -213,4 +228,5 @@ class RLController(Actor):
         }
         if self._first.missing:
             figures["unserved_s"] = round(self._first.waited_s, 1)
-        return {**figures, "suspended": self._asking.waits_for} if self._asking.waits_for else figures
+        waits_for = self._asking.waits_for or ("a verifier that scores" if self._sick else "")
+        return {**figures, "suspended": waits_for} if waits_for else figures

@@ -47,21 +47,22 @@ class Evaluation:
         scores = await self._scores(batch, trainer)
         if scores is None:
             return False
-        mean = sum(scores.values()) / len(scores)
-        self._chronicle.evaluation(when, trainer.step, mean, len(scores), self._ctx.now())
+        found = [score for score in scores.values() if score is not None]
+        mean = sum(found) / len(found) if found else None
+        self._chronicle.evaluation(when, trainer.step, mean, len(found), self._ctx.now())
         await self._ctx.journal.append(EvalDone(when=name))
         self._standing.evals.add(name)
         await self._asking.ask(MANAGER, ReleaseBatch(batch=batch), Done)
         return True
 
-    async def _scores(self, batch: str, trainer: TrainerIs) -> dict[int, float] | None:
-        """By problem; None where the trainer went back. What is there of the batch then waits for the same
-        version to come again."""
+    async def _scores(self, batch: str, trainer: TrainerIs) -> dict[int, float | None] | None:
+        """By problem, None for one that is unscored. None where the trainer went back: what is there of the
+        batch then waits for the same version to come again."""
         count = self._config.heldout_problems
         engine = trainer.source.rsplit("/", 1)[0] + "/engine"
         opened = OpenSeeding(version=trainer.step, root=trainer.root)
         await self._asking.ask(engine, opened, Done)
-        scores: dict[int, float] = {}
+        scores: dict[int, float | None] = {}
         collected = 0
         async with self._ctx.wait(
             "complete groups", on=MANAGER, deadline_s=GROUPS_LATE_S, go_on=True

@@ -5,7 +5,7 @@ from array import array
 from dataclasses import dataclass, field
 
 from actors.cluster.messages import TrainedSample
-from actors.rollout.messages import GroupOut
+from actors.rollout.messages import GroupOut, SampleOut
 from actors.training.advantages import group_advantages
 from actors.training.sample import Sample
 from actors.training.staleness import Staleness
@@ -13,11 +13,13 @@ from actors.training.staleness import Staleness
 
 @dataclass(slots=True)
 class Gathered:
-    """What went into the running step so far."""
+    """What went into the running step so far. scores, samples: without those that are unscored, whose number
+    is `unscored`."""
 
     staleness: Staleness
     groups: list[int] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
+    unscored: int = 0
     samples: list[TrainedSample] = field(default_factory=list)
     micro_batches: list[tuple[int, ...]] = field(default_factory=list)
 
@@ -25,12 +27,22 @@ class Gathered:
         """One more micro-batch. Raises `BoundBroken`."""
         self.staleness.add(groups)
         self.groups += [group.group for group in groups]
-        self.scores += [sample.score for group in groups for sample in group.samples]
-        self.samples += [_trained(group, i) for group in groups for i in range(len(group.samples))]
+        for group in groups:
+            scored = _scored(group)
+            self.scores += [score for _, score in scored]
+            self.samples += [_trained(sample) for sample, _ in scored]
+            self.unscored += len(group.samples) - len(scored)
         self.micro_batches.append(tuple(group.group for group in groups))
+
+    @property
+    def reward(self) -> float | None:
+        """Mean of the scores; None without any."""
+        return sum(self.scores) / len(self.scores) if self.scores else None
 
 
 def samples_of(groups: list[GroupOut]) -> list[Sample]:
+    """Samples to train on, each with its advantage over those of its group that have a score: one that has
+    none is left out, and so is one that has nothing to compare with."""
     return [
         Sample(
             prompt=array("I", group.prompt),
@@ -39,13 +51,17 @@ def samples_of(groups: list[GroupOut]) -> list[Sample]:
             advantage=advantage,
         )
         for group in groups
-        for sample, advantage in zip(
-            group.samples, group_advantages([sample.score for sample in group.samples]), strict=True
+        if len(scored := _scored(group)) > 1
+        for (sample, _), advantage in zip(
+            scored, group_advantages([score for _, score in scored]), strict=True
         )
         if sample.tokens  # one that ended at its deadline before its first token has no gradient
     ]
 
 
-def _trained(group: GroupOut, index: int) -> TrainedSample:
-    sample = group.samples[index]
+def _scored(group: GroupOut) -> list[tuple[SampleOut, float]]:
+    return [(sample, sample.score) for sample in group.samples if sample.score is not None]
+
+
+def _trained(sample: SampleOut) -> TrainedSample:
     return TrainedSample(request=sample.request, count=len(sample.tokens) // 4, crc=zlib.crc32(sample.tokens))

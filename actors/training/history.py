@@ -26,6 +26,7 @@ from actors.training.records import (
     Run,
     Sample,
     Step,
+    Verifier,
     began_s,
     served_after,
 )
@@ -49,6 +50,7 @@ __all__ = [
     "Run",
     "Sample",
     "Step",
+    "Verifier",
     "read_history",
 ]
 

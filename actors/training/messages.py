@@ -38,12 +38,13 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
 
     `update_s`: the part of `training_s` after the last micro-batch, the optimizer's step.
     staleness_mean, staleness_max: of its tokens, by how many versions the weights that made them are older
-    than the ones that the step started from. drift, clipped, truncated: see `work.StepStats`.
+    than the ones that the step started from. reward: mean over its `samples`, those that have a score; None
+    without any. unscored: the others. drift, clipped, truncated: see `work.StepStats`.
     """
 
     step: int
     root: bytes
-    reward: float
+    reward: float | None
     samples: int
     tokens: int
     loss: float
@@ -59,6 +60,7 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
     clipped: float = 0.0
     truncated: float = 0.0
     recovery_s: float = 0.0
+    unscored: int = 0
 
     def with_weights(self, root: bytes, weights_s: float) -> "StepResult":
         """The same, its weights published."""

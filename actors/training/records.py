@@ -39,7 +39,8 @@ class Sample(Record, frozen=True, kw_only=True):
     busy: preemptible instances that have requests; None in histories of older programs. wasted: tokens so far
     that no step is trained on, by cause (`actors.rollout.events.Counters`), generated_twice beside them.
     weights: how versions of the weights came to instances (`RolloutFigures.weights_pulled`), since the
-    manager's start.
+    manager's start. verdicts: so far, by status (`actors.reward.verdicts`); failure: the text of the last
+    failure of the verifier, its sandbox or its worker.
     """
 
     step: int
@@ -56,10 +57,13 @@ class Sample(Record, frozen=True, kw_only=True):
     generated_twice: int = 0
     moves: int = 0
     weights: dict[str, int] = {}
+    verdicts: dict[str, int] = {}
+    failure: str = ""
 
 
 class Step(Record, frozen=True, kw_only=True):
-    """A step ended. step counts from 1. reward: mean over its samples.
+    """A step ended. step counts from 1. reward: mean over its `samples`, those that have a score; None
+    without any. unscored: the others.
 
     step_s: from the end of the step before (for the first one, from its begin) to its own. Its parts
     do not overlap; what is in none of them is planning, submission, messages. seeding_s: rollout on the
@@ -76,7 +80,7 @@ class Step(Record, frozen=True, kw_only=True):
     """
 
     step: int
-    reward: float
+    reward: float | None
     samples: int
     tokens: int
     seeding_s: float
@@ -96,15 +100,16 @@ class Step(Record, frozen=True, kw_only=True):
     truncated: float | None = None
     recovery_s: float = 0.0
     evaluation_s: float = 0.0
+    unscored: int = 0
 
 
 class Eval(Record, frozen=True, kw_only=True):
     """Mean reward on held-out problems under the weights after `step`: before the first one, after the last
-    one, or in between."""
+    one, or in between. problems: those whose samples have a score; without any the reward is None."""
 
     step: int
     when: Literal["first", "during", "last"]
-    reward: float
+    reward: float | None
     problems: int
 
 
@@ -139,6 +144,14 @@ class FirstInstance(Record, frozen=True, kw_only=True):
     why: str = ""
 
 
+class Verifier(Record, frozen=True, kw_only=True):
+    """The verifier is sick (`actors.reward.health`), and no group is handed out; or it is well again. why:
+    counts by status, and the last text."""
+
+    sick: bool
+    why: str = ""
+
+
 class Restart(Record, frozen=True, kw_only=True):
     """A supervisor started an actor or a child process again."""
 
@@ -159,9 +172,11 @@ class End(Record, frozen=True, kw_only=True):
     violations: list[str] = []
     unchecked: int = 0
     wasted: dict[str, int] = {}
+    verdicts: dict[str, int] = {}
+    failure: str = ""
 
 
-AnyRecord = Run | Sample | Step | Eval | Node | Restart | Phase | FirstInstance | End
+AnyRecord = Run | Sample | Step | Eval | Node | Restart | Phase | FirstInstance | Verifier | End
 
 
 class History(Protocol):

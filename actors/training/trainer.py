@@ -121,17 +121,18 @@ class Trainer(Actor):
         update_s = times.lap("training")
         if not stats.tokens:
             self.ctx.log.warning(
-                "step %d has no token to train on, all %d responses are empty: the weights stay as they are "
-                "(rollout.request_deadline_s is %g)",
+                "step %d has no token to train on: the weights stay as they are; of its responses %d have no "
+                "score, the others are empty (rollout.request_deadline_s is %g) or alone in their group",
                 order.step,
-                len(done.scores),
+                done.unscored,
                 self._config.rollout.request_deadline_s,
             )
         result = StepResult(
             step=order.step,
             root=b"",
-            reward=sum(done.scores) / len(done.scores),
+            reward=done.reward,
             samples=len(done.scores),
+            unscored=done.unscored,
             tokens=stats.tokens,
             loss=stats.loss,
             grad_norm=stats.grad_norm,

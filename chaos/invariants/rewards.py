@@ -1,4 +1,5 @@
-"""I7: every reward counts once, from the journal, the verdicts and the samples that were handed out.
+"""I7: every reward counts once, from the journal, the verdicts and the samples that were handed out; and a
+sample whose verifier failed has none, and is not trained on.
 
 What runs in a sandbox is not looked at here: a simulated scorer runs nothing.
 """
@@ -6,6 +7,8 @@ What runs in a sandbox is not looked at here: a simulated scorer runs nothing.
 import math
 from collections.abc import Iterable, Iterator
 
+from actors.cluster.messages import StepTrained
+from actors.reward.verdicts import OURS
 from actors.rollout.events import Scored
 from actors.rollout.messages import BatchLedger, GroupOut, Groups
 from chaos.invariants.check import Check, some
@@ -18,7 +21,9 @@ class RewardsOnce(Check):
 
     sees, hears = (Committed, Said), (Groups,)
     name = "I7"
-    promise = "every reward counts once, and is the one of its response"
+    promise = (
+        "every reward counts once, and is the one of its response; no step trains on a sample without one"
+    )
     meaning = (
         "If this fails, a response was paid twice or with the reward of another, or a broken verifier's "
         "answer "
@@ -31,8 +36,10 @@ class RewardsOnce(Check):
     def see(self, fact: Fact) -> Iterable[str]:
         if isinstance(fact, Committed):
             for message in fact.messages:
-                if isinstance(message, Scored) and not math.isfinite(message.score):
-                    yield f"{message.request} was scored {message.score}"
+                if isinstance(message, Scored):
+                    yield from some(_scored(message))
+                elif isinstance(message, StepTrained):
+                    yield from some(self._trained(message))
                 elif isinstance(message, BatchLedger):
                     yield from some(self._ledger(message))
         elif isinstance(fact, Said) and fact.direction == "out" and isinstance(fact.message, Groups):
@@ -42,15 +49,30 @@ class RewardsOnce(Check):
     def _ledger(self, ledger: BatchLedger) -> Iterator[str]:
         for request in ledger.requests:
             known = self._shadow.requests.get(request.request)
-            if known is not None and known.score is not None and known.score != request.score:
+            if known is not None and known.judged and known.score != request.score:
                 yield f"{request.request} was scored {known.score} first and released with {request.score}"
+
+    def _trained(self, event: StepTrained) -> Iterator[str]:
+        for sample in event.samples:
+            known = self._shadow.requests.get(sample.request)
+            if known is not None and known.judged and known.score is None:
+                yield f"step {event.step}: {sample.request} was trained and is unscored, its verifier failed"
 
     def _handed_out(self, group: GroupOut) -> Iterator[str]:
         for sample in group.samples:
             known = self._shadow.requests.get(sample.request)
             if known is None:
                 continue
-            if known.score is None:
-                yield f"{sample.request} was handed out before its score was journaled"
+            if not known.judged:
+                yield f"{sample.request} was handed out before its verdict was journaled"
             elif known.score != sample.score:
                 yield f"{sample.request} was scored {known.score} first and handed out with {sample.score}"
+
+
+def _scored(event: Scored) -> Iterator[str]:
+    """A score is a number, and a failure of ours has none."""
+    if event.status in OURS:
+        if event.score is not None:
+            yield f"{event.request} was scored {event.score}, its verifier failed ({event.status})"
+    elif event.score is None or not math.isfinite(event.score):
+        yield f"{event.request} was scored {event.score}"

@@ -49,7 +49,8 @@ class ShadowRequest:
     tokens: "array[int]" = field(default_factory=lambda: array("I"))
     holder: tuple[str, int, int] | None = None  # instance, incarnation, ticket
     finished: bool = False
-    score: float | None = None
+    score: float | None = None  # also of one that is unscored
+    judged: bool = False  # it has its verdict
     attempts: int = 0
     dropped: bool = False  # it does not count, and no step may train on it
     again: int = 0
@@ -181,7 +182,7 @@ class Shadow:
 
     def _again(self, event: SampleAgain) -> None:
         past = self.requests.get(event.request)
-        if past is None or past.dropped or not past.finished or past.score is not None:
+        if past is None or past.dropped or not past.finished or past.judged:
             return
         self._drop(past)
         name = f"{event.request.partition('~')[0]}~{past.again + 1}"
@@ -337,8 +338,8 @@ class Shadow:
         request = self.requests.get(event.request)
         if request is None or request.dropped:  # a verdict that comes too late is not counted
             return
-        if request.finished and request.score is None:
-            request.score = event.score
+        if request.finished and not request.judged:
+            request.score, request.judged = event.score, True
 
     def _alive(self, instance: str, incarnation: int) -> _Stream | None:
         known = self.streams.get(instance)

@@ -94,8 +94,8 @@ ROLLOUT: tuple[Mutation, ...] = (
         (
             Edit(
                 "actors.rollout.token_log",
-                "        return all(log.score is not None for log in self.groups[group])",
-                "        return any(log.score is not None for log in self.groups[group])",
+                "        return all(log.judged for log in self.groups[group])",
+                "        return any(log.judged for log in self.groups[group])",
             ),
         ),
         ("I1", "I7"),
@@ -151,19 +151,24 @@ ROLLOUT: tuple[Mutation, ...] = (
         (
             Edit(
                 "actors.rollout.state",
-                '        elif log.score is not None:\n            changes.refused.append("scored_twice")\n',
+                '        elif log.judged:\n            changes.refused.append("scored_twice")\n',
                 "",
             ),
             Edit(
                 "actors.rollout.scoring",
-                "            if log is not None and log.score is None:\n",
-                "            if log is not None and log.score is not None:\n"
-                "                await self._on_scored(Scored(request=log.id, score=1.0 - log.score))\n"
-                "            elif log is not None:\n",
+                "            if log is not None and not log.judged and ",
+                "            if log is not None and ",
+            ),
+            Edit(
+                "actors.rollout.scoring",
+                "        if not self._wanted(log):\n            return\n",
+                "        if log.score is not None:\n"
+                "            await self._on_scored(Scored(request=log.id, score=1.0 - log.score))\n"
+                "            return\n",
             ),
             Edit(
                 "actors.rollout.token_log",
-                "            and log.score is None\n",
+                "            and not log.judged\n",
                 "",
             ),
         ),

@@ -31,10 +31,12 @@ from rlctl.errors import (
     INTERRUPTED,
     OK,
     UNCHECKED,
+    UNSCORED,
     UNSERVED,
     USAGE,
     CommandError,
     failed,
+    unscored,
     unserved,
     usage,
 )
@@ -180,11 +182,12 @@ def execute(folder: RunDir, config: Config, args: argparse.Namespace, elsewhere:
         if ended is not None and ended.code == FAILED:
             ended = failed(*ended.lines, *preflight.full_disks(folder.path))
         made, ended = _report(folder, ended)
-        ended = ended or _alone(made, config)
+        ended = ended or _alone(made, config) or _unscored(made)
         _tell_outcome(folder, args.json, made, ended, code)
     if ended is not None:
         print_errors(ended)
-        if ended.code in (FAILED, INTERRUPTED, UNSERVED) and not (made is not None and made.finished):
+        finished = made is not None and made.finished
+        if ended.code in (FAILED, INTERRUPTED, UNSERVED, UNSCORED) and not finished:
             sys.stderr.write(
                 f"rlctl resume {folder.id}  continues it; rlctl logs --run {folder.id}  tells more\n"
             )
@@ -238,6 +241,13 @@ def _alone(made: Report | None, config: Config) -> CommandError | None:
         return None
     why = f": {made.instances.why}" if made.instances.why else ""
     return unserved(f"no preemptible instance has served until the job's end{why} (fleet.require_instance)")
+
+
+def _unscored(made: Report | None) -> CommandError | None:
+    """Of a job that came to its end without the score of a single sample."""
+    if made is None or made.verdicts is None or made.verdicts.scored:
+        return None
+    return unscored(f"no sample was scored: {made.verdicts.words}")
 
 
 def _tell_outcome(

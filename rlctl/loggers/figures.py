@@ -29,7 +29,9 @@ def figures_of(record: AnyRecord) -> Figures | None:
         case Step():
             return Figures("step", record.step, record.t_s, _numbers(record, "train"))
         case Eval():
-            values = {"eval/reward": record.reward, "eval/problems": float(record.problems)}
+            values = {"eval/problems": float(record.problems)}
+            if record.reward is not None:
+                values["eval/reward"] = record.reward
             return Figures("step", record.step, record.t_s, values)
         case Sample():
             return Figures("seconds", round(record.t_s), record.t_s, _numbers(record, "fleet"))
@@ -47,4 +49,6 @@ def _numbers(record: Step | Sample | End, group: str) -> dict[str, float]:
         value = getattr(record, name)
         if name not in NOT_FIGURES and isinstance(value, int | float):
             found[f"{group}/{name}"] = float(value)
+    if isinstance(record, Sample):
+        found |= {f"{group}/verdicts_{status}": float(count) for status, count in record.verdicts.items()}
     return found

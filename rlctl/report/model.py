@@ -25,7 +25,7 @@ from actors.training.history import (
 from configs.schema import Config
 from rlctl.accounting import Account, account_of
 from rlctl.report.step_times import StepTime, step_times
-from rlctl.report.verdict import Instances, Outcome, instances_of, outcome_of
+from rlctl.report.verdict import Instances, Outcome, Verdicts, instances_of, outcome_of, verdicts_of
 
 PREEMPTIBLE = "preemptible"
 
@@ -35,11 +35,12 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reward(Part, frozen=True, kw_only=True):
-    """Mean rewards. first, last: held-out problems before the first and after the last step."""
+    """Mean rewards, over the samples that have a score; None where there is none. first, last: held-out
+    problems before the first and after the last step."""
 
     first: float | None
     last: float | None
-    per_step: list[float]
+    per_step: list[float | None]
 
 
 class Tokens(Part, frozen=True, kw_only=True):
@@ -106,7 +107,8 @@ class Cost(Part, frozen=True, kw_only=True):
 class Report(Part, frozen=True, kw_only=True):
     """report.json. ok: None while the run has not ended. violations: invariants that did not hold, of which
     the number that `unchecked` gives could not be checked. wall_s: seconds that the run was up. instances:
-    None where the settings ask for no preemptible host, or cannot be read."""
+    None where the settings ask for no preemptible host, or cannot be read. verdicts: None where there was
+    none."""
 
     format: int = 1
     run_id: str
@@ -130,6 +132,7 @@ class Report(Part, frozen=True, kw_only=True):
     instances: Instances | None = None
     outcome: Outcome | None = None
     step_times: list[StepTime] = []
+    verdicts: Verdicts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +226,7 @@ def report_of(records: Sequence[AnyRecord], config: Config | None) -> Report:
     planned = story.runs[-1].steps if story.runs else len(story.steps)
     expected = config is not None and config.fleet.n_prem_max > 0
     instances = instances_of(story.firsts, story.samples, len(story.steps)) if expected else None
+    verdicts = verdicts_of(end, story.samples)
     return Report(
         run_id=first_run.run_id if first_run else "",
         seed=first_run.seed if first_run else 0,
@@ -254,8 +258,9 @@ def report_of(records: Sequence[AnyRecord], config: Config | None) -> Report:
         account=account,
         weights=weights_of(story.samples),
         instances=instances,
-        outcome=outcome_of(end, story.evals, instances, len(story.steps), planned),
+        outcome=outcome_of(end, story.evals, instances, len(story.steps), planned, verdicts),
         step_times=step_times(story.steps, story.restarts),
+        verdicts=verdicts,
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from html import escape
 from importlib import resources
 
+from actors.reward.verdicts import OURS
 from rlctl.report import plots
 from rlctl.report.cost_page import cost_section
 from rlctl.report.model import Report, Story
@@ -20,6 +21,8 @@ LATER = "known when the run ends"
 UNKNOWN = "–"
 MAX_ROWS = 2000
 """Rows of one table; a longer history stays in history.jsonl."""
+
+VERDICTS_OURS = "of the verifier, its sandbox or its worker: no sample is trained on with one"
 
 REWARD = "Mean reward of the samples of each step. Diamonds: held-out problems, never trained on."
 FLEET = (
@@ -182,11 +185,25 @@ def _account(report: Report) -> str:
             report.requests.migrated,
             "dispatched again: handed over, drained or left behind by an instance",
         ),
+        *_verdicts(report),
         ("Preemptions without notice", report.preemptions.killed, "the host was killed in its work"),
         ("Preemptions with notice", report.preemptions.noticed, "the host drained and left"),
         ("Resumes", report.resumes, "the whole run was stopped and went on"),
     ]
     return table(("What", "Count", "Meaning"), rows, numbers={1})
+
+
+def _verdicts(report: Report) -> list[Sequence[Cell]]:
+    found = report.verdicts
+    if found is None:
+        return []
+    rows: list[Sequence[Cell]] = [
+        (f"Verdicts: {status}", count, VERDICTS_OURS if status in OURS else "of the response")
+        for status, count in sorted(found.counts.items())
+    ]
+    if found.failure:
+        rows.append(("Last failure of the verifier", "", found.failure))
+    return rows
 
 
 def _restarts(report: Report) -> str:
@@ -201,7 +218,7 @@ def _steps(story: Story) -> str:
     rows: list[Sequence[Cell]] = [
         (
             step.step,
-            f"{step.reward:.3f}",
+            "none" if step.reward is None else f"{step.reward:.3f}",
             step.samples,
             step.tokens,
             f"{step.step_s:.2f}",

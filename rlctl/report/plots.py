@@ -7,6 +7,7 @@ thinned: no plot draws more than a few hundred marks of a kind.
 
 import bisect
 import io
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -78,7 +79,7 @@ def reward_plot(story: Story) -> str:
     def draw(figure: Any) -> None:
         axes = figure.add_subplot()
         steps = thin([float(step.step) for step in story.steps])
-        rewards = thin([step.reward for step in story.steps])
+        rewards = thin([math.nan if step.reward is None else step.reward for step in story.steps])
         marker = "o" if len(steps) <= 60 else ""
         axes.plot(steps, rewards, color=COLOURS["accent"], linewidth=1.8, marker=marker, markersize=3.5,
                   label="samples of a step")  # fmt: skip
@@ -86,6 +87,7 @@ def reward_plot(story: Story) -> str:
         ends = [
             ({"first": 0, "during": one.step, "last": last_step + 1}[one.when], one.reward)
             for one in story.evals
+            if one.reward is not None
         ]
         if ends:
             axes.scatter(*zip(*ends, strict=True), marker="D", s=46, color=COLOURS["reserved"], zorder=3,
@@ -93,7 +95,7 @@ def reward_plot(story: Story) -> str:
         for at, reward in ends:
             axes.annotate(f"{reward:.2f}", (at, reward), (0, 9), textcoords="offset points", ha="center",
                           weight="bold")  # fmt: skip
-        values = [*rewards, *(reward for _, reward in ends)]
+        values = [*(one for one in rewards if not math.isnan(one)), *(reward for _, reward in ends)]
         if all(0 <= value <= 1 for value in values):
             axes.set_ylim(0, 1.08)
         axes.set_xlim(-0.7, last_step + 1.7)

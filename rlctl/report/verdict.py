@@ -1,4 +1,5 @@
-"""What came of a run, in a sentence: whether the reward rose, and whether any preemptible instance served.
+"""What came of a run, in a sentence: whether the reward rose, whether any preemptible instance served, and
+whether any sample was scored.
 
 Pure. `reached` is true where all was reached that a run is for; nothing else is shown in green.
 """
@@ -9,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from actors.reward.verdicts import OURS
 from actors.training.history import End, Eval, FirstInstance, Sample
 
 ERRORS = 2.0
@@ -24,6 +26,27 @@ class Instances(msgspec.Struct, frozen=True, kw_only=True):
     first_s: float | None
     busy_steps: int
     why: str = ""
+
+
+class Verdicts(msgspec.Struct, frozen=True, kw_only=True):
+    """Verdicts of samples, also of those that were made again. counts: by status (`actors.reward.verdicts`).
+    scored: whether any sample has a score. failure: the text of the last one that says nothing of its sample,
+    a failure of the verifier, its sandbox or its worker."""
+
+    counts: dict[str, int]
+    scored: bool
+    failure: str = ""
+
+    @property
+    def words(self) -> str:
+        """Counts, the text of the last failure behind them where nothing was scored."""
+        counts = ", ".join(f"{status} {count}" for status, count in sorted(self.counts.items()))
+        return counts if self.scored or not self.failure else f"{counts}: {self.failure}"
+
+    @property
+    def failed(self) -> int:
+        """Those that say nothing of their samples."""
+        return sum(count for status, count in self.counts.items() if status in OURS)
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,13 +73,36 @@ def instances_of(firsts: Sequence[FirstInstance], samples: Sequence[Sample], ste
     )
 
 
+def verdicts_of(end: End | None, samples: Sequence[Sample]) -> Verdicts | None:
+    """The verdicts of a run: of its last look at the fleet, or of its end where that has more of them. None
+    where there was none, and in histories of older programs."""
+    last = next((one for one in reversed(samples) if one.verdicts), None)
+    found = max(
+        (one for one in (last, end) if one is not None and one.verdicts),
+        key=lambda one: sum(one.verdicts.values()),
+        default=None,
+    )
+    if found is None:
+        return None
+    scored = any(count and status not in OURS for status, count in found.verdicts.items())
+    return Verdicts(counts=dict(found.verdicts), scored=scored, failure=found.failure)
+
+
 def outcome_of(
-    end: End | None, evals: Sequence[Eval], instances: Instances | None, steps: int, planned: int
+    end: End | None,
+    evals: Sequence[Eval],
+    instances: Instances | None,
+    steps: int,
+    planned: int,
+    verdicts: Verdicts | None = None,
 ) -> Outcome:
     """The sentence of a run. instances: None where the settings ask for none."""
     reward, noise, words = _reward(evals)
+    unscored = verdicts is not None and not verdicts.scored
     alone = instances is not None and not instances.served
     parts: list[str] = []
+    if verdicts is not None and unscored:
+        parts.append(f"no sample was scored: {verdicts.words}")
     if end is None:
         parts.append(f"not finished, {steps} of {planned} steps")
     elif not end.ok:
@@ -67,7 +113,7 @@ def outcome_of(
     if words:
         parts.append(words)
     return Outcome(
-        reached=end is not None and end.ok and not alone and reward == "rose",
+        reached=end is not None and end.ok and not (alone or unscored) and reward == "rose",
         reward=reward,
         noise=noise,
         sentence="; ".join(parts) or "the held-out reward is not known",
@@ -91,20 +137,22 @@ def findings(violations: int, unchecked: int) -> str:
 def _reward(evals: Sequence[Eval]) -> tuple[Literal["rose", "fell", "stayed", "unknown"], float | None, str]:
     first = next((one for one in evals if one.when == "first"), None)
     last = next((one for one in reversed(evals) if one.when == "last"), None)
-    if first is None or last is None:
+    if first is None or last is None or first.reward is None or last.reward is None:
         return "unknown", None, ""
-    noise = _noise(first, last)
-    change = f"from {first.reward:.3f} to {last.reward:.3f}"
-    if abs(last.reward - first.reward) <= noise:
+    before, after = first.reward, last.reward
+    noise = _noise((before, first.problems), (after, last.problems))
+    change = f"from {before:.3f} to {after:.3f}"
+    if abs(after - before) <= noise:
         chance = f"with {last.problems} problems chance alone explains {noise:.3f}"
         return "stayed", noise, f"the held-out reward stayed ({change}; {chance})"
-    if last.reward > first.reward:
+    if after > before:
         return "rose", noise, f"the held-out reward rose {change}"
     return "fell", noise, f"the held-out reward fell {change}"
 
 
-def _noise(first: Eval, last: Eval) -> float:
-    """Rewards are between 0 and 1, so one with mean p varies by p (1 - p) at most."""
-    variances = [max(0.0, one.reward * (1.0 - one.reward)) / max(1, one.problems) for one in (first, last)]
-    least = 1.0 / max(1, min(first.problems, last.problems))
+def _noise(*means: tuple[float, int]) -> float:
+    """Of the difference of means, each with the number of its rewards. Rewards are between 0 and 1, so one
+    with mean p varies by p (1 - p) at most."""
+    variances = [max(0.0, mean * (1.0 - mean)) / max(1, count) for mean, count in means]
+    least = 1.0 / max(1, min(count for _, count in means))
     return max(least, ERRORS * math.sqrt(sum(variances)))

@@ -6,7 +6,8 @@ Owns the port `actors.reward.scoring.ScoringWorker` without a process. A problem
 problem has its own chance of a right answer, so groups differ in their rewards.
 
 Faults, drawn for each item or ordered from outside: a worker that hangs (no answer until the deadline), one
-that crashes, one that lies (an answer that is no frame, or of the wrong kind, or the wrong score).
+that crashes, one that lies (an answer that is no frame, or of the wrong kind, or the wrong score). Or every
+score comes to the same fault, for as long as that stands: a verifier that is sick.
 """
 
 import asyncio
@@ -32,6 +33,7 @@ class Fault(StrEnum):
     GARBAGE = "garbage"
     WRONG_KIND = "wrong_kind"
     WRONG_SCORE = "wrong_score"
+    RAISE = "raise"  # of a score; a problem comes
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +54,10 @@ class ScorerLaw:
 @dataclass(slots=True)
 class ScorerFaults:
     """Faults that somebody ordered, on top of the law's chances: the next items of a host take one each.
-    `done`: how many of each kind came, ordered or drawn."""
+    `done`: how many of each kind came, ordered or drawn. `standing`: what every score comes to; problems come
+    as ever."""
 
+    standing: Fault | None = None
     done: dict[Fault, int] = field(default_factory=dict)
     _ordered: deque[tuple[Fault, Callable[[], None]]] = field(default_factory=deque)
 
@@ -131,7 +135,7 @@ class SimScorer:
         if self._dead:
             raise WorkerDied("signal 9 (SIGKILL)")
         item = pipe.item(frame[pipe.PREFIX.size :])
-        fault = self._fault()
+        fault = self._fault(standing=not isinstance(item, pipe.ProblemItem))
         count = len(item.items) if isinstance(item, pipe.ScoreItems) else 1
         takes_s = sum(self._takes_s() for _ in range(count))
         if fault is Fault.HANG or takes_s > deadline_s:
@@ -150,6 +154,8 @@ class SimScorer:
             return pipe.ProblemOut(f"problem {item.index} of {item.split}", prompt)
         if fault is Fault.WRONG_KIND:
             return pipe.ProblemOut("", [])
+        if fault is Fault.RAISE:
+            return pipe.Failed("ValueError: this verifier scores nothing")
         if isinstance(item, pipe.ScoreItems):
             return pipe.ScoresOut([self._score(one, fault) for one in item.items])
         return self._score(item, fault)
@@ -165,8 +171,10 @@ class SimScorer:
         """See `ScoringWorker`."""
         self._dead = True
 
-    def _fault(self) -> Fault | None:
+    def _fault(self, *, standing: bool) -> Fault | None:
         fault = self._faults.take()
+        if standing:
+            fault = fault or self._faults.standing
         for kind, chance in self._law.chances:
             drawn = self._rng.random() < chance
             fault = fault or (kind if drawn else None)

@@ -353,13 +353,24 @@ BROKEN: list[tuple[str, str, list[Fact]]] = [
     ("I6", "published were", [ServedImage(3.0, "spot-1", 1, b"r1", b"damaged", b"whole")]),
     ("I6", "nobody published that", [ServedImage(3.0, "spot-1", 1, b"r1", b"bytes", None)]),
     ("I7", "handed out with 0.5", [*whole_story()[:9], handed_out(response_of(SEED, ROOT, 3), score=0.5)]),
-    ("I7", "before its score was journaled", [*whole_story()[:8], handed_out(response_of(SEED, ROOT, 3))]),
+    ("I7", "before its verdict was journaled", [*whole_story()[:8], handed_out(response_of(SEED, ROOT, 3))]),
     (
         "I7",
         "released with 0.25",
         [*whole_story()[:9], commit(ledger(score=0.25), stream="rollout/manager/ledger")],
     ),
     ("I7", "was scored nan", [commit(Scored(request=R, score=float("nan")))]),
+    ("I7", "was scored None", [commit(Scored(request=R, score=None))]),
+    ("I7", "its verifier failed (lost)", [commit(Scored(request=R, score=0.0, status="lost"))]),
+    (
+        "I7",
+        "was trained and is unscored",
+        [
+            *whole_story()[:8],
+            commit(Scored(request=R, score=None, status="lost")),
+            commit(trained(), stream="training/state"),
+        ],
+    ),
     ("I9", "the limit is 1024", [Measured(3.0, "head/rollout", "mailbox of x", 1025, 1024)]),
     (
         "no silent wait",

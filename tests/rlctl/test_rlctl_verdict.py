@@ -21,14 +21,15 @@ from actors.training.history import (
     Run,
     Sample,
     Step,
+    Verifier,
 )
 from configs.load import load
 from configs.schema import Config
 from rlctl import outcome
 from rlctl.__main__ import main
-from rlctl.errors import FAILED, OK, UNSERVED, CommandError, unserved
+from rlctl.errors import FAILED, OK, UNSCORED, UNSERVED, CommandError, unscored, unserved
 from rlctl.live import announce, render, show
-from rlctl.progress import Progress
+from rlctl.progress import Progress, plain_line
 from rlctl.report.model import Report, report_of, story_of
 from rlctl.report.page import page_of
 from rlctl.runs import RunDir
@@ -267,6 +268,65 @@ def test_a_job_that_failed_for_want_of_an_instance_ends_with_a_code_of_its_own_a
     assert (code, result["exit_code"]) == (UNSERVED, UNSERVED)
     assert result["errors"] == ["the job failed: no preemptible instance has served"]
     assert "rlctl resume" in said
+
+
+UNJUDGED = Sample(
+    t_s=2.0, step=1, reserved=1, preemptible=0, serving=1, executing=0, pending=0, tokens_collected=9,
+    migrations=0, tokens_per_s=1.0, verdicts={"verifier_failed": 7, "lost": 1}, failure="ValueError: nothing",
+)  # fmt: skip
+NOTHING = "no sample was scored: lost 1, verifier_failed 7: ValueError: nothing"
+
+
+def test_a_run_in_which_no_sample_was_scored_never_ends_well(
+    driven: Driven, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    driven(story(0.3, 0.9, SERVES, UNJUDGED, END))
+    code, result, said = ran(tmp_path, capsys)
+    assert (code, result["exit_code"]) == (UNSCORED, UNSCORED)
+    assert f"error: {NOTHING}" in said
+    shown, whole = result["outcome"], result["report"]
+    assert isinstance(shown, dict)
+    assert isinstance(whole, dict)
+    assert str(shown["sentence"]).startswith(NOTHING)
+    assert shown["reached"] is False
+    assert whole["verdicts"] == {
+        "counts": {"verifier_failed": 7, "lost": 1},
+        "scored": False,
+        "failure": "ValueError: nothing",
+    }
+
+
+def test_a_job_whose_verifier_stayed_sick_ends_with_a_code_of_its_own_and_can_go_on(
+    driven: Driven, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    driven([story(0.3, 0.9)[0], UNJUDGED], unscored("the job failed: the verifier has been sick for 30 s"))
+    code, result, said = ran(tmp_path, capsys)
+    assert (code, result["exit_code"]) == (UNSCORED, UNSCORED)
+    assert "sick for 30 s" in said
+    assert "rlctl resume" in said
+    assert NOTHING in str(result["outcome"])
+
+
+def test_verdicts_by_status_and_the_last_failure_are_told_at_the_end_and_while_it_runs() -> None:
+    scored = replace(UNJUDGED, verdicts={"ok": 1000, "lost": 2}, failure="signal 9 (SIGKILL)")
+    report = report_of(story(0.3, 0.9, SERVES, scored, END), None)
+    assert report.verdicts is not None
+    assert report.verdicts.scored
+    assert report.outcome is not None
+    assert "no sample was scored" not in report.outcome.sentence
+    lines = dict(outcome.rows(report, RunDir(Path("/nowhere/x"))))
+    assert lines["verdicts"] == "lost 2, ok 1,000"
+    assert lines["last failed verdict"] == "signal 9 (SIGKILL)"
+    progress = Progress()
+    sick = Verifier(t_s=3.0, sick=True, why="20 of its last 20 verdicts failed (lost 20): no answer")
+    for record in (*story(0.3, 0.9)[:1], scored, sick):
+        progress.observe(record)
+    shown = Console(width=160, record=True, file=io.StringIO())
+    shown.print(render(progress, 4.0))
+    text = shown.export_text()
+    assert "2 lost   1,000 ok" in text
+    assert "the verifier is sick: 20 of its last 20" in text
+    assert "sick: 20 of its last 20" in (plain_line(progress, sick) or "")
 
 
 def test_a_broken_promise_is_told_in_the_result_too(

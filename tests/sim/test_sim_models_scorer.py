@@ -71,11 +71,12 @@ def test_each_ordered_fault_costs_a_worker_and_not_the_item() -> None:
 def test_a_lying_worker_is_an_error_or_another_score() -> None:
     async def use(pool: WorkerPool, faults: ScorerFaults) -> list[Verdict]:
         faults.order(Fault.WRONG_KIND)
+        faults.order(Fault.WRONG_KIND)  # of the second attempt
         faults.order(Fault.WRONG_SCORE)
         return [await pool.score("train", 1, [5]) for _ in range(3)]
 
     wrong_kind, wrong, right = run(ScorerLaw(), use)
-    assert (wrong_kind.status, wrong_kind.score) == ("verifier_failed", 0.0)
+    assert (wrong_kind.status, wrong_kind.score) == ("verifier_failed", None)
     assert wrong.score == 1.0 - right.score
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FINE, HANG, ABORT, RAISE, PRINT, ALLOCATE, EXIT, SEGFAULT, NAN, ONCE, CHATTER, FORK = range(12)
+TEXT, INFINITE, NOTHING, RAISE_ONCE = range(12, 16)
 
 
 @dataclass
@@ -64,6 +65,17 @@ class Hostile:
                     time.sleep(3600)
                 (self.marks / "forked").write_text(str(child))
                 time.sleep(3600)
+            case 12:
+                return "0.5"  # type: ignore[return-value]
+            case 13:
+                return float("-inf")
+            case 14:
+                return None  # type: ignore[return-value]
+            case 15:
+                mark = self.marks / "raised"
+                if not mark.exists():
+                    mark.touch()
+                    raise ValueError("not yet")
         return index / 10
 
 

@@ -77,6 +77,9 @@ async def test_a_problem_whose_workers_die_may_still_come_and_one_that_there_is_
 DEEDS = {
     hostile.RAISE: ("verifier_failed", "ValueError: bad answer"),
     hostile.NAN: ("verifier_failed", "the score is nan"),
+    hostile.INFINITE: ("verifier_failed", "the score is -inf"),
+    hostile.TEXT: ("verifier_failed", "the score is no number but '0.5'"),
+    hostile.NOTHING: ("verifier_failed", "the score is no number but None"),
     hostile.ALLOCATE: ("verifier_failed", "MemoryError"),
     hostile.PRINT: ("ok", ""),
     hostile.HANG: ("lost", "no answer within 0.3 s"),
@@ -92,9 +95,17 @@ async def test_whatever_a_verifier_does_is_a_verdict_and_the_next_item_is_scored
         verdict = await pool.score("train", 1, [deed], deadline_s=0.3 if deed == hostile.HANG else None)
         assert verdict.status == status
         assert detail in verdict.detail
-        assert verdict.score == (0.1 if status == "ok" else 0.0)
+        assert verdict.score == (0.1 if status == "ok" else None)
         assert await pool.score("train", 2, [hostile.FINE]) == Verdict(0.2, "ok")
     assert pool.deaths == {"timeout": 1, "crashed": 4}
+
+
+async def test_what_a_verifier_failed_at_once_is_tried_again_by_the_worker_that_lives(
+    pool: WorkerPool,
+) -> None:
+    asked = [pool.score("train", index, [hostile.RAISE_ONCE]) for index in range(3)]
+    assert await asyncio.gather(*asked) == [Verdict(index / 10, "ok") for index in range(3)]
+    assert pool.deaths == {}
 
 
 async def test_a_proxy_that_stood_still_takes_no_worker_for_hung(pool: WorkerPool) -> None:

@@ -45,7 +45,7 @@ async def test_whatever_becomes_of_a_response_there_is_a_verdict_and_the_others_
     deeds = [hostile.FINE, hostile.ABORT, hostile.HANG, hostile.RAISE, hostile.FINE]
     verdicts = await asyncio.gather(*(ask(system, score(f"r{n}", deed)) for n, deed in enumerate(deeds)))
     assert [verdict.status for verdict in verdicts] == ["ok", "lost", "lost", "verifier_failed", "ok"]
-    assert [verdict.score for verdict in verdicts] == [0.5, 0.0, 0.0, 0.0, 0.5]
+    assert [verdict.score for verdict in verdicts] == [0.5, None, None, None, 0.5]
     assert [verdict.request for verdict in verdicts] == [f"r{n}" for n in range(5)]
     assert (await ask(system, score("after", hostile.FINE))).status == "ok"
 

@@ -1,0 +1,109 @@
+"""Whether a job's verifier is sick: too large a share of its newest verdicts are ours (`verdicts.OURS`).
+
+Pure: verdicts and times go in. What is done about it is the manager's (`actors.rollout.scoring`) and the
+controller's. Nothing of it is kept over a restart: whatever waits for a verdict is asked for again, so a
+verifier that is still sick shows with the first one.
+
+- With `LEAST` verdicts or more it is sick when more than `share` of the last `WINDOW` are ours; with fewer,
+  when all are: one that fails from the first response on is seen at once.
+- It has recovered when that no longer holds of the last `LEAST` verdicts, and counts as well while nothing
+  waits for a verdict: there is nothing that it could fail at.
+"""
+
+from collections import Counter, deque
+
+import msgspec
+
+from actors.reward.verdicts import OURS
+
+WINDOW = 200
+LEAST = 20
+MAX_TEXT = 500
+"""Characters of a verifier's text that are kept."""
+
+
+class Sickness(msgspec.Struct, frozen=True, kw_only=True):
+    """A verifier that is sick: for how long, after how long the job ends (s), how many of its newest `of`
+    verdicts were ours, by status, and the text of the last one."""
+
+    for_s: float
+    limit_s: float
+    of: int
+    counts: dict[str, int]
+    text: str
+
+    @property
+    def over(self) -> bool:
+        """It had its time to recover."""
+        return self.for_s >= self.limit_s
+
+    @property
+    def words(self) -> str:
+        """Counts and text, for people."""
+        by_status = ", ".join(f"{status} {count}" for status, count in self.counts.items())
+        found = f"{sum(self.counts.values())} of its last {self.of} verdicts failed ({by_status})"
+        return f"{found}: {self.text}" if self.text else found
+
+
+class VerifierHealth:
+    """See the module.
+
+    Args:
+        share: of verdicts that are ours, above which the verifier is sick; 1: never.
+        limit_s: for how long it may be sick.
+    """
+
+    def __init__(self, share: float, limit_s: float) -> None:
+        self._share, self._limit_s = share, limit_s
+        self._window: deque[str] = deque(maxlen=WINDOW)
+        self._since_s: float | None = None
+        self.text = ""
+        """Of the last verdict of ours."""
+
+    @property
+    def sick(self) -> bool:
+        return self._since_s is not None
+
+    @property
+    def outage(self) -> bool:
+        """It is sick by enough verdicts that another response to the same problem would not help."""
+        return self.sick and len(self._window) >= LEAST
+
+    def heard(self, status: str, detail: str, now_s: float) -> None:
+        """One more verdict."""
+        self._window.append(status)
+        if status in OURS:
+            self.text = " ".join(detail.split())[:MAX_TEXT]
+        if self._since_s is None:
+            if self._failing(list(self._window)):
+                self._since_s = now_s
+        elif not self._failing(newest := list(self._window)[-LEAST:]):
+            self._since_s = None
+            self._window = deque(newest, maxlen=WINDOW)
+
+    def idle(self) -> None:
+        """Nothing waits for a verdict."""
+        if self._since_s is None:
+            return
+        self._since_s = None
+        if self._window[-1] not in OURS:
+            self._window.clear()
+
+    def sickness(self, now_s: float) -> Sickness | None:
+        """What is wrong now; None while it is well."""
+        if self._since_s is None:
+            return None
+        counts = Counter(status for status in self._window if status in OURS)
+        return Sickness(
+            for_s=now_s - self._since_s,
+            limit_s=self._limit_s,
+            of=len(self._window),
+            counts=dict(sorted(counts.items())),
+            text=self.text,
+        )
+
+    def _failing(self, statuses: list[str]) -> bool:
+        ours = sum(status in OURS for status in statuses)
+        if len(statuses) < LEAST:
+            return self._share < 1.0 and ours == len(statuses)
+        return ours > self._share * len(statuses)

@@ -1,0 +1,98 @@
+"""When a verifier counts as sick, from its verdicts and the time."""
+
+from actors.reward.health import LEAST, WINDOW, VerifierHealth
+from actors.reward.verdicts import LOST, OURS, PROGRAMS, VERIFIER_FAILED
+
+TEXT = "ZeroDivisionError: division by zero"
+
+
+def heard(health: VerifierHealth, statuses: list[str], at_s: float = 0.0) -> None:
+    for status in statuses:
+        health.heard(status, TEXT if status in OURS else "", at_s)
+
+
+def test_a_verifier_is_sick_when_more_than_its_share_of_the_last_verdicts_are_ours() -> None:
+    health = VerifierHealth(0.2, 30.0)
+    heard(health, ["ok"] * 160 + [VERIFIER_FAILED] * 40)
+    assert not health.sick, "a fifth is not more than a fifth"
+    heard(health, [LOST])
+    assert health.sick
+    sick = health.sickness(0.0)
+    assert sick is not None
+    assert (sick.of, sick.counts, sick.text) == (WINDOW, {"lost": 1, "verifier_failed": 40}, TEXT)
+    assert sick.words == f"41 of its last 200 verdicts failed (lost 1, verifier_failed 40): {TEXT}"
+
+
+def test_what_is_older_than_the_window_does_not_count() -> None:
+    health = VerifierHealth(0.2, 30.0)
+    heard(health, [VERIFIER_FAILED, "ok"] * 9)  # fewer than are judged by their share
+    heard(health, ["ok"] * WINDOW + [LOST] * 40)
+    assert not health.sick
+
+
+def test_a_verifier_that_has_only_failed_is_sick_at_once_and_one_that_also_scores_is_not() -> None:
+    health = VerifierHealth(0.2, 30.0)
+    heard(health, [LOST])
+    assert health.sick
+    assert not health.outage, "another response may do better"
+    heard(health, ["timeout"])
+    assert not health.sick
+    heard(health, [LOST] * (LEAST - 3))
+    assert not health.sick
+    heard(health, [LOST])
+    assert health.sick
+    assert health.outage
+
+
+def test_statuses_of_the_program_never_make_a_verifier_sick() -> None:
+    health = VerifierHealth(0.0, 30.0)
+    heard(health, sorted(PROGRAMS) * 20)
+    assert not health.sick
+    assert health.sickness(1.0) is None
+
+
+def test_a_verifier_that_scores_again_is_well_before_the_window_is_full_of_it() -> None:
+    health = VerifierHealth(0.2, 30.0)
+    heard(health, [VERIFIER_FAILED] * WINDOW)
+    heard(health, ["ok"] * (LEAST - 5))
+    assert health.sick
+    heard(health, ["ok"])
+    assert not health.sick
+    heard(health, [VERIFIER_FAILED])
+    assert health.sick, "four and one of the twenty, which is more than a fifth"
+
+
+def test_the_time_of_a_sickness_counts_from_its_begin_and_anew_after_it_was_well() -> None:
+    health = VerifierHealth(0.2, 30.0)
+    heard(health, [VERIFIER_FAILED] * 5, at_s=100.0)
+    heard(health, [VERIFIER_FAILED] * 5, at_s=120.0)
+    sick = health.sickness(129.9)
+    assert sick is not None
+    assert not sick.over
+    sick = health.sickness(130.0)
+    assert sick is not None
+    assert sick.over
+    heard(health, ["ok"] * LEAST, at_s=131.0)
+    heard(health, [VERIFIER_FAILED] * LEAST, at_s=140.0)
+    sick = health.sickness(141.0)
+    assert sick is not None
+    assert sick.for_s == 1.0
+
+
+def test_a_verifier_that_nothing_waits_for_is_not_sick() -> None:
+    health = VerifierHealth(0.2, 30.0)
+    heard(health, [VERIFIER_FAILED] * 3)
+    health.idle()
+    assert not health.sick
+    heard(health, [VERIFIER_FAILED], at_s=5.0)
+    assert health.sick, "its last verdicts are remembered"
+    heard(health, ["ok"] * 2)
+    health.idle()
+    heard(health, [LOST, "ok"] * 2)
+    assert not health.sick
+
+
+def test_a_share_of_one_never_makes_a_verifier_sick() -> None:
+    health = VerifierHealth(1.0, 0.0)
+    heard(health, [VERIFIER_FAILED] * 2 * WINDOW)
+    assert not health.sick

@@ -1,0 +1,119 @@
+"""A verifier that fails: its failures are no scores, the job waits for it, and ends where it stays sick."""
+
+from dataclasses import replace
+
+from actors.cluster.messages import UNSCORED
+from actors.training.records import Eval, Record, Sample, Step, Verifier
+from configs.load import load
+from rlctl.audit import audit
+from rlctl.report.model import report_of
+from rlctl.simulated import evidence
+from sim.cluster import SimCluster
+from sim.models.scorer import Fault
+from sim.outcome import Outcome
+from sim.setting import Setting
+
+SMALL = [
+    "job.steps=4",
+    "task.heldout_problems=8",
+    "rollout.prompts=8",
+    "rollout.samples=4",
+    "engine.slots=4",
+    "fleet.n_prem_max=2",
+    "fleet.trace=",
+]
+TEXT = "ValueError: this verifier scores nothing"
+
+
+def cluster(*sets: str, seed: int = 3, raises: float = 0.0) -> SimCluster:
+    made = Setting(load("quickstart", [*SMALL, *sets]), seed=seed)
+    scorer = replace(made.plant.scorer, chances=((Fault.RAISE, raises),))
+    return SimCluster(replace(made, plant=replace(made.plant, scorer=scorer)))
+
+
+def of(kind: type[Record], outcome: Outcome) -> list[Record]:
+    return [record for record in outcome.history if isinstance(record, kind)]
+
+
+def test_a_job_whose_verifier_always_fails_ends_within_a_minute_with_its_text_and_trains_on_nothing() -> None:
+    sick = cluster()
+    sick.scorer_faults.standing = Fault.RAISE
+    outcome = sick.run()
+    assert sick.ended is not None
+    assert (outcome.ended, sick.ended.cause) == ("failed", UNSCORED)
+    assert TEXT in outcome.reason
+    assert "verifier_failed" in outcome.reason
+    assert "reward.sick_s" in outcome.reason
+    assert of(Step, outcome) == []
+    assert of(Eval, outcome) == []
+    (told,) = of(Verifier, outcome)
+    assert isinstance(told, Verifier)
+    assert told.sick
+    assert TEXT in told.why
+    first_s = next(record.t_s for record in outcome.history if isinstance(record, Sample) and record.verdicts)
+    assert outcome.history[-1].t_s - first_s < 60.0
+    report = report_of(outcome.history, None)
+    assert report.verdicts is not None
+    assert report.verdicts.counts.keys() == {"verifier_failed"}
+    assert report.verdicts.failure == TEXT
+    assert report.outcome is not None
+    assert report.outcome.sentence.startswith("no sample was scored: verifier_failed ")
+    assert TEXT in report.outcome.sentence
+
+
+def test_a_job_with_few_samples_whose_verifier_hangs_ends_although_verdicts_are_few() -> None:
+    sick = cluster("rollout.prompts=4", "rollout.samples=2", "task.heldout_problems=1")
+    sick.scorer_faults.standing = Fault.HANG
+    outcome = sick.run()
+    assert outcome.ended == "failed"
+    assert "no answer within 8 s" in outcome.reason
+    assert of(Step, outcome) == []
+
+
+def test_a_job_goes_on_when_its_verifier_recovers_and_every_sample_has_its_score() -> None:
+    healed = cluster()
+    healed.scorer_faults.standing = Fault.RAISE
+
+    def heal() -> None:
+        healed.scorer_faults.standing = None
+
+    def fall_ill() -> None:
+        healed.scorer_faults.standing = Fault.RAISE
+
+    healed.loop.call_at(30.0, heal)
+    healed.loop.call_at(35.0, fall_ill)
+    healed.loop.call_at(45.0, heal)
+    outcome = healed.run()
+    assert outcome.ended == "done"
+    assert audit(evidence(outcome)) == []
+    told = [record.sick for record in of(Verifier, outcome) if isinstance(record, Verifier)]
+    assert told[:2] == [True, False]
+    assert told[-1] is False
+    steps = [record for record in of(Step, outcome) if isinstance(record, Step)]
+    assert [step.samples for step in steps] == [32] * 4
+    assert [step.unscored for step in steps] == [0] * 4
+
+
+def test_a_sample_whose_verifier_fails_for_good_is_in_no_step_and_the_job_goes_on() -> None:
+    outcome = cluster("reward.attempts=1", "rollout.sample_retries=0", raises=0.25).run()
+    assert outcome.ended == "done"
+    assert audit(evidence(outcome)) == []
+    steps = [record for record in of(Step, outcome) if isinstance(record, Step)]
+    assert sum(step.unscored for step in steps) > 0
+    assert all(step.samples + step.unscored == 32 for step in steps)
+
+
+def test_a_run_in_which_nothing_was_scored_says_so_where_its_job_did_not_end_for_that() -> None:
+    sick = cluster("reward.sick_share=1")
+    sick.scorer_faults.standing = Fault.RAISE
+    outcome = sick.run()
+    assert outcome.ended == "done"
+    assert audit(evidence(outcome)) == []
+    steps = [record for record in of(Step, outcome) if isinstance(record, Step)]
+    assert [(step.reward, step.samples, step.tokens) for step in steps] == [(None, 0, 0)] * 4
+    assert [record.reward for record in of(Eval, outcome) if isinstance(record, Eval)] == [None, None]
+    report = report_of(outcome.history, None)
+    assert report.verdicts is not None
+    assert not report.verdicts.scored
+    assert report.outcome is not None
+    assert not report.outcome.reached
