@@ -72,7 +72,9 @@ class LocalHosts:
         self._join = join
         self._forget_memory = forget_memory
         self._on_restart = on_restart
-        self._failed: dict[str, Restarted] = {}  # those that ended by themselves: what is told if they return
+        self._failed: dict[
+            str, Restarted
+        ] = {}  # those that ended by themselves: what is reported if they return
         self._restarts: Counter[str] = Counter()
         self._taken: set[str] = set()  # those that `kill` took away, until they have ended
         self._preemptible: dict[str, Child] = {}

@@ -210,7 +210,7 @@ class RemoteHost:
         return ""
 
     async def _unsound(self) -> str:
-        """Why nobody may be given tokens of the weights that were just loaded, "": they are sound. The server
+        """Why no caller may get tokens of the weights that were just loaded, "": they are sound. The server
         has those of before again then. Raises `ServerDied` where it cannot go back, or has nothing to go
         back to."""
         try:

@@ -250,8 +250,8 @@ class Fetch(Message, frozen=True):
 
 
 class DropVersion(Message, frozen=True):
-    """From the manager to who published it, and from a worker on the same host: instances could not load
-    these weights, nobody will want them again. Nothing where they are not here."""
+    """From the manager to the publisher of a version, and from a worker to the agent of its host: instances
+    could not load these weights, no host will ask for them again. Nothing where they are not here."""
 
     version: int
     root: bytes

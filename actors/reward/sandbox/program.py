@@ -71,7 +71,7 @@ def _run(call: Callable[[bytes], bytes], payload: bytes, limits: Limits) -> int:
         return NO_MEMORY
     except SystemExit:
         return RAISED
-    except BaseException:  # noqa: BLE001  # the program's own end, told in its stderr
+    except BaseException:  # noqa: BLE001  # the program's own end, written to its stderr
         traceback.print_exc()
         return RAISED
     finally:

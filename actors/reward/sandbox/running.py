@@ -1,4 +1,4 @@
-"""A program as the trusted end has it: its pipes are read up to a limit, and its end is told by name.
+"""A program as the trusted end has it: its pipes are read up to a limit, and its end has a name.
 
 Owns the descriptors of one program. Does not own the zygote, which reports its end through `channel`.
 """

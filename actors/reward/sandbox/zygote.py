@@ -179,10 +179,10 @@ class _Run:
         _pid, status = os.waitpid(self._pid, 0)
         if self._tmp:
             return status
-        told = os.read(self._ended, namespaces.ENDED.size)
-        if len(told) < namespaces.ENDED.size:
+        packed = os.read(self._ended, namespaces.ENDED.size)
+        if len(packed) < namespaces.ENDED.size:
             return signal.SIGKILL
-        status, cpu_s = namespaces.ENDED.unpack(told)
+        status, cpu_s = namespaces.ENDED.unpack(packed)
         self._cpu_s = max(self._cpu_s, cpu_s)
         return int(status)
 
@@ -230,7 +230,7 @@ def main(descriptor: int) -> None:
                 cast("Callable[[object], object]", program.find(name))(argument)
             else:
                 import_module(name)
-    except BaseException as error:  # noqa: BLE001  # a function of the user's; the host tells it
+    except BaseException as error:  # noqa: BLE001  # a function of the user's; the host reports it
         wire.send(channel, {"failed": f"{name}: {type(error).__name__}: {error}"[:500]})
         return
     how = Confinement(**cast("dict[str, object]", head["confinement"]))  # type: ignore[arg-type]
