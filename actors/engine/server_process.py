@@ -28,8 +28,9 @@ REAP_S = 2.0  # of a killed group; what is left then is the kernel's
 
 
 def free_port() -> int:
-    """A TCP port of the loopback interface that no process listened at just now. It is none that the kernel gives
-    to connections: a server may take half a minute until it listens. Raises OSError where none was found."""
+    """A TCP port of the loopback interface that no process listened at just now. It is none that the kernel
+    gives to connections: a server may take half a minute until it listens. Raises OSError where none was
+    found."""
     for _ in range(PORT_TRIES):
         port = FIRST_PORT + secrets.randbelow(PORTS)
         with socket.socket() as probe, contextlib.suppress(OSError):
