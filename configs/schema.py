@@ -432,6 +432,24 @@ class Function(Section, frozen=True, kw_only=True):
     clock of an async function; a longer one failed."""
 
 
+class Http(Section, frozen=True, kw_only=True):
+    """A service that scores responses: verifier `http` (docs/functions.md)."""
+
+    url: Annotated[str, Meta(pattern=r"^(https?://[^/\s@]+(/\S*)?)?\Z")] = ""
+    """Where responses are posted to; with `style = "roll"` what stands before `/v1/submit_task`. It holds no
+    user and password: `headers_env`."""
+    style: Literal["own", "slime", "openrlhf", "roll"] = "own"
+    """What is sent and answered: ours (`prompt`, `messages`, `response`, `answer`, `info`, to a number or an
+    object with `score`), or what services for slime, OpenRLHF or ROLL take."""
+    deadline_s: Positive = 30.0
+    """Time for one response, on the clock, with all tries; then its status is `unavailable`."""
+    max_concurrent: Annotated[int, Meta(ge=1, le=1024)] = 16
+    """Calls of one reward worker at a time."""
+    headers_env: Annotated[str, Meta(pattern=r"^([A-Za-z_][A-Za-z0-9_]*)?\Z")] = ""
+    """Name of a variable in the environment of the job's head that holds the value of the header
+    `Authorization`; "" = none is sent."""
+
+
 class Reward(Section, frozen=True, kw_only=True):
     """Scoring of answers."""
 
@@ -454,12 +472,14 @@ class Reward(Section, frozen=True, kw_only=True):
     what waits for a verdict is asked for again meanwhile."""
     sandbox: Sandbox = Sandbox()
     function: Function = Function()
+    http: Http = Http()
 
     @property
     def worker_s(self) -> float:
         """Time of a worker for what it was given; then it is killed, and the attempt counts as failed. Its
         sandbox ends programs long before."""
-        return 4 * max(self.deadline_s, self.function.deadline_s)
+        waits_s = self.http.deadline_s if self.http.url else 0.0
+        return 4 * max(self.deadline_s, self.function.deadline_s, waits_s)
 
     @property
     def verdict_s(self) -> float:

@@ -18,7 +18,7 @@ from actors.reward.prompts import BadConversation, Prompts
 from actors.reward.source import BadTask, Source, Split
 from actors.reward.verdicts import Judgement
 from actors.reward.verifiers.port import BadVerifier, Verifier, VerifierSpec
-from actors.reward.verifiers.registry import PYTHON, REASONING, make
+from actors.reward.verifiers.registry import HTTP, PYTHON, REASONING, make
 from configs.schema import Config
 from configs.schema import Task as Settings
 
@@ -48,7 +48,8 @@ def source_of(settings: Settings, seed: int) -> Source:
 def verifier_of(settings: Settings, config: Config) -> Verifier:
     """The verifier that a task's settings name. Raises `BadTask`."""
     name = settings.verifier or (PYTHON if settings.data else REASONING)
-    own = msgspec.structs.asdict(config.reward.function) if name == PYTHON else {}
+    section = {PYTHON: config.reward.function, HTTP: config.reward.http}.get(name)
+    own = msgspec.structs.asdict(section) if section else {}
     spec = VerifierSpec(
         name=name,
         task=settings.name,

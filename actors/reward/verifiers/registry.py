@@ -24,11 +24,18 @@ def _python(spec: VerifierSpec) -> Verifier:
     return make(spec)
 
 
-REASONING, PYTHON = "reasoning-gym", "python"
+def _http(spec: VerifierSpec) -> Verifier:
+    from actors.reward.verifiers.http_rewards import HttpVerifier
+
+    return HttpVerifier(spec)
+
+
+REASONING, PYTHON, HTTP = "reasoning-gym", "python", "http"
 VERIFIERS: dict[str, Callable[[VerifierSpec], Verifier]] = {
     REASONING: _reasoning,
     "math": _math,
     PYTHON: _python,
+    HTTP: _http,
 }
 """Each maker imports its module when it is called: some take a second to load."""
 

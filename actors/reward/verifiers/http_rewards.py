@@ -1,0 +1,195 @@
+"""The verifier `http`: a service elsewhere scores responses.
+
+Runs in the reward worker, without a sandbox: nothing of a response is read here. What a service does not do
+is a status of ours, never a score.
+"""
+
+import asyncio
+import os
+import random
+from collections.abc import Mapping, Sequence
+
+import aiohttp
+import msgspec
+
+from actors.reward import verdicts
+from actors.reward.entries import Entry
+from actors.reward.verdicts import Judgement
+from actors.reward.verifiers import http_wires
+from actors.reward.verifiers.call_forms import Found, Item
+from actors.reward.verifiers.functions import MAX_DETAIL, item_for
+from actors.reward.verifiers.http_wires import BadAnswer
+from actors.reward.verifiers.port import BadVerifier, VerifierSpec
+from configs.schema import Http
+
+MAX_ANSWER_BYTES = 2**20
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.2, 5.0
+"""Between two tries of one call: twice as long each time, and up to as much again by chance."""
+MAX_TRIES = 20
+POLL_S = 0.5
+"""Between two looks at a task of ROLL's services."""
+PASSING = frozenset({408, 425, 429})
+"""Answers below 500 of a service that is there and has no time."""
+
+
+class Unavailable(Exception):
+    """The service did not answer, or said that it cannot now; the text says how. after_s: when to ask again,
+    where it said so."""
+
+    def __init__(self, text: str, after_s: float = 0.0) -> None:
+        super().__init__(text)
+        self.after_s = after_s
+
+
+class HttpVerifier:
+    """A `Verifier`; the parameters are the settings `[reward.http]`."""
+
+    def __init__(self, spec: VerifierSpec, rng: random.Random | None = None) -> None:
+        """rng: of the waits between tries. Raises BadVerifier."""
+        if not spec.params.get("url"):
+            raise BadVerifier(f"task {spec.task}: reward.http.url is empty: set it to http://HOST:PORT/PATH")
+        try:
+            self._settings = msgspec.convert(dict(spec.params), Http)
+        except msgspec.ValidationError as error:
+            raise BadVerifier(f"task {spec.task}: reward.http: {error}") from None
+        self._task, self._rng = spec.task, rng or random.Random()
+        self._runner: asyncio.Runner | None = None
+        self._session: aiohttp.ClientSession | None = None
+
+    def open(self) -> None:
+        """Read the key; the service is called by the first score. Raises `BadVerifier`."""
+        headers = self._headers()
+        self.close()
+        self._runner = asyncio.Runner()
+        self._session = self._runner.run(self._new_session(headers))
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._runner is not None:
+            if self._session is not None:
+                self._runner.run(self._session.close())
+            self._runner.close()
+        self._runner = self._session = None
+
+    def check(self, entry: Entry) -> str:
+        """See `Verifier`: any problem will do."""
+        return ""
+
+    def score_all(self, items: Sequence[tuple[Entry, str]]) -> list[Judgement]:
+        """See `Verifier`: up to `max_concurrent` calls at a time, each response within the deadline."""
+        if self._runner is None:
+            self.open()
+        assert self._runner is not None
+        return self._runner.run(self._all(items))
+
+    async def _all(self, items: Sequence[tuple[Entry, str]]) -> list[Judgement]:
+        free = asyncio.Semaphore(self._settings.max_concurrent)
+
+        async def one(entry: Entry, response: str) -> Judgement:
+            async with free:
+                return await self._judged(item_for(entry, response))
+
+        return await asyncio.gather(*(one(entry, response) for entry, response in items))
+
+    async def _judged(self, item: Item) -> Judgement:
+        url, deadline_s = self._settings.url, self._settings.deadline_s
+        tries: list[str] = []
+        try:
+            async with asyncio.timeout(deadline_s):
+                found = await self._tried(item, tries)
+        except TimeoutError:
+            why = f"; the last of {len(tries)} tries: {tries[-1]}" if tries else ""
+            return _failed(verdicts.UNAVAILABLE, f"{url}: no score within {deadline_s:g} s{why}")
+        except Unavailable as problem:
+            return _failed(verdicts.UNAVAILABLE, f"{url}: {problem}, {len(tries)} times")
+        except BadAnswer as problem:
+            return _failed(verdicts.VERIFIER_FAILED, f"{url}: {problem}")
+        return Judgement(found.score, parts=found.parts)
+
+    async def _tried(self, item: Item, tries: list[str]) -> Found:
+        """Raises Unavailable, BadAnswer. tries: takes why each try failed."""
+        wait_s = FIRST_WAIT_S
+        while True:
+            try:
+                return await self._asked(item)
+            except Unavailable as problem:
+                tries.append(str(problem))
+                if len(tries) == MAX_TRIES:
+                    raise
+                await asyncio.sleep(max(problem.after_s, wait_s * (1 + self._rng.random())))
+                wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+
+    async def _asked(self, item: Item) -> Found:
+        settings = self._settings
+        body = http_wires.body(settings.style, item, self._task, settings.deadline_s)
+        if settings.style != http_wires.ROLL:
+            return http_wires.read(settings.style, await self._call("POST", settings.url, body))
+        base = settings.url.rstrip("/")
+        name = http_wires.submitted(await self._call("POST", f"{base}/v1/submit_task", body))
+        while True:
+            answer = await self._call("GET", f"{base}/v1/task_result", {"reward_request_id": name})
+            if not http_wires.running(answer):
+                return http_wires.read(settings.style, answer)
+            await asyncio.sleep(POLL_S)
+
+    async def _call(self, method: str, url: str, body: object) -> bytes:
+        """The answer's body. Raises Unavailable, BadAnswer."""
+        assert self._session is not None
+        try:
+            async with self._session.request(method, url, json=body, allow_redirects=False) as answer:
+                text = await _bounded(answer.content)
+        except (aiohttp.ClientError, OSError, asyncio.IncompleteReadError) as error:
+            raise Unavailable(f"{type(error).__name__}: {error}"[:MAX_DETAIL]) from None
+        status = answer.status
+        if status >= 500 or status in PASSING:
+            raise Unavailable(f"answered {status} {http_wires.shown(text)}", _seconds(answer.headers))
+        if 300 <= status < 400:
+            raise BadAnswer(f"answered {status}, and redirects are not followed: give the address itself")
+        if status != 200:
+            raise BadAnswer(f"answered {status} {http_wires.shown(text)}")
+        return text
+
+    async def _new_session(self, headers: dict[str, str]) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(
+            headers=headers,
+            connector=aiohttp.TCPConnector(limit=self._settings.max_concurrent),
+            timeout=aiohttp.ClientTimeout(total=None),  # `_judged` has one for all tries
+            auto_decompress=False,  # none is asked for, and a small one may be large
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+
+    def _headers(self) -> dict[str, str]:
+        headers = {"Accept-Encoding": "identity"}
+        if self._settings.style == http_wires.ROLL:
+            headers["BusinessType"] = "online"
+        name = self._settings.headers_env
+        if not name:
+            return headers
+        value = os.environ.get(name, "").strip()
+        if not value:
+            raise BadVerifier(
+                f"reward.http.headers_env: the reward worker has no variable {name}: export it where the "
+                "job's head is started"
+            )
+        if not value.isprintable():
+            raise BadVerifier(f"reward.http.headers_env: {name} holds characters that no header can have")
+        return {**headers, "Authorization": value}
+
+
+async def _bounded(content: aiohttp.StreamReader) -> bytes:
+    body = bytearray()
+    async for chunk in content.iter_chunked(2**16):
+        body += chunk
+        if len(body) > MAX_ANSWER_BYTES:
+            raise BadAnswer(f"answered more than {MAX_ANSWER_BYTES} bytes")
+    return bytes(body)
+
+
+def _seconds(headers: Mapping[str, str]) -> float:
+    """Of Retry-After, where it is a number."""
+    text = headers.get("Retry-After", "")
+    return min(float(text), 3600.0) if text.isdecimal() else 0.0
+
+
+def _failed(status: str, text: str) -> Judgement:
+    return Judgement(0.0, status, text[:MAX_DETAIL])

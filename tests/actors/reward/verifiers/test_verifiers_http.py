@@ -1,0 +1,245 @@
+"""A reward service scores responses; what it does not do is a status of ours."""
+
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from reward_services import Answer, Service, closes, drips, half, says, service
+
+from actors.reward.entries import Entry, Message
+from actors.reward.verdicts import Judgement
+from actors.reward.verifiers import http_rewards
+from actors.reward.verifiers.port import BadVerifier, Verifier, VerifierSpec
+from actors.reward.verifiers.registry import make
+
+FOUR = Entry(question="2+2?", answer="4", info={"level": 3})
+CHAT = Entry(question="2+2?", messages=(Message("system", "Be short."), Message("user", "2+2?")), answer="4")
+
+
+@pytest.fixture
+def served() -> Iterator[Service]:
+    with service() as found:
+        yield found
+
+
+Made = Callable[..., Verifier]
+
+
+@pytest.fixture
+def made(served: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[Made]:
+    for name in ("FIRST_WAIT_S", "LONGEST_WAIT_S", "POLL_S"):
+        monkeypatch.setattr(http_rewards, name, 0.001)
+    all_made: list[Verifier] = []
+
+    def one(**params: object) -> Verifier:
+        spec = VerifierSpec(name="http", task="sums", params={"url": served.url, **params})
+        all_made.append(make(spec))
+        return all_made[-1]
+
+    yield one
+    for verifier in all_made:
+        verifier.close()
+
+
+def judged(verifier: Verifier, *responses: str, entry: Entry = FOUR) -> list[Judgement]:
+    return verifier.score_all([(entry, response) for response in responses or ("It is 4.",)])
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (0.5, Judgement(0.5)),
+        (True, Judgement(1.0)),
+        ({"score": 1, "format": 0.25, "why": "right"}, Judgement(1.0, parts={"format": 0.25})),
+        ({"reward": -1.5}, Judgement(-1.5, parts={"reward": -1.5})),
+    ],
+)
+def test_our_own_wire_has_the_whole_problem_and_answers_a_score(
+    made: Made, served: Service, answer: object, expected: Judgement
+) -> None:
+    served.answers = [says(answer)]
+    assert judged(made()) == [expected]
+    (call,) = served.calls
+    assert (call.method, call.path) == ("POST", "/score")
+    assert call.body == {
+        "prompt": "2+2?",
+        "messages": [],
+        "response": "It is 4.",
+        "answer": "4",
+        "info": {"level": 3},
+    }
+
+
+def test_services_for_slime_get_what_slime_sends(made: Made, served: Service) -> None:
+    served.answers = [says(1)]
+    assert judged(made(style="slime")) == [Judgement(1.0)]
+    assert served.calls[0].body == {"prompt": "2+2?", "response": "It is 4.", "label": "4"}
+    judged(made(style="slime"), entry=CHAT)
+    assert served.calls[1].body["prompt"][0] == {"role": "system", "content": "Be short."}
+
+
+def test_services_for_openrlhf_get_lists_of_one(made: Made, served: Service) -> None:
+    served.answers = [says({"rewards": [0.5], "scores": [0.75], "extra_logs": {"length": [9]}})]
+    parts = {"length": 9.0, "scores": 0.75}
+    assert judged(made(style="openrlhf"), entry=CHAT) == [Judgement(0.5, parts=parts)]
+    prompt = "Be short.\n2+2?"
+    assert served.calls[0].body == {"query": [f"{prompt}It is 4."], "prompts": [prompt], "labels": ["4"]}
+
+
+def test_services_for_roll_are_asked_until_they_are_done(made: Made, served: Service) -> None:
+    served.answers = [
+        says({"errcode": 0, "errmsg": "", "reward_request_id": "r-7"}),
+        says({"errcode": 1}),
+        says({"errcode": 1}),
+        says({"errcode": 0, "reward_score": 0.25, "dimention_reward_score": {}}),
+    ]
+    url = served.url.removesuffix("/score")
+    assert judged(made(style="roll", url=f"{url}/")) == [Judgement(0.25)]
+    submit, *looks = served.calls
+    assert (submit.method, submit.path) == ("POST", "/v1/submit_task")
+    assert submit.body["reward_info"] == {"answer": "4", "info": {"level": 3}}
+    assert submit.body["response"] == "It is 4."
+    assert [(one.method, one.path, one.body) for one in looks] == [
+        ("GET", "/v1/task_result", {"reward_request_id": "r-7"})
+    ] * 3
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [says({}, 500), says(b"busy", 503), says({}, 429, Retry_After="0"), says({}, 408), closes, half],
+    ids=["500", "503", "429", "408", "closes", "half"],
+)
+def test_a_call_that_fails_for_now_is_tried_again(made: Made, served: Service, fault: Answer) -> None:
+    served.answers = [fault, fault, says(1)]
+    assert judged(made()) == [Judgement(1.0)]
+    assert len(served.calls) == 3
+
+
+def test_a_service_that_fails_for_good_is_unavailable_and_says_how(
+    made: Made, served: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_rewards, "MAX_TRIES", 3)
+    served.answers = [says(b"no GPU is left", 500)]
+    (found,) = judged(made())
+    assert (found.score, found.status) == (0.0, "unavailable")
+    assert "answered 500 'no GPU is left', 3 times" in found.detail
+    assert len(served.calls) == 3
+
+
+def test_a_service_that_is_not_there_is_unavailable(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_rewards, "MAX_TRIES", 2)
+    with socket.socket() as bound:  # nothing listens at it
+        bound.bind(("127.0.0.1", 0))
+        (found,) = judged(made(url=f"http://127.0.0.1:{bound.getsockname()[1]}"))
+    assert found.status == "unavailable"
+    assert "2 times" in found.detail
+
+
+def holds(served: Service) -> Answer:
+    def answer(handler: Any) -> None:
+        served.held.wait(60)
+        handler.close_connection = True
+
+    return answer
+
+
+def test_a_service_that_does_not_answer_is_unavailable_at_the_deadline(made: Made, served: Service) -> None:
+    served.answers = [says({}, 500), holds(served)]
+    (found,) = judged(made(deadline_s=0.2))
+    assert found.status == "unavailable"
+    assert "no score within 0.2 s; the last of 1 tries: answered 500" in found.detail
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (says(b"<html>busy</html>"), "no JSON: '<html>busy</html>'"),
+        (says(b"[" * 100_000), "no JSON"),
+        (says(b""), "no JSON"),
+        (says(b"NaN"), "is nan"),
+        (says({"score": None}), "no number but None"),
+        (says({"mark": 1}), "without 'score', with mark"),
+        (says([1]), "no number but list"),
+        (says("1"), "no number but str"),
+        (says({"detail": "no such task"}, 404), 'answered 404 \'{"detail": "no such task"}\''),
+        (says({}, 302, Location="http://127.0.0.1:1/"), "redirects are not followed"),
+        (drips, "answered more than 1048576 bytes"),
+        (says(b"\x1f\x8b" * 50, 200, Content_Encoding="gzip"), "no JSON"),
+    ],
+    ids=["html", "nested", "empty", "nan", "none", "mark", "list", "text", "404", "302", "drips", "gzip"],
+)
+def test_an_answer_that_is_no_score_is_the_verifiers_failure_and_not_tried_again(
+    made: Made, served: Service, answer: Answer, words: str
+) -> None:
+    served.answers = [answer]
+    (found,) = judged(made())
+    assert (found.score, found.status) == (0.0, "verifier_failed")
+    assert words in found.detail
+    assert len(served.calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("style", "answer", "words"),
+    [
+        ("openrlhf", {"rewards": [1.0, 0.0]}, "2 rewards for 1 response"),
+        ("openrlhf", {"score": 1}, "no 'rewards'"),
+        ("openrlhf", {"rewards": []}, "0 rewards"),
+        ("roll", {"errcode": 7, "errmsg": "full"}, "it took no task"),
+        ("roll", {"errcode": 0}, "no reward_request_id"),
+    ],
+)
+def test_answers_of_other_wires_are_read_strictly(
+    made: Made, served: Service, style: str, answer: object, words: str
+) -> None:
+    served.answers = [says(answer)]
+    (found,) = judged(made(style=style))
+    assert found.status == "verifier_failed"
+    assert words in found.detail
+
+
+def test_a_task_of_roll_that_failed_is_the_verifiers_failure(made: Made, served: Service) -> None:
+    served.answers = [says({"errcode": 0, "reward_request_id": 7}), says({"errcode": 3, "errmsg": "died"})]
+    (found,) = judged(made(style="roll"))
+    assert found.status == "verifier_failed"
+    assert "its task failed" in found.detail
+
+
+def test_calls_at_a_time_have_a_limit_and_judgements_keep_their_order(made: Made, served: Service) -> None:
+    served.answers = [lambda handler: says(int(handler.body["response"]))(handler)]
+    found = judged(made(max_concurrent=2), *[str(number) for number in range(12)])
+    assert [one.score for one in found] == [float(number) for number in range(12)]
+    assert served.most_busy <= 2
+
+
+def test_the_key_is_of_the_environment_and_in_no_detail(
+    made: Made, served: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REWARD_KEY", "Bearer abc-123")
+    served.answers = [says(b"who are you?", 401)]
+    (found,) = judged(made(headers_env="REWARD_KEY"))
+    assert served.calls[0].headers["Authorization"] == "Bearer abc-123"
+    assert "abc-123" not in found.detail
+    assert "answered 401" in found.detail
+    with pytest.raises(BadVerifier, match="no variable NO_SUCH_KEY"):
+        made(headers_env="NO_SUCH_KEY").open()
+    monkeypatch.setenv("REWARD_KEY", "Bearer a\r\nHost: b")
+    with pytest.raises(BadVerifier, match="characters that no header can have") as refused:
+        made(headers_env="REWARD_KEY").open()
+    assert "Bearer" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        ({"url": ""}, "reward.http.url is empty"),
+        ({"url": "ftp://host/x"}, "url"),
+        ({"url": "http://user:password@host/"}, "url"),
+        ({"style": "grpc"}, "style"),
+        ({"max_concurrent": 0}, "max_concurrent"),
+        ({"header": "x"}, "header"),
+    ],
+)
+def test_settings_that_cannot_be_used_are_refused(made: Made, params: dict[str, object], words: str) -> None:
+    with pytest.raises(BadVerifier, match=words):
+        made(**params)
