@@ -19,6 +19,10 @@ def rows(report: Report, run: RunDir) -> list[tuple[str, str]]:
     restarts = sum(restart.count for restart in report.restarts)
     found = [
         ("held-out reward", f"{_number(report.reward.first)} → {_number(report.reward.last)}"),
+        *(
+            (f"  {name}", f"{_number(first)} → {_number(last)}")
+            for name, (first, last) in report.reward.tasks.items()
+        ),
         ("steps", f"{report.steps} of {report.steps_planned} in {duration(report.wall_s)}"),
         (
             "tokens",
@@ -33,7 +37,8 @@ def rows(report: Report, run: RunDir) -> list[tuple[str, str]]:
         ("restarts", f"{restarts}{_recovery(report)}"),
     ]
     if (instances := report.instances) is not None:
-        found.insert(4, ("preemptible instances", _instances(instances, report.steps)))
+        before = 4 + len(report.reward.tasks)
+        found.insert(before, ("preemptible instances", _instances(instances, report.steps)))
     if (pulled := report.weights) is not None:
         spared = 1 - (pulled.delta_bytes + pulled.whole_bytes) / max(1, pulled.image_bytes)
         found.append(

@@ -189,7 +189,7 @@ def plain_line(progress: Progress, record: AnyRecord) -> str | None:
         case Eval():
             when = f"after step {record.step}" if record.when == "during" else record.when
             reward = "unknown" if record.reward is None else f"{record.reward:.3f}"
-            text = f"held-out reward {reward} ({when}, {record.problems} problems)"
+            text = f"held-out reward {reward} ({when}, {record.problems} problems){_by_task(record.tasks)}"
         case Node() | Restart() | FirstInstance() | Verifier():
             text = event_line(record)
         case Phase():
@@ -220,3 +220,9 @@ def end_line(progress: Progress) -> str:
         f"ended: {end.tokens_collected} tokens collected, {end.tokens_lost} lost, "
         f"{end.tokens_generated_twice} generated twice, {end.requests_migrated} requests migrated; {outcome}"
     )
+
+
+def _by_task(tasks: dict[str, float | None]) -> str:
+    """The rewards of a job with several tasks."""
+    known = [f"{name} {'unknown' if reward is None else f'{reward:.3f}'}" for name, reward in tasks.items()]
+    return f": {', '.join(known)}" if known else ""

@@ -111,11 +111,14 @@ class Chronicle:
         step: int,
         reward: float | None,
         problems: int,
+        tasks: dict[str, float | None],
         now_s: float,
     ) -> None:
-        """The mean reward on held-out problems, those whose samples have a score."""
+        """The mean reward on held-out problems, those whose samples have a score, and by task."""
         self._writer.write(
-            records.Eval(t_s=self._t_s(now_s), step=step, when=when, reward=reward, problems=problems)
+            records.Eval(
+                t_s=self._t_s(now_s), step=step, when=when, reward=reward, problems=problems, tasks=tasks
+            )
         )
 
     def node(self, message: NodeSeen, now_s: float) -> None:

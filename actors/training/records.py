@@ -105,12 +105,14 @@ class Step(Record, frozen=True, kw_only=True):
 
 class Eval(Record, frozen=True, kw_only=True):
     """Mean reward on held-out problems under the weights after `step`: before the first one, after the last
-    one, or in between. problems: those whose samples have a score; without any the reward is None."""
+    one, or in between. problems: those whose samples have a score; without any the reward is None. tasks: the
+    mean of each task, of a job with several."""
 
     step: int
     when: Literal["first", "during", "last"]
     reward: float | None
     problems: int
+    tasks: dict[str, float | None] = {}
 
 
 class Node(Record, frozen=True, kw_only=True):

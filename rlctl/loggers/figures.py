@@ -32,6 +32,9 @@ def figures_of(record: AnyRecord) -> Figures | None:
             values = {"eval/problems": float(record.problems)}
             if record.reward is not None:
                 values["eval/reward"] = record.reward
+            for name, reward in record.tasks.items():
+                if reward is not None:
+                    values[f"eval/reward/{name}"] = reward
             return Figures("step", record.step, record.t_s, values)
         case Sample():
             return Figures("seconds", round(record.t_s), record.t_s, _numbers(record, "fleet"))

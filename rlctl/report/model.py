@@ -36,11 +36,29 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
 class Reward(Part, frozen=True, kw_only=True):
     """Mean rewards, over the samples that have a score; None where there is none. first, last: held-out
-    problems before the first and after the last step."""
+    problems before the first and after the last step. tasks: the same two of each task, of a job with
+    several."""
 
     first: float | None
     last: float | None
     per_step: list[float | None]
+    tasks: dict[str, tuple[float | None, float | None]] = {}
+
+
+def reward_of(evals: Sequence[Eval], per_step: list[float | None]) -> Reward:
+    """The rewards of a run, from its evaluations and its steps."""
+    first = next((one for one in evals if one.when == "first"), None)
+    last = next((one for one in reversed(evals) if one.when == "last"), None)
+    names = dict.fromkeys([*(first.tasks if first else ()), *(last.tasks if last else ())])
+    return Reward(
+        first=first.reward if first else None,
+        last=last.reward if last else None,
+        per_step=per_step,
+        tasks={
+            name: (first.tasks.get(name) if first else None, last.tasks.get(name) if last else None)
+            for name in names
+        },
+    )
 
 
 class Tokens(Part, frozen=True, kw_only=True):
@@ -237,11 +255,7 @@ def report_of(records: Sequence[AnyRecord], config: Config | None) -> Report:
         steps=len(story.steps),
         steps_planned=planned,
         wall_s=round(story.end_s, 3),
-        reward=Reward(
-            first=next((one.reward for one in story.evals if one.when == "first"), None),
-            last=next((one.reward for one in reversed(story.evals) if one.when == "last"), None),
-            per_step=[step.reward for step in story.steps],
-        ),
+        reward=reward_of(story.evals, [step.reward for step in story.steps]),
         tokens=Tokens(
             collected=end.tokens_collected if end else last_sample.tokens_collected if last_sample else 0,
             lost=end.tokens_lost if end else None,

@@ -139,6 +139,10 @@ def _figures(report: Report) -> str:
     )
     tiles: list[tuple[str, str, str]] = [
         ("Reward, first → last", f"{_decimal(first)} → {_decimal(last)}", rise),
+        *(
+            (f"Reward, {name}", f"{_decimal(one)} → {_decimal(other)}", "its held-out problems")
+            for name, (one, other) in report.reward.tasks.items()
+        ),
         ("Tokens collected", f"{report.tokens.collected:,}", _rate(report)),
         ("Tokens lost", _known(report.tokens.lost), "collected, then missing" if report.finished else LATER),
         (

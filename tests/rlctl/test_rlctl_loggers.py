@@ -101,6 +101,13 @@ def run_dir(tmp_path: Path) -> Path:
     return folder
 
 
+def test_held_out_rewards_of_several_tasks_have_a_figure_each() -> None:
+    tasks = {"sums": 0.5, "words": None}
+    found = figures_of(Eval(t_s=3.5, step=2, when="last", reward=0.6, problems=8, tasks=tasks))
+    assert found is not None
+    assert found.values == {"eval/problems": 8.0, "eval/reward": 0.6, "eval/reward/sums": 0.5}
+
+
 def test_steps_stand_over_the_step_and_looks_at_the_fleet_over_seconds() -> None:
     trained, looked = figures_of(RECORDS[4]), figures_of(RECORDS[3])
     assert trained is not None

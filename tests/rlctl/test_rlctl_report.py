@@ -227,6 +227,16 @@ def test_violations_are_shown_in_words(tmp_path: Path) -> None:
     assert "I2: token 3 & 4" in page_of(tmp_path)[1].text
 
 
+def test_rewards_of_several_tasks_are_shown(tmp_path: Path) -> None:
+    first = Eval(t_s=1, step=0, when="first", reward=0.2, problems=8, tasks={"sums": 0.125, "words": 0.25})
+    last = Eval(t_s=9, step=1, when="last", reward=0.9, problems=8, tasks={"sums": 0.875, "words": None})
+    made = make(folder_of(tmp_path, [run(steps=1), first, step(1, 5), last, end(10)]))
+    assert made.reward.tasks == {"sums": (0.125, 0.875), "words": (0.25, None)}
+    shown = " ".join(page_of(tmp_path)[1].text)
+    assert "Reward, sums" in shown
+    assert "Reward, words" in shown
+
+
 @pytest.mark.parametrize(
     "records",
     [
