@@ -68,7 +68,7 @@ def test_numbers_that_json_cannot_hold_never_spoil_the_file(tmp_path: Path) -> N
     assert isinstance(step, Step)
     writer.write(msgspec.structs.replace(step, grad_norm=math.nan, loss=math.inf))
     with pytest.raises(HistoryError, match="nobody could read"):
-        writer.write(msgspec.structs.replace(step, reward=math.nan))
+        writer.write(msgspec.structs.replace(step, step_s=math.nan))
     writer.close()
     (kept,) = read_history(tmp_path / "h.jsonl")
     assert kept == msgspec.structs.replace(step, grad_norm=None, loss=None)
