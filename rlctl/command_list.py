@@ -36,4 +36,5 @@ COMMANDS = {
     "revoke": "trust a key no longer, cut what it has open",
     "doctor": "tell what this host lacks",
     "check": "check settings and data before a run",
+    "reward": "score one response as a job would",
 }

@@ -20,7 +20,8 @@ from actors.reward.source import BadTask
 from actors.reward.tables import Table, table
 from actors.reward.task import verifier_of
 from actors.reward.verdicts import OK, OURS
-from actors.reward.verifiers.port import Verifier
+from actors.reward.verifiers.port import BadVerifier, Verifier
+from actors.reward.verifiers.registry import HTTP, PYTHON
 from configs.schema import Config, Task
 
 MAX_FINDINGS = 1000
@@ -71,9 +72,11 @@ def check(
         if not task.data:
             continue
         verifier = verifier_of(task, config)
-        found = Checked(task=task.name, data=task.data, verifier=task.verifier or "python")
+        found = Checked(task=task.name, data=task.data, verifier=task.verifier or PYTHON)
         checked.append(found)
         try:
+            if checked[-1].verifier in (PYTHON, HTTP):  # cannot be imported, has no key
+                verifier.open()
             for source in [task.data, *([task.heldout_data] if task.heldout_data else [])]:
                 for place, entry in _entries(table(source), task, found):
                     done += 1
@@ -84,6 +87,8 @@ def check(
                         _measure(prompts, entry, place, config, found)
                     if solutions:
                         _solve(verifier, entry, place, found)
+        except BadVerifier as problem:
+            found.add(f"task {task.name}", str(problem))
         finally:
             verifier.close()
         _split(task, config.job.seed, found)

@@ -45,20 +45,28 @@ def source_of(settings: Settings, seed: int) -> Source:
     return Problems(settings.name, settings.params, seed)
 
 
-def verifier_of(settings: Settings, config: Config) -> Verifier:
-    """The verifier that a task's settings name. Raises `BadTask`."""
+def spec_of(settings: Settings, config: Config) -> VerifierSpec:
+    """What the verifier of a task is made from."""
     name = settings.verifier or (PYTHON if settings.data else REASONING)
-    section = {PYTHON: config.reward.function, HTTP: config.reward.http}.get(name)
-    own = msgspec.structs.asdict(section) if section else {}
-    spec = VerifierSpec(
+    return VerifierSpec(
         name=name,
         task=settings.name,
-        params={**own, **settings.params},
+        params={**own_params(name, config), **settings.params},
         isolation=config.reward.sandbox.isolation,
         deadline_s=config.reward.deadline_s,
     )
+
+
+def own_params(name: str, config: Config) -> dict[str, object]:
+    """Parameters of a verifier that has a section of its own in the settings."""
+    section = {PYTHON: config.reward.function, HTTP: config.reward.http}.get(name)
+    return msgspec.structs.asdict(section) if section else {}
+
+
+def verifier_of(settings: Settings, config: Config) -> Verifier:
+    """The verifier that a task's settings name. Raises `BadTask`."""
     try:
-        return make(spec)
+        return make(spec_of(settings, config))
     except BadVerifier as problem:
         raise BadTask(str(problem)) from problem
 

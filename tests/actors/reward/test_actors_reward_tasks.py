@@ -1,5 +1,6 @@
 """Several tasks in one job: each problem goes to its own task, and is scored by its verifier."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -7,13 +8,17 @@ import pytest
 
 from actors.reward.entries import Entry
 from actors.reward.mixture import Mixture
+from actors.reward.proxy import settings_of_task
 from actors.reward.source import BadTask, Split, TextProblem
-from actors.reward.task import Task, Tasks, verifier_of
+from actors.reward.task import Task, Tasks, from_settings, spec_of, verifier_of
 from actors.reward.verdicts import Judgement
 from actors.training.new_tokenizer import CHAT_TEMPLATE, new_tokenizer
-from configs.schema import Config
+from configs.load import load
+from configs.schema import Config, Function, Http, Reward
 from configs.schema import Task as Settings
-from tests.actors.reward.plain_prompts import prompts
+from tests.actors.reward.plain_prompts import checkpoint, prompts
+
+ROOT = Path(__file__).parents[3]
 
 
 class Numbered:
@@ -95,3 +100,31 @@ def test_a_conversation_that_the_chat_template_refuses_names_the_problem(tmp_pat
     task = Task(Settings(name="a"), Numbered("a"), Notes(), prompts(tmp_path))
     with pytest.raises(ValueError, match="no system turns"):
         task.problem("train", 3)
+
+
+def test_a_job_scores_its_own_problems_with_its_own_function(tmp_path: Path) -> None:
+    config = load(ROOT / "docs" / "examples" / "own_reward" / "job.toml")
+    settings = json.loads(json.dumps(settings_of_task(config)))  # as it reaches a worker
+    tasks = from_settings(settings, str(checkpoint(tmp_path)))
+    words = prompts(tmp_path)
+    try:
+        problem = tasks.problem("train", 0)
+        right, wrong = tasks.score_all(
+            [("train", 0, words.encode(f"{problem.answer}")), ("train", 0, words.encode("none"))]
+        )
+    finally:
+        tasks.close()
+    assert (right.status, wrong.status) == ("ok", "ok")
+    assert right.score > wrong.score == 0.0
+
+
+def test_parameters_of_a_task_win_over_the_section_of_its_verifier() -> None:
+    own = Function(call="a:f", style="verl")
+    config = Config(reward=Reward(function=own, http=Http(url="http://x/", style="slime")))
+    first = Settings(name="a", data="a.jsonl", params={"call": "b:g"})
+    second = Settings(name="b", data="b.jsonl", verifier="http", params={"deadline_s": 3.0})
+    third = Settings(name="c", data="c.jsonl", verifier="math", params={"boxed": True})
+    params = [spec_of(task, config).params for task in (first, second, third)]
+    assert (params[0]["call"], params[0]["style"]) == ("b:g", "verl")
+    assert (params[1]["url"], params[1]["style"], params[1]["deadline_s"]) == ("http://x/", "slime", 3.0)
+    assert params[2] == {"boxed": True}

@@ -1,0 +1,187 @@
+"""`rlctl reward try`: one response, scored as a job would."""
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from rlctl.commands.terminal import Subparsers, add_command, add_json, console, print_json
+from rlctl.errors import OK, UNSCORED, CommandError, usage
+
+if TYPE_CHECKING:
+    from actors.reward.entries import Entry
+    from configs.schema import Config, Task
+    from rlctl.reward_trial import Tried
+
+_DESCRIPTION = """\
+Score one response as a job's reward worker would, and show what the score is made of.
+
+PROBLEM is a file with one problem, as a row of a task's data (docs/tasks.md): a JSON object with prompt,
+answer, tests, info. With --index it is a problem of the task's own. RESPONSE is a file with what a model
+wrote; a last line break is left out. Either may be -, standard input.
+
+What scores is the verifier of the settings in --config, or --verifier NAME. Shown are score and status, its
+parts, times (the start of the sandbox apart, which a worker pays once), how the program was isolated, what of
+the response was read, what the program printed and, for functions of your own, what the sandbox refused.
+
+Exit code 0: the response has a score, be it 0 (a wrong answer, a time-out, a crash). 6: it has none, and the
+reason is not its own: the function raised, the service is away, there is no sandbox. 2: the problem or the
+settings cannot be used."""
+
+_EXAMPLES = """\
+  rlctl reward try problem.json answer.txt --config job.toml
+  echo "So it is 42" | rlctl reward try --config job.toml --index 3 -
+  rlctl reward try problem.json answer.txt --verifier math --json | jq .score
+  rlctl reward try problem.json answer.txt --verifier python --param call=my_rewards:score"""
+
+MAX_RESPONSE_BYTES = 16 * 2**20
+MAX_LINES = 20
+"""Of a text that is shown; --json has all of it."""
+
+
+def add(commands: Subparsers) -> None:
+    """Declare the command."""
+    parser = add_command(commands, "reward", try_, description=_DESCRIPTION, examples=_EXAMPLES)
+    kinds = cast(Subparsers, parser.add_subparsers(dest="what", required=True, metavar="try"))
+    one = add_command(
+        kinds, "try", try_, help="score one response", description=_DESCRIPTION, examples=_EXAMPLES
+    )
+    one.add_argument(
+        "files", nargs="+", metavar="FILE", help="PROBLEM and RESPONSE; with --index RESPONSE alone"
+    )
+    one.add_argument("--config", default="", metavar="CONFIG", help="settings: a TOML file or a preset")
+    one.add_argument(
+        "--set", action="append", default=[], metavar="A.B=C", help="one setting over the file's"
+    )
+    one.add_argument("--task", default="", metavar="NAME", help="of the settings, where they have several")
+    one.add_argument("--index", type=int, metavar="N", help="problem N of the task, from 0")
+    one.add_argument(
+        "--split", choices=("train", "heldout"), default="train", help="of --index (default: train)"
+    )
+    one.add_argument("--verifier", default="", metavar="NAME", help="instead of the one of the settings")
+    one.add_argument(
+        "--param", action="append", default=[], metavar="K=V", help="a parameter of the verifier; repeated"
+    )
+    add_json(one)
+
+
+def try_(args: argparse.Namespace) -> int:
+    """Do it."""
+    wanted = 1 if args.index is not None else 2
+    if len(args.files) != wanted:
+        what = "RESPONSE" if wanted == 1 else "PROBLEM and RESPONSE"
+        raise usage(f"expected {what}, got {len(args.files)} files")
+    if args.files.count("-") > 1:
+        raise usage("standard input is one text: give the problem or the response as a file")
+    if not args.config and not args.verifier:
+        raise usage("what scores it? give --config CONFIG or --verifier NAME")
+    if args.index is not None and not args.config:
+        raise usage("--index needs --config, whose task has the problem")
+    params = dict(map(_param, args.param))
+    from actors.reward.sandbox.detection import NoSandbox
+    from actors.reward.sandbox.running import SandboxFailed
+    from rlctl import reward_trial
+
+    config = _config(args)
+    response = _text(args.files[-1]).removesuffix("\n").removesuffix("\r")
+    try:
+        task = reward_trial.task_of(config, args.task) if args.config else None
+        entry = _problem(args, config, task)
+        spec = reward_trial.verifier_spec(config, task, args.verifier, params)
+        found = reward_trial.tried(spec, entry, response, time.perf_counter)
+    except (reward_trial.BadTask, reward_trial.BadVerifier) as problem:
+        raise usage(str(problem)) from problem
+    except (NoSandbox, SandboxFailed) as problem:
+        raise CommandError(UNSCORED, str(problem)) from problem
+    if args.json:
+        print_json(found)
+    else:
+        _show(found, entry)
+    return OK if found.scored else UNSCORED
+
+
+def _config(args: argparse.Namespace) -> "Config":
+    from configs.load import ConfigError, load
+
+    try:
+        return load(args.config or None, args.set)
+    except ConfigError as problem:
+        raise usage(*problem.problems) from problem
+
+
+def _problem(args: argparse.Namespace, config: "Config", task: "Task | None") -> "Entry":
+    from actors.reward import rows
+    from rlctl import reward_trial
+
+    if args.index is not None:
+        assert task is not None
+        return reward_trial.problem_of(task, config, args.split, args.index)
+    fields, system = (task.fields, task.system) if task and task.data else ({}, "")
+    try:
+        return rows.line(_text(args.files[0]), fields, system)
+    except rows.BadRow as problem:
+        raise usage(f"{args.files[0]}: {problem}") from problem
+
+
+def _text(file: str) -> str:
+    try:
+        if file == "-":
+            data = sys.stdin.buffer.read(MAX_RESPONSE_BYTES + 1)
+        else:
+            with Path(file).open("rb") as opened:
+                data = opened.read(MAX_RESPONSE_BYTES + 1)
+        if len(data) > MAX_RESPONSE_BYTES:
+            raise usage(f"{file}: more than {MAX_RESPONSE_BYTES} bytes")
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as problem:
+        raise usage(f"{file}: expected UTF-8 text, got other bytes at offset {problem.start}") from problem
+    except OSError as problem:
+        raise usage(f"{file}: cannot be read: {problem.strerror or problem}") from problem
+
+
+def _param(text: str) -> tuple[str, object]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise usage(f"--param {text!r}: expected NAME=VALUE")
+    try:
+        return name, json.loads(value)
+    except (ValueError, RecursionError):
+        return name, value
+
+
+def _show(found: "Tried", entry: "Entry") -> None:
+    out = console()
+    score = "none" if found.score is None else f"{found.score:g}"
+    parts = ", ".join(f"{name} {value:g}" for name, value in found.parts.items())
+    times = (
+        f"start {found.start_s:.3f} s, score {found.wall_s:.3f} s, processor "
+        f"{f'{found.cpu_s:.3f} s' if found.cpu_s else 'not measured'}"
+    )
+    rows = [
+        ("score", f"{score} ({found.status})"),
+        ("parts", parts),
+        ("detail", found.detail),
+        ("verifier", f"{found.verifier}, task {found.task}"),
+        ("isolation", found.isolation),
+        ("times", times),
+        ("problem", entry.question),
+        ("read", found.read),
+        ("printed", found.printed),
+        ("refused", "\n".join(found.refused)),
+    ]
+    for name, text in rows:
+        if text:
+            first, *rest = _lines(text)
+            out.print(f"{name:10} {first}", markup=False)
+            for line in rest:
+                out.print(f"{'':10} {line}", markup=False)
+
+
+def _lines(text: str) -> list[str]:
+    """Lines for a terminal: no control character of what a model wrote reaches it."""
+    lines = text.strip("\n").split("\n")
+    plain = ["".join(one if one.isprintable() else repr(one)[1:-1] for one in line) for line in lines]
+    left = len(plain) - MAX_LINES
+    return plain if left <= 0 else [*plain[:MAX_LINES], f"... {left} more lines; --json has all"]
