@@ -56,6 +56,7 @@ ADAPTERS = {
     "actors/reward/verifiers/own_function.py": "imports and calls a user's function",
     "actors/reward/verifiers/http_rewards.py": "calls a service",
     "actors/reward/verifiers/math_inside.py": "runs inside a sandbox, not here",
+    "actors/reward/verifiers/program_runs.py": "runs inside a sandbox, not here",
     "actors/reward/verifiers/reasoning.py": "runs inside a sandbox, not here",
     "actors/reward/tables.py": "reads a file of problems",
     "actors/reward/worker.py": "the main of a scorer's process",

@@ -60,7 +60,7 @@ def mapped_bytes() -> int:
 
 
 def _limit(limits: Limits, others: int, mapped: int) -> None:
-    cpu_s = max(1, -(-limits.cpu_s // 1))
+    cpu_s = -(-limits.cpu_s // 1) + 1  # the zygote looks before; the kernel counts too much when it is busy
     for kind, most in (
         (resource.RLIMIT_CPU, int(cpu_s)),
         (resource.RLIMIT_AS, mapped + limits.memory_bytes),

@@ -13,27 +13,30 @@ TICKS = os.sysconf("SC_CLK_TCK")
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Of all descendants now. resident_bytes counts pages that they share once for each; queued_s: the
-    longest time that one of them was ready and had no processor."""
+    longest time that one of them was ready and had no processor; ready: one of them has a processor or waits
+    for one."""
 
     cpu_s: float
     resident_bytes: int
     pids: list[int]
     queued_s: float = 0.0
+    ready: bool = False
 
 
 def usage() -> Usage:
     """Of every process below this one."""
-    cpu_s, resident, queued_s, pids = 0.0, 0, 0.0, []
+    cpu_s, resident, queued_s, ready, pids = 0.0, 0, 0.0, False, []
     for pid in below(os.getpid()):
         with contextlib.suppress(OSError, ValueError, IndexError):
             with open(f"/proc/{pid}/stat", "rb") as stat:
                 fields = stat.read().rpartition(b")")[2].split()
             cpu_s += sum(map(int, fields[11:15])) / TICKS  # utime, stime, and those of waited children
             resident += int(fields[21]) * PAGE_BYTES
+            ready |= fields[0] == b"R"
             pids.append(pid)
             with open(f"/proc/{pid}/schedstat", "rb") as schedstat:  # absent without CONFIG_SCHED_INFO
                 queued_s = max(queued_s, int(schedstat.read().split()[1]) / 1e9)
-    return Usage(cpu_s, resident, pids, queued_s)
+    return Usage(cpu_s, resident, pids, queued_s, ready)
 
 
 def proportional_bytes(pids: list[int]) -> int:

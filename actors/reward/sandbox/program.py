@@ -90,7 +90,7 @@ def _serve(call: Callable[[bytes], bytes], work: Work) -> int:
         if not prefix:
             return 0
         payload = _read(*PREFIX.unpack(prefix))
-        soft = math.ceil(time.process_time() + work.each_s)
+        soft = math.ceil(time.process_time() + work.each_s) + 1
         resource.setrlimit(resource.RLIMIT_CPU, (soft if hard < 0 else min(soft, hard), hard))
         if code := _run(call, payload, work.limits):
             return code

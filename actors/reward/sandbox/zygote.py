@@ -108,6 +108,7 @@ class _Run:
         self._confined, self._ended, self._tmp = confined, ended, tmp
         self._began_s = time.monotonic()
         self._cpu_s, self._queued_s, self._peak = 0.0, 0.0, 0
+        self._looked_s, self._short_s = self._began_s, 0.0
 
     def to_end(self) -> wire.Json:
         """Wait for its end, or end it at a limit; the report."""
@@ -160,7 +161,7 @@ class _Run:
 
     def _over_limit(self) -> str:
         limits, now = self._limits, descendants.usage()
-        self._cpu_s, self._queued_s = max(self._cpu_s, now.cpu_s), max(self._queued_s, now.queued_s)
+        self._count_waits(now)
         if now.cpu_s > limits.cpu_s:
             return "cpu"
         if len(now.pids) > limits.processes + namespaces.REAPERS:
@@ -174,6 +175,15 @@ class _Run:
         if self._tmp and _too_large(self._tmp, limits):
             return "tmp"
         return ""
+
+    def _count_waits(self, now: descendants.Usage) -> None:
+        """Note for how long it had no processor: as the kernel counts it for one process that is still there,
+        or by looks, for those that come and go."""
+        looked_s, cpu_s = time.monotonic(), max(self._cpu_s, now.cpu_s)
+        if now.ready:
+            self._short_s += looked_s - self._looked_s - (cpu_s - self._cpu_s)
+        self._looked_s, self._cpu_s = looked_s, cpu_s
+        self._queued_s = max(self._queued_s, now.queued_s, self._short_s)
 
     def _reap(self) -> int:
         _pid, status = os.waitpid(self._pid, 0)

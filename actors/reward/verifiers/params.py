@@ -23,3 +23,13 @@ def read(spec: VerifierSpec, shape: type[P]) -> P:
         return msgspec.convert(dict(spec.params), shape)
     except msgspec.ValidationError as error:
         raise BadVerifier(f"{where}: {error}") from error
+
+
+def deadline_s(spec: VerifierSpec, own_s: float | None) -> float:
+    """The processor time of one program: the job's, or less. Raises `BadVerifier`."""
+    if own_s is not None and own_s > spec.deadline_s:
+        raise BadVerifier(
+            f"task {spec.task}: verifier {spec.name}: deadline_s is {own_s:g}, and workers have time for "
+            f"{spec.deadline_s:g}: raise reward.deadline_s"
+        )
+    return spec.deadline_s if own_s is None else own_s

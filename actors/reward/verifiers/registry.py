@@ -18,6 +18,12 @@ def _math(spec: VerifierSpec) -> Verifier:
     return MathVerifier(spec)
 
 
+def _code(spec: VerifierSpec) -> Verifier:
+    from actors.reward.verifiers.programs import CodeVerifier
+
+    return CodeVerifier(spec)
+
+
 def _python(spec: VerifierSpec) -> Verifier:
     from actors.reward.verifiers.functions import make
 
@@ -34,6 +40,7 @@ REASONING, PYTHON, HTTP = "reasoning-gym", "python", "http"
 VERIFIERS: dict[str, Callable[[VerifierSpec], Verifier]] = {
     REASONING: _reasoning,
     "math": _math,
+    "code": _code,
     PYTHON: _python,
     HTTP: _http,
 }

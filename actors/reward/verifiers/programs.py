@@ -1,0 +1,150 @@
+"""The verifier `code`: the trusted end, which has a program run in a sandbox and compares what came out."""
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import msgspec
+
+from actors.reward import verdicts
+from actors.reward.entries import Entry, Json
+from actors.reward.sandbox.port import Limits, Outcome, Status, Work
+from actors.reward.verdicts import NO_ANSWER, OK, VERIFIER_FAILED, Judgement
+from actors.reward.verifiers import comparing, params, responses
+from actors.reward.verifiers.cases import BadTests, Case, cases_of
+from actors.reward.verifiers.port import VerifierSpec
+from actors.reward.verifiers.sandboxed import Sandboxed
+
+INSIDE = "actors.reward.verifiers.program_runs"
+LANGUAGES = ("python", "py", "python3", "")
+"""Words behind the fence of a block that is taken."""
+RESULT_BYTES = 16 * 2**20
+FILE_BYTES = 32 * 2**20
+
+_told: msgspec.json.Decoder[list[tuple[str, str, float]]] = msgspec.json.Decoder(list[tuple[str, str, float]])
+_failed = {
+    "raised": (Status.CRASHED.value, "it raised"),
+    "exited": (Status.CRASHED.value, "it ended:"),
+    "timeout": (Status.TIMEOUT.value, "it took too long"),
+    "too long": (Status.OUTPUT.value, "it wrote too much:"),
+}
+
+
+class CodeParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """score: "all": 1 where every test passes, else 0; "share": the share of tests that pass. tolerance:
+    within which numbers with a fraction are equal, absolute or relative. deadline_s: processor time of a
+    program with all its tests, at most and by default the job's; test_s: of one test. prelude: source that
+    stands before each program."""
+
+    score: Literal["all", "share"] = "all"
+    tolerance: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1e-6
+    deadline_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    test_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    memory_mb: Annotated[int, msgspec.Meta(ge=16, le=2**16)] = 512
+    language: Literal["python"] = "python"
+    prelude: str = ""
+
+
+class CodeVerifier(Sandboxed):
+    """A `Verifier`. `Entry.tests`: inputs and what must come out, in the shapes of `cases`."""
+
+    def __init__(self, spec: VerifierSpec) -> None:
+        self._params = params.read(spec, CodeParams)
+        deadline_s = params.deadline_s(spec, self._params.deadline_s)
+        self._limits = Limits(
+            cpu_s=deadline_s,
+            wall_s=2 * deadline_s,
+            memory_bytes=self._params.memory_mb * 2**20,
+            file_bytes=FILE_BYTES,
+            result_bytes=RESULT_BYTES,
+        )
+        self._test_s = min(self._params.test_s or deadline_s, deadline_s)
+        super().__init__(spec.isolation, [INSIDE])
+
+    def check(self, entry: Entry) -> str:
+        """See `Verifier`."""
+        try:
+            cases_of(entry.tests, entry.info)
+        except BadTests as problem:
+            return str(problem)
+        return ""
+
+    def score_all(self, items: Sequence[tuple[Entry, str]]) -> list[Judgement]:
+        """See `Verifier`: the last fenced block of Python is run with the inputs of all tests, a program for
+        each response; what must come out stays here."""
+        known: dict[int, list[Case]] = {}
+        judged: list[Judgement] = []
+        for entry, response in items:
+            try:
+                if id(entry) not in known:
+                    known[id(entry)] = cases_of(entry.tests, entry.info)
+            except BadTests as problem:
+                judged.append(Judgement(0.0, VERIFIER_FAILED, str(problem)))
+            else:
+                judged.append(self._judge(known[id(entry)], response))
+        return judged
+
+    def _judge(self, cases: list[Case], response: str) -> Judgement:
+        source = program_of(response)
+        if source is None:
+            return Judgement(0.0, NO_ANSWER, "it holds no closed block of Python between ``` fences")
+        asked = {
+            "source": f"{self._params.prelude}\n{source}" if self._params.prelude else source,
+            "call": cases[0].call,
+            "inputs": [case.given for case in cases],
+            "test_s": self._test_s,
+            "stop": self._params.score == "all",
+        }
+        payload = json.dumps(asked).encode()
+        outcome = self.sandbox.run(Work(function=f"{INSIDE}:run", payload=payload, limits=self._limits))
+        if outcome.status is not Status.OK:
+            return verdicts.of_failure(outcome)
+        return self._compared(cases, outcome)
+
+    def _compared(self, cases: list[Case], outcome: Outcome) -> Judgement:
+        try:
+            told = _told.decode(outcome.result)
+        except (msgspec.MsgspecError, RecursionError):
+            return Judgement(0.0, Status.CRASHED.value, "it wrote over its result", cpu_s=outcome.cpu_s)
+        passed, first = 0, ("", "")
+        for number, case in enumerate(cases, 1):
+            status, why = self._one(case, *told[number - 1][:2]) if number <= len(told) else (OK, "not run")
+            if why and not first[1]:
+                first = status, f"test {number} of {len(cases)}: {why}"
+            passed += not why
+        whole = self._params.score == "all"
+        return Judgement(
+            float(passed == len(cases)) if whole else passed / len(cases),
+            (first[0] or OK) if whole else OK,
+            first[1],
+            {"passed": float(passed), "tests": float(len(cases))},
+            outcome.cpu_s,
+        )
+
+    def _one(self, case: Case, kind: str, text: str) -> tuple[str, str]:
+        """Status and words of a test that did not pass; "" for one that did."""
+        if kind in _failed:
+            status, words = _failed[kind]
+            return status, f"{words} {text}".strip()[:300]
+        tolerance = self._params.tolerance
+        if kind == "text" and not case.call:
+            same = any(comparing.same_text(text, str(one), tolerance) for one in case.expected)
+        elif kind == "value" and case.call:
+            same = _same_value(text, case.expected, tolerance)
+        else:
+            same = False
+        return (OK, "") if same else (OK, f"another {'value' if case.call else 'output'}: {text[:100]!r}")
+
+
+def _same_value(text: str, expected: Sequence[Json], tolerance: float) -> bool:
+    try:
+        value = msgspec.json.decode(text)
+        return any(comparing.same_value(value, one, tolerance) for one in expected)
+    except (msgspec.MsgspecError, RecursionError, ArithmeticError):
+        return False
+
+
+def program_of(response: str) -> str | None:
+    """The program of a response: its last closed block whose fence names Python or nothing."""
+    found = [one for one in responses.blocks(responses.after_thinking(response)) if one.language in LANGUAGES]
+    return found[-1].content if found else None

@@ -1,0 +1,122 @@
+"""Cheating the grader gains nothing: each attempt beside a naive grader, which many of them pass."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from actors.reward.entries import Entry
+from actors.reward.verifiers.port import VerifierSpec
+from actors.reward.verifiers.programs import CodeVerifier
+from tests.actors.reward.verifiers import cheats
+from tests.actors.reward.verifiers.verifier_modes import MODES, needs
+
+TEXTS = ["hello world", "grader"]
+CALLS = Entry(question="?", tests=tuple({"call": "f", "args": [one], "expected": one[::-1]} for one in TEXTS))
+STDIN = Entry(question="?", tests=tuple({"input": f"{one}\n", "output": one[::-1]} for one in TEXTS))
+HONEST = {"call": "def f(text):\n    return text[::-1]", "stdin": "print(input()[::-1])"}
+
+# A grader as many are: the program and what is expected in one process, its end or its words the verdict.
+_NAIVE = """
+import json, sys
+source, tests = open("source.py").read(), json.load(open("tests.json"))
+module = {}
+exec(compile(source, "solution", "exec"), module)
+assert all(
+    json.dumps(module["f"](*test["args"])) == json.dumps(test["expected"])
+    or module["f"](*test["args"]) == test["expected"]
+    for test in tests
+)
+print("PASSED")
+"""
+GAINS = {
+    "equals everything", "exits at its import", "exits hard at its import", "exits in a call",
+    "exits hard in a call", "prints that it passed", "looks at objects and frames", "looks at files",
+    "replaces json", "replaces builtins", "writes at its end",
+}  # fmt: skip
+"""Attempts that the naive grader takes for right."""
+
+
+def naive(source: str, tests: Entry, folder: Path) -> bool:
+    (folder / "source.py").write_text(source)
+    (folder / "tests.json").write_text(json.dumps(tests.tests))
+    done = subprocess.run(
+        [sys.executable, "-c", _NAIVE], cwd=folder, capture_output=True, text=True, check=False
+    )
+    return done.returncode == 0 or "PASSED" in done.stdout
+
+
+@pytest.fixture(scope="module", params=MODES)
+def verifier(request: pytest.FixtureRequest) -> Iterator[CodeVerifier]:
+    needs(request.param)
+    verifier = CodeVerifier(VerifierSpec(name="code", task="reverse", isolation=request.param))
+    yield verifier
+    verifier.close()
+
+
+def fenced(source: str) -> str:
+    return f"```python\n{source}\n```"
+
+
+def test_the_honest_program_scores_1(verifier: CodeVerifier) -> None:
+    pairs = [(CALLS, fenced(HONEST["call"])), (STDIN, fenced(HONEST["stdin"]))]
+    assert [one.score for one in verifier.score_all(pairs)] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("name", cheats.CALLS)
+def test_a_function_that_cheats_scores_0(verifier: CodeVerifier, name: str) -> None:
+    (found,) = verifier.score_all([(CALLS, fenced(cheats.CALLS[name]))])
+    assert (found.score, found.parts.get("passed", 0.0)) == (0.0, 0.0), found
+    assert found.status in ("ok", "crashed"), found
+
+
+@pytest.mark.parametrize("name", cheats.STDIN)
+def test_a_program_that_cheats_scores_0(verifier: CodeVerifier, name: str) -> None:
+    (found,) = verifier.score_all([(STDIN, fenced(cheats.STDIN[name]))])
+    assert (found.score, found.parts.get("passed", 0.0)) == (0.0, 0.0), found
+    assert found.status in ("ok", "crashed"), found
+
+
+@pytest.mark.parametrize("name", sorted(GAINS))
+def test_a_naive_grader_takes_the_same_for_right(name: str, tmp_path: Path) -> None:
+    """The negative control."""
+    assert naive(cheats.CALLS[name], CALLS, tmp_path)
+
+
+def test_a_naive_grader_tells_right_from_wrong(tmp_path: Path) -> None:
+    assert naive(HONEST["call"], CALLS, tmp_path)
+    assert not naive("def f(text):\n    return '?'", CALLS, tmp_path)
+
+
+def test_only_the_last_of_several_programs_counts(verifier: CodeVerifier) -> None:
+    right, wrong = fenced(HONEST["call"]), fenced("def f(text):\n    return text")
+    judged = verifier.score_all([(CALLS, f"{right}\n{wrong}"), (CALLS, f"{wrong}\n{right}")])
+    assert [one.score for one in judged] == [0.0, 1.0]
+
+
+def test_nothing_of_one_program_is_left_for_the_next(verifier: CodeVerifier) -> None:
+    leaves = "import builtins, json\nbuiltins.input = json.dumps = lambda *a: 'left'\nopen('left', 'w')\n"
+    judged = verifier.score_all([
+        (CALLS, fenced(leaves + HONEST["call"])),
+        (CALLS, fenced(HONEST["call"])),
+        (STDIN, fenced("import os\nassert os.listdir('.') == ['solution.py']\n" + HONEST["stdin"])),
+    ])  # fmt: skip
+    assert [one.score for one in judged] == [1.0, 1.0, 1.0]
+
+
+def test_no_expected_output_is_sent_into_the_sandbox(verifier: CodeVerifier) -> None:
+    sent: list[bytes] = []
+    run = verifier.sandbox.run
+
+    def watched(work: object) -> object:
+        sent.append(work.payload)  # type: ignore[attr-defined]
+        return run(work)  # type: ignore[arg-type]
+
+    verifier.sandbox.run = watched  # type: ignore[method-assign,assignment]
+    verifier.score_all([(CALLS, fenced(HONEST["call"])), (STDIN, fenced(HONEST["stdin"]))])
+    verifier.sandbox.run = run  # type: ignore[method-assign]
+    assert len(sent) == 2
+    assert all(one[::-1].encode() not in payload for one in TEXTS for payload in sent)
