@@ -20,8 +20,9 @@ from actors.reward.source import BadTask
 from actors.reward.tables import Table, table
 from actors.reward.task import verifier_of
 from actors.reward.verdicts import OK, OURS
+from actors.reward.verifiers import responses
 from actors.reward.verifiers.port import BadVerifier, Verifier
-from actors.reward.verifiers.registry import HTTP, PYTHON
+from actors.reward.verifiers.registry import HTTP, PROGRAMS, PYTHON
 from configs.schema import Config, Task
 
 MAX_FINDINGS = 1000
@@ -121,6 +122,8 @@ def _solve(verifier: Verifier, entry: Entry, place: str, found: Checked) -> None
     if not isinstance(solution, str):
         return
     found.solutions += 1
+    if found.verifier in PROGRAMS:
+        solution = responses.fenced(solution)
     (judged,) = verifier.score_all([(entry, solution)])
     if judged.status in OURS:
         found.add(place, f"its reference solution was not scored: {judged.status}: {judged.detail}")

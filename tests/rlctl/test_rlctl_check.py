@@ -113,6 +113,20 @@ def test_reference_solutions_that_fail_are_found(
     ]
 
 
+def test_a_reference_program_needs_no_fence_and_its_failing_test_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tests = [{"call": "f", "args": [n], "expected": 2 * n} for n in range(3)]
+    programs = ["def f(n):\n    return 2 * n", "def f(n):\n    return n * n"] * 5
+    rows = [{"prompt": f"{n}?", "tests": tests, "solution": one} for n, one in enumerate(programs)]
+    rows = [{**one, "info": {"solution": one.pop("solution")}} for one in rows]
+    (tmp_path / "code.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "job.toml").write_text("[[task]]\nname = 'c'\ndata = 'code.jsonl'\nverifier = 'code'\n")
+    _, said = checked(capsys, str(tmp_path / "job.toml"), "--solutions")
+    texts = [one["text"] for one in said["tasks"][0]["findings"]]
+    assert texts == ["its reference solution scores 0: test 2 of 3: another value: '1'"] * 5
+
+
 def test_prompts_that_are_held_out_and_trained_on_are_found(
     job: Callable[..., Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

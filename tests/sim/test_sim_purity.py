@@ -59,6 +59,7 @@ ADAPTERS = {
     "actors/reward/verifiers/program_runs.py": "runs inside a sandbox, not here",
     "actors/reward/verifiers/reasoning.py": "runs inside a sandbox, not here",
     "actors/reward/tables.py": "reads a file of problems",
+    "actors/reward/verifiers/unit_runs.py": "runs inside a sandbox, not here",
     "actors/reward/worker.py": "the main of a scorer's process",
     "actors/reward/worker_process.py": "starts a scorer's process and talks to it",
     "actors/rollout/gateway/calls.py": "HTTP calls of clients, which get ids",

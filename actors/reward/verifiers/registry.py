@@ -24,6 +24,12 @@ def _code(spec: VerifierSpec) -> Verifier:
     return CodeVerifier(spec)
 
 
+def _unit_tests(spec: VerifierSpec) -> Verifier:
+    from actors.reward.verifiers.unit_tests import UnitTestVerifier
+
+    return UnitTestVerifier(spec)
+
+
 def _python(spec: VerifierSpec) -> Verifier:
     from actors.reward.verifiers.functions import make
 
@@ -37,10 +43,14 @@ def _http(spec: VerifierSpec) -> Verifier:
 
 
 REASONING, PYTHON, HTTP = "reasoning-gym", "python", "http"
+CODE, UNIT_TESTS = "code", "unit_tests"
+PROGRAMS = (CODE, UNIT_TESTS)
+"""Verifiers of programs, which stand in fenced blocks."""
 VERIFIERS: dict[str, Callable[[VerifierSpec], Verifier]] = {
     REASONING: _reasoning,
     "math": _math,
-    "code": _code,
+    CODE: _code,
+    UNIT_TESTS: _unit_tests,
     PYTHON: _python,
     HTTP: _http,
 }

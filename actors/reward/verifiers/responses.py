@@ -52,3 +52,8 @@ def blocks(text: str) -> list[Block]:
         else:
             lines.append(line.removeprefix(indent))
     return found[-MAX_BLOCKS:]
+
+
+def fenced(program: str) -> str:
+    """A program as a response has it; a text that has a fenced block already is one."""
+    return program if blocks(program) else f"{'`' * 12}python\n{program}\n{'`' * 12}\n"

@@ -43,3 +43,9 @@ def test_a_program_is_the_last_closed_block_of_python(response: str, program: st
 )
 def test_the_last_tagged_answer_counts(text: str, answer: str | None) -> None:
     assert responses.tagged(text) == answer
+
+
+def test_a_program_is_fenced_where_it_is_not() -> None:
+    program = 'text = """\n~~~\nx\n"""'
+    assert program_of(responses.fenced(program)) == f"{program}\n"
+    assert responses.fenced("so:\n```\na\n```") == "so:\n```\na\n```"
