@@ -122,6 +122,19 @@ def test_a_verifier_is_tried_without_settings(trying: Trying, folder: Path) -> N
     assert (code, found["verifier"], found["read"]) == (OK, "reasoning-gym", "It is 4")
 
 
+def test_the_program_that_was_run_is_shown(trying: Trying, folder: Path) -> None:
+    tests = [{"input": "3\n", "output": "6"}, {"input": "4\n", "output": "9"}]
+    (folder / "problem.json").write_text(json.dumps({"prompt": "double it", "tests": tests}))
+    (folder / "answer.txt").write_text("Here:\n```python\nprint(2 * int(input()))\n```\nDone.")
+    code, out, _ = trying(
+        "problem.json", "answer.txt", "--verifier", "code", "--param", "score=share", "--json"
+    )
+    found = json.loads(out)
+    assert (code, found["score"], found["parts"]) == (OK, 0.5, {"passed": 1.0, "tests": 2.0})
+    assert found["read"] == "print(2 * int(input()))\n"
+    assert "test 2 of 2" in found["detail"]
+
+
 def test_a_service_that_is_away_is_no_score(trying: Trying, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_rewards, "MAX_TRIES", 1)
     code, out, _ = trying(

@@ -12,7 +12,7 @@ from actors.reward.sandbox.port import Limits, Outcome, Status, Work
 from actors.reward.verdicts import NO_ANSWER, OK, VERIFIER_FAILED, Judgement
 from actors.reward.verifiers import comparing, params, responses
 from actors.reward.verifiers.cases import BadTests, Case, cases_of
-from actors.reward.verifiers.port import VerifierSpec
+from actors.reward.verifiers.port import Trial, VerifierSpec
 from actors.reward.verifiers.sandboxed import Sandboxed
 
 INSIDE = "actors.reward.verifiers.program_runs"
@@ -83,6 +83,11 @@ class CodeVerifier(Sandboxed):
             else:
                 judged.append(self._judge(known[id(entry)], response))
         return judged
+
+    def try_one(self, entry: Entry, response: str) -> Trial:
+        """See `Tries`."""
+        (judged,) = self.score_all([(entry, response)])
+        return Trial(judgement=judged, read=program_of(response) or "")
 
     def _judge(self, cases: list[Case], response: str) -> Judgement:
         source = program_of(response)
