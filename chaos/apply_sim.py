@@ -30,6 +30,7 @@ from chaos.faults import (
     Partition,
     Reset,
     RestartStorm,
+    SickVerifier,
     Slow,
     Stay,
     Zombie,
@@ -112,6 +113,12 @@ class Cluster(Protocol):
     def bad_scorer(self, how: str, count: int, done: Callable[[], None]) -> bool:
         """`done` is called for each answer that was spoiled."""
 
+    def sick_verifier(self, how: str) -> bool:
+        """No score comes until `well_verifier`."""
+
+    def well_verifier(self) -> None:
+        """Scores come again."""
+
 
 class Faults:
     """Carries one schedule out. `fired` and `missed` count by kind, `shapes` what fired by its shape
@@ -167,6 +174,8 @@ class Faults:
                 return cluster.kill_zone(fault.zone)
             case BadScorer():
                 return self._lurks(fault, cluster.bad_scorer(fault.how, fault.count, self._hit(fault)))
+            case SickVerifier():
+                return self._for_a_time(fault, cluster.sick_verifier(fault.how), cluster.well_verifier)
             case Partition() | BadLink() | Reset():
                 a, b = self.resolve(fault.a), self.resolve(fault.b)
                 return bool(a and b and a != b) and self._between(fault, a, b)

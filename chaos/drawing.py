@@ -35,6 +35,8 @@ from chaos.faults import (
     Reset,
     RestartStorm,
     ScorerFault,
+    Sickness,
+    SickVerifier,
     Slow,
     Zombie,
 )
@@ -48,6 +50,7 @@ JUMPS_S = (-86_400.0, -3600.0, -30.0, -2.0, 2.0, 30.0, 3600.0, 86_400.0)
 CALLERS_HOST = "client"
 
 SCORER_FAULTS: tuple[ScorerFault, ...] = ("hang", "crash", "lie")
+SICKNESSES: tuple[Sickness, ...] = ("raise", "hang", "crash")
 
 
 class Terrain(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -90,6 +93,7 @@ class Drawer:
             "disk_full": self._disk_full,
             "corrupt_chunk": self._corrupt_chunk,
             "bad_scorer": self._bad_scorer,
+            "sick_verifier": self._sick_verifier,
             "restart_storm": self._restart_storm,
         }
         if not terrain.preemptible:
@@ -276,6 +280,10 @@ class Drawer:
     def _bad_scorer(self, at_s: float) -> AnyFault:
         how = self._rng.choice(SCORER_FAULTS)
         return BadScorer(at_s=at_s, how=how, count=self._rng.choice((1, 1, 2, 4)))
+
+    def _sick_verifier(self, at_s: float) -> AnyFault:
+        how = self._rng.choice(SICKNESSES)
+        return SickVerifier(at_s=at_s, how=how, for_s=self._length(at_s, 2.0, 15.0))
 
     def _restart_storm(self, at_s: float) -> AnyFault:
         host, process = self._place()

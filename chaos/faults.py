@@ -27,6 +27,7 @@ Process = Literal[
 
 Moment = Literal["received", "sent", "replied"]
 ScorerFault = Literal["hang", "crash", "lie"]
+Sickness = Literal["raise", "hang", "crash"]
 
 FROZEN_DEAD_S = 10.0
 """A process that is silent for longer was given up by its peers (`liveness.dead_s` is 5 s, twice that is
@@ -257,6 +258,18 @@ class BadScorer(Fault, frozen=True, kw_only=True, tag="bad_scorer"):
     count: Count = 1
 
 
+class SickVerifier(Fault, frozen=True, kw_only=True, tag="sick_verifier"):
+    """For `for_s` no score comes of any reward worker: each raises, hangs or ends its process. Problems
+    come."""
+
+    how: Sickness
+    for_s: Length
+
+    @property
+    def over_s(self) -> float:
+        return self.at_s + self.for_s
+
+
 class RestartStorm(Fault, frozen=True, kw_only=True, tag="restart_storm"):
     """One process is killed again and again, `kills` times, `every_s` apart: as soon as it is up."""
 
@@ -285,7 +298,7 @@ class Stay(Fault, frozen=True, kw_only=True, tag=STAY):
 
 
 AnyFault = (
-    KillProcess | CrashActor | KillHost | KillZone | KillOnMessage | KillInCommit | Freeze
+    KillProcess | CrashActor | KillHost | KillZone | KillOnMessage | KillInCommit | SickVerifier | Freeze
     | Zombie | Hang | Slow | Partition | BadLink | Reset | Notice | FalseNotice | ClockJump | FailLoad
     | DiskFull | CorruptChunk | BadScorer | RestartStorm | Stay
 )  # fmt: skip

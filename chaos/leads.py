@@ -22,6 +22,7 @@ from chaos.faults import (
     Partition,
     Process,
     Reset,
+    SickVerifier,
     Slow,
     Zombie,
 )
@@ -132,6 +133,20 @@ def _verifiers_that_hang(rng: random.Random) -> list[AnyFault]:
     return [BadScorer(at_s=_at(rng, 11.0, 15.0), how="hang", count=12)]
 
 
+def _a_verifier_that_is_sick(rng: random.Random) -> list[AnyFault]:
+    """Nothing is scored for a while, and single answers of the workers are none, before and behind it."""
+    return [
+        BadScorer(at_s=_at(rng, 7.0, 9.0), how="crash", count=40),
+        SickVerifier(at_s=_at(rng, 12.0, 20.0), how="raise", for_s=_at(rng, 2.0, 6.0)),
+        BadScorer(at_s=_at(rng, 26.0, 30.0), how="lie", count=40),
+    ]
+
+
+def _verdicts_that_are_none(rng: random.Random) -> list[AnyFault]:
+    """A few answers of the workers are no verdicts, now and then: too few for a verifier that is sick."""
+    return [BadScorer(at_s=_at(rng, low, low + 3.0), how="lie", count=3) for low in (9.0, 14.0, 19.0, 24.0)]
+
+
 def _a_clock_that_went_back(rng: random.Random) -> list[AnyFault]:
     """A host's clock goes back by much more than a restart takes, then a process of it is started again."""
     at_s = _at(rng, BEGIN_S, 16.0)
@@ -178,6 +193,8 @@ LEADS: Mapping[str, Script] = {
     "a trainer that starts again": _a_trainer_that_starts_again,
     "a trainer that dies behind its step": _a_trainer_that_dies_behind_its_step,
     "verifiers that hang": _verifiers_that_hang,
+    "a verifier that is sick": _a_verifier_that_is_sick,
+    "verdicts that are none": _verdicts_that_are_none,
     "a clock that went back": _a_clock_that_went_back,
     "a head that stands still": _a_head_that_stands_still,
     "processes that stand still": _processes_that_stand_still,

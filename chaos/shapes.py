@@ -18,6 +18,7 @@ from chaos.faults import (
     KillOnMessage,
     Notice,
     Partition,
+    SickVerifier,
     kind_of,
 )
 
@@ -41,6 +42,7 @@ SHAPES: Mapping[str, tuple[str, ...]] = {
     "false_notice": ("hint", "notice"),
     "clock_jump": ("back", "forward"),
     "bad_scorer": ("hang", "crash", "lie"),
+    "sick_verifier": ("raise", "hang", "crash"),
 }
 """By kind, in the order in which they are told. Jitter is what reorders: messages of different connections
 overtake each other. `replied`: between the commit and the reply."""
@@ -74,7 +76,7 @@ def shapes_of(fault: AnyFault) -> tuple[str, ...]:
             return ("hint" if fault.hint else "notice",)
         case ClockJump():
             return ("back" if fault.by_s < 0 else "forward",)
-        case BadScorer():
+        case BadScorer() | SickVerifier():
             return (fault.how,)
     return ()
 

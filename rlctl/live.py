@@ -6,6 +6,7 @@ clock and the terminal, and touches nothing of the run itself.
 
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Literal, TextIO
@@ -133,7 +134,7 @@ def render(progress: Progress, now_s: float) -> RenderableType:
         )
     else:
         facts.add_row("hosts", "starting")
-    if sample and sample.verdicts:
+    if sample and (sample.verdicts or sample.asked_again):
         facts.add_row("verdicts", verdicts_line(sample))
     if progress.run_id:
         facts.add_row("cost", cost_line(progress.account()))
@@ -148,12 +149,12 @@ def render(progress: Progress, now_s: float) -> RenderableType:
 
 def verdicts_line(sample: Sample) -> Text:
     """Counts by status, those of failures first that say nothing of a response."""
-    ours = [(status, count) for status, count in sorted(sample.verdicts.items()) if status in OURS]
-    others = [(status, count) for status, count in sorted(sample.verdicts.items()) if status not in OURS]
-    line = Text("   ".join(f"{count:,} {status}" for status, count in ours), style="red")
-    if ours:
-        line.append("   ", style="default")
-    line.append("   ".join(f"{count:,} {status}" for status, count in others), style="default")
+    counts = sorted((Counter(sample.verdicts) + Counter(sample.asked_again)).items())
+    ours = [f"{count:,} {status}" for status, count in counts if status in OURS]
+    others = [f"{count:,} {status}" for status, count in counts if status not in OURS]
+    line = Text("   ".join(ours), style="red")
+    line.append("   " if ours and others else "", style="default")
+    line.append("   ".join(others), style="default")
     return line
 
 

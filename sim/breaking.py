@@ -280,6 +280,16 @@ class Breaking:
             self._cluster.scorer_faults.order(kinds[how], done)
         return True
 
+    def sick_verifier(self, how: str) -> bool:
+        """No score comes of any verifier until `well_verifier`: each one raises, hangs or crashes (`how`)."""
+        kinds = {"raise": Fault.RAISE, "hang": Fault.HANG, "crash": Fault.CRASH}
+        self._cluster.scorer_faults.standing = kinds[how]
+        return True
+
+    def well_verifier(self) -> None:
+        """Scores come again."""
+        self._cluster.scorer_faults.standing = None
+
     def kill_on_message(
         self,
         host: str,

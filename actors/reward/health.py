@@ -1,30 +1,35 @@
-"""Whether a job's verifier is sick: too large a share of its newest verdicts are ours (`verdicts.OURS`).
+"""Whether a job's verifier is sick: too large a share of its newest verdicts are failures.
 
 Pure: verdicts and times go in. What is done about it is the manager's (`actors.rollout.scoring`) and the
 controller's. Nothing of it is kept over a restart: whatever waits for a verdict is asked for again, so a
 verifier that is still sick shows with the first one.
 
-- With `LEAST` verdicts or more it is sick when more than `share` of the last `WINDOW` are ours; with fewer,
-  when all are: one that fails from the first response on is seen at once.
+- Failures are verdicts of ours (`verdicts.OURS`); and timeouts, as long as no response has come to any other
+  end: a verifier that hangs looks like responses that make it work.
+- With `LEAST` verdicts or more it is sick when more than `share` of the last `WINDOW` failed; with fewer,
+  when all did: one that fails from the first response on is seen at once.
 - It has recovered when that no longer holds of the last `LEAST` verdicts, and counts as well while nothing
   waits for a verdict: there is nothing that it could fail at.
 """
 
 from collections import Counter, deque
+from collections.abc import Iterable, Set
 
 import msgspec
 
+from actors.reward.sandbox.port import Status
 from actors.reward.verdicts import OURS
 
 WINDOW = 200
 LEAST = 20
+OURS_OR_LATE = OURS | {Status.TIMEOUT.value}
 MAX_TEXT = 500
 """Characters of a verifier's text that are kept."""
 
 
 class Sickness(msgspec.Struct, frozen=True, kw_only=True):
     """A verifier that is sick: for how long, after how long the job ends (s), how many of its newest `of`
-    verdicts were ours, by status, and the text of the last one."""
+    verdicts failed, by status, and the text of the last one."""
 
     for_s: float
     limit_s: float
@@ -49,7 +54,7 @@ class VerifierHealth:
     """See the module.
 
     Args:
-        share: of verdicts that are ours, above which the verifier is sick; 1: never.
+        share: of verdicts that fail, above which the verifier is sick; 1: never.
         limit_s: for how long it may be sick.
     """
 
@@ -58,7 +63,7 @@ class VerifierHealth:
         self._window: deque[str] = deque(maxlen=WINDOW)
         self._since_s: float | None = None
         self.text = ""
-        """Of the last verdict of ours."""
+        """Of the last failure."""
 
     @property
     def sick(self) -> bool:
@@ -72,7 +77,7 @@ class VerifierHealth:
     def heard(self, status: str, detail: str, now_s: float) -> None:
         """One more verdict."""
         self._window.append(status)
-        if status in OURS:
+        if self.fails(status):
             self.text = " ".join(detail.split())[:MAX_TEXT]
         if self._since_s is None:
             if self._failing(list(self._window)):
@@ -81,19 +86,24 @@ class VerifierHealth:
             self._since_s = None
             self._window = deque(newest, maxlen=WINDOW)
 
+    def fails(self, status: str) -> bool:
+        """Whether a verdict with this status is a failure, as far as is known."""
+        return status in _failures(self._window)
+
     def idle(self) -> None:
         """Nothing waits for a verdict."""
         if self._since_s is None:
             return
         self._since_s = None
-        if self._window[-1] not in OURS:
+        if not self.fails(self._window[-1]):
             self._window.clear()
 
     def sickness(self, now_s: float) -> Sickness | None:
         """What is wrong now; None while it is well."""
         if self._since_s is None:
             return None
-        counts = Counter(status for status in self._window if status in OURS)
+        failures = _failures(self._window)
+        counts = Counter(status for status in self._window if status in failures)
         return Sickness(
             for_s=now_s - self._since_s,
             limit_s=self._limit_s,
@@ -103,7 +113,13 @@ class VerifierHealth:
         )
 
     def _failing(self, statuses: list[str]) -> bool:
-        ours = sum(status in OURS for status in statuses)
+        failures = _failures(statuses)
+        failed = sum(status in failures for status in statuses)
         if len(statuses) < LEAST:
-            return self._share < 1.0 and ours == len(statuses)
-        return ours > self._share * len(statuses)
+            return self._share < 1.0 and failed == len(statuses)
+        return failed > self._share * len(statuses)
+
+
+def _failures(statuses: Iterable[str]) -> Set[str]:
+    """Which of these say nothing of their responses."""
+    return OURS_OR_LATE if all(status in OURS_OR_LATE for status in statuses) else OURS

@@ -49,7 +49,8 @@ def figures_of(
         ),
         weights_pulled=dict(instances.pulled),
         newest=None if newest is None else newest.version,
-        verdicts=dict(asked_again + Counter(counters.verdicts)),
+        verdicts=dict(counters.verdicts),
+        asked_again=dict(asked_again),
         failure=counters.failure if sick is None else sick.text,
         sick=sick,
     )

@@ -204,9 +204,9 @@ class RolloutFigures(Message, frozen=True):
     began. tokens_wasted: by cause (`actors.rollout.events.Counters`). busy_preemptible: preemptible instances
     that have requests. weights_pulled: how versions came to instances, since the manager's start: versions
     and bytes as deltas (`delta_`) and as images (`whole_`), and `image_bytes`, what images of all would be.
-    newest: the version that instances should serve; None before the first. verdicts: by status, those of a
-    sick verifier that no sample has since the manager's start; failure: the text of the last one that says
-    nothing of its response. sick: the verifier, None while it is well.
+    newest: the version that instances should serve; None before the first. verdicts: by status;
+    asked_again: those of a sick verifier that no sample has, since the manager's start; failure: the text of
+    the last one that says nothing of its response. sick: the verifier, None while it is well.
     """
 
     queued: int
@@ -229,6 +229,7 @@ class RolloutFigures(Message, frozen=True):
     weights_pulled: dict[str, int] = {}
     newest: int | None = None
     verdicts: dict[str, int] = {}
+    asked_again: dict[str, int] = {}
     failure: str = ""
     sick: Sickness | None = None
 

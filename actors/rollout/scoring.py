@@ -140,7 +140,7 @@ class Scoring:
     def _tried_again(self, log: RequestLog, status: str) -> bool:
         """Whether this failure is the verifier's, so that the same response is scored again. With few
         verdicts it may be the response's: then the sample is made again first."""
-        if status not in OURS or not self.health.sick:
+        if not (self.health.sick and self.health.fails(status)):
             return False
         most = self._books.state.log.batches[log.batch].submitted.again
         return self.health.outage or log.due or not made_again(status, log.again, most)

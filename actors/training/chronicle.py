@@ -212,6 +212,7 @@ class Chronicle:
                 generated_twice=figures.tokens_generated_twice,
                 weights=figures.weights_pulled,
                 verdicts=figures.verdicts,
+                asked_again=figures.asked_again,
                 failure=figures.failure,
             )
         )

@@ -39,8 +39,9 @@ class Sample(Record, frozen=True, kw_only=True):
     busy: preemptible instances that have requests; None in histories of older programs. wasted: tokens so far
     that no step is trained on, by cause (`actors.rollout.events.Counters`), generated_twice beside them.
     weights: how versions of the weights came to instances (`RolloutFigures.weights_pulled`), since the
-    manager's start. verdicts: so far, by status (`actors.reward.verdicts`); failure: the text of the last
-    failure of the verifier, its sandbox or its worker.
+    manager's start. verdicts: so far, by status (`actors.reward.verdicts`); asked_again: those of a sick
+    verifier that no sample has, since the manager's start; failure: the text of the last failure of the
+    verifier, its sandbox or its worker.
     """
 
     step: int
@@ -58,6 +59,7 @@ class Sample(Record, frozen=True, kw_only=True):
     moves: int = 0
     weights: dict[str, int] = {}
     verdicts: dict[str, int] = {}
+    asked_again: dict[str, int] = {}
     failure: str = ""
 
 

@@ -176,6 +176,19 @@ ROLLOUT: tuple[Mutation, ...] = (
         lead="other verdicts after a restart",
     ),
     Mutation(
+        "score a failure of the verifier",
+        "a sample whose verifier failed has no score, and is no wrong answer",
+        (
+            Edit(
+                "actors.rollout.scoring",
+                "        return Scored(request=log.id, score=None, ",
+                "        return Scored(request=log.id, score=0.0, ",
+            ),
+        ),
+        ("I7",),
+        lead="a verifier that is sick",
+    ),
+    Mutation(
         "give nobody up",
         "an instance that holds requests in silence, or died, loses them to others",
         (

@@ -33,6 +33,20 @@ TRAINING: tuple[Mutation, ...] = (
         lead="a trainer that starts again",
     ),
     Mutation(
+        "train on what has no score",
+        "a sample whose verifier failed for good is in no step",
+        (
+            Edit(
+                "actors.training.gathered",
+                "    return [(sample, sample.score) for sample in group.samples if sample.score is not None]",
+                "    return [(sample, sample.score or 0.0) for sample in group.samples]",
+            ),
+        ),
+        ("I7",),
+        campaign="hunt-unscored",
+        lead="verdicts that are none",
+    ),
+    Mutation(
         "go back without a word",
         "training that lost its newest state says so in the journal",
         (

@@ -5,6 +5,7 @@ Pure. `reached` is true where all was reached that a run is for; nothing else is
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
@@ -29,9 +30,9 @@ class Instances(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdicts(msgspec.Struct, frozen=True, kw_only=True):
-    """Verdicts of samples, also of those that were made again. counts: by status (`actors.reward.verdicts`).
-    scored: whether any sample has a score. failure: the text of the last one that says nothing of its sample,
-    a failure of the verifier, its sandbox or its worker."""
+    """Verdicts of samples, also of those that were made again or asked for again. counts: by status
+    (`actors.reward.verdicts`). scored: whether any sample has a score. failure: the text of the last one that
+    says nothing of its sample, a failure of the verifier, its sandbox or its worker."""
 
     counts: dict[str, int]
     scored: bool
@@ -42,11 +43,6 @@ class Verdicts(msgspec.Struct, frozen=True, kw_only=True):
         """Counts, the text of the last failure behind them where nothing was scored."""
         counts = ", ".join(f"{status} {count}" for status, count in sorted(self.counts.items()))
         return counts if self.scored or not self.failure else f"{counts}: {self.failure}"
-
-    @property
-    def failed(self) -> int:
-        """Those that say nothing of their samples."""
-        return sum(count for status, count in self.counts.items() if status in OURS)
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,16 +72,14 @@ def instances_of(firsts: Sequence[FirstInstance], samples: Sequence[Sample], ste
 def verdicts_of(end: End | None, samples: Sequence[Sample]) -> Verdicts | None:
     """The verdicts of a run: of its last look at the fleet, or of its end where that has more of them. None
     where there was none, and in histories of older programs."""
-    last = next((one for one in reversed(samples) if one.verdicts), None)
-    found = max(
-        (one for one in (last, end) if one is not None and one.verdicts),
-        key=lambda one: sum(one.verdicts.values()),
-        default=None,
-    )
-    if found is None:
-        return None
-    scored = any(count and status not in OURS for status, count in found.verdicts.items())
-    return Verdicts(counts=dict(found.verdicts), scored=scored, failure=found.failure)
+    last = next((one for one in reversed(samples) if one.verdicts or one.asked_again), None)
+    found = dict(last.verdicts) if last is not None else {}
+    failure = last.failure if last is not None else ""
+    if end is not None and sum(end.verdicts.values()) >= sum(found.values()):
+        found, failure = dict(end.verdicts), end.failure or failure
+    scored = any(count and status not in OURS for status, count in found.items())
+    counts = Counter(found) + Counter(last.asked_again if last is not None else {})
+    return Verdicts(counts=dict(counts), scored=scored, failure=failure) if counts else None
 
 
 def outcome_of(

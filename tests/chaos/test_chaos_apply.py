@@ -27,6 +27,7 @@ from chaos.faults import (
     Partition,
     Reset,
     RestartStorm,
+    SickVerifier,
     Slow,
     Stay,
     Zombie,
@@ -167,6 +168,12 @@ class FakeCluster:
         self.waiting += [done] * count
         return self._do(f"scorer {how} {count}")
 
+    def sick_verifier(self, how: str) -> bool:
+        return self._do(f"sick {how}")
+
+    def well_verifier(self) -> None:
+        self._do("well")
+
 
 def carried_out(*faults: AnyFault) -> tuple[list[str], Faults, FakeCluster]:
     cluster = FakeCluster()
@@ -184,15 +191,19 @@ def test_what_breaks_for_a_time_heals_when_it_is_over() -> None:
         BadLink(at_s=5, a="head", b="@reserved", for_s=4, loss=0.1),
         DiskFull(at_s=6, host="head", for_s=7),
         DiskFull(at_s=6, host="spot-1", for_s=9, memory=True),
+        SickVerifier(at_s=7.5, how="raise", for_s=10),
     )
     assert done == [
         "1 stop head/rollout", "2 stop spot-2/engine", "3 slow reserved-1/trainer 4", "3 cont head/rollout",
         "4 cut head spot-1 False", "5 bad head reserved-1 0.1", "6 full head", "6 no memory spot-1",
-        "7 heal head spot-1", "8 slow reserved-1/trainer 1", "9 good head reserved-1", "13 room head",
-        "14 cont spot-2/engine", "15 memory spot-1",
+        "7 heal head spot-1", "7.5 sick raise", "8 slow reserved-1/trainer 1", "9 good head reserved-1",
+        "13 room head", "14 cont spot-2/engine", "15 memory spot-1", "17.5 well",
     ]  # fmt: skip
-    assert armed.fired == {"freeze": 1, "zombie": 1, "slow": 1, "partition": 1, "bad_link": 1, "disk_full": 2}
-    assert armed.shapes == {"partition: one way": 1, "bad_link: loss": 1}
+    assert armed.fired == {
+        "freeze": 1, "zombie": 1, "slow": 1, "partition": 1, "bad_link": 1, "disk_full": 2,
+        "sick_verifier": 1,
+    }  # fmt: skip
+    assert armed.shapes == {"partition: one way": 1, "bad_link: loss": 1, "sick_verifier: raise": 1}
     assert not armed.missed
 
 

@@ -44,7 +44,7 @@ def test_the_order_of_a_schedule_does_not_tell_how_it_was_made(schedule: Schedul
 def test_every_kind_has_a_form_in_json_that_names_it(kind: str) -> None:
     fields = {
         "host": "@preemptible/0", "a": "head", "b": "reserved-1", "process": "rollout", "for_s": 20.0,
-        "factor": 2.0, "zone": "a", "message": "Dispatch", "by_s": -5.0, "how": "lie", "kills": 3,
+        "factor": 2.0, "zone": "a", "message": "Dispatch", "by_s": -5.0, "how": "hang", "kills": 3,
         "every_s": 1.0, "notice_s": 30.0, "back_s": 5.0, "actor": "manager",
     }  # fmt: skip
     cls = KINDS[kind]

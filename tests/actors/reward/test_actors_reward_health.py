@@ -35,7 +35,7 @@ def test_a_verifier_that_has_only_failed_is_sick_at_once_and_one_that_also_score
     heard(health, [LOST])
     assert health.sick
     assert not health.outage, "another response may do better"
-    heard(health, ["timeout"])
+    heard(health, ["no_answer"])
     assert not health.sick
     heard(health, [LOST] * (LEAST - 3))
     assert not health.sick
@@ -49,6 +49,21 @@ def test_statuses_of_the_program_never_make_a_verifier_sick() -> None:
     heard(health, sorted(PROGRAMS) * 20)
     assert not health.sick
     assert health.sickness(1.0) is None
+
+
+def test_a_verifier_of_which_every_response_times_out_is_sick_and_one_that_ends_for_others_is_not() -> None:
+    health = VerifierHealth(0.2, 30.0)
+    health.heard("timeout", "more than 2 s", 0.0)
+    sick = health.sickness(0.0)
+    assert sick is not None
+    assert sick.words == "1 of its last 1 verdicts failed (timeout 1): more than 2 s"
+    assert health.fails("timeout")
+    heard(health, ["timeout", VERIFIER_FAILED] * LEAST)
+    assert health.sick
+    heard(health, ["ok"])
+    assert not health.fails("timeout"), "then it was the response"
+    heard(health, ["timeout", "ok"] * LEAST)
+    assert not health.sick
 
 
 def test_a_verifier_that_scores_again_is_well_before_the_window_is_full_of_it() -> None:

@@ -183,6 +183,27 @@ async def test_a_failure_of_a_sick_verifier_is_no_score_and_is_asked_again_until
     assert list(manager.scoring.waits(0.0)) == []
 
 
+async def test_timeouts_are_no_scores_until_a_response_has_come_to_another_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scoring, "MAX_RETRY_S", 0.05)
+
+    def late(message: Score) -> Verdict:
+        return Verdict(request=message.request, score=0.0, status="timeout", detail="more than 2 s")
+
+    proxy, manager = Proxy(), Manager(finished(6), config())
+    proxy.answer = late
+    async with TestSystem(tmp_path) as system:
+        system.spawn(REWARD, lambda: proxy)
+        system.spawn(MANAGER, lambda: manager)
+        await until(lambda: len(proxy.asked) == 6 and min(proxy.asked.values()) >= 3)
+        assert manager.scored == {}, "it may be the verifier that hangs"
+        proxy.answer = lambda message: ok(message) if message.request == "step-1/0/0" else late(message)
+        await until(lambda: len(manager.scored) == 6)
+    statuses = Counter(event.status for event in manager.scored.values())
+    assert statuses == {"ok": 1, "timeout": 5}
+
+
 async def test_a_sample_whose_verifier_fails_while_it_scores_others_is_unscored(tmp_path: Path) -> None:
     def answer(message: Score) -> Verdict:
         return failed(message) if message.request == "step-1/3/1" else ok(message)
