@@ -169,9 +169,9 @@ def _default_paths(
         if inner and isinstance(tree.get(name), dict):
             _default_paths(tree[name], inner, typed, f"{prefix}{name}.")
         elif not inner and name not in tree and (path := check.default_path(kind)):
-            tree[name] = path
-            if any(one.startswith(prefix) for one in typed):
+            if all(f"{prefix}{one}" in typed for one in tree):  # the file has no such section
                 typed.add(f"{prefix}{name}")
+            tree[name] = path
 
 
 def _anchor(tree: dict[str, Any], key: str, folder: Path) -> None:

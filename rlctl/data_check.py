@@ -22,7 +22,7 @@ from actors.reward.task import verifier_of
 from actors.reward.verdicts import OK, OURS
 from actors.reward.verifiers import responses
 from actors.reward.verifiers.port import BadVerifier, Verifier
-from actors.reward.verifiers.registry import HTTP, PROGRAMS, PYTHON
+from actors.reward.verifiers.registry import PROGRAMS, PYTHON
 from configs.schema import Config, Task
 
 MAX_FINDINGS = 1000
@@ -76,8 +76,6 @@ def check(
         found = Checked(task=task.name, data=task.data, verifier=task.verifier or PYTHON)
         checked.append(found)
         try:
-            if checked[-1].verifier in (PYTHON, HTTP):  # cannot be imported, has no key
-                verifier.open()
             for source in [task.data, *([task.heldout_data] if task.heldout_data else [])]:
                 for place, entry in _entries(table(source), task, found):
                     done += 1

@@ -15,6 +15,11 @@ from pathlib import Path
 from actors.cluster.job import SHARED_MEMORY
 from actors.cluster.provider import refuse_names
 from actors.engine.qwen3_config import BadCheckpoint, Qwen3Config
+from actors.reward.sandbox.detection import NoSandbox
+from actors.reward.sandbox.running import SandboxFailed
+from actors.reward.source import BadTask
+from actors.reward.verifiers.port import BadVerifier
+from actors.reward.verifiers.registry import HTTP, PYTHON
 from configs import trace
 from configs.schema import Config
 from transport.keys import (
@@ -43,7 +48,7 @@ def problems(config: Config, runs_dir: Path, *, here: bool = True) -> list[str]:
     machine; those of a cluster check themselves what their engines need, when they get the job."""
     found = [*_settings(config), *_space(config, runs_dir)]
     if here:
-        found += [*_ports(config), *_engines(config)]
+        found += [*_ports(config), *_engines(config), *_rewards(config)]
     return found
 
 
@@ -74,6 +79,25 @@ def _settings(config: Config) -> Iterator[str]:
             Qwen3Config.load(config.model.path)
         except BadCheckpoint as problem:
             yield f"model.path: {problem}"
+
+
+def _rewards(config: Config) -> Iterator[str]:
+    """Functions of one's own that cannot be imported, services without their key. A trusted function is left
+    to the workers: it is not this process that trusts it."""
+    for task in config.task:
+        name = (task.verifier or PYTHON) if task.data else ""
+        if name not in (PYTHON, HTTP) or (name == PYTHON and config.reward.function.trusted):
+            continue
+        from actors.reward.task import verifier_of  # tokenizers and templates
+
+        try:
+            verifier = verifier_of(task, config)
+            try:
+                verifier.open()
+            finally:
+                verifier.close()
+        except (BadTask, BadVerifier, NoSandbox, SandboxFailed) as problem:
+            yield f"task {task.name}: {problem}"
 
 
 def _engines(config: Config) -> Iterator[str]:

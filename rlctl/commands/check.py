@@ -14,6 +14,7 @@ from rlctl import preflight
 from rlctl.commands.run import settings
 from rlctl.commands.terminal import Subparsers, add_command, add_json, add_runs_dir, console, print_json
 from rlctl.errors import OK, USAGE, usage
+from rlctl.problem_counts import counted
 
 if TYPE_CHECKING:
     from rlctl.data_check import Checked
@@ -70,6 +71,11 @@ def run(args: argparse.Namespace) -> int:
         data_check.SandboxFailed,
     ) as problem:
         raise usage(*problems, str(problem)) from problem
+    if not any(one.found for one in checked):
+        try:
+            counted(config)
+        except data_check.BadTask as problem:
+            problems.append(str(problem))
     wrong = bool(problems) or any(one.found for one in checked)
     if args.json:
         print_json({"settings": problems, "tasks": checked})

@@ -279,4 +279,7 @@ def test_a_path_with_a_default_is_of_the_folder_of_the_file_whose_section_it_is_
     assert load(file).reward.function.path == str(tmp_path / "rewards")
     file.write_text("[job]\nseed = 1\n")
     assert load(file).reward.function.path == ""
-    assert load(file, ["reward.function.call=mine:score"]).reward.function.path == str(elsewhere)
+    call = "reward.function.call=mine:score"
+    assert load(file, [call]).reward.function.path == str(elsewhere)
+    file.write_text('[reward.function]\nstyle = "verl"\n')
+    assert load(file, [call]).reward.function.path == str(tmp_path), "the section is the file's"

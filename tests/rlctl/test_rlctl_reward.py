@@ -187,15 +187,41 @@ def test_the_example_scores_each_of_its_problems(trying: Trying, folder: Path) -
         assert (code, json.loads(out)["parts"]["right"]) == (OK, 1.0)
 
 
+def test_the_settings_of_the_example_pass_their_check(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", str(EXAMPLE / "job.toml"), "--solutions", "--json"]) == OK, capsys.readouterr().out
+
+
 def test_rlctl_check_finds_a_function_that_cannot_be_imported(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["check", "job.toml", "--json"]) == OK
     (folder / "job.toml").write_text(JOB.replace("{module}", "nothing_here"))
     capsys.readouterr()
+    for words in (["check", "job.toml", "--json"], ["check", "job.toml", "--json", "--solutions"]):
+        assert main(words) == USAGE
+        (problem,) = json.loads(capsys.readouterr().out)["settings"]
+        assert problem.startswith("task sums: reward.function: nothing_here:score: it cannot be imported")
+
+
+def test_rlctl_run_refuses_a_function_that_cannot_be_imported_before_anything_is_made(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "job.toml").write_text(JOB.replace("{module}", "nothing_here"))
+    assert main(["run", "job.toml"]) == USAGE
+    assert "No module named 'nothing_here'" in capsys.readouterr().err
+    assert not (folder / "runs").exists()
+
+
+def test_rlctl_check_finds_numbers_of_problems_that_the_data_does_not_have(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "job.toml").write_text(
+        JOB.replace("{module}", "rewards_tried").replace("data =", "heldout_problems = 9\ndata =")
+    )
     assert main(["check", "job.toml", "--json"]) == USAGE
-    (task,) = json.loads(capsys.readouterr().out)["tasks"]
-    assert "No module named 'nothing_here'" in task["findings"][0]["text"]
+    assert "heldout_problems: expected at most 2" in json.loads(capsys.readouterr().out)["settings"][0]
 
 
 def test_its_help_imports_nothing_slow(tmp_path: Path) -> None:
