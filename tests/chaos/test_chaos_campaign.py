@@ -35,6 +35,7 @@ def test_every_campaign_of_the_package_can_be_loaded_and_drawn_from() -> None:
         "hunt-kept",
         "hunt-sampling",
         "hunt-singles",
+        "hunt-unscored",
         "nightly",
         "singles",
         "soak",
@@ -78,8 +79,8 @@ def test_a_campaign_that_cannot_be_run_says_what_is_wrong(tmp_path: Path, text: 
 def test_a_campaign_that_does_not_exist_is_named_with_those_that_do() -> None:
     with pytest.raises(
         BadCampaign,
-        match="there are ci, gang, hunt, hunt-ahead, hunt-kept, hunt-sampling, hunt-singles, nightly, "
-        "singles, soak",
+        match="there are ci, gang, hunt, hunt-ahead, hunt-kept, hunt-sampling, hunt-singles, hunt-unscored, "
+        "nightly, singles, soak",
     ):
         load("nope")
 

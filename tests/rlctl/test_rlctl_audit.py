@@ -278,3 +278,14 @@ def test_a_breach_that_was_seen_is_broken_whatever_else_is_missing() -> None:
     assert states(audit(found))["I5"] is State.BROKEN
     assert "step 1 is recorded 2 times" in texts(found)
     assert "step 3 was never recorded" not in texts(found), "it may be in the half that is gone"
+
+
+def test_a_request_without_a_score_is_not_due_in_its_step_and_must_not_be_trained() -> None:
+    unscored = with_request(
+        whole(), lambda request: msgspec.structs.replace(request, score=None, status="lost")
+    )
+    found = texts(unscored)
+    assert "I1: step 2: step-2/0/0 was trained and has no score: lost" in found
+    assert "never reached" not in found
+    without = with_trained(unscored, trained(2).samples[1:])
+    assert "I1" not in texts(without)

@@ -3,15 +3,18 @@
 from dataclasses import replace
 
 from actors.cluster.messages import UNSCORED
+from actors.reward.messages import Verdict
 from actors.training.records import Eval, Record, Sample, Step, Verifier
 from configs.load import load
 from rlctl.audit import audit
 from rlctl.report.model import report_of
 from rlctl.simulated import evidence
+from sim.breaking import Breaking
 from sim.cluster import SimCluster
 from sim.models.scorer import Fault
 from sim.outcome import Outcome
 from sim.setting import Setting
+from sim.watching import Seen
 
 SMALL = [
     "job.steps=4",
@@ -102,6 +105,9 @@ def test_a_sample_whose_verifier_fails_for_good_is_in_no_step_and_the_job_goes_o
     steps = [record for record in of(Step, outcome) if isinstance(record, Step)]
     assert sum(step.unscored for step in steps) > 0
     assert all(step.samples + step.unscored == 32 for step in steps)
+    evals = [record for record in of(Eval, outcome) if isinstance(record, Eval)]
+    assert min(record.problems for record in evals) < 8
+    assert all(record.reward is not None for record in evals)
 
 
 def test_a_run_in_which_nothing_was_scored_says_so_where_its_job_did_not_end_for_that() -> None:
@@ -118,3 +124,21 @@ def test_a_run_in_which_nothing_was_scored_says_so_where_its_job_did_not_end_for
     assert not report.verdicts.scored
     assert report.outcome is not None
     assert not report.outcome.reached
+
+
+def test_a_manager_that_is_killed_meanwhile_finds_its_verifier_sick_again() -> None:
+    sick = cluster()
+    sick.scorer_faults.standing = Fault.RAISE
+    killed: list[float] = []
+
+    def look(seen: Seen) -> None:
+        if isinstance(seen.message, Verdict) and not killed:
+            killed.append(sick.loop.now_s + 10.0)
+            sick.loop.call_at(killed[0], lambda: Breaking(sick).kill_process("head", "rollout"))
+
+    sick.watch(look)
+    outcome = sick.run()
+    assert sick.ended is not None
+    assert (outcome.ended, sick.ended.cause) == ("failed", UNSCORED)
+    assert outcome.virtual_s > killed[0] + 30.0, "the time begins anew"
+    assert of(Step, outcome) == []

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 from rollout_world import frame, submission
 
@@ -14,9 +15,13 @@ from actors.reward.health import LEAST
 from actors.reward.messages import Score, Verdict
 from actors.rollout import scoring
 from actors.rollout.books import Books
-from actors.rollout.events import Dispatched, InstanceJoined, SampleAgain, Scored
+from actors.rollout.events import Dispatched, GroupsTaken, InstanceJoined, SampleAgain, Scored
+from actors.rollout.handing_out import Takers
+from actors.rollout.instances import Instances
+from actors.rollout.messages import GroupOut, Groups, TakeGroups
 from actors.rollout.sampling import made_again
 from actors.rollout.scoring import REWARD, Scoring
+from actors.rollout.selection import decision_of
 from actors.rollout.state import RolloutState
 from actors.rollout.tickets import FINISHED, FIRST
 from configs.load import from_tree
@@ -224,3 +229,77 @@ async def test_a_sample_whose_verifier_fails_while_it_scores_others_is_unscored(
     assert manager.state.log.batches["step-1"].complete(3)
     assert manager.state.counters.verdicts == {"ok": 2 * LEAST - 1, "verifier_failed": 1}
     assert manager.state.counters.failure == "ValueError: no"
+
+
+class Handing(Actor):
+    """The part of the manager that hands out, over a state in which every request has its verdict."""
+
+    def __init__(self, state: RolloutState) -> None:
+        self._state = state
+        self.held = False
+
+    async def on_start(self) -> None:
+        async def hand_out(event: GroupsTaken, groups: list[GroupOut]) -> None:
+            self.taken += [group.group for group in groups]
+            self._state.apply(event)
+
+        async def get(batch: str, groups: list[int]) -> dict[int, GroupOut]:
+            return {group: GroupOut(group=group, prompt=b"", samples=()) for group in groups}
+
+        self.taken: list[int] = []
+        books = SimpleNamespace(state=self._state, hand_out=hand_out, shelves=SimpleNamespace(get=get))
+        self.takers = Takers(self.ctx, cast("Books", books), Instances(), lambda: self.held)
+
+    @handles(TakeGroups)
+    async def take(self, message: TakeGroups) -> Deferred:
+        deferred = self.takers.add(message)
+        self.takers.look()
+        return deferred
+
+
+async def test_while_the_verifier_is_sick_only_groups_that_were_handed_out_before_are_handed_out(
+    tmp_path: Path,
+) -> None:
+    state = finished(6)
+    for request in list(state.log.requests):
+        state.apply(Scored(request=request, score=0.5))
+    handing = Handing(state)
+    async with TestSystem(tmp_path) as system:
+        system.spawn(MANAGER, lambda: handing)
+
+        async def take(*have: int, taker: int = 1, least: int = 3, wait_s: float = 0.0) -> list[int]:
+            ask = TakeGroups(batch="step-1", taker=taker, have=list(have), min_groups=least, wait_s=wait_s)
+            groups = await system.ask(MANAGER, ask, Groups, deadline_s=60)
+            return [group.group for group in groups.groups]
+
+        state.apply(GroupsTaken(batch="step-1", taker=1, groups=(1,)))
+        handing.held = True
+        assert await take(1) == []
+        assert await take(taker=2) == [1], "a trainer that starts anew goes on from what it had"
+        waiting = asyncio.create_task(take(1, taker=2, least=2, wait_s=60.0))
+        await until(lambda: len(handing.takers._waiting) == 1)
+        handing.takers.look()
+        assert handing.taken == []
+        handing.held = False
+        handing.takers.look()
+        assert await waiting == [0, 2]
+
+
+def test_a_group_with_fewer_than_two_scores_is_uniform_and_unscored_samples_decide_nothing() -> None:
+    state = RolloutState()
+    state.apply(msgspec.structs.replace(submission(groups=3, samples=3), wanted=1, most=3, drop_uniform=True))
+    state.apply(InstanceJoined(instance="spot", incarnation=4))
+    names = tuple(state.log.requests)
+    tickets = tuple(range(1, len(names) + 1))
+    state.apply(Dispatched(instance="spot", incarnation=4, version=1, tickets=tickets, requests=names))
+    state.apply(frame("spot", 4, 1, [(ticket, 70, -0.5, FIRST | FINISHED) for ticket in tickets]))
+    scores: list[float | None] = [1.0, None, None, 0.5, 0.5, None, 0.5, None, 1.0]
+    for name, score in zip(names, scores, strict=True):
+        state.apply(Scored(request=name, score=score, status="lost" if score is None else "ok"))
+    decision = decision_of(state.log.batches["step-1"])
+    assert (decision.keep, decision.drop) == ((2,), (0, 1))
+    assert state.check() == []
+    again = RolloutState()
+    again.apply(state.snapshot())
+    assert again.snapshot() == state.snapshot()
+    assert again.log.unscored() == [], "an unscored sample has its verdict"
