@@ -182,7 +182,7 @@ async def _under_way(url: str, count: int) -> None:
     most, until_s = 0, time.monotonic() + WAIT_S
     while time.monotonic() < until_s:
         now = sum((await asyncio.to_thread(loads, url)).values())
-        if now >= 0.8 * count or now < most:
+        if now >= 0.8 * count or (now < most and 2 * most >= count):
             return
         most = max(most, now)
         await asyncio.sleep(0.02)
