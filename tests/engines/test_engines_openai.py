@@ -122,7 +122,8 @@ def top_logprobs(client: openai.OpenAI, model: str) -> None:
 
 
 def tools_auto(client: openai.OpenAI, model: str) -> None:
-    assert chat(client, model, tools=[WEATHER], temperature=0).choices[0].message.content
+    letters = {str(token_of(client, model, "x")): 100}
+    assert set(chat(client, model, tools=[WEATHER], logit_bias=letters).choices[0].message.content) == {"x"}
 
 
 def _checked(call: Any) -> None:
