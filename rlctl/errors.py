@@ -9,14 +9,13 @@ NOTHING = 3
 UNSERVED = 4
 UNCHECKED = 5
 UNSCORED = 6
-UNSCORED = 6
 INTERRUPTED = 130
 
 MEANINGS = (
     "exit codes: 0 done; 1 the run or the command failed; 2 usage or settings that cannot be used; "
     "3 nothing runs there, or not found; 4 no preemptible instance served and the settings require one; "
-    "5 nothing is known to be broken, but not everything could be checked; 6 the verifier stayed sick, or no "
-    "sample was scored; 130 interrupted"
+    "5 nothing is known to be broken, but not everything could be checked; 6 no score: the "
+    "verifier failed for a response, for all of a run, or stayed sick; 130 interrupted"
 )
 
 
