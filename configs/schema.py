@@ -468,8 +468,9 @@ class Reward(Section, frozen=True, kw_only=True):
     """Share of the last 200 verdicts above which failures of the verifier, its sandbox or its workers stop
     the job from handing out groups (with fewer than 20 verdicts: all of them). 1: never."""
     sick_s: NotNegative = 30.0
-    """For so long a job waits for such a verifier to recover, then it fails with the verifier's own text;
-    what waits for a verdict is asked for again meanwhile."""
+    """For so long a job waits for such a verifier to recover, and at least as long as one verdict may take by
+    the limits above; then it fails with the verifier's own text. What waits for a verdict is asked for again
+    meanwhile."""
     sandbox: Sandbox = Sandbox()
     function: Function = Function()
     http: Http = Http()
@@ -486,6 +487,11 @@ class Reward(Section, frozen=True, kw_only=True):
         """Within so long there is a verdict, whatever becomes of the workers: one try with others, then each
         attempt alone."""
         return self.worker_s * (self.attempts + 1)
+
+    @property
+    def sick_limit_s(self) -> float:
+        """For so long the verifier may be sick: a verdict that is asked for then must have come."""
+        return max(self.sick_s, self.verdict_s)
 
 
 class Liveness(Section, frozen=True, kw_only=True):

@@ -43,7 +43,7 @@ class Scoring:
     ) -> None:
         self._ctx, self._books, self._limits = ctx, books, limits
         self._on_scored, self._on_health = on_scored, on_health
-        self.health = VerifierHealth(limits.sick_share, limits.sick_s)
+        self.health = VerifierHealth(limits.sick_share, limits.sick_limit_s)
         self.asked_again: Counter[str] = Counter()
         """Verdicts of a sick verifier since the manager's start, by status: no sample has them."""
         self._waiting: deque[str] = deque()  # bounded by the open requests

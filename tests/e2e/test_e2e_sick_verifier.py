@@ -1,10 +1,12 @@
 """Runs whose verifier is broken: each ends with the verifier's text and an exit code of its own, in time, and
 nothing is trained on scores that nobody gave."""
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from real_runs import MakeRun
+from real_runs import MakeRun, RealRun
 
 from actors.training.history import Eval, Step, Verifier
 from rlctl.errors import UNSCORED
@@ -49,3 +51,66 @@ def test_a_run_whose_verifier_is_broken_ends_with_its_text(
     assert not run.report.verdicts.scored
     assert run.report.verdicts.failure == told[-1].why.rpartition("): ")[2]
     assert run.left() == []
+
+
+OWN = """
+[job]
+name = "own"
+steps = 2
+
+[[task]]
+name = "words"
+data = "words.jsonl"
+heldout_problems = 4
+
+[rollout]
+prompts = 4
+samples = 2
+max_new_tokens = 16
+
+[fleet]
+n_prem_max = 0
+
+[reward]
+sick_s = 5.0
+
+[reward.function]
+call = "own_reward:score"
+deadline_s = 0.5
+"""
+FUNCTIONS = {
+    "verifier_failed": ("return float('nan')", "nan"),
+    "timeout": ("while True: pass", ""),
+}
+
+
+@pytest.fixture
+def own(tmp_path: Path, model_dir: Path, request: pytest.FixtureRequest) -> Iterator[RealRun]:
+    """A run of problems that are scored by a function with this body."""
+    (tmp_path / "own.toml").write_text(OWN)
+    rows = [{"prompt": f"spell {word}", "answer": word} for word in ("abc", "bcd", "cde", "def") * 12]
+    for number, row in enumerate(rows):
+        row["prompt"] += "x" * number
+    (tmp_path / "words.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "own_reward.py").write_text(f"def score(response, answer):\n    {request.param}\n")
+    run = RealRun(tmp_path, tmp_path / "own.toml", [f"model.path={model_dir}"])
+    yield run
+    run.close()
+
+
+@pytest.mark.parametrize(
+    ("own", "status", "text"),
+    [(body, status, text) for status, (body, text) in FUNCTIONS.items()],
+    indirect=["own"],
+    ids=FUNCTIONS,
+)
+def test_a_run_whose_own_function_is_broken_ends_with_its_text(own: RealRun, status: str, text: str) -> None:
+    own.start()
+    assert own.ends() == UNSCORED, own.story()
+    said = own.output.read_text(errors="replace")
+    (error,) = [line for line in said.splitlines() if line.startswith("error: the job failed")]
+    assert f"({status} " in error
+    assert text in error
+    assert f"no sample was scored: {status} " in said
+    assert not any(isinstance(record, Step | Eval) for record in own.look())
+    assert own.left() == []

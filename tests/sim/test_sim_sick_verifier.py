@@ -142,3 +142,13 @@ def test_a_manager_that_is_killed_meanwhile_finds_its_verifier_sick_again() -> N
     assert (outcome.ended, sick.ended.cause) == ("failed", UNSCORED)
     assert outcome.virtual_s > killed[0] + 30.0, "the time begins anew"
     assert of(Step, outcome) == []
+
+
+def test_a_job_waits_for_a_sick_verifier_at_least_as_long_as_a_verdict_may_take() -> None:
+    slow = cluster("reward.deadline_s=30", "reward.sick_s=1")
+    slow.scorer_faults.standing = Fault.CRASH
+    slow.loop.call_at(60.0, lambda: setattr(slow.scorer_faults, "standing", None))
+    outcome = slow.run()
+    assert outcome.ended == "done"
+    told = [record.sick for record in of(Verifier, outcome) if isinstance(record, Verifier)]
+    assert told[:2] == [True, False]
