@@ -18,6 +18,11 @@ from actors.reward.verifiers.sandboxed import Sandboxed
 INSIDE = "actors.reward.verifiers.program_runs"
 LANGUAGES = ("python", "py", "python3", "")
 """Words behind the fence of a block that is taken."""
+USUAL = (
+    "bisect", "collections", "copy", "datetime", "decimal", "fractions", "functools", "heapq", "itertools",
+    "math", "operator", "random", "re", "statistics", "string", "typing",
+)  # fmt: skip
+"""Modules that programs import most, loaded once for all of them."""
 RESULT_BYTES = 16 * 2**20
 FILE_BYTES = 32 * 2**20
 
@@ -59,7 +64,7 @@ class CodeVerifier(Sandboxed):
             result_bytes=RESULT_BYTES,
         )
         self._test_s = min(self._params.test_s or deadline_s, deadline_s)
-        super().__init__(spec.isolation, [INSIDE])
+        super().__init__(spec.isolation, [INSIDE, *USUAL])
 
     def check(self, entry: Entry) -> str:
         """See `Verifier`."""

@@ -1,0 +1,1 @@
+"""What running programs of a model costs: `python -m bench.reward.sandbox`."""

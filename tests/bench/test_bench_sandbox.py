@@ -1,0 +1,28 @@
+"""What the bench of sandboxed programs runs is what it says."""
+
+import json
+
+import pytest
+
+from bench.reward import sandbox
+
+
+@pytest.mark.parametrize("call", ["f", ""])
+def test_programs_without_isolation_do_the_same_tests(call: str) -> None:
+    told = json.loads(sandbox.forked(sandbox.payload(call, 3)))
+    assert [text.strip() for _, text, _ in told] == ["2", "4", "6"]
+
+
+def test_every_way_is_called_as_often_and_its_first_round_warms() -> None:
+    called: list[str] = []
+
+    def way(name: str) -> sandbox.Runs:
+        def runs(asked: bytes) -> bytes:
+            called.append(name)
+            return asked
+
+        return runs
+
+    took = sandbox.each({"a": way("a"), "b": way("b")}, b"", 2)
+    assert called == (["a"] * sandbox.IN_A_ROW + ["b"] * sandbox.IN_A_ROW) * 3
+    assert set(took) == {"a", "b"}
