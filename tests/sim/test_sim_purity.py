@@ -54,6 +54,8 @@ ADAPTERS = {
     "actors/reward/verifiers/function_calls.py": "runs inside a sandbox, not here",
     "actors/reward/verifiers/function_sources.py": "looks for the files of a user's module",
     "actors/reward/verifiers/own_function.py": "imports and calls a user's function",
+    "actors/reward/verifiers/functions.py": "has programs score within a time on the clock",
+    "actors/reward/verifiers/trusted_functions.py": "calls a user's function within a time on the clock",
     "actors/reward/verifiers/http_rewards.py": "calls a service",
     "actors/reward/verifiers/math_inside.py": "runs inside a sandbox, not here",
     "actors/reward/verifiers/program_runs.py": "runs inside a sandbox, not here",

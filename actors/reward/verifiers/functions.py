@@ -6,7 +6,8 @@ responses, as its settings say (`runs_responses`), has a process for each.
 """
 
 import json
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,6 +30,10 @@ from configs.schema import Function
 STAYING = Limits(cpu_s=3600.0, wall_s=7 * 86_400.0, memory_bytes=2**30)
 """Of the process that responses share, over all of them."""
 MAX_DETAIL = 500
+GOES_ON = 2
+"""Deadlines of one response in which responses that came together are begun: a worker has four for all."""
+NOT_REACHED = Judgement(0.0, verdicts.OVERLOADED, "the responses before it took all of the time: it is next")
+"""Of a response that came with others; a pool tries it alone."""
 ENDS_OF_FUNCTIONS = frozenset({Status.CRASHED, Status.FORBIDDEN})
 """How no response ends a process that only reads it: the function did."""
 
@@ -88,12 +93,14 @@ def make(spec: VerifierSpec) -> Verifier:
 class FunctionVerifier:
     """A `Verifier`; the parameters are the settings `[reward.function]`."""
 
-    def __init__(self, settings: Function, isolation: str) -> None:
+    def __init__(
+        self, settings: Function, isolation: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._place, self._style, self._alone = place_of(settings), settings.style, settings.runs_responses
         self._limits = Limits(
             cpu_s=settings.deadline_s, wall_s=2 * settings.deadline_s, memory_bytes=STAYING.memory_bytes
         )
-        self._isolation = isolation
+        self._isolation, self._clock = isolation, clock
         self._sandbox: Sandbox | None = None
 
     def open(self) -> None:
@@ -134,12 +141,18 @@ class FunctionVerifier:
         return ""
 
     def score_all(self, items: Sequence[tuple[Entry, str]]) -> list[Judgement]:
-        """See `Verifier`: what the function says of each, any finite number.
+        """See `Verifier`: what the function says of each, any finite number. Those that are not begun in time
+        are `NOT_REACHED`.
 
         What the function raises or returns instead is a failure of the verifier, and so is the end of its
         process, unless it runs what responses hold. More processor time, memory or output than the limits, on
         one response alone, is that response's doing: it makes the function work."""
-        return [self._judged(item_for(entry, response)) for entry, response in items]
+        self._ready()
+        until_s = self._clock() + GOES_ON * self._limits.cpu_s
+        return [
+            self._judged(item_for(entry, response)) if not number or self._clock() < until_s else NOT_REACHED
+            for number, (entry, response) in enumerate(items)
+        ]
 
     def try_one(self, entry: Entry, response: str) -> Trial:
         """See `Tries`: in a process of its own."""

@@ -5,13 +5,14 @@ service and never evaluate what a response holds. What hangs is ended with its w
 """
 
 import asyncio
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 from actors.reward import verdicts
 from actors.reward.entries import Entry
 from actors.reward.verdicts import Judgement
 from actors.reward.verifiers.call_forms import BadFunction, Found
-from actors.reward.verifiers.functions import MAX_DETAIL, item_for, place_of
+from actors.reward.verifiers.functions import GOES_ON, MAX_DETAIL, NOT_REACHED, item_for, place_of
 from actors.reward.verifiers.own_function import OwnFunction, failure
 from actors.reward.verifiers.port import BadVerifier
 from configs.schema import Function
@@ -23,9 +24,9 @@ AT_ONCE = 32
 class TrustedFunction:
     """A `Verifier`; the parameters are the settings `[reward.function]`."""
 
-    def __init__(self, settings: Function) -> None:
+    def __init__(self, settings: Function, clock: Callable[[], float] = time.monotonic) -> None:
         self._place, self._style = place_of(settings), settings.style
-        self._deadline_s = settings.deadline_s
+        self._deadline_s, self._clock = settings.deadline_s, clock
         self._function: OwnFunction | None = None
         self._runner: asyncio.Runner | None = None
 
@@ -50,7 +51,8 @@ class TrustedFunction:
 
     def score_all(self, items: Sequence[tuple[Entry, str]]) -> list[Judgement]:
         """See `Verifier`: async functions score `AT_ONCE` at a time, each within the deadline on the clock;
-        others one after the other, and the worker's own deadline ends them."""
+        others one after the other, and the worker's own deadline ends them. Those that are not begun in time
+        are `NOT_REACHED`."""
         if self._function is None:
             self.open()
         assert self._runner is not None
@@ -58,12 +60,15 @@ class TrustedFunction:
 
     async def _all(self, items: Sequence[tuple[Entry, str]]) -> list[Judgement]:
         free = asyncio.Semaphore(AT_ONCE)
+        until_s = self._clock() + GOES_ON * self._deadline_s
 
-        async def one(entry: Entry, response: str) -> Judgement:
+        async def one(number: int, entry: Entry, response: str) -> Judgement:
             async with free:
+                if number and self._clock() >= until_s:
+                    return NOT_REACHED
                 return await self._judged(entry, response)
 
-        return await asyncio.gather(*(one(entry, response) for entry, response in items))
+        return await asyncio.gather(*(one(number, *item) for number, item in enumerate(items)))
 
     async def _judged(self, entry: Entry, response: str) -> Judgement:
         function = self._function

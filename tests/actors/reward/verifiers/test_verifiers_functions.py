@@ -1,5 +1,6 @@
 """Functions of the user's score responses in the sandbox, and their failures are never a response's score."""
 
+import itertools
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -11,8 +12,11 @@ from actors.reward.entries import Entry, Message
 from actors.reward.sandbox.detection import NoSandbox, detect
 from actors.reward.sandbox.port import Isolation
 from actors.reward.verdicts import Judgement
+from actors.reward.verifiers.functions import FunctionVerifier
 from actors.reward.verifiers.port import BadVerifier, Tries, Verifier, VerifierSpec
 from actors.reward.verifiers.registry import make
+from actors.reward.verifiers.trusted_functions import TrustedFunction
+from configs.schema import Function
 
 EXAMPLE = Path(__file__).parents[4] / "docs" / "examples" / "own_reward"
 FOUR = Entry(question="2+2?", answer="4")
@@ -169,7 +173,9 @@ def test_a_failure_of_the_function_has_no_score_and_says_where(
 def test_a_response_that_has_the_function_work_too_long_scores_0(
     made: Made, response: str, status: str
 ) -> None:
-    before, failed, after = judged(made(deadline_s=0.5), "4", response, "4")
+    verifier = made(deadline_s=0.5)
+    before, failed = judged(verifier, "4", response)
+    (after,) = judged(verifier, "4")
     assert (failed.score, failed.status) == (0.0, status)
     assert before.score == after.score == 1.0
 
@@ -257,6 +263,24 @@ def test_a_trusted_function_that_waits_too_long_failed(made: Made, folder: Path)
     late, soon = judged(made("slow_here:score", trusted=True, deadline_s=0.05), "1000", "0")
     assert (late.status, soon.status) == ("verifier_failed", "ok")
     assert "no result within 0.05 s" in late.detail
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+def test_responses_that_cannot_be_begun_in_time_are_left_for_another_time(
+    folder: Path, trusted: bool
+) -> None:
+    times = itertools.count(0.0, 1.0)
+    settings = Function(call="rewards_here:score", path=str(folder), deadline_s=1.5)
+    verifier: Verifier
+    if trusted:
+        verifier = TrustedFunction(settings, clock=lambda: next(times))
+    else:
+        verifier = FunctionVerifier(settings, "auto", clock=lambda: next(times))
+    found = judged(verifier, "4", "4", "4", "4", "4")
+    verifier.close()
+    assert [one.status for one in found] == ["ok", "ok", "ok", "overloaded", "overloaded"]
+    for name in ("rewards_here", "beside"):
+        sys.modules.pop(name, None)
 
 
 def test_a_trial_says_what_was_printed_and_what_the_sandbox_refused(made: Made, mode: str) -> None:
