@@ -3,7 +3,8 @@
 Owns the run's clock (seconds since it began, continued over a resume) and which hosts are up.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from statistics import pvariance
 from typing import Literal
 
 import msgspec
@@ -109,15 +110,20 @@ class Chronicle:
         self,
         when: Literal["first", "during", "last"],
         step: int,
-        reward: float | None,
-        problems: int,
+        rewards: Sequence[float],
         tasks: dict[str, float | None],
         now_s: float,
     ) -> None:
-        """The mean reward on held-out problems, those whose samples have a score, and by task."""
+        """The rewards of held-out problems, those whose samples have a score, and the mean by task."""
         self._writer.write(
             records.Eval(
-                t_s=self._t_s(now_s), step=step, when=when, reward=reward, problems=problems, tasks=tasks
+                t_s=self._t_s(now_s),
+                step=step,
+                when=when,
+                reward=records.mean(rewards),
+                problems=len(rewards),
+                tasks=tasks,
+                variance=records.finite(pvariance(rewards)) if len(rewards) > 1 else None,
             )
         )
 

@@ -4,11 +4,12 @@ Owns an evaluation from its submission to its record. Every step of it may be re
 batch, its groups are taken again by whoever asks, and `EvalDone` says that it is over.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Literal
 
 from actors.reward.mixture import Mixture
 from actors.rollout.messages import Groups, ReleaseBatch, TakeGroups
+from actors.training import records
 from actors.training.asking import Asking
 from actors.training.chronicle import Chronicle
 from actors.training.job_journal import EvalDone, Standing
@@ -23,11 +24,6 @@ GROUPS_LATE_S = 120.0  # so long without a token is worth a line, again each tim
 LOOK_S = 2.0  # one wait for groups; between two of them the reserved engine is asked to help (again)
 
 
-def mean(scores: Sequence[float]) -> float | None:
-    """None of nothing."""
-    return sum(scores) / len(scores) if scores else None
-
-
 def rewards_by_task(config: Config, scores: Mapping[int, float | None]) -> dict[str, float | None]:
     """The mean held-out reward of each task, where a job has several. scores: by held-out problem."""
     if len(config.task) == 1:
@@ -37,7 +33,7 @@ def rewards_by_task(config: Config, scores: Mapping[int, float | None]) -> dict[
     for index, score in scores.items():
         if score is not None:
             found[config.task[mixture.place(index)[0]].name].append(score)
-    return {name: mean(own) for name, own in found.items()}
+    return {name: records.mean(own) for name, own in found.items()}
 
 
 class Evaluation:
@@ -68,7 +64,7 @@ class Evaluation:
             return False
         found = [score for score in scores.values() if score is not None]
         tasks = rewards_by_task(self._config, scores)
-        self._chronicle.evaluation(when, trainer.step, mean(found), len(found), tasks, self._ctx.now())
+        self._chronicle.evaluation(when, trainer.step, found, tasks, self._ctx.now())
         await self._ctx.journal.append(EvalDone(when=name))
         self._standing.evals.add(name)
         await self._asking.ask(MANAGER, ReleaseBatch(batch=batch), Done)

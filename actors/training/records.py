@@ -6,6 +6,7 @@ Times: `t_s` is seconds since the run began; after a resume it goes on from the 
 """
 
 import math
+from collections.abc import Sequence
 from typing import Literal, Protocol
 
 import msgspec
@@ -108,13 +109,14 @@ class Step(Record, frozen=True, kw_only=True):
 class Eval(Record, frozen=True, kw_only=True):
     """Mean reward on held-out problems under the weights after `step`: before the first one, after the last
     one, or in between. problems: those whose samples have a score; without any the reward is None. tasks: the
-    mean of each task, of a job with several."""
+    mean of each task, of a job with several. variance: of the problems' rewards, None of fewer than two."""
 
     step: int
     when: Literal["first", "during", "last"]
     reward: float | None
     problems: int
     tasks: dict[str, float | None] = {}
+    variance: float | None = None
 
 
 class Node(Record, frozen=True, kw_only=True):
@@ -225,6 +227,11 @@ def served_after(record: AnyRecord, served: bool) -> bool:
 def finite(value: float) -> float | None:
     """The value, or None where JSON has no word for it."""
     return value if math.isfinite(value) else None
+
+
+def mean(values: Sequence[float]) -> float | None:
+    """None of nothing."""
+    return sum(values) / len(values) if values else None
 
 
 def began_s(record: AnyRecord, before_s: float | None) -> float | None:

@@ -134,7 +134,7 @@ def _reward(evals: Sequence[Eval]) -> tuple[Literal["rose", "fell", "stayed", "u
     if first is None or last is None or first.reward is None or last.reward is None:
         return "unknown", None, ""
     before, after = first.reward, last.reward
-    noise = _noise((before, first.problems), (after, last.problems))
+    noise = _noise(first, last)
     change = f"from {before:.3f} to {after:.3f}"
     if abs(after - before) <= noise:
         chance = f"with {last.problems} problems chance alone explains {noise:.3f}"
@@ -144,9 +144,16 @@ def _reward(evals: Sequence[Eval]) -> tuple[Literal["rose", "fell", "stayed", "u
     return "fell", noise, f"the held-out reward fell {change}"
 
 
-def _noise(*means: tuple[float, int]) -> float:
-    """Of the difference of means, each with the number of its rewards. Rewards are between 0 and 1, so one
-    with mean p varies by p (1 - p) at most."""
-    variances = [max(0.0, mean * (1.0 - mean)) / max(1, count) for mean, count in means]
-    least = 1.0 / max(1, min(count for _, count in means))
-    return max(least, ERRORS * math.sqrt(sum(variances)))
+def _noise(*evals: Eval) -> float:
+    """Of the difference of two means. Where the variance of the rewards is not on record they are between 0
+    and 1, so those with mean p vary by p (1 - p) at most."""
+    squares = [_variance(one) / max(1, one.problems) for one in evals]
+    least = 1.0 / max(1, min(one.problems for one in evals))
+    return max(least, ERRORS * math.sqrt(sum(squares)))
+
+
+def _variance(one: Eval) -> float:
+    if one.variance is not None:
+        return one.variance
+    mean = one.reward or 0.0
+    return max(0.0, mean * (1.0 - mean))

@@ -107,6 +107,21 @@ def test_a_reward_rose_or_fell_only_where_chance_alone_does_not_explain_it(
     assert f"the held-out reward {word}" in made.sentence
 
 
+@pytest.mark.parametrize(
+    ("last", "variance", "word"), [(-30.0, 400.0, "rose"), (-39.0, 400.0, "stayed"), (-39.0, 1.0, "rose")]
+)
+def test_rewards_of_any_range_are_judged_by_their_own_variance(
+    last: float, variance: float, word: str
+) -> None:
+    records = [
+        replace(one, variance=variance) if isinstance(one, Eval) else one
+        for one in story(-40.0, last, SERVES, END, problems=64)
+    ]
+    made = reported(records).outcome
+    assert made is not None
+    assert made.reward == word
+
+
 def test_only_a_run_that_reached_everything_is_green(tmp_path: Path) -> None:
     reached = closing(reported(story(0.3, 0.9, SERVES, END)), tmp_path)
     assert "\x1b[1;32m  the held-out reward rose from 0.300 to 0.900" in reached
