@@ -11,9 +11,7 @@ from real_runs import MakeRun, RealRun
 from actors.training.history import Eval, Step, Verifier
 from rlctl.errors import UNSCORED
 
-pytestmark = [
-    pytest.mark.long, pytest.mark.alone, pytest.mark.realprocess, pytest.mark.timeout(1200),
-]  # fmt: skip
+pytestmark = [pytest.mark.alone, pytest.mark.realprocess, pytest.mark.timeout(1200)]
 
 BROKEN = Path(__file__).with_name("broken_verifiers")
 TIGHT = (
@@ -28,6 +26,7 @@ DEEDS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("deed", DEEDS)
 def test_a_run_whose_verifier_is_broken_ends_with_its_text(
     deed: str, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
@@ -79,9 +78,11 @@ call = "own_reward:score"
 deadline_s = 0.5
 """
 FUNCTIONS = {
-    "verifier_failed": ("return float('nan')", "nan"),
-    "timeout": ("while True: pass", ""),
+    "raises": ("raise ValueError('this function is broken')", "verifier_failed", "this function is broken"),
+    "nan": ("return float('nan')", "verifier_failed", "nan"),
+    "hangs": ("while True: pass", "timeout", ""),
 }
+LONG = ("nan", "hangs")
 
 
 @pytest.fixture
@@ -100,9 +101,11 @@ def own(tmp_path: Path, model_dir: Path, request: pytest.FixtureRequest) -> Iter
 
 @pytest.mark.parametrize(
     ("own", "status", "text"),
-    [(body, status, text) for status, (body, text) in FUNCTIONS.items()],
+    [
+        pytest.param(*found, id=name, marks=[pytest.mark.long] if name in LONG else [])
+        for name, found in FUNCTIONS.items()
+    ],
     indirect=["own"],
-    ids=FUNCTIONS,
 )
 def test_a_run_whose_own_function_is_broken_ends_with_its_text(own: RealRun, status: str, text: str) -> None:
     own.start()
