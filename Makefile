@@ -114,7 +114,7 @@ $(TEST_PARTS:%=part-%): part-%:
 test-together: setup
 	@$(BIN)/python -m pytest --collect-only -qq > /dev/null || echo "some tests cannot be imported: see below"
 	$(BIN)/python -m pytest --continue-on-collection-errors -n 4 --dist worksteal \
-		--durations=15 -m "not alone and not engines and not vllm and not verl"
+		--durations=15 -m "not alone and not engines and not vllm and not verl and not long"
 
 # one after the other: each needs the machine for itself
 test-alone: setup

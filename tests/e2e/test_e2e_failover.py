@@ -75,6 +75,7 @@ def test_a_head_that_dies_in_mid_step_is_followed_by_its_standby_without_loss_or
     assert not [record for record in job.records() if isinstance(record, Restart)], "workers only had to wait"
 
 
+@pytest.mark.long
 def test_a_database_that_restarts_costs_a_moment_and_a_head_that_is_cut_off_its_place(
     cluster: FailoverCluster,
 ) -> None:

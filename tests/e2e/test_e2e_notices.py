@@ -17,7 +17,7 @@ from chaos.invariants import broken
 from nodeagent.files import find_agent
 from supervisor.process import PARENT_VARIABLE
 
-pytestmark = [pytest.mark.realprocess, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.realprocess, pytest.mark.timeout(900)]
 
 FLOWING = 200
 

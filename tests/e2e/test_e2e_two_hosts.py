@@ -159,6 +159,7 @@ def connections_between(home: Host, away: Host) -> int:
     return len(shown.stdout.splitlines())
 
 
+@pytest.mark.long
 def test_a_host_that_is_revoked_is_cut_off_by_every_process_and_works_again_when_trusted(
     cluster: Cluster,
 ) -> None:
