@@ -58,6 +58,7 @@ ADAPTERS = {
     "actors/reward/verifiers/trusted_functions.py": "calls a user's function within a time on the clock",
     "actors/reward/verifiers/http_rewards.py": "calls a service",
     "actors/reward/verifiers/math_inside.py": "runs inside a sandbox, not here",
+    "actors/reward/verifiers/sandboxed.py": "has programs score within a time on the clock",
     "actors/reward/verifiers/program_runs.py": "runs inside a sandbox, not here",
     "actors/reward/verifiers/reasoning.py": "runs inside a sandbox, not here",
     "actors/reward/tables.py": "reads a file of problems",

@@ -20,7 +20,7 @@ from actors.reward.sandbox.host_end import HostSandbox
 from actors.reward.sandbox.port import Limits, Outcome, Sandbox, Status, Work
 from actors.reward.sandbox.running import SandboxFailed
 from actors.reward.verdicts import Judgement
-from actors.reward.verifiers import function_calls
+from actors.reward.verifiers import function_calls, in_time
 from actors.reward.verifiers.call_forms import MAX_NAME, MAX_PARTS
 from actors.reward.verifiers.function_sources import TooManySources, sources
 from actors.reward.verifiers.own_function import item_of
@@ -30,10 +30,6 @@ from configs.schema import Function
 STAYING = Limits(cpu_s=3600.0, wall_s=7 * 86_400.0, memory_bytes=2**30)
 """Of the process that responses share, over all of them."""
 MAX_DETAIL = 500
-GOES_ON = 2
-"""Deadlines of one response in which responses that came together are begun: a worker has four for all."""
-NOT_REACHED = Judgement(0.0, verdicts.OVERLOADED, "the responses before it took all of the time: it is next")
-"""Of a response that came with others; a pool tries it alone."""
 ENDS_OF_FUNCTIONS = frozenset({Status.CRASHED, Status.FORBIDDEN})
 """How no response ends a process that only reads it: the function did."""
 
@@ -148,11 +144,9 @@ class FunctionVerifier:
         process, unless it runs what responses hold. More processor time, memory or output than the limits, on
         one response alone, is that response's doing: it makes the function work."""
         self._ready()
-        until_s = self._clock() + GOES_ON * self._limits.cpu_s
-        return [
-            self._judged(item_for(entry, response)) if not number or self._clock() < until_s else NOT_REACHED
-            for number, (entry, response) in enumerate(items)
-        ]
+        return in_time.judged(
+            items, lambda item: self._judged(item_for(*item)), self._limits.cpu_s, self._clock
+        )
 
     def try_one(self, entry: Entry, response: str) -> Trial:
         """See `Tries`: in a process of its own."""

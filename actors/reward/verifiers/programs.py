@@ -78,16 +78,17 @@ class CodeVerifier(Sandboxed):
         """See `Verifier`: the last fenced block of Python is run with the inputs of all tests, a program for
         each response; what must come out stays here."""
         known: dict[int, list[Case]] = {}
-        judged: list[Judgement] = []
-        for entry, response in items:
+
+        def judge(item: tuple[Entry, str]) -> Judgement:
+            entry, response = item
             try:
                 if id(entry) not in known:
                     known[id(entry)] = cases_of(entry.tests, entry.info)
             except BadTests as problem:
-                judged.append(Judgement(0.0, VERIFIER_FAILED, str(problem)))
-            else:
-                judged.append(self._judge(known[id(entry)], response))
-        return judged
+                return Judgement(0.0, VERIFIER_FAILED, str(problem))
+            return self._judge(known[id(entry)], response)
+
+        return self.judged(items, judge, self._limits.cpu_s)
 
     def try_one(self, entry: Entry, response: str) -> Trial:
         """See `Tries`."""

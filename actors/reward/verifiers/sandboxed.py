@@ -1,14 +1,21 @@
 """A verifier's sandbox: started at its first use, ended with the verifier."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
+from actors.reward.entries import Entry
 from actors.reward.sandbox.detection import detect
 from actors.reward.sandbox.host_end import HostSandbox
 from actors.reward.sandbox.port import Sandbox
+from actors.reward.verdicts import Judgement
+from actors.reward.verifiers import in_time
+from actors.reward.verifiers.in_time import Clock
 
 
 class Sandboxed:
     """Base of verifiers that have one sandbox. prepare: as for `HostSandbox`."""
+
+    clock: Clock = staticmethod(time.monotonic)
 
     def __init__(self, isolation: str, prepare: Sequence[str | tuple[str, object]]) -> None:
         self._isolation, self._prepare = isolation, list(prepare)
@@ -26,6 +33,16 @@ class Sandboxed:
         if self._sandbox is not None:
             self._sandbox.close()
             self._sandbox = None
+
+    def judged(
+        self,
+        items: Sequence[tuple[Entry, str]],
+        judge: Callable[[tuple[Entry, str]], Judgement],
+        deadline_s: float,
+    ) -> list[Judgement]:
+        """See `in_time.judged`."""
+        self.sandbox  # noqa: B018  # its start is no response's time
+        return in_time.judged(items, judge, deadline_s, self.clock)
 
     @property
     def sandbox(self) -> Sandbox:

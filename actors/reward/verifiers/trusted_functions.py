@@ -12,7 +12,8 @@ from actors.reward import verdicts
 from actors.reward.entries import Entry
 from actors.reward.verdicts import Judgement
 from actors.reward.verifiers.call_forms import BadFunction, Found
-from actors.reward.verifiers.functions import GOES_ON, MAX_DETAIL, NOT_REACHED, item_for, place_of
+from actors.reward.verifiers.functions import MAX_DETAIL, item_for, place_of
+from actors.reward.verifiers.in_time import GOES_ON, NOT_REACHED
 from actors.reward.verifiers.own_function import OwnFunction, failure
 from actors.reward.verifiers.port import BadVerifier
 from configs.schema import Function

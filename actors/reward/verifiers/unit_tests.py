@@ -67,7 +67,7 @@ class UnitTestVerifier(Sandboxed):
 
     def score_all(self, items: Sequence[tuple[Entry, str]]) -> list[Judgement]:
         """See `Verifier`: a program of the sandbox for each response."""
-        return [self._judge(entry, response) for entry, response in items]
+        return self.judged(items, lambda item: self._judge(*item), self._limits.cpu_s)
 
     def _judge(self, entry: Entry, response: str) -> Judgement:
         try:

@@ -172,7 +172,7 @@ def judge(place):
     verifier = made(sys.argv[1], deadline_s=0.5, memory_mb=128)
     verifier.open()
     ready.wait()
-    judged = verifier.score_all([(STDIN, fenced(source)) for source in PROGRAMS])
+    judged = [one for source in PROGRAMS for one in verifier.score_all([(STDIN, fenced(source))])]
     found[place] = [[one.status, one.score] for one in judged]
     verifier.close()
 threads = [threading.Thread(target=judge, args=(place,)) for place in range(len(found))]

@@ -1,0 +1,39 @@
+"""Responses that came together are begun within a time; those that are left are no wrong answers."""
+
+from collections.abc import Callable
+
+from actors.reward.verdicts import OURS, Judgement
+from actors.reward.verifiers import in_time
+
+
+def passing(each_s: float) -> tuple[Callable[[], float], Callable[[int], Judgement]]:
+    """A clock, and a judge that takes so long."""
+    now_s = 0.0
+
+    def judge(item: int) -> Judgement:
+        nonlocal now_s
+        now_s += each_s
+        return Judgement(float(item))
+
+    return lambda: now_s, judge
+
+
+def test_responses_that_cannot_be_begun_in_time_are_left() -> None:
+    clock, judge = passing(each_s=1.0)
+    found = in_time.judged(range(6), judge, 2.0, clock)
+    assert [one.score for one in found[:4]] == [0.0, 1.0, 2.0, 3.0]
+    assert found[4:] == [in_time.NOT_REACHED] * 2
+    assert in_time.NOT_REACHED.status in OURS
+
+
+def test_the_first_response_is_always_judged() -> None:
+    clock, judge = passing(each_s=100.0)
+    assert in_time.judged([7], judge, 1.0, clock) == [Judgement(7.0)]
+    assert in_time.judged([7, 8], judge, 1.0, clock)[1] == in_time.NOT_REACHED
+
+
+def test_quick_responses_are_all_judged() -> None:
+    clock, judge = passing(each_s=0.001)
+    assert [one.score for one in in_time.judged(range(32), judge, 2.0, clock)] == [
+        float(n) for n in range(32)
+    ]
