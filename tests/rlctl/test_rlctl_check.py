@@ -37,7 +37,8 @@ class Adds:
 
 
 @pytest.fixture(autouse=True)
-def adds(monkeypatch: pytest.MonkeyPatch) -> None:
+def adds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)  # where a run's folder would be made
     monkeypatch.setitem(registry.VERIFIERS, "adds", lambda _: Adds())
 
 

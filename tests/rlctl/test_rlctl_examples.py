@@ -13,6 +13,11 @@ from rlctl.errors import OK, USAGE
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 
 
+@pytest.fixture(autouse=True)
+def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)  # where a run's folder would be made
+
+
 def solved(capsys: pytest.CaptureFixture[str], job: Path) -> tuple[int, dict[str, Any]]:
     try:
         detect("auto")
