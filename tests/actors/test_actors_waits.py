@@ -18,6 +18,7 @@ SCOPES = {"wait", "waiting", "_wait", "timeout", "timeout_at"}
 """Calls whose `async with` bounds and lists, or at least bounds, what is awaited inside."""
 
 LISTED_BY_CALLER = "called inside the wait of its only caller"
+IN_A_WORKER = "in a worker process, whose pool has a deadline for its answer"
 ALLOWED = {
     (
         "actors/cluster/local_hosts.py",
@@ -27,6 +28,10 @@ ALLOWED = {
     ("actors/engine/served_weights.py", "_told"): LISTED_BY_CALLER,
     ("actors/reward/pool.py", "_slot"): "a pause between two starts of workers, at most LONGEST_BACKOFF_S",
     ("actors/reward/pool.py", "_submit"): "the proxy waits; tries and their deadlines bound it",
+    ("actors/reward/verifiers/http_rewards.py", "_tried"): IN_A_WORKER,
+    ("actors/reward/verifiers/http_rewards.py", "_asked"): IN_A_WORKER,
+    ("actors/reward/verifiers/own_function.py", "call_async"): IN_A_WORKER,
+    ("actors/reward/verifiers/own_function.py", "_awaited"): IN_A_WORKER,
     ("actors/rollout/books.py", "record"): "a commit: listed by the journal",
     ("actors/rollout/intake.py", "acknowledge"): "a commit: listed by the journal",
     ("actors/rollout/selecting.py", "_decided"): "a commit: listed by the journal",

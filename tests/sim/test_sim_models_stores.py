@@ -252,7 +252,7 @@ def test_a_history_goes_on_where_its_last_writer_ended() -> None:
     second = SimHistory(records)
     assert (second.last_t_s, second.last_step) == (4.0, 0)
     with pytest.raises(HistoryError):
-        second.write(Eval(t_s=5.0, step=0, when="last", reward=float("nan"), problems=8))
+        second.write(Eval(t_s=float("nan"), step=0, when="last", reward=0.5, problems=8))
     with pytest.raises(HistoryFull):
         SimHistory(records, refuses=lambda: True).write(records[0])
     assert len(records) == 1
