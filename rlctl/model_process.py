@@ -20,7 +20,7 @@ from actors.engine.checkpoint import load_checkpoint
 from actors.engine.qwen3_config import BadCheckpoint, Qwen3Config
 from actors.reward.prompts import BadTokenizer
 from actors.reward.source import BadTask
-from actors.reward.task import source_of, tasks_of
+from actors.reward.task import mixed_source, tasks_of
 from configs.load import ConfigError, load
 from configs.schema import Config
 from rlctl.models import Made, Progress, Said, Unusable
@@ -45,7 +45,7 @@ def make(out_dir: Path, config: Config) -> None:
         if at.step % REPORT_EVERY == 0 or at.step == at.steps:
             say(Progress(step=at.step, steps=at.steps, loss=at.loss))
 
-    new_model(out_dir, config.model, source_of(config.task[0], config.job.seed), config.job.seed, report)
+    new_model(out_dir, config.model, mixed_source(config), config.job.seed, report)
 
 
 def describe(directory: Path, example: str = "") -> Made:

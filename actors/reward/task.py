@@ -15,7 +15,7 @@ import msgspec
 from actors.reward.entries import Entry
 from actors.reward.mixture import Mixture
 from actors.reward.prompts import BadConversation, Prompts
-from actors.reward.source import BadTask, Source, Split
+from actors.reward.source import BadTask, Source, Split, TextProblem
 from actors.reward.verdicts import Judgement
 from actors.reward.verifiers.port import BadVerifier, Verifier, VerifierSpec
 from actors.reward.verifiers.registry import HTTP, PYTHON, REASONING, make
@@ -69,6 +69,31 @@ def verifier_of(settings: Settings, config: Config) -> Verifier:
         return make(spec_of(settings, config))
     except BadVerifier as problem:
         raise BadTask(str(problem)) from problem
+
+
+class MixedSource:
+    """Problems of all tasks of a job, in their order; a model that is made learns the words of all."""
+
+    name = "mixed"
+
+    def __init__(self, sources: Sequence[Source], mixture: Mixture) -> None:
+        self._sources, self._mixture = sources, mixture
+
+    def problem(self, split: Split, index: int) -> TextProblem:
+        """See `Source`."""
+        task, number = self._mixture.place(index)
+        return self._sources[task].problem(split, number)
+
+    def entry(self, split: Split, index: int) -> Entry:
+        """See `Source`."""
+        task, number = self._mixture.place(index)
+        return self._sources[task].entry(split, number)
+
+
+def mixed_source(config: Config) -> Source:
+    """The problems of a job that a model is made from. Raises `BadTask`."""
+    sources = [source_of(task, config.job.seed) for task in config.task]
+    return sources[0] if len(sources) == 1 else MixedSource(sources, Mixture(config.shares()))
 
 
 class Task:

@@ -1,5 +1,5 @@
 """Runs whose verifier is broken: each ends with the verifier's text and an exit code of its own, in time, and
-nothing is trained on scores that nobody gave."""
+nothing is trained on scores that no verifier gave."""
 
 import json
 from collections.abc import Iterator

@@ -171,7 +171,7 @@ def _calls(asked: dict[str, Any], inputs: list[Any]) -> list[Told]:
 
 
 def _frames(out: int, most: int, test_s: float) -> list[Told]:
-    """The tests that a child told of."""
+    """The tests that a child reported."""
     told: list[Told] = []
     at = 0
     while len(told) < most:

@@ -1,7 +1,7 @@
 """Tests of a problem, run by pytest with the files of a response. Inside the sandbox.
 
 This process runs nothing of the response. Each file of tests is run by a child: the files of the problem are
-written anew before it, its source is read before it imports the response, and it tells of each test through a
+written anew before it, its source is read before it imports the response, and it reports each test through a
 pipe, in lines that begin with a word which only that child and this process have.
 """
 

@@ -239,7 +239,7 @@ async def test_a_version_that_the_one_who_tries_it_cannot_load_is_never_publishe
     answer = await fleet.publish(2, tried=True)
     assert answer == NotPublished(version=2, why="it does not fit")
     await fleet.until(s=1, t=1)
-    assert sorted(host.tried[2] for host in hosts.values()) == [0, 1], "nobody else was bothered"
+    assert sorted(host.tried[2] for host in hosts.values()) == [0, 1], "no other instance tried it"
     seen = await fleet.seen()
     assert (seen.published, seen.failed) == (1, [])
     fleet.head.kill("rollout/manager")

@@ -10,7 +10,15 @@ from actors.reward.entries import Entry
 from actors.reward.mixture import Mixture
 from actors.reward.proxy import settings_of_task
 from actors.reward.source import BadTask, Split, TextProblem
-from actors.reward.task import Task, Tasks, from_settings, spec_of, verifier_of
+from actors.reward.task import (
+    MixedSource,
+    Task,
+    Tasks,
+    from_settings,
+    mixed_source,
+    spec_of,
+    verifier_of,
+)
 from actors.reward.verdicts import Judgement
 from actors.training.new_tokenizer import CHAT_TEMPLATE, new_tokenizer
 from configs.load import load
@@ -128,3 +136,11 @@ def test_parameters_of_a_task_win_over_the_section_of_its_verifier() -> None:
     assert (params[0]["call"], params[0]["style"]) == ("b:g", "verl")
     assert (params[1]["url"], params[1]["style"], params[1]["deadline_s"]) == ("http://x/", "slime", 3.0)
     assert params[2] == {"boxed": True}
+
+
+def test_a_model_is_made_from_the_problems_of_all_tasks() -> None:
+    config = Config(task=(Settings(name="spell_backward"), Settings(name="chain_sum")))
+    asked = [mixed_source(config).problem("warmup", index).question for index in range(6)]
+    assert any("Spell this word backward" in question for question in asked)
+    assert any("Spell" not in question for question in asked)
+    assert not isinstance(mixed_source(Config()), MixedSource)
