@@ -73,4 +73,6 @@ def _judgement(line: bytes) -> Judgement:
         score = float(line[:32])
     except ValueError:
         return Judgement(0.0, VERIFIER_FAILED, f"its result is no number: {line[:80]!r}")
-    return Judgement(min(max(score, 0.0), 1.0)) if math.isfinite(score) else Judgement(0.0)
+    if not math.isfinite(score):  # of an answer such as "nan": its own doing, and no plain wrong answer
+        return Judgement(0.0, NO_ANSWER, f"the package's score of it is {score}")
+    return Judgement(min(max(score, 0.0), 1.0))

@@ -150,7 +150,7 @@ def test_results_are_read_strictly() -> None:
     assert reasoning.judgements(b"7.0\n-1\nnan\n1.0 and more", 4) == [
         Judgement(1.0),
         Judgement(0.0),
-        Judgement(0.0),
+        Judgement(0.0, "no_answer", "the package's score of it is nan"),
         Judgement(0.0, "verifier_failed", "its result is no number: b'1.0 and more'"),
     ]
     assert reasoning.judgements(reasoning.RAISED + b"ValueError: x", 1) == [
