@@ -36,21 +36,56 @@ class Confinement:
     own_signals: bool = False
 
 
-def confine(how: Confinement, limits: Limits, tmp: str, mapped: int) -> None:
-    """Confine this process. mapped: bytes that it has mapped already, which are not its program's. Raises
-    OSError; then it must not go on."""
-    os.setsid()
-    os.umask(0o077)
-    _limit(limits, how.others, mapped)
-    syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
-    if how.landlock:
-        landlock.restrict(how.readable, [tmp], DEVICES, how.landlock)
-    _drop_rights(how.uid, 1 << syscalls.CAP_DAC_READ_SEARCH if how.searches else 0)
-    syscalls.prctl(syscalls.PR_SET_PDEATHSIG, 9)
-    os.chdir(tmp)
-    os.environ.clear()
-    os.environ.update(PATH="/usr/local/bin:/usr/bin:/bin", HOME=tmp, TMPDIR=tmp, LANG="C.UTF-8")
-    _filter(seccomp.filter_bytes(syscalls.MACHINE, os.getpid() if how.own_signals else 0))
+class Confiner:
+    """Confines the programs of one sandbox. Made once, by the zygote: what is the same for every program is
+    done here, as each page that a new process writes is copied first.
+
+    home: the folder that every program has, "" where each has another one.
+    """
+
+    def __init__(self, how: Confinement, home: str = "") -> None:
+        self._how = how
+        self._kept = 1 << syscalls.CAP_DAC_READ_SEARCH if how.searches else 0
+        self._hard = {kind: resource.getrlimit(kind)[1] for kind in _limits(Limits(), 0, 0)}
+        self._rules = landlock.rules(how.readable, landlock.READ)
+        self._rules += landlock.rules(DEVICES, landlock.READ_FILE | landlock.WRITE_FILE)
+        self._home = self._ruleset(home) if how.landlock and home else -1
+        self._filter = syscalls.Filter(seccomp.filter_bytes(syscalls.MACHINE))
+        _drop_bounds(self._kept)
+
+    def ruleset(self, tmp: str) -> int:
+        """The descriptor of the rules for a program with the folder `tmp`; -1 where Landlock is not used."""
+        return self._home if self._home >= 0 or not self._how.landlock else self._ruleset(tmp)
+
+    def confine(self, limits: Limits, tmp: str, mapped: int, ruleset: int) -> None:
+        """Confine this process, for good. mapped: bytes that it has mapped already, which are not its
+        program's. ruleset: is closed. Raises OSError; then the process must not go on."""
+        how = self._how
+        os.setsid()
+        os.umask(0o077)
+        for kind, most in _limits(limits, how.others, mapped).items():
+            _limit(kind, most, self._hard[kind])
+        syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
+        if ruleset >= 0:
+            landlock.restrict(ruleset)
+            os.close(ruleset)
+        _drop_rights(how.uid, self._kept)
+        syscalls.prctl(syscalls.PR_SET_PDEATHSIG, 9)
+        os.chdir(tmp)
+        os.environ.clear()
+        os.environ.update(PATH="/usr/local/bin:/usr/bin:/bin", HOME=tmp, TMPDIR=tmp, LANG="C.UTF-8")
+        own = how.own_signals
+        syscalls.install(
+            syscalls.Filter(seccomp.filter_bytes(syscalls.MACHINE, os.getpid())) if own else self._filter
+        )
+
+    def _ruleset(self, tmp: str) -> int:
+        own = landlock.rules([tmp], landlock.WRITE)
+        try:
+            return landlock.ruleset([*self._rules, *own], self._how.landlock)
+        finally:
+            for rule in own:
+                os.close(rule.descriptor)
 
 
 def mapped_bytes() -> int:
@@ -59,33 +94,40 @@ def mapped_bytes() -> int:
         return int(statm.read().split()[0]) * resource.getpagesize()
 
 
-def _limit(limits: Limits, others: int, mapped: int) -> None:
+def _limits(limits: Limits, others: int, mapped: int) -> dict[int, int]:
     cpu_s = -(-limits.cpu_s // 1) + 1  # the zygote looks before; the kernel counts too much when it is busy
-    for kind, most in (
-        (resource.RLIMIT_CPU, int(cpu_s)),
-        (resource.RLIMIT_AS, mapped + limits.memory_bytes),
-        (resource.RLIMIT_FSIZE, limits.file_bytes),
-        (resource.RLIMIT_NOFILE, limits.open_files),
-        (resource.RLIMIT_NPROC, limits.processes + others),
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_STACK, STACK_BYTES),
-        (resource.RLIMIT_MEMLOCK, 0),
-        (resource.RLIMIT_MSGQUEUE, 0),
-    ):
-        hard = resource.getrlimit(kind)[1]
-        least = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        soft = min(least, 8 * 2**20) if kind == resource.RLIMIT_STACK else least
-        resource.setrlimit(kind, (soft, least + (kind == resource.RLIMIT_CPU)))
+    return {
+        resource.RLIMIT_CPU: int(cpu_s),
+        resource.RLIMIT_AS: mapped + limits.memory_bytes,
+        resource.RLIMIT_FSIZE: limits.file_bytes,
+        resource.RLIMIT_NOFILE: limits.open_files,
+        resource.RLIMIT_NPROC: limits.processes + others,
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_STACK: STACK_BYTES,
+        resource.RLIMIT_MEMLOCK: 0,
+        resource.RLIMIT_MSGQUEUE: 0,
+    }
+
+
+def _limit(kind: int, most: int, hard: int) -> None:
+    least = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    soft = min(least, 8 * 2**20) if kind == resource.RLIMIT_STACK else least
+    resource.setrlimit(kind, (soft, least + (kind == resource.RLIMIT_CPU)))
+
+
+def _drop_bounds(kept: int) -> None:
+    """Keep what is executed from ever having a capability but those of the mask `kept`."""
+    if os.geteuid():
+        return
+    for capability in range(syscalls.CAP_LAST + 1):
+        if kept >> capability & 1 == 0:
+            try:
+                syscalls.prctl(syscalls.PR_CAPBSET_DROP, capability)
+            except OSError:  # beyond the newest that this kernel has
+                break
 
 
 def _drop_rights(uid: int, kept: int) -> None:
-    if os.geteuid() == 0:
-        for capability in range(syscalls.CAP_LAST + 1):
-            if kept >> capability & 1 == 0:
-                try:
-                    syscalls.prctl(syscalls.PR_CAPBSET_DROP, capability)
-                except OSError:  # beyond the newest that this kernel has
-                    break
     if uid:
         syscalls.prctl(syscalls.PR_SET_KEEPCAPS, 1 if kept else 0)
         os.setgroups([])
@@ -94,13 +136,3 @@ def _drop_rights(uid: int, kept: int) -> None:
     syscalls.set_capabilities(kept)
     if kept:
         syscalls.prctl(syscalls.PR_CAP_AMBIENT, syscalls.PR_CAP_AMBIENT_RAISE, syscalls.CAP_DAC_READ_SEARCH)
-
-
-def _filter(instructions: bytes) -> None:
-    import ctypes
-
-    class _FilterProgram(ctypes.Structure):
-        _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_char_p)]
-
-    program = _FilterProgram(len(instructions) // 8, instructions)
-    syscalls.prctl(syscalls.PR_SET_SECCOMP, syscalls.SECCOMP_MODE_FILTER, ctypes.addressof(program))

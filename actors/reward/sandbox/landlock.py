@@ -8,7 +8,8 @@ import contextlib
 import ctypes
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from actors.reward.sandbox import syscalls
 
@@ -47,57 +48,66 @@ def version() -> int:
         return 0
 
 
-def restrict(readable: Iterable[str], writable: Iterable[str], devices: Iterable[str], known: int) -> None:
-    """Let this process and its children reach these paths and nothing else, connect nowhere, and signal only
-    each other, as far as version `known` of Landlock goes. Needs no_new_privs. Paths that do not exist are
-    left out. Raises OSError."""
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What is allowed below a path. descriptor: of the path, opened; it stays open as long as rules are made
+    of it."""
+
+    descriptor: int
+    rights: int
+
+
+def rules(paths: Iterable[str], rights: int) -> list[Rule]:
+    """Rules for the paths that exist; one that lies below another of them needs none."""
+    found: list[Rule] = []
+    real = list(dict.fromkeys(map(os.path.realpath, paths)))
+    for path in real:
+        if any(path.startswith(f"{other.rstrip('/')}/") for other in real):
+            continue
+        with contextlib.suppress(FileNotFoundError, PermissionError):
+            descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            directory = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+            found.append(Rule(descriptor, rights if directory else rights & OF_A_FILE))
+    return found
+
+
+def ruleset(allowed: Iterable[Rule], known: int) -> int:
+    """The descriptor of a set of rules, as far as version `known` of Landlock goes. Raises OSError."""
     handled = 0
     for since, rights in _HANDLED.items():
         handled |= rights if known >= since else 0
-    rules = _Ruleset(handled, _TCP if known >= TCP_SINCE else 0, _SCOPE if known >= SCOPE_SINCE else 0)
+    kinds = _Ruleset(handled, _TCP if known >= TCP_SINCE else 0, _SCOPE if known >= SCOPE_SINCE else 0)
     size = 24 if known >= SCOPE_SINCE else 16 if known >= TCP_SINCE else 8
-    ruleset = syscalls.call(
+    made = syscalls.call(
         "landlock_create_ruleset",
         syscalls.LANDLOCK_CREATE,
-        ctypes.byref(rules),
+        ctypes.byref(kinds),
         ctypes.c_size_t(size),
         ctypes.c_uint32(0),
     )
     try:
-        for paths, rights in ((readable, READ), (writable, WRITE), (devices, READ_FILE | WRITE_FILE)):
-            for path in paths:
-                with _opened(path) as descriptor:
-                    if descriptor >= 0:
-                        _allow(ruleset, descriptor, rights & handled)
-        syscalls.call(
-            "landlock_restrict_self", syscalls.LANDLOCK_RESTRICT, ctypes.c_int(ruleset), ctypes.c_uint32(0)
-        )
-    finally:
-        os.close(ruleset)
+        for rule in allowed:
+            _allow(made, rule.descriptor, rule.rights & handled)
+    except OSError:
+        os.close(made)
+        raise
+    return made
 
 
-def _allow(ruleset: int, descriptor: int, rights: int) -> None:
-    if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
-        rights &= OF_A_FILE
+def restrict(made: int) -> None:
+    """Let this process and its children reach what a set of rules allows and nothing else, connect nowhere,
+    and signal only each other. Needs no_new_privs. Raises OSError."""
+    number = syscalls.LANDLOCK_RESTRICT
+    syscalls.call("landlock_restrict_self", number, ctypes.c_int(made), ctypes.c_uint32(0))
+
+
+def _allow(made: int, descriptor: int, rights: int) -> None:
     rule = _PathRule(rights, descriptor)
     syscalls.call(
         "landlock_add_rule",
         syscalls.LANDLOCK_ADD,
-        ctypes.c_int(ruleset),
+        ctypes.c_int(made),
         ctypes.c_int(_RULE_PATH),
         ctypes.byref(rule),
         ctypes.c_uint32(0),
     )
-
-
-@contextlib.contextmanager
-def _opened(path: str) -> Iterator[int]:
-    try:
-        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    except (FileNotFoundError, PermissionError):
-        yield -1
-        return
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)

@@ -30,7 +30,7 @@ def start(program: Callable[[], NoReturn], limits: Limits, ended: int, owner: in
     try:
         syscalls.prctl(syscalls.PR_SET_PDEATHSIG, 9)
         _mount(limits, owner)
-        first = os.fork()
+        first = syscalls.fork()
         if first == 0:
             program()
         os.closerange(0, ended)

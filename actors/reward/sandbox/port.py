@@ -78,7 +78,8 @@ class Work:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """What became of a program. result: what the function returned, b"" unless `status` is OK; stdout,
-    stderr: what it wrote, cut at the limit; detail: in words what ended it."""
+    stderr: what it wrote, cut at the limit; detail: in words what ended it; limited: a limit of the whole
+    ended it, so that another attempt would end as this one."""
 
     status: Status
     result: bytes = b""
@@ -88,6 +89,7 @@ class Outcome:
     wall_s: float = 0.0
     peak_bytes: int = 0
     detail: str = ""
+    limited: bool = False
 
 
 class Sandbox(Protocol):

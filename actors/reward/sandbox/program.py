@@ -4,9 +4,11 @@ Runs inside the sandbox. It never returns to the zygote's code.
 """
 
 import contextlib
+import fcntl
 import gc
 import math
 import os
+import random
 import resource
 import struct
 import sys
@@ -16,7 +18,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import NoReturn, cast
 
-from actors.reward.sandbox.confinement import RESULT, Confinement, confine
+from actors.reward.sandbox.confinement import RESULT, Confiner
 from actors.reward.sandbox.port import Limits, Work
 
 NO_MEMORY, RAISED, TOO_LONG = 77, 1, 78
@@ -25,16 +27,16 @@ PREFIX = struct.Struct("<I")
 CONFINED = b"+"
 
 
-def become(work: Work, how: Confinement, tmp: str, mapped: int, fds: list[int], ready: int) -> NoReturn:
-    """Run `work` in this process and end it. mapped: bytes that
-    the zygote has mapped. fds: stdout, stderr and result. ready: takes `CONFINED`, or the
-    reason why this process could not be confined."""
+def become(work: Work, confiner: Confiner, tmp: str, mapped: int, fds: list[int], ready: int) -> NoReturn:
+    """Run `work` in this process and end it. mapped: bytes that the zygote has mapped. fds: stdout, stderr
+    and result. ready: takes `CONFINED`, or the reason why this process could not be confined."""
     code = RAISED
     try:
         try:
-            ready = _arrange(fds, ready)
+            ready, ruleset = _arrange(fds, ready, confiner.ruleset(tmp))
+            random.seed()  # by itself it would go on where the zygote stands, as every program does
             call = find(work.function)
-            confine(how, work.limits, tmp, mapped)
+            confiner.confine(work.limits, tmp, mapped, ruleset)
         except BaseException as error:  # noqa: BLE001  # whatever it is, the program must not run
             os.write(ready, f"{type(error).__name__}: {error}"[:500].encode())
         else:
@@ -51,13 +53,14 @@ def find(function: str) -> Callable[[bytes], bytes]:
     return cast("Callable[[bytes], bytes]", getattr(import_module(module), name))
 
 
-def _arrange(fds: list[int], ready: int) -> int:
-    """Descriptors 0 to 3 and `ready` at 4, and no other."""
-    high = [os.dup(fd) for fd in (os.open(os.devnull, os.O_RDONLY), *fds, ready)]
+def _arrange(fds: list[int], ready: int, ruleset: int) -> tuple[int, int]:
+    """Descriptors 0 to 3, `ready` and `ruleset` behind them, and no other."""
+    wanted = [os.open(os.devnull, os.O_RDONLY), *fds, ready, *([ruleset] if ruleset >= 0 else [])]
+    high = [fcntl.fcntl(fd, fcntl.F_DUPFD, len(wanted)) for fd in wanted]
     for place, fd in enumerate(high):
         os.dup2(fd, place)
-    os.closerange(RESULT + 2, 2**20)
-    return RESULT + 1
+    os.closerange(len(high), 2**20)
+    return RESULT + 1, RESULT + 2 if ruleset >= 0 else -1
 
 
 def _run(call: Callable[[bytes], bytes], payload: bytes, limits: Limits) -> int:

@@ -145,6 +145,7 @@ class Running:
             wall_s=float(str(report.get("wall_s", 0.0))),
             peak_bytes=int(str(report.get("peak_bytes", 0))),
             detail=detail,
+            limited=self._flooded or self._late or bool(report.get("why")),
         )
 
     def _verdict(self, report: wire.Json) -> tuple[Status, str, bytes]:

@@ -8,6 +8,7 @@ kernel.
 import errno
 import functools
 import struct
+from collections.abc import Sequence
 
 from actors.reward.sandbox.syscall_numbers import ARCHITECTURES, NEWEST, NUMBERS
 
@@ -15,6 +16,7 @@ KILL_PROCESS, ERRNO, ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _NUMBER, _ARCH, _ARGUMENTS = 0, 4, 16
 X32_BIT = 0x40000000
+_DENY, _ABSENT = ERRNO | errno.EPERM, ERRNO | errno.ENOSYS
 
 DENIED = {
     "network": (
@@ -66,45 +68,60 @@ NEW_NAMESPACES = 0x7E020080
 SIGNALS = ("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo")
 OF_ANY_PROCESS = ("prlimit64", "sched_setaffinity")
 """Calls whose first argument is a process, with 0 for the caller: only that is allowed."""
-REQUESTS = (0x5412, 0x541C, 0x8901, 0x8902)
-"""ioctl: TIOCSTI and TIOCLINUX type into a terminal, FIOSETOWN and SIOCSPGRP have others signalled."""
+REQUESTS = (0x5401, 0x5413, 0x540F, 0x541B, 0x5421, 0x5450, 0x5451)
+"""ioctl: TCGETS, TIOCGWINSZ, TIOCGPGRP, FIONREAD, FIONBIO, FIONCLEX and FIOCLEX, and no other: others type
+into a terminal, have processes signalled, or change the attributes of files that can only be read."""
 AF_UNIX = 1
 F_SETOWN, F_SETOWN_EX = 8, 15  # a signal to another process when the descriptor is ready
 PR_SET_SECCOMP, PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_PTRACER = 22, 1, 36, 0x59616D61
 
 
-@functools.cache
 def filter_bytes(machine: str, own_pid: int = 0) -> bytes:
     """The filter for a machine ("x86_64", "aarch64"): 8 bytes an instruction, struct sock_filter.
 
     own_pid: where signals of other processes are not kept off by a namespace or by Landlock, the process that
     may be signalled and no other; 0: any.
     """
-    number = NUMBERS[machine]
-    deny, absent = ERRNO | errno.EPERM, ERRNO | errno.ENOSYS
-    program = _Program()
-    program.load(_ARCH)
-    program.returns_unless_equal(ARCHITECTURES[machine], KILL_PROCESS)
-    program.load(_NUMBER)
-    if machine == "x86_64":
-        program.returns_if_at_least(X32_BIT, KILL_PROCESS)
-    program.returns_if_at_least(NEWEST + 1, absent)
-    for names, result in [(ABSENT, absent), *((names, deny) for names in DENIED.values())]:
-        for name in names:
-            if name in number:
-                program.returns_if_equal(number[name], result)
-    program.checks(number["clone"], 0, [(_ANY_BIT, NEW_NAMESPACES)], deny)
-    program.checks(number["ioctl"], 1, [(_EQUAL, request) for request in REQUESTS], deny)
-    program.checks(number["fcntl"], 1, [(_EQUAL, request) for request in (F_SETOWN, F_SETOWN_EX)], deny)
-    options = (PR_SET_SECCOMP, PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_PTRACER)
-    program.checks(number["prctl"], 0, [(_EQUAL, option) for option in options], deny)
-    program.only(number["socketpair"], 0, AF_UNIX, deny)
-    for name in OF_ANY_PROCESS:
-        program.only(number[name], 0, 0, deny)
+    head, tail = _constant(machine)
+    signals = _Program()
     for name in SIGNALS if own_pid else ():
-        program.only(number[name], 0, own_pid, deny)
-    program.returns(ALLOW)
-    return program.bytes()
+        signals.only(NUMBERS[machine][name], 0, (own_pid,), _DENY)
+    return head + signals.bytes() + tail
+
+
+@functools.cache
+def _constant(machine: str) -> tuple[bytes, bytes]:
+    """What stands before and behind the checks of a process id. Neither jumps into the other."""
+    number = NUMBERS[machine]
+    head = _Program()
+    head.load(_ARCH)
+    head.returns_unless_equal(ARCHITECTURES[machine], KILL_PROCESS)
+    head.load(_NUMBER)
+    if machine == "x86_64":
+        head.returns_if_at_least(X32_BIT, KILL_PROCESS)
+    head.checks(number["clone"], 0, [(_ANY_BIT, NEW_NAMESPACES)], _DENY)
+    head.only(number["ioctl"], 1, REQUESTS, _DENY)
+    head.checks(number["fcntl"], 1, [(_EQUAL, request) for request in (F_SETOWN, F_SETOWN_EX)], _DENY)
+    options = (PR_SET_SECCOMP, PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_PTRACER)
+    head.checks(number["prctl"], 0, [(_EQUAL, option) for option in options], _DENY)
+    head.only(number["socketpair"], 0, (AF_UNIX,), _DENY)
+    for name in OF_ANY_PROCESS:
+        head.only(number[name], 0, (0,), _DENY)
+    results = {number[name]: _DENY for names in DENIED.values() for name in names if name in number}
+    results |= {number[name]: _ABSENT for name in ABSENT if name in number}
+    tail = _Program()
+    tail.search(_ranges(results))
+    return head.bytes(), tail.bytes()
+
+
+def _ranges(results: dict[int, int]) -> list[tuple[int, int]]:
+    """Every number's result as (first number, result of it and of those up to the next)."""
+    found = [(0, results.get(0, ALLOW))]
+    for number in range(1, NEWEST + 2):
+        result = _ABSENT if number > NEWEST else results.get(number, ALLOW)
+        if result != found[-1][1]:
+            found.append((number, result))
+    return found
 
 
 class _Program:
@@ -122,9 +139,18 @@ class _Program:
     def returns(self, value: int) -> None:
         self._lines.append((_RETURN, 0, 0, value))
 
-    def returns_if_equal(self, value: int, result: int) -> None:
-        self._lines.append((_EQUAL, 0, 1, value))
-        self.returns(result)
+    def search(self, ranges: list[tuple[int, int]]) -> None:
+        """The result of the range that holds the loaded number, by halves: the kernel tries a new filter with
+        every number that there is, so that a long chain costs more than all else of a program's start."""
+        if len(ranges) == 1:
+            self.returns(ranges[0][1])
+            return
+        middle = len(ranges) // 2
+        below = _Program()
+        below.search(ranges[:middle])
+        self._lines.append((_AT_LEAST, len(below._lines), 0, ranges[middle][0]))
+        self._lines += below._lines
+        self.search(ranges[middle:])
 
     def returns_unless_equal(self, value: int, result: int) -> None:
         self._lines.append((_EQUAL, 1, 0, value))
@@ -145,9 +171,12 @@ class _Program:
             self.returns(result)
         self.load(_NUMBER)
 
-    def only(self, number: int, argument: int, value: int, result: int) -> None:
-        """`result` where the call `number` is made with another value of its argument."""
-        self._lines.append((_EQUAL, 0, 4, number))
+    def only(self, number: int, argument: int, values: Sequence[int], result: int) -> None:
+        """`result` where the call `number` is made with none of these values of its argument."""
+        body = len(values) + 3
+        self._lines.append((_EQUAL, 0, body, number))
         self.load(_ARGUMENTS + 8 * argument)
-        self.returns_unless_equal(value, result)
+        for place, value in enumerate(values):
+            self._lines.append((_EQUAL, len(values) - place, 0, value))
+        self.returns(result)
         self.load(_NUMBER)

@@ -76,6 +76,29 @@ def set_capabilities(kept: int) -> None:
     call("capset", _NUMBERS["capset"], ctypes.byref(header), ctypes.byref(data))
 
 
+class Filter(ctypes.Structure):
+    """A filter of system calls: struct sock_fprog."""
+
+    _fields_ = [("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p)]
+
+    def __init__(self, instructions: bytes) -> None:
+        super().__init__(len(instructions) // 8, instructions)
+
+
+def install(program: Filter) -> None:
+    """Hold this process and its children to a filter. Needs no_new_privs."""
+    prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.addressof(program))
+
+
+def fork() -> int:
+    """A fork without Python's hooks around one, which write a hundred pages: 0 in the child, its process id
+    in the parent. For a process of one thread; what needs a hook (`random`) is the caller's."""
+    pid = int(_libc.fork())
+    if pid < 0:
+        raise failure("fork")
+    return pid
+
+
 def failure(name: str) -> OSError:
     """The error of the last call."""
     number = ctypes.get_errno()

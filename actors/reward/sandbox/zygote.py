@@ -10,7 +10,6 @@ import gc
 import os
 import resource
 import select
-import shutil
 import signal
 import socket
 import sys
@@ -19,8 +18,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import NoReturn, cast
 
-from actors.reward.sandbox import descendants, namespaces, program, seccomp, syscalls, wire
-from actors.reward.sandbox.confinement import Confinement, mapped_bytes
+from actors.reward.sandbox import descendants, folders, namespaces, program, syscalls, wire
+from actors.reward.sandbox.confinement import Confinement, Confiner, mapped_bytes
 from actors.reward.sandbox.port import STARVED, Isolation, Limits, Work
 
 LOOK_S = 0.05
@@ -32,7 +31,18 @@ class Zygote:
 
     def __init__(self, channel: socket.socket, isolation: Isolation, how: Confinement, tmp: str) -> None:
         self._channel, self._isolation, self._how, self._tmp = channel, isolation, how, tmp
-        self._number = 0
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Have a folder for programs, and what confines them to it."""
+        if self._isolation is Isolation.NAMESPACES:
+            self._folder, self._confiner = namespaces.TMP, Confiner(self._how)
+            return
+        self._folder = f"{self._tmp}/program"
+        os.mkdir(self._folder, 0o700)
+        if self._how.uid:
+            os.chown(self._folder, self._how.uid, self._how.uid)
+        self._confiner = Confiner(self._how, self._folder)
 
     def serve(self) -> None:
         """Run programs until the host closes the socket."""
@@ -47,34 +57,20 @@ class Zygote:
                 wire.send(self._channel, self._run(work, fds))
 
     def _run(self, work: Work, fds: list[int]) -> wire.Json:
-        self._number += 1
-        folder = self._folder()
         try:
-            return self._attempt(work, fds, folder)
+            return self._attempt(work, fds)
         except OSError as error:
             return {"failed": f"{type(error).__name__}: {error}"}
         finally:
             _close(fds)
-            if self._isolation is Isolation.LANDLOCK:
-                shutil.rmtree(folder, ignore_errors=True)
 
-    def _folder(self) -> str:
-        if self._isolation is Isolation.NAMESPACES:
-            return namespaces.TMP
-        folder = f"{self._tmp}/{self._number}"
-        os.mkdir(folder, 0o700)
-        if self._how.uid:
-            os.chown(folder, self._how.uid, self._how.uid)
-        return folder
-
-    def _attempt(self, work: Work, fds: list[int], folder: str) -> wire.Json:
+    def _attempt(self, work: Work, fds: list[int]) -> wire.Json:
         confined, ready = os.pipe()
         ended, ends = os.pipe()
-
         mapped = mapped_bytes()
 
         def become() -> NoReturn:
-            program.become(work, self._how, folder, mapped, fds, ready)
+            program.become(work, self._confiner, self._folder, mapped, fds, ready)
 
         try:
             try:
@@ -82,15 +78,18 @@ class Zygote:
             finally:
                 _close([*fds, ready, ends])
                 fds.clear()
-            tmp = folder if self._isolation is Isolation.LANDLOCK else ""
-            return _Run(self._channel, self._how, work.limits, pid, confined, ended, tmp).to_end()
+            tmp = self._folder if self._isolation is Isolation.LANDLOCK else ""
+            report = _Run(self._channel, self._how, work.limits, pid, confined, ended, tmp).to_end()
         finally:
             _close([confined, ended])
+        if tmp and not folders.emptied(tmp):
+            report["failed"] = "what it left in its folder could not be removed"  # the next one would find it
+        return report
 
     def _start(self, work: Work, become: Callable[[], NoReturn], ends: int) -> int:
         if self._isolation is Isolation.NAMESPACES:
             return namespaces.start(become, work.limits, ends, self._how.uid)
-        pid = os.fork()
+        pid = syscalls.fork()
         if pid == 0:
             become()
         return pid
@@ -245,7 +244,6 @@ def main(descriptor: int) -> None:
         return
     how = Confinement(**cast("dict[str, object]", head["confinement"]))  # type: ignore[arg-type]
     zygote = Zygote(channel, Isolation(str(head["isolation"])), how, str(head["tmp"]))
-    seccomp.filter_bytes(syscalls.MACHINE)  # kept for every program
     gc.collect()
     gc.freeze()
     gc.disable()

@@ -9,6 +9,7 @@ import ctypes
 import errno
 import json
 import os
+import random
 import resource
 import signal
 import socket
@@ -155,6 +156,17 @@ def times_outside(facts: Facts) -> str:
 
 def attributes_outside(facts: Facts) -> str:
     os.setxattr(facts.own, "user.gleaner", b"x")
+    return "changed"
+
+
+def flags_by_descriptor(facts: Facts) -> str:
+    """An attribute of a file of the program's user, which a descriptor for reading is enough for."""
+    import fcntl
+
+    Path("mine").write_text("x")
+    with open("mine") as mine:
+        flags = fcntl.ioctl(mine, 0x80086601, b"\0" * 8)
+        fcntl.ioctl(mine, 0x40086602, flags)
     return "changed"
 
 
@@ -326,7 +338,8 @@ REFUSED: dict[str, Callable[[Facts], str]] = {
         tcp, udp, ipv6, netlink, abstract_socket, file_socket, host_file, host_folder, passwords,
         write_outside, write_interpreter, symlink_out, hardlink_out, dots, proc_root, proc_folder,
         unnamed_file, rename_out, mode_outside, owner_outside, times_outside, attributes_outside,
-        watch_outside, limits_of_victim, processors_of_victim, change_root, environment_of_parent,
+        flags_by_descriptor, watch_outside, limits_of_victim, processors_of_victim, change_root,
+        environment_of_parent,
         memory_of_parent, signal_victim, signal_parent, trace, read_memory, pidfd, new_user, clone_user,
         clone3, mount, io_uring, bpf,
         keyring, userfault, performance, old_calls, personality, clock, shared_memory, memory_file,
@@ -504,6 +517,32 @@ def leaves_files(_: bytes) -> bytes:
     os.environ["LEFT"] = "x"
     json.left = True  # type: ignore[attr-defined]
     return b"left"
+
+
+def leaves_deep_folders(_: bytes) -> bytes:
+    """Nested deeper than a call of a call of Python goes."""
+    for _ in range(1000):
+        os.mkdir("d")
+        os.chdir("d")
+    return b"left"
+
+
+def leaves_locked_folders(_: bytes) -> bytes:
+    """Not even their owner may list them."""
+    os.umask(0)
+    os.makedirs("write/inner")
+    Path("write/file").write_text("x")
+    for name, mode in (("none", 0), ("search", 0o300), ("list", 0o500)):
+        os.mkdir(name, mode)
+        os.mkdir(f"write/{name}", mode)
+    Path("search/file").write_text("x")
+    os.mkdir("search/inner", 0)
+    os.symlink("/usr", "link")
+    return b"left"
+
+
+def guesses(_: bytes) -> bytes:
+    return b"%d" % random.getrandbits(64)
 
 
 def prints(count: int) -> None:

@@ -41,6 +41,7 @@ ROOT_ONLY = {
     "mount",
     "other_user",
     "change_root",
+    "flags_by_descriptor",
     "keyring",
     "write_interpreter",
     "passwords",

@@ -1,5 +1,6 @@
 """What a program uses is limited, how it ended is told by name, and nothing of it is left."""
 
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import sandbox_users
 
 from actors.reward.sandbox import host_end
 from actors.reward.sandbox.detection import NoSandbox, detect
@@ -17,6 +19,9 @@ from actors.reward.sandbox.port import Isolation, Limits, Outcome, Status, Work
 HERE = str(Path(__file__).parent)
 SMALL = Limits(cpu_s=1.0, wall_s=60.0, memory_bytes=128 * 2**20, tmp_bytes=8 * 2**20)
 SLEEPS = replace(SMALL, wall_s=0.5)
+
+
+LEAVES = ("leaves_files", "leaves_deep_folders", "leaves_locked_folders")
 
 
 @pytest.fixture(scope="module", params=[mode.value for mode in Isolation])
@@ -78,9 +83,28 @@ def test_a_program_gets_so_many_of_these_and_no_more(sandbox: HostSandbox, name:
     assert int(outcome.result or b"0") <= 64
 
 
-def test_what_a_program_leaves_is_gone_before_the_next_one(sandbox: HostSandbox) -> None:
-    assert run(sandbox, "leaves_files").result == b"left"
+@pytest.mark.parametrize("leaves", LEAVES)
+def test_what_a_program_leaves_is_gone_before_the_next_one(sandbox: HostSandbox, leaves: str) -> None:
+    outcome = run(sandbox, leaves)
+    assert (outcome.status, outcome.result) == (Status.OK, b"left"), outcome
     assert run(sandbox, "finds_files").result == b"[]"
+
+
+@pytest.mark.parametrize("mode", list(Isolation))
+def test_what_a_program_of_any_user_leaves_is_gone_before_the_next_one(mode: Isolation) -> None:
+    try:
+        detect(mode.value)
+    except NoSandbox as problem:
+        pytest.skip(str(problem))
+    names = [name for leaves in LEAVES for name in (leaves, "finds_files")]
+    tasks = json.dumps([[name, "", {}] for name in names])
+    trials = [sys.executable, str(Path(HERE) / "trials.py"), mode.value]
+    found = json.loads(sandbox_users.run(sandbox_users.USERS[-1], trials, tasks))
+    assert [one["result"] for one in found] == ["left", "[]"] * len(LEAVES), found
+
+
+def test_each_program_has_random_numbers_of_its_own(sandbox: HostSandbox) -> None:
+    assert len({run(sandbox, "guesses").result for _ in range(4)}) == 4
 
 
 def test_no_process_outlives_its_program(sandbox: HostSandbox) -> None:

@@ -48,7 +48,7 @@ def test_what_no_program_may_call_is_denied_and_the_rest_is_not(machine: str) ->
     assert all(verdict(machine, one) == DENY for one in denied)
     assert verdict(machine, number["clone3"]) == ABSENT
     assert verdict(machine, NEWEST + 1) == ABSENT
-    others = set(range(NEWEST + 1)) - denied - {number["clone3"], number["socketpair"]}
+    others = set(range(NEWEST + 1)) - denied - {number[name] for name in ("clone3", "socketpair", "ioctl")}
     assert all(verdict(machine, number[name], 77) == DENY for name in seccomp.OF_ANY_PROCESS)
     assert all(verdict(machine, one) == seccomp.ALLOW for one in others)
     assert verdict(machine, 1, arch=0x40000003) == seccomp.KILL_PROCESS, "calls of 32 bits"
@@ -65,6 +65,7 @@ def test_arguments_decide_where_a_call_is_needed(machine: str) -> None:
     assert verdict(machine, number["clone"], 0x10000011) == DENY, "a user namespace"
     assert verdict(machine, number["ioctl"], 0, 0x5401) == seccomp.ALLOW
     assert verdict(machine, number["ioctl"], 0, 0x5412) == DENY, "TIOCSTI"
+    assert verdict(machine, number["ioctl"], 0, 0x40086602) == DENY, "FS_IOC_SETFLAGS"
     assert verdict(machine, number["ioctl"], 0, 0x5412 | 1 << 40) == DENY, "the kernel looks at 32 bits"
     assert verdict(machine, number["socketpair"], 1) == seccomp.ALLOW
     assert verdict(machine, number["socketpair"], 2) == DENY

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from actors.reward.entries import Entry
+from actors.reward.sandbox.port import Outcome, Work
 from actors.reward.verdicts import Judgement
 from actors.reward.verifiers.port import BadVerifier, VerifierSpec
 from actors.reward.verifiers.programs import CodeVerifier
@@ -208,3 +209,36 @@ def test_verdicts_are_the_same_with_one_and_with_four_programs_at_a_time_on_one_
     assert [score for _, score in alone] == [1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0]
     assert [status for status, _ in alone[3:6]] == ["timeout", "timeout", "crashed"]
     assert judged_with(4) == [alone] * 4
+
+
+CALLS_OF_SANDBOX = [
+    ("def f(n):\n    return 2 * n", ["calls"]),
+    ("def f(n):\n    return 7", ["calls"]),
+    ("def f(n):\n    raise SystemExit", ["calls"]),
+    ("import os\ndef f(n):\n    return 2 * n if n < 2 else os._exit(0)", ["calls", "run"]),
+    ("def f(n):\n    while True: pass", ["calls"]),
+    ("def f(n):\n    return bytearray(10**10)", ["calls"]),
+]
+
+
+@pytest.mark.parametrize(("source", "expected"), CALLS_OF_SANDBOX)
+def test_calls_have_a_process_to_watch_them_only_after_one_ended_its_own(
+    verifier: CodeVerifier, source: str, expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[str] = []
+    run = verifier.sandbox.run
+
+    def watched(work: Work) -> Outcome:
+        ran.append(work.function.partition(":")[2])
+        return run(work)
+
+    monkeypatch.setattr(verifier.sandbox, "run", watched)
+    judged(verifier, CALLS, source)
+    assert ran == expected
+
+
+def test_an_exit_within_a_call_fails_that_test_whichever_it_is(shares: CodeVerifier) -> None:
+    source = "import os\ndef f(n):\n    return 2 * n if n != 2 else os._exit(0)"
+    found = judged(shares, CALLS, source)
+    assert (found.score, found.parts["passed"]) == (0.75, 3.0)
+    assert found.detail == "test 3 of 4: it ended: exit code 0 within a call"

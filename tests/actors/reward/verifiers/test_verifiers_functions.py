@@ -168,12 +168,13 @@ def test_a_failure_of_the_function_has_no_score_and_says_where(
 
 
 @pytest.mark.parametrize(
-    ("response", "status"), [("hangs", "timeout"), ("sleeps", "timeout"), ("fills", "memory")]
+    ("response", "deadline_s", "status"),
+    [("hangs", 0.5, "timeout"), ("sleeps", 0.5, "timeout"), ("fills", 60.0, "memory")],
 )
 def test_a_response_that_has_the_function_work_too_long_scores_0(
-    made: Made, response: str, status: str
+    made: Made, response: str, deadline_s: float, status: str
 ) -> None:
-    verifier = made(deadline_s=0.5)
+    verifier = made(deadline_s=deadline_s)
     before, failed = judged(verifier, "4", response)
     (after,) = judged(verifier, "4")
     assert (failed.score, failed.status) == (0.0, status)
