@@ -25,6 +25,7 @@ COMMANDS = {
     "gateway": "one URL in front of SGLang or vLLM servers, whose deaths its clients do not see",
     "publish": "have a job serve the weights in a folder",
     "report": "write and show a run's report",
+    "profile": "show what the ends of a run's steps waited for",
     "log": "a run's figures into TensorBoard or W&B",
     "audit": "check a run's invariants",
     "journal": "look at what actors journaled",

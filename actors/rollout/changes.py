@@ -19,6 +19,7 @@ class Changes:
     """What one event did, for the actor to act upon."""
 
     started: list[tuple[str, int]] = field(default_factory=list)  # (instance, incarnation), once a request
+    began: list[str] = field(default_factory=list)  # the requests of these
     ended: list[Ended] = field(default_factory=list)
     queued: list[str] = field(default_factory=list)  # requests that wait for an instance (again)
     finished: list[str] = field(default_factory=list)  # requests to be scored

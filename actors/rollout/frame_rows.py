@@ -72,6 +72,7 @@ def _row(
     if not ticket.started and not flags & ABORTED:
         stream.start(number)
         changes.started.append((event.instance, event.incarnation))
+        changes.began.append(ticket.request)
     if has_token(flags):
         request.append(token, logprob, event.instance, event.incarnation, made)
         stream.flow(number, request.slot)

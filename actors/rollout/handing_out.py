@@ -4,7 +4,7 @@ Owns who waits for groups of which batch. What was handed out to whom is an even
 was handed out before is read back from its shelf: its tokens are in memory no longer.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from actors.rollout.books import Books
 from actors.rollout.events import GroupsTaken
@@ -19,10 +19,19 @@ MAX_WAIT_S = 86_400.0
 
 class Takers:
     """See the module; one taker a batch waits at a time, a later ask replaces an earlier one. held: whether
-    no group may be handed out for the first time now."""
+    no group may be handed out for the first time now. on_handed_out: is called with a batch and its groups
+    that a taker gets."""
 
-    def __init__(self, ctx: Context, books: Books, instances: Instances, held: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        ctx: Context,
+        books: Books,
+        instances: Instances,
+        held: Callable[[], bool],
+        on_handed_out: Callable[[str, Sequence[int]], None] = lambda batch, groups: None,
+    ) -> None:
         self._ctx, self._books, self._instances, self._held = ctx, books, instances, held
+        self._on_handed_out = on_handed_out
         self._waiting: dict[str, tuple[Deadline, TakeGroups, Deferred]] = {}
         self.read_back = 0  # groups that were handed out again
         self._seen: dict[str, int] = {}  # verdicts of the batch when it was last looked at for who waits
@@ -76,6 +85,7 @@ class Takers:
             if len(groups) < len(ready):
                 deferred.answer(Refused(f"batch {batch.name} is not open any more"))
                 return
+        self._on_handed_out(batch.name, ready)
         deferred.answer(
             Groups(
                 groups=[groups[group] for group in ready],

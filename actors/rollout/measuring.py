@@ -4,8 +4,11 @@ Owns the clocks of open batches. Soft state: a manager that was restarted measur
 the batches that it found open.
 """
 
+from collections.abc import Sequence
+
 from actors.rollout.changes import Changes
 from actors.rollout.clock import BatchClock
+from actors.rollout.critical_path import BatchInstants
 from actors.rollout.instances import Instance, Instances
 from actors.rollout.messages import BatchTimes
 from actors.rollout.pace import Room
@@ -25,33 +28,59 @@ class Measuring:
         self._ctx, self._state, self._instances = ctx, state, instances
         now = ctx.now()
         self._clocks = {batch: BatchClock(now, whole=False) for batch in state.log.batches}
+        self._instants: dict[str, BatchInstants] = {}
+        self._served_s: dict[str, float] = {}  # since when an instance serves what it serves
+        self._step_end_s = now
+        self._path_from_s = now
 
     def opened(self, batch: str) -> None:
         """A batch begins."""
         clock = self._clocks[batch] = BatchClock(self._ctx.now())
+        self._instants[batch] = BatchInstants(self._ctx.now())
         clock.present(self._ctx.now(), self._instances.present())
 
     def released(self, batch: str) -> None:
         """A batch is forgotten."""
         self._clocks.pop(batch, None)
+        self._instants.pop(batch, None)
 
     def sent(self, instance: Instance, logs: list[RequestLog]) -> None:
         """These requests are on their way to this instance."""
         counts: dict[str, int] = {}
+        now, served_s = self._ctx.now(), self._served_s.get(instance.name, 0.0)
         for log in logs:
             counts[log.batch] = counts.get(log.batch, 0) + 1
+            if (instants := self._instants.get(log.batch)) is not None:
+                instants.sent(log.id, log.group, instance.name, served_s, now)
         for batch, count in counts.items():
             self._clocks[batch].dispatched(
-                self._ctx.now(), instance.name, count, preemptible=instance.kind == "preemptible"
+                now, instance.name, count, preemptible=instance.kind == "preemptible"
             )
 
-    def ended(self, changes: Changes) -> None:
-        """Requests left their instances."""
+    def note(self, changes: Changes) -> None:
+        """Requests began, left their instances, or were scored."""
         now, requests = self._ctx.now(), self._state.log.requests
         for ended in changes.ended:
             log = requests.get(ended.request)
             if log is not None:
                 self._clocks[log.batch].returned(now, ended.instance)
+        for names, what in ((changes.began, BatchInstants.began), (changes.finished, BatchInstants.finished)):
+            for request in names:
+                log = requests.get(request)
+                if log is not None and (instants := self._instants.get(log.batch)) is not None:
+                    what(instants, request, now)
+        for batch, group in changes.completed:
+            if (instants := self._instants.get(batch)) is not None:
+                instants.scored(group, now)
+
+    def handed_out(self, batch: str, groups: Sequence[int]) -> None:
+        """The trainer, or an evaluation, gets these groups."""
+        if (instants := self._instants.get(batch)) is not None:
+            instants.handed_out(groups, self._ctx.now())
+
+    def serves(self, instance: str) -> None:
+        """An instance serves other weights than before."""
+        self._served_s[instance] = self._ctx.now()
 
     def there(self) -> None:
         """Instances came or went."""
@@ -61,6 +90,7 @@ class Measuring:
 
     def left(self, instance: str) -> None:
         """An instance is gone, and what it had has been taken back."""
+        self._served_s.pop(instance, None)
         for clock in self._clocks.values():
             clock.left(instance)
 
@@ -74,6 +104,7 @@ class Measuring:
         clock = self._clocks.get(name)
         if clock is not None and not clock.ended:
             clock.end(self._ctx.now())
+            self._path_from_s, self._step_end_s = self._step_end_s, self._ctx.now()
 
     def report(self, name: str) -> BatchTimes:
         """Of one batch. Raises Refused where its begin was not seen."""
@@ -82,7 +113,7 @@ class Measuring:
             raise Refused(f"batch {name} is not open")
         if not clock.whole:
             raise Refused(f"batch {name} began before this manager did: its times are not known")
-        now, instances = self._ctx.now(), self._instances
+        now, instances, instants = self._ctx.now(), self._instances, self._instants.get(name)
         figures = clock.figures(now)
         preemptible = len(instances.preemptible())
         return BatchTimes(
@@ -102,7 +133,12 @@ class Measuring:
             limit=batch.submitted.max_new_tokens,
             lengths=lengths_of(batch),
             prompt_tokens=sum(len(group[0].prompt) for group in batch.groups) / len(batch.groups),
+            path=None if instants is None else instants.critical_path(*self._span(clock, now)),
         )
+
+    def _span(self, clock: BatchClock, now: float) -> tuple[float, float]:
+        """From the end of the step before to that of the batch's own, or to now."""
+        return (self._path_from_s, self._step_end_s) if clock.ended else (self._step_end_s, now)
 
 
 def lengths_of(batch: Batch) -> list[list[int]]:

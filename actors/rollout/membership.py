@@ -155,6 +155,7 @@ class Membership:
         self._instances.serves(instance, message)
         await self._ctx.tell(BALANCER, instance.serves(message.version, message.root))
         self._on_serving()
+        self._measuring.serves(instance.name)
         self._measuring.there()
         self._dispatching.wake()
 

@@ -6,6 +6,7 @@ Single requests: `single_messages`. Instances and the work they get: `instance_m
 import msgspec
 
 from actors.reward.health import Sickness
+from actors.rollout.critical_path import CriticalPath
 from actors.rollout.events import BatchSubmitted, Prompt, Span
 from actors.rollout.pace import Room
 from supervisor import Message
@@ -174,7 +175,7 @@ class BatchTimes(Message, frozen=True):
     `instance_engines`: of one preemptible instance. `reserved`, `preemptible`: the room of one such engine.
     `requests`, `groups`, `limit` (longest response): of the batch; `lengths`: response tokens of some of its
     groups, from the one whose longest response is shortest to the one where it is longest; `prompt_tokens`:
-    the mean.
+    the mean. `path`: see `CriticalPath`.
     """
 
     step_s: float
@@ -193,6 +194,7 @@ class BatchTimes(Message, frozen=True):
     limit: int
     lengths: list[list[int]]
     prompt_tokens: float
+    path: CriticalPath | None = None
 
 
 class RolloutStatus(Message, frozen=True):

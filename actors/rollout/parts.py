@@ -64,7 +64,13 @@ class Parts:
             act=self.act,
         )
         self.loading = Loading(ctx, books, instances, publish=self.opening.publish, tell=flipping.tell)
-        self.takers = Takers(ctx, books, instances, lambda: self.scoring.health.sick)
+        self.takers = Takers(
+            ctx,
+            books,
+            instances,
+            lambda: self.scoring.health.sick,
+            on_handed_out=self.measuring.handed_out,
+        )
         self.scoring = Scoring(ctx, books, config.reward, self._scored, on_health=self.takers.look)
         self.selecting = Selecting(ctx, books, instances, config.engine.max_prompt_tokens, self.act)
         self.deadlines = Deadlines(ctx, books, instances, config.rollout.request_deadline_s)
@@ -119,7 +125,7 @@ class Parts:
     def act(self, changes: Changes) -> None:
         """What follows from a committed event."""
         self.dispatching.note(changes)
-        self.measuring.ended(changes)
+        self.measuring.note(changes)
         self.moving.note(changes)
         for request in changes.finished:
             log = self._state.log.requests.get(request)

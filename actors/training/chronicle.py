@@ -11,6 +11,7 @@ import msgspec
 
 from actors.cluster.messages import HostsUp, NodeSeen, Plan, RestartSeen
 from actors.reward.health import Sickness
+from actors.rollout.critical_path import CriticalPath
 from actors.rollout.messages import RolloutFigures
 from actors.training import records
 from actors.training.causes import in_a_line
@@ -18,6 +19,7 @@ from actors.training.first_instance import FirstInstance
 from actors.training.messages import StepResult
 from actors.training.records import PhaseName
 from actors.training.step_clock import Spent
+from actors.training.step_path import stages_of
 from configs.schema import Config, Prices
 
 
@@ -103,6 +105,19 @@ class Chronicle:
                 drift=records.finite(result.drift),
                 clipped=result.clipped,
                 truncated=result.truncated,
+            )
+        )
+
+    def path(self, result: StepResult, path: CriticalPath, spent: Spent, now_s: float) -> None:
+        """What the end of the step that was recorded last waited for."""
+        self._writer.write(
+            records.Path(
+                t_s=self._t_s(now_s),
+                step=result.step,
+                request=path.request,
+                instance=path.instance,
+                sends=path.sends,
+                stages=stages_of(path, result, spent),
             )
         )
 

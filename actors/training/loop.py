@@ -149,11 +149,14 @@ class JobLoop:
             return  # the trainer went back: so does the loop
         if step > self._standing.finished:
             await self._submission.settle(step)
-            ahead = await self._planning.next(step, batch, result, plan)
+            ahead, path = await self._planning.next(step, batch, result, plan)
             self._lap("other")
             if step > self._chronicle.last_step:  # else this actor was killed after the record
                 now = self._ctx.now()
-                self._chronicle.step(result, ahead, self._clock.end(now), now, plan.predicted_s or None)
+                spent = self._clock.end(now)
+                self._chronicle.step(result, ahead, spent, now, plan.predicted_s or None)
+                if path is not None:
+                    self._chronicle.path(result, path, spent, now)
             else:
                 self._clock.void(self._ctx.now())
             await self._ctx.journal.append(StepFinished(step=step))

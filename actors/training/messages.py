@@ -36,7 +36,9 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a step did and where its time went (s), from the begin of the attempt to its end; seeding,
     waiting, training, weights and recovery (the manager was away) do not overlap.
 
-    `update_s`: the part of `training_s` after the last micro-batch, the optimizer's step.
+    `update_s`: the part of `training_s` after the last micro-batch, the optimizer's step; `last_train_s`:
+    that of the micro-batches after the last group came. seal_s, publish_s, record_s: what `weights_s` went
+    to; the three are 0 of a step that another life of the trainer did.
     staleness_mean, staleness_max: of its tokens, by how many versions the weights that made them are older
     than the ones that the step started from. reward: mean over its `samples`, those that have a score; None
     without any. unscored: the others. drift, clipped, truncated: see `work.StepStats`.
@@ -61,10 +63,23 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
     truncated: float = 0.0
     recovery_s: float = 0.0
     unscored: int = 0
+    last_train_s: float = 0.0
+    seal_s: float = 0.0
+    publish_s: float = 0.0
+    record_s: float = 0.0
 
-    def with_weights(self, root: bytes, weights_s: float) -> "StepResult":
+    def with_weights(
+        self, root: bytes, seal_s: float = 0.0, publish_s: float = 0.0, record_s: float = 0.0
+    ) -> "StepResult":
         """The same, its weights published."""
-        return msgspec.structs.replace(self, root=root, weights_s=weights_s)
+        return msgspec.structs.replace(
+            self,
+            root=root,
+            weights_s=seal_s + publish_s + record_s,
+            seal_s=seal_s,
+            publish_s=publish_s,
+            record_s=record_s,
+        )
 
 
 class TrainState(Message, frozen=True):

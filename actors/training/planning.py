@@ -5,6 +5,7 @@ Owns nothing. Algorithm 1 itself is `actors.cluster.seeding`.
 
 from actors.cluster.messages import Plan, PlanNext
 from actors.cluster.step_times import Seen, StepTimes
+from actors.rollout.critical_path import CriticalPath
 from actors.rollout.messages import BatchReport, BatchTimes, RolloutFigures, RolloutStatus
 from actors.rollout.pace import EnginePace, Paces, PacesAre, engine_pace
 from actors.training.asking import Asking
@@ -36,17 +37,21 @@ class Planning:
         ask = PlanNext(step=step, times=None, reserved_engines=engines)
         return await self._asking.ask(SCHEDULER, ask, Plan)
 
-    async def next(self, step: int, batch: str, result: StepResult, plan: Plan) -> Plan:
-        """What this step measured gives the plan of the next; it stays where the batch's times are gone."""
+    async def next(
+        self, step: int, batch: str, result: StepResult, plan: Plan
+    ) -> tuple[Plan, CriticalPath | None]:
+        """What this step measured gives the plan of the next, which stays where the batch's times are gone;
+        and what the step's end waited for."""
         try:
             times = await self._ctx.ask(
                 MANAGER, BatchReport(batch=batch), deadline_s=TIMES_DEADLINE_S, expect=BatchTimes
             )
         except AskFailed as problem:
             self._ctx.log.warning("no times of %s: %s", batch, problem)
-            return plan
+            return plan, None
         measured = measured_times(result, times, await self._paces())
-        return await self._asking.ask(SCHEDULER, PlanNext(step=step + 1, times=measured), Plan)
+        ahead = await self._asking.ask(SCHEDULER, PlanNext(step=step + 1, times=measured), Plan)
+        return ahead, times.path
 
     async def _paces(self) -> dict[str, EnginePace]:
         """Of whole instances, by kind; none where the balancer has just been restarted."""

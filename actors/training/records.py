@@ -106,6 +106,18 @@ class Step(Record, frozen=True, kw_only=True):
     unscored: int = 0
 
 
+class Path(Record, frozen=True, kw_only=True):
+    """What the end of a step waited for, written after its `Step`: seconds by stage (`step_path.STAGES`), in
+    their order. request: the response that the trainer got last; instance: where it was sent last; sends: how
+    often it was sent. Missing where the manager was restarted within the step."""
+
+    step: int
+    request: str
+    instance: str
+    sends: int
+    stages: dict[str, float]
+
+
 class Eval(Record, frozen=True, kw_only=True):
     """Mean reward on held-out problems under the weights after `step`: before the first one, after the last
     one, or in between. problems: those whose samples have a score; without any the reward is None. tasks: the
@@ -182,7 +194,7 @@ class End(Record, frozen=True, kw_only=True):
     failure: str = ""
 
 
-AnyRecord = Run | Sample | Step | Eval | Node | Restart | Phase | FirstInstance | Verifier | End
+AnyRecord = Run | Sample | Step | Path | Eval | Node | Restart | Phase | FirstInstance | Verifier | End
 
 
 class History(Protocol):

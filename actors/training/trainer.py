@@ -76,7 +76,7 @@ class Trainer(Actor):
         self._done = state.step
         self._root = await self._publish(state.step)
         if commit is not None:
-            self._result = commit.result.with_weights(self._root, 0.0)
+            self._result = commit.result.with_weights(self._root)
         await self._save(commit, self._root)
         self.ctx.log.info("ready with %d steps done", self._done)
 
@@ -110,13 +110,14 @@ class Trainer(Actor):
         for groups in await self._as_before(order):
             await self._train(groups, done, times)
         coming = self._micro_batches(order)
+        last_train_s = 0.0
         if len(done.groups) < order.groups:
             reply = await self._seed(order, coming, order.t_seed_s)
             times.lap("seeding")
-            await self._train_due(coming.add(reply.groups, reply.dropped), done, times)
+            last_train_s = await self._train_due(coming.add(reply.groups, reply.dropped), done, times)
         while len(done.groups) < order.groups:
             reply = await self._more(order, coming, times)
-            await self._train_due(coming.add(reply.groups, reply.dropped), done, times)
+            last_train_s = await self._train_due(coming.add(reply.groups, reply.dropped), done, times)
         stats = await self.ctx.offload_within(self._deadlines, self._work.finish_step)
         update_s = times.lap("training")
         if not stats.tokens:
@@ -142,6 +143,7 @@ class Trainer(Actor):
             weights_s=0.0,
             recovery_s=times.spent.recovery_s,
             update_s=update_s,
+            last_train_s=last_train_s,
             staleness_mean=done.staleness.mean,
             staleness_max=done.staleness.most,
             drift=stats.drift,
@@ -152,12 +154,14 @@ class Trainer(Actor):
         await self.ctx.offload_within(
             self._deadlines, self._work.seal, commit
         )  # from here on the step is done
+        seal_s = times.lap("weights")
         root = await self._publish(order.step)
+        publish_s = times.lap("weights")
         await self._save(commit, root)
-        times.lap("weights")
+        record_s = times.lap("weights")
         # All at once and last: whoever asks what there is must get a version with its own root.
         self._done, self._root = order.step, root
-        self._result = result.with_weights(root, times.spent.weights_s)
+        self._result = result.with_weights(root, seal_s, publish_s, record_s)
         self._running = None
         await self.ctx.tell(MANAGER, StepEnded(batch=order.batch))
         await self.ctx.tell(CONTROLLER, StepDone(step=order.step))
@@ -167,9 +171,12 @@ class Trainer(Actor):
         policy = InOrder if self._config.job.exact else AsTheyCome
         return policy(size, order.groups)
 
-    async def _train_due(self, due: list[list[GroupOut]], done: Gathered, times: AttemptTimes) -> None:
+    async def _train_due(self, due: list[list[GroupOut]], done: Gathered, times: AttemptTimes) -> float:
+        """How long it took."""
+        began_s = self.ctx.now()
         for groups in due:
             await self._train(groups, done, times)
+        return self.ctx.now() - began_s
 
     async def _train(self, groups: list[GroupOut], done: Gathered, times: AttemptTimes) -> None:
         """One micro-batch."""

@@ -22,8 +22,10 @@ from actors.training.history import (
     Sample,
     Step,
 )
+from actors.training.records import Path
 from configs.schema import Config
 from rlctl.accounting import Account, account_of
+from rlctl.report.critical_path import StageTime, newest, stage_times
 from rlctl.report.step_times import StepTime, step_times
 from rlctl.report.verdict import Instances, Outcome, Verdicts, instances_of, outcome_of, verdicts_of
 
@@ -126,7 +128,7 @@ class Report(Part, frozen=True, kw_only=True):
     """report.json. ok: None while the run has not ended. violations: invariants that did not hold, of which
     the number that `unchecked` gives could not be checked. wall_s: seconds that the run was up. instances:
     None where the settings ask for no preemptible host, or cannot be read. verdicts: None where there was
-    none."""
+    none. critical_path: of the steps that were measured."""
 
     format: int = 1
     run_id: str
@@ -150,6 +152,7 @@ class Report(Part, frozen=True, kw_only=True):
     instances: Instances | None = None
     outcome: Outcome | None = None
     step_times: list[StepTime] = []
+    critical_path: list[StageTime] = []
     verdicts: Verdicts | None = None
 
 
@@ -177,6 +180,7 @@ class Story:
     firsts: Sequence[FirstInstance]
     lives: Sequence[Life]
     restarts: Sequence[Restart] = ()
+    paths: Sequence[Path] = ()
 
 
 def story_of(records: Sequence[AnyRecord]) -> Story:
@@ -193,6 +197,7 @@ def story_of(records: Sequence[AnyRecord]) -> Story:
         firsts=[record for record in records if isinstance(record, FirstInstance)],
         lives=lives_of(records, end_s),
         restarts=[record for record in records if isinstance(record, Restart)],
+        paths=newest([record for record in records if isinstance(record, Path)]),
     )
 
 
@@ -274,6 +279,7 @@ def report_of(records: Sequence[AnyRecord], config: Config | None) -> Report:
         instances=instances,
         outcome=outcome_of(end, story.evals, instances, len(story.steps), planned, verdicts),
         step_times=step_times(story.steps, story.restarts),
+        critical_path=stage_times(story.paths),
         verdicts=verdicts,
     )
 

@@ -11,6 +11,7 @@ from importlib import resources
 from actors.reward.verdicts import OURS
 from rlctl.report import plots
 from rlctl.report.cost_page import cost_section
+from rlctl.report.critical_path import path_plot
 from rlctl.report.model import Report, Story
 from rlctl.report.step_times import PARTS, step_times
 from rlctl.report.tables import Cell, absent, figure, table
@@ -39,6 +40,13 @@ STEP_TIME = (
 )
 
 
+CRITICAL_PATH = (
+    "The mean step, from the end of the one before: the way of the response that the trainer got last, and "
+    "what the trainer did after it. A thin line goes to what a stage took at most. What is on no row took no "
+    "time from the step; rlctl profile shows the numbers."
+)
+
+
 def page_of(report: Report, story: Story, settings: str) -> str:
     """The page. settings: the resolved settings as TOML, "" if they are not at hand."""
     title = report.run_id or "run without a name"
@@ -56,6 +64,7 @@ def page_of(report: Report, story: Story, settings: str) -> str:
         figure(plots.fleet_plot(story), FLEET) if fleet else absent("No host joined, no sample was taken."),
         "<h2>Where the time of a step went</h2>",
         figure(plots.step_time_plot(story), STEP_TIME) if steps else absent("No step has ended."),
+        *_critical_path(story),
         "<h2>Account</h2>",
         _account(report),
         _restarts(report),
@@ -71,6 +80,12 @@ def page_of(report: Report, story: Story, settings: str) -> str:
         f"<title>{escape(title)} · Gleaner</title><style>\n{style}</style></head>\n"
         f"<body><main>\n{''.join(f'{part}{chr(10)}' for part in body if part)}</main></body></html>\n"
     )
+
+
+def _critical_path(story: Story) -> list[str]:
+    if not story.paths:
+        return []
+    return ["<h2>What the end of a step waited for</h2>", figure(path_plot(story.paths), CRITICAL_PATH)]
 
 
 def _header(report: Report, title: str) -> str:

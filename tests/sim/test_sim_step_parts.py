@@ -7,7 +7,8 @@ import pytest
 
 from actors.training.account import PARTS
 from actors.training.loop import STEP_POLL_S
-from actors.training.records import AnyRecord, Phase, Restart, Run, Step
+from actors.training.records import AnyRecord, Path, Phase, Restart, Run, Step
+from actors.training.step_path import STAGES
 from configs.load import load
 from rlctl.report.model import report_of
 from sim.breaking import Breaking
@@ -91,8 +92,24 @@ def check(history: list[AnyRecord], little_s: float = LITTLE_S) -> list[Step]:
     return steps
 
 
+def check_paths(history: list[AnyRecord], steps: list[Step]) -> list[Path]:
+    """The critical path of a step is as long as the step."""
+    paths = [record for record in history if isinstance(record, Path)]
+    of_step = {step.step: step for step in steps}
+    for path in paths:
+        assert list(path.stages) == list(STAGES)
+        assert sum(path.stages.values()) == pytest.approx(of_step[path.step].step_s, abs=LITTLE_S)
+    return paths
+
+
 def test_the_parts_sum_to_the_time_of_training_and_none_is_recovery_when_nobody_dies() -> None:
-    steps = check(steps_with())
+    history = steps_with()
+    steps = check(history)
+    paths = check_paths(history, steps)
+    assert [path.step for path in paths] == [step.step for step in steps], "every step was measured"
+    for path, step in zip(paths, steps, strict=True):
+        assert sum(path.stages.values()) == pytest.approx(step.step_s, abs=ROUNDING_S)
+        assert path.stages["evaluation"] == pytest.approx(step.evaluation_s, abs=ROUNDING_S)
     assert sum(step.recovery_s for step in steps) == 0
     assert [step.step for step in steps if step.evaluation_s > 0] == [3], "an evaluation after step 2"
 
@@ -104,6 +121,7 @@ def test_the_parts_sum_to_the_time_of_training_when_somebody_is_killed(fault: Fa
     """Between two steps, and in the middle of the second one after that."""
     history = steps_with((1, 0.01, fault), (3, 0.9, fault))
     steps = check(history, UNHEARD_S if fault is controller else LITTLE_S)
+    check_paths(history, steps)
     hit = [step.step for step in steps if step.recovery_s >= least_s]
     assert hit in ([2, 4], [1, 2, 4]), [step.recovery_s for step in steps]
 

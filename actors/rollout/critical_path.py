@@ -1,0 +1,122 @@
+"""What the end of a step waited for: the stages of the response that reached the trainer last.
+
+Owns the instants of each open batch. Pure; the time is an argument, in seconds of one clock. A response that
+came earlier, or a group that was complete before the last one, could not have made the step shorter.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import msgspec
+
+
+class CriticalPath(msgspec.Struct, frozen=True, kw_only=True):
+    """Of the response that the trainer got last. Seconds, one after the other, of the time from the batch's
+    begin, or from the end of the step before where that came later, to the step's end.
+
+    weights_s: until the instance that it was sent to first served the weights; place_s: until it was sent
+    there; prefill_s: until its first token; decode_s: until its last one; verdict_s: until its group was
+    scored; hand_out_s: until the trainer got the group; train_s: until the step's end. request: its id;
+    instance: where it was sent last; sends: how often it was sent.
+    """
+
+    request: str
+    instance: str
+    sends: int
+    weights_s: float
+    place_s: float
+    prefill_s: float
+    decode_s: float
+    verdict_s: float
+    hand_out_s: float
+    train_s: float
+
+
+@dataclass(slots=True)
+class _Response:
+    """Instants of one response; None: not seen yet."""
+
+    group: int
+    instance: str
+    served_s: float
+    sent_s: float
+    sends: int = 1
+    began_s: float | None = None
+    finished_s: float | None = None
+
+
+@dataclass(slots=True)
+class BatchInstants:
+    """See the module; of one batch, as long as it is open. Grows with its responses and groups."""
+
+    begin_s: float
+    _responses: dict[str, _Response] = field(default_factory=dict)
+    _scored_s: dict[int, float] = field(default_factory=dict)
+    _handed_s: dict[int, float] = field(default_factory=dict)
+
+    def sent(self, request: str, group: int, instance: str, served_s: float, now_s: float) -> None:
+        """A request is sent to an instance, which has served its weights since `served_s`."""
+        known = self._responses.get(request)
+        if known is None:
+            self._responses[request] = _Response(group, instance, served_s, now_s)
+        else:
+            known.instance, known.sends = instance, known.sends + 1
+
+    def began(self, request: str, now_s: float) -> None:
+        """A token of it, or the news that it is decoded, has come."""
+        known = self._responses.get(request)
+        if known is not None and known.began_s is None:
+            known.began_s = now_s
+
+    def finished(self, request: str, now_s: float) -> None:
+        """Its last token has come; of a sample that is made again, the last time counts."""
+        known = self._responses.get(request)
+        if known is not None:
+            known.finished_s = now_s
+
+    def scored(self, group: int, now_s: float) -> None:
+        """The last response of a group has its verdict."""
+        self._scored_s[group] = now_s
+
+    def handed_out(self, groups: Iterable[int], now_s: float) -> None:
+        """The trainer gets these groups; what it got before counts from the first time."""
+        for group in groups:
+            self._handed_s.setdefault(group, now_s)
+
+    def critical_path(self, before_s: float, end_s: float) -> CriticalPath | None:
+        """Of a step that ended at `end_s`, the one before it at `before_s`; None where no group was handed
+        out, or the instants of the last one were not all seen."""
+        if not self._handed_s:
+            return None
+        last = max(self._handed_s, key=lambda group: (self._handed_s[group], self._scored_s.get(group, 0.0)))
+        ends = {
+            request: found.finished_s
+            for request, found in self._responses.items()
+            if found.group == last and found.finished_s is not None
+        }
+        if not ends or last not in self._scored_s:
+            return None
+        request = max(ends, key=lambda one: (ends[one], one))
+        found = self._responses[request]
+        begin_s = max(self.begin_s, before_s)
+        began_s = found.sent_s if found.began_s is None else found.began_s
+        instants = [found.served_s, found.sent_s, began_s, ends[request]]
+        instants += [self._scored_s[last], self._handed_s[last], end_s]
+        spans: list[float] = []
+        at_s = begin_s
+        for instant_s in instants:
+            spans.append(max(0.0, instant_s - at_s))
+            at_s = max(at_s, instant_s)
+        weights_s, place_s, prefill_s, decode_s, verdict_s, hand_out_s, train_s = spans
+        return CriticalPath(
+            request=request,
+            instance=found.instance,
+            sends=found.sends,
+            weights_s=weights_s,
+            place_s=place_s,
+            prefill_s=prefill_s,
+            decode_s=decode_s,
+            verdict_s=verdict_s,
+            hand_out_s=hand_out_s,
+            train_s=train_s,
+        )

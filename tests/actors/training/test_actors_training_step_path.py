@@ -1,0 +1,35 @@
+"""The critical path of a step from the manager's instants and the trainer's times."""
+
+import pytest
+
+from actors.rollout.critical_path import CriticalPath
+from actors.training.messages import StepResult
+from actors.training.step_clock import Spent
+from actors.training.step_path import STAGES, stages_of
+
+RESULT = StepResult(
+    step=3, root=b"", reward=1.0, samples=8, tokens=80, loss=0.0, grad_norm=1.0, seeding_s=0.0, waiting_s=0.0,
+    training_s=4.0, weights_s=0.0, update_s=0.5, last_train_s=1.0,
+).with_weights(b"root", seal_s=0.25, publish_s=0.125, record_s=0.0625)  # fmt: skip
+PATH = CriticalPath(
+    request="step-3/0/1", instance="spot-1", sends=1, weights_s=0.5, place_s=1.0, prefill_s=0.25,
+    decode_s=2.0, verdict_s=0.125, hand_out_s=0.5, train_s=2.0,
+)  # fmt: skip
+
+
+def test_the_stages_sum_to_the_step_in_their_order() -> None:
+    spent = Spent(training_s=4.0, waiting_s=4.0, evaluation_s=1.0, recovery_s=0.5)
+    found = stages_of(PATH, RESULT, spent)
+    assert list(found) == list(STAGES)
+    assert sum(found.values()) == pytest.approx(spent.step_s)
+    assert found["control"] == pytest.approx(9.5 - 1.0 - 6.375)
+    assert found["messages"] == pytest.approx(2.0 - 1.9375)
+
+
+def test_no_stage_is_negative_where_the_clocks_disagree() -> None:
+    found = stages_of(PATH, RESULT, Spent(training_s=1.0))
+    assert all(seconds >= 0 for seconds in found.values())
+
+
+def test_the_time_of_publishing_is_its_three_parts() -> None:
+    assert RESULT.weights_s == pytest.approx(0.4375)
