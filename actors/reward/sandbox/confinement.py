@@ -40,47 +40,64 @@ class Confiner:
     """Confines the programs of one sandbox. Made once, by the zygote: what is the same for every program is
     done here, as each page that a new process writes is copied first.
 
-    home: the folder that every program has, "" where each has another one.
+    tmp: the path of every program's folder. stays: it is the same folder for all of them.
     """
 
-    def __init__(self, how: Confinement, home: str = "") -> None:
-        self._how = how
+    def __init__(self, how: Confinement, tmp: str, *, stays: bool) -> None:
+        self._how, self._tmp = how, tmp
         self._kept = 1 << syscalls.CAP_DAC_READ_SEARCH if how.searches else 0
         self._hard = {kind: resource.getrlimit(kind)[1] for kind in _limits(Limits(), 0, 0)}
         self._rules = landlock.rules(how.readable, landlock.READ)
         self._rules += landlock.rules(DEVICES, landlock.READ_FILE | landlock.WRITE_FILE)
-        self._home = self._ruleset(home) if how.landlock and home else -1
+        self._made = self._ruleset() if how.landlock and stays else -1
         self._filter = syscalls.Filter(seccomp.filter_bytes(syscalls.MACHINE))
+        self._capabilities = syscalls.Capabilities(self._kept)
         _drop_bounds(self._kept)
 
-    def ruleset(self, tmp: str) -> int:
-        """The descriptor of the rules for a program with the folder `tmp`; -1 where Landlock is not used."""
-        return self._home if self._home >= 0 or not self._how.landlock else self._ruleset(tmp)
+    def ruleset(self) -> int:
+        """The descriptor of the rules for a program; -1 where Landlock is not used."""
+        return self._made if self._made >= 0 or not self._how.landlock else self._ruleset()
 
-    def confine(self, limits: Limits, tmp: str, mapped: int, ruleset: int) -> None:
-        """Confine this process, for good. mapped: bytes that it has mapped already, which are not its
-        program's. ruleset: is closed. Raises OSError; then the process must not go on."""
+    def limits(self, limits: Limits) -> list[tuple[int, tuple[int, int]]]:
+        """The limits of a program as the kernel has them, for a fork of this process: what this one has
+        mapped is not the program's."""
+        wanted = _limits(limits, self._how.others, _mapped_bytes())
+        return [(kind, _pair(kind, most, self._hard[kind])) for kind, most in wanted.items()]
+
+    def confine(self, limits: list[tuple[int, tuple[int, int]]], ruleset: int) -> None:
+        """Confine this process, for good. ruleset: is closed. Raises OSError; then the process must not go
+        on."""
         how = self._how
         os.setsid()
         os.umask(0o077)
-        for kind, most in _limits(limits, how.others, mapped).items():
-            _limit(kind, most, self._hard[kind])
+        for kind, pair in limits:
+            resource.setrlimit(kind, pair)
         syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
         if ruleset >= 0:
             landlock.restrict(ruleset)
             os.close(ruleset)
-        _drop_rights(how.uid, self._kept)
+        self._drop_rights()
         syscalls.prctl(syscalls.PR_SET_PDEATHSIG, 9)
-        os.chdir(tmp)
-        os.environ.clear()
-        os.environ.update(PATH="/usr/local/bin:/usr/bin:/bin", HOME=tmp, TMPDIR=tmp, LANG="C.UTF-8")
+        os.chdir(self._tmp)
         own = how.own_signals
         syscalls.install(
             syscalls.Filter(seccomp.filter_bytes(syscalls.MACHINE, os.getpid())) if own else self._filter
         )
 
-    def _ruleset(self, tmp: str) -> int:
-        own = landlock.rules([tmp], landlock.WRITE)
+    def _drop_rights(self) -> None:
+        uid, kept = self._how.uid, self._kept
+        if uid:
+            syscalls.prctl(syscalls.PR_SET_KEEPCAPS, 1 if kept else 0)
+            os.setgroups([])
+            os.setresgid(uid, uid, uid)
+            os.setresuid(uid, uid, uid)
+        self._capabilities.set()
+        if kept:
+            ambient = syscalls.PR_CAP_AMBIENT_RAISE
+            syscalls.prctl(syscalls.PR_CAP_AMBIENT, ambient, syscalls.CAP_DAC_READ_SEARCH)
+
+    def _ruleset(self) -> int:
+        own = landlock.rules([self._tmp], landlock.WRITE)
         try:
             return landlock.ruleset([*self._rules, *own], self._how.landlock)
         finally:
@@ -88,7 +105,13 @@ class Confiner:
                 os.close(rule.descriptor)
 
 
-def mapped_bytes() -> int:
+def set_environment(tmp: str) -> None:
+    """Have the environment of programs, whose forks begin with it. tmp: their folder."""
+    os.environ.clear()
+    os.environ.update(PATH="/usr/local/bin:/usr/bin:/bin", HOME=tmp, TMPDIR=tmp, LANG="C.UTF-8")
+
+
+def _mapped_bytes() -> int:
     """What this process has mapped."""
     with open("/proc/self/statm", encoding="ascii") as statm:
         return int(statm.read().split()[0]) * resource.getpagesize()
@@ -109,10 +132,10 @@ def _limits(limits: Limits, others: int, mapped: int) -> dict[int, int]:
     }
 
 
-def _limit(kind: int, most: int, hard: int) -> None:
+def _pair(kind: int, most: int, hard: int) -> tuple[int, int]:
     least = most if hard == resource.RLIM_INFINITY else min(most, hard)
     soft = min(least, 8 * 2**20) if kind == resource.RLIMIT_STACK else least
-    resource.setrlimit(kind, (soft, least + (kind == resource.RLIMIT_CPU)))
+    return soft, least + (kind == resource.RLIMIT_CPU)
 
 
 def _drop_bounds(kept: int) -> None:
@@ -125,14 +148,3 @@ def _drop_bounds(kept: int) -> None:
                 syscalls.prctl(syscalls.PR_CAPBSET_DROP, capability)
             except OSError:  # beyond the newest that this kernel has
                 break
-
-
-def _drop_rights(uid: int, kept: int) -> None:
-    if uid:
-        syscalls.prctl(syscalls.PR_SET_KEEPCAPS, 1 if kept else 0)
-        os.setgroups([])
-        os.setresgid(uid, uid, uid)
-        os.setresuid(uid, uid, uid)
-    syscalls.set_capabilities(kept)
-    if kept:
-        syscalls.prctl(syscalls.PR_CAP_AMBIENT, syscalls.PR_CAP_AMBIENT_RAISE, syscalls.CAP_DAC_READ_SEARCH)

@@ -29,9 +29,9 @@ def start(program: Callable[[], NoReturn], limits: Limits, ended: int, owner: in
         return pid
     try:
         syscalls.prctl(syscalls.PR_SET_PDEATHSIG, 9)
-        _mount(limits, owner)
         first = syscalls.fork()
         if first == 0:
+            _mount(limits, owner)  # here, as what the reaper writes is copied for both
             program()
         os.closerange(0, ended)
         os.closerange(ended + 1, 2**20)

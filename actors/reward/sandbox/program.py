@@ -15,6 +15,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib import import_module
 from typing import NoReturn, cast
 
@@ -27,16 +28,33 @@ PREFIX = struct.Struct("<I")
 CONFINED = b"+"
 
 
-def become(work: Work, confiner: Confiner, tmp: str, mapped: int, fds: list[int], ready: int) -> NoReturn:
-    """Run `work` in this process and end it. mapped: bytes that the zygote has mapped. fds: stdout, stderr
-    and result. ready: takes `CONFINED`, or the reason why this process could not be confined."""
-    code = RAISED
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a program needs that the zygote could do for it: what a fork does costs it copies of pages. call:
+    None where its module is not loaded yet."""
+
+    work: Work
+    limits: list[tuple[int, tuple[int, int]]]
+    call: Callable[[bytes], bytes] | None
+
+    @staticmethod
+    def of(work: Work, confiner: Confiner) -> "Start":
+        """Of the next program. Without a new seed programs would all have the same random numbers."""
+        random.seed()
+        known = sys.modules.get(work.function.partition(":")[0])
+        call = getattr(known, work.function.partition(":")[2], None)
+        return Start(work, confiner.limits(work.limits), call)
+
+
+def become(start: Start, confiner: Confiner, fds: list[int], ready: int) -> NoReturn:
+    """Run a program in this process and end it. fds: stdout, stderr and result. ready: takes `CONFINED`, or
+    the reason why this process could not be confined."""
+    code, work = RAISED, start.work
     try:
         try:
-            ready, ruleset = _arrange(fds, ready, confiner.ruleset(tmp))
-            random.seed()  # by itself it would go on where the zygote stands, as every program does
-            call = find(work.function)
-            confiner.confine(work.limits, tmp, mapped, ruleset)
+            ready, ruleset = _arrange(fds, ready, confiner.ruleset())
+            call = start.call or find(work.function)
+            confiner.confine(start.limits, ruleset)
         except BaseException as error:  # noqa: BLE001  # whatever it is, the program must not run
             os.write(ready, f"{type(error).__name__}: {error}"[:500].encode())
         else:

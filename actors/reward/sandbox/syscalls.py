@@ -66,14 +66,18 @@ class _CapData(ctypes.Structure):
     _fields_ = [(name, ctypes.c_uint32) for name in ("effective", "permitted", "inheritable")]
 
 
-def set_capabilities(kept: int) -> None:
-    """Hold the capabilities of the mask `kept` and no other; they pass on to nothing that is executed."""
-    header = _CapHeader(0x20080522, 0)
-    data = (_CapData * 2)()
-    for word in range(2):
-        bits = kept >> 32 * word & 0xFFFFFFFF
-        data[word] = _CapData(bits, bits, bits)
-    call("capset", _NUMBERS["capset"], ctypes.byref(header), ctypes.byref(data))
+class Capabilities:
+    """The capabilities of the mask `kept` and no other; they pass on to nothing that is executed."""
+
+    def __init__(self, kept: int) -> None:
+        self._header, self._data = _CapHeader(0x20080522, 0), (_CapData * 2)()
+        for word in range(2):
+            bits = kept >> 32 * word & 0xFFFFFFFF
+            self._data[word] = _CapData(bits, bits, bits)
+
+    def set(self) -> None:
+        """Hold them."""
+        call("capset", _NUMBERS["capset"], ctypes.byref(self._header), ctypes.byref(self._data))
 
 
 class Filter(ctypes.Structure):

@@ -19,7 +19,7 @@ from importlib import import_module
 from typing import NoReturn, cast
 
 from actors.reward.sandbox import descendants, folders, namespaces, program, syscalls, wire
-from actors.reward.sandbox.confinement import Confinement, Confiner, mapped_bytes
+from actors.reward.sandbox.confinement import Confinement, Confiner, set_environment
 from actors.reward.sandbox.port import STARVED, Isolation, Limits, Work
 
 LOOK_S = 0.05
@@ -35,14 +35,14 @@ class Zygote:
 
     def _prepare(self) -> None:
         """Have a folder for programs, and what confines them to it."""
-        if self._isolation is Isolation.NAMESPACES:
-            self._folder, self._confiner = namespaces.TMP, Confiner(self._how)
-            return
-        self._folder = f"{self._tmp}/program"
-        os.mkdir(self._folder, 0o700)
-        if self._how.uid:
-            os.chown(self._folder, self._how.uid, self._how.uid)
-        self._confiner = Confiner(self._how, self._folder)
+        stays = self._isolation is Isolation.LANDLOCK
+        self._folder = f"{self._tmp}/program" if stays else namespaces.TMP
+        if stays:
+            os.mkdir(self._folder, 0o700)
+            if self._how.uid:
+                os.chown(self._folder, self._how.uid, self._how.uid)
+        self._confiner = Confiner(self._how, self._folder, stays=stays)
+        set_environment(self._folder)
 
     def serve(self) -> None:
         """Run programs until the host closes the socket."""
@@ -67,10 +67,10 @@ class Zygote:
     def _attempt(self, work: Work, fds: list[int]) -> wire.Json:
         confined, ready = os.pipe()
         ended, ends = os.pipe()
-        mapped = mapped_bytes()
+        start = program.Start.of(work, self._confiner)
 
         def become() -> NoReturn:
-            program.become(work, self._confiner, self._folder, mapped, fds, ready)
+            program.become(start, self._confiner, fds, ready)
 
         try:
             try:
