@@ -179,7 +179,8 @@ class Rollout(Section, frozen=True, kw_only=True):
     that it has no score and its group goes without it. Once shows whether it was the response or the
     verifier."""
     max_pending: Count = 4
-    """Requests that may wait on one instance before dispatch is delayed (RLBoost's Theta)."""
+    """Requests that may be pending on one instance beyond its share of all of them, before dispatch is
+    delayed (RLBoost's Theta). Its share is sent at once, as far as it has slots."""
     continuous_lb: bool = True
     """Requests move from instances that would finish last to those that would finish first, once it is
     measured how fast they decode (RLBoost's ContinuousLB); off, only what has no instance finds one."""

@@ -5,17 +5,19 @@ manager dispatches what `select` says and reports what then happened. Queues are
 on an instance twice as fast two requests count as one. Where all are equally fast, or nothing is measured
 yet, that is the paper's rule. Line 9 of the paper minimises over all instances I; the candidates C are meant.
 
-An instance has at most Θ (`max_pending`, times its speed) requests pending, that is dispatched and not yet
-decoding; a request that finds every queue full waits with the manager (line 12), because whoever waits can
-still go to whichever instance becomes free first. What an older incarnation is said to have done changes
-nothing (it is counted in `ignored`), and no count ever goes below zero.
+An instance gets at once what it can decode of its share: of all requests, what it would have if every
+instance that is there had as much work as the others, those too that still load the weights; else the first
+one to serve would take all. Beyond that at most Θ (`max_pending`, times its speed) are pending on it, that is
+dispatched and not known to decode yet. A request that finds no room waits with the manager (line 12), because
+what waits there can still go to the instance that becomes free first. What an older incarnation is said to
+have done changes nothing (it is counted in `ignored`), and no count ever goes below zero.
 """
 
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
-from math import log2
+from math import ceil, log2
 from statistics import median
 
 InstanceId = str
@@ -56,6 +58,11 @@ class Instance:
     suspected: bool = False
     chosen: int = 0
     speed: float = 1.0
+
+    @property
+    def waiting(self) -> int:
+        """How many of the pending ones find no free slot."""
+        return max(0, self.pending - max(0, self.slots - self.executing))
 
     def serves(self, roots: Mapping[int, bytes]) -> bool:
         """Whether it may get requests that one of these versions may make, each with its root."""
@@ -167,31 +174,28 @@ class Balancer:
         return count <= left or self._ignore()
 
     def select(self, roots: Mapping[int, bytes], count: int) -> list[InstanceId]:
-        """Instances for the next `count` requests, one each; fewer when all are at Θ: the rest waits.
+        """Instances for the next `count` requests, one each; fewer when none has room: the rest waits.
 
         Only instances that serve one of these versions with its root, do not drain and are not
-        suspected. Changes nothing: report what was really sent by `dispatched`. Ties go to the one that
-        executes less, then to the one chosen longest ago, then by name.
+        suspected. Changes nothing: report what was really sent by `dispatched`. Ties, as between those with
+        free slots, go to the one that decodes less, then to the one chosen longest ago, then by name.
         """
-        queues = [  # lines 3-7
-            (
-                instance.pending / instance.speed,
-                instance.executing / instance.speed,
-                instance.chosen,
-                instance.id,
-            )
+        each = self._share(count)
+        room = {
+            instance.id: room
             for instance in self.instances.values()
-            if instance.pending < self._threshold(instance) and instance.serves(roots)
-        ]
+            if instance.serves(roots) and (room := self._room(instance, each))
+        }
+        queues = [self._queue(self.instances[id], 0) for id in room]  # lines 3-7
         heapify(queues)
+        given = dict.fromkeys(room, 0)
         chosen: list[InstanceId] = []
         while queues and len(chosen) < count:
-            queue, executing, last, id = queues[0]  # line 9
+            id = queues[0][-1]  # line 9
             chosen.append(id)
-            instance = self.instances[id]
-            longer = queue + 1 / instance.speed
-            if longer * instance.speed + 0.5 < self._threshold(instance):
-                heapreplace(queues, (longer, executing, last, id))
+            given[id] += 1
+            if given[id] < room[id]:
+                heapreplace(queues, self._queue(self.instances[id], given[id]))
             else:
                 heappop(queues)
         return chosen  # lines 11-12: fewer than asked; the manager asks again at the next start or end
@@ -201,13 +205,26 @@ class Balancer:
         one = self.instances.get(id)
         return one is not None and one.serves(roots) and one.pending + one.executing < one.slots
 
-    def capacity(self, roots: Mapping[int, bytes]) -> int:
-        """How many requests `select` would place now."""
-        return sum(
-            max(0, self._threshold(instance) - instance.pending)
-            for instance in self.instances.values()
-            if instance.serves(roots)
-        )
+    def _share(self, count: int) -> float:
+        """Of all requests, with `count` that wait, what an instance of speed 1 would have if each that is
+        there had as much work as the others, also those that do not serve yet."""
+        there = [one for one in self.instances.values() if not (one.draining or one.suspected)]
+        held = sum(one.pending + one.executing for one in self.instances.values())
+        return (count + held) / max(sum(one.speed for one in there), 1e-9)
+
+    def _queue(self, instance: Instance, more: int) -> tuple[bool, float, float, int, InstanceId]:
+        """Where an instance stands in line with so many more: whether another one would wait there, what
+        waits and what is decoded, both in seconds of work."""
+        free = max(0, instance.slots - instance.executing)
+        pending = instance.pending + more
+        waiting, decoding = max(0, pending - free), instance.executing + min(pending, free)
+        speed = instance.speed
+        return pending >= free, waiting / speed, decoding / speed, instance.chosen, instance.id
+
+    def _room(self, instance: Instance, each: float) -> int:
+        """How many more it may get: its share as far as it has slots, and until Θ are pending."""
+        at_once = min(instance.slots, ceil(each * instance.speed)) - instance.executing
+        return max(0, max(at_once, self._threshold(instance)) - instance.pending)
 
     def _threshold(self, instance: Instance) -> int:
         """Θ of an instance."""

@@ -6,7 +6,7 @@ from configs.trace import Event, Trace, TraceEvent
 from sim.cluster import SimCluster
 from sim.setting import Setting
 
-GONE_S = 3.0  # after the first step began: they are in the midst of one
+GONE_S = 2.5  # after the first step began: they decode its responses
 SETS = ["job.steps=3", "task.heldout_problems=4", "rollout.max_new_tokens=128"]
 
 

@@ -115,11 +115,14 @@ def test_the_parts_sum_to_the_time_of_training_and_none_is_recovery_when_nobody_
 
 
 @pytest.mark.parametrize(
-    ("fault", "least_s"), [(trainer, 2.0), (manager, 0.3), (controller, 0.001), (reserved_host, 5.0)]
+    ("fault", "after_s", "least_s"),
+    [(trainer, 0.9, 2.0), (manager, 0.4, 0.3), (controller, 0.9, 0.001), (reserved_host, 0.9, 5.0)],
 )
-def test_the_parts_sum_to_the_time_of_training_when_somebody_is_killed(fault: Fault, least_s: float) -> None:
-    """Between two steps, and in the middle of the second one after that."""
-    history = steps_with((1, 0.01, fault), (3, 0.9, fault))
+def test_the_parts_sum_to_the_time_of_training_when_somebody_is_killed(
+    fault: Fault, after_s: float, least_s: float
+) -> None:
+    """Between two steps, and in the middle of the second one after that, while it needs what is killed."""
+    history = steps_with((1, 0.01, fault), (3, after_s, fault))
     steps = check(history, UNHEARD_S if fault is controller else LITTLE_S)
     check_paths(history, steps)
     hit = [step.step for step in steps if step.recovery_s >= least_s]

@@ -11,11 +11,13 @@ SEVEN = {7: b"root"}
 """The gate of a batch of exactly version 7."""
 
 
-def balancer(max_pending: int = 4, **loads: tuple[int, int]) -> Balancer:
-    """Instances that serve version 7, each with (pending, executing)."""
+def balancer(max_pending: int = 4, *, slots: int | None = None, **loads: tuple[int, int]) -> Balancer:
+    """Instances that serve version 7, each with (pending, executing). slots: of each; None: all are taken, so
+    that what is pending waits."""
     made = Balancer(max_pending)
     for name, (pending, executing) in loads.items():
-        made.joined(name, 1, SPOT, slots=8, pending=pending, executing=executing)
+        count = executing if slots is None else slots
+        made.joined(name, 1, SPOT, slots=count, pending=pending, executing=executing)
         made.serving(name, 1, 7, b"root")
     return made
 
@@ -71,7 +73,7 @@ def test_any_version_that_the_gate_admits_is_chosen() -> None:
     fleet.serving("b", 1, 5, b"five")
     gate = {6: b"six", 7: b"root"}
     assert fleet.select(gate, 4) == ["c", "c", "a", "c"]
-    assert fleet.capacity(gate) == 6
+    assert len(fleet.select(gate, 100)) == 6
     assert fleet.select({6: b"another"}, 1) == []
 
 
@@ -131,7 +133,7 @@ def test_a_faster_instance_may_have_more_pending_and_a_slower_one_fewer() -> Non
     fleet.speeds({"a": 4000.0, "b": 1000.0, "c": 250.0})
     chosen = fleet.select(SEVEN, 100)
     assert [chosen.count(name) for name in "abc"] == [16, 4, 1]
-    assert fleet.capacity(SEVEN) == 21
+    assert len(chosen) == 21
     fleet.speeds({"a": 1e9, "b": 1000.0, "c": 1.0})
     chosen = fleet.select(SEVEN, 100)
     assert [chosen.count(name) for name in "abc"] == [16, 4, 1], "within bounds"
@@ -145,6 +147,76 @@ def test_speeds_that_differ_by_noise_leave_the_rule_as_it_is() -> None:
     unknown = balancer(**loads)
     unknown.speeds({"c": 777.0})
     assert unknown.select(SEVEN, 8) == plain.select(SEVEN, 8), "nothing is known of the others"
+
+
+def test_an_idle_instance_gets_at_once_all_that_it_can_decode() -> None:
+    fleet = balancer(max_pending=4, slots=256, a=(0, 0))
+    assert fleet.select(SEVEN, 1000) == ["a"] * 256
+    fleet.dispatched("a", 1, 256)
+    assert fleet.select(SEVEN, 744) == [], "no token has been heard of, and no slot is free"
+    fleet.started("a", 1, 256)
+    assert fleet.select(SEVEN, 744) == ["a"] * 4
+
+
+def test_the_first_instance_that_serves_leaves_the_others_their_share() -> None:
+    fleet = balancer(max_pending=4, slots=256, a=(0, 0), b=(0, 0), c=(0, 0), d=(0, 0))
+    for name in "bcd":
+        fleet.serving(name, 1, 6, b"six")
+    assert fleet.select(SEVEN, 400) == ["a"] * 100
+    fleet.dispatched("a", 1, 100)
+    fleet.started("a", 1, 100)
+    assert fleet.select(SEVEN, 300) == ["a"] * 4, "beyond its share by and by"
+    fleet.draining("c", 1)
+    fleet.suspected("d", 1, True)
+    assert fleet.select(SEVEN, 300) == ["a"] * 100, "who gets nothing has no share"
+
+
+def test_a_faster_instance_has_a_larger_share() -> None:
+    fleet = balancer(max_pending=1, slots=256, a=(0, 0), b=(0, 0))
+    fleet.speeds({"a": 4000.0, "b": 1000.0})
+    chosen = fleet.select(SEVEN, 100)
+    assert [chosen.count(name) for name in "ab"] == [80, 20]
+
+
+def test_a_free_slot_goes_before_a_shorter_list_of_pending_requests() -> None:
+    fleet = balancer(slots=8, a=(0, 8), b=(5, 0))
+    assert fleet.select(SEVEN, 4) == ["b", "b", "b", "a"]
+
+
+def test_instances_with_free_slots_are_filled_evenly_by_what_they_decode() -> None:
+    fleet = balancer(slots=8, a=(2, 0), b=(0, 5), c=(0, 0))
+    assert fleet.select(SEVEN, 6) == ["c", "c", "a", "c", "a", "c"]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(1, 9)), min_size=1, max_size=5),
+    st.integers(1, 40),
+    st.integers(1, 4),
+)
+def test_no_slot_of_a_share_stays_free_while_a_request_waits(
+    loads: list[tuple[int, int, int]], count: int, max_pending: int
+) -> None:
+    fleet = Balancer(max_pending)
+    for number, (pending, executing, slots) in enumerate(loads):
+        fleet.joined(f"i{number}", 1, SPOT, slots=slots, pending=pending, executing=executing)
+        fleet.serving(f"i{number}", 1, 7, b"root")
+    share = -(-(count + sum(one[0] + one[1] for one in loads)) // len(loads))
+    chosen = fleet.select(SEVEN, count)
+
+    def free() -> list[str]:
+        """Instances with a slot for one more of their share."""
+        return [
+            one.id for one in fleet.instances.values() if one.pending + one.executing < min(one.slots, share)
+        ]
+
+    for id in chosen:
+        within = free()
+        assert id in within or not within, "it waits beside a free slot of another one's share"
+        assert id in within or fleet.instances[id].pending < max_pending
+        fleet.dispatched(id, 1, 1)
+    if len(chosen) < count:
+        assert not free()
+        assert all(one.pending >= max_pending for one in fleet.instances.values())
 
 
 names = st.sampled_from(["a", "b", "c"])
@@ -181,9 +253,7 @@ def test_no_history_breaks_the_counts(history: list[tuple[str, str, int]], max_p
         elif what in ("finished", "aborted"):
             inside[key] = inside.get(key, 0) - fleet.ended(name, number, was_executing=what == "finished")
         else:
-            room = fleet.capacity(SEVEN)
             chosen = fleet.select(SEVEN, number)
-            assert len(chosen) == min(number, room)
             assert chosen == fleet.select(SEVEN, number), "the choice is a function of the state"
             for id in dict.fromkeys(chosen):
                 assert fleet.instances[id].version == 7
@@ -192,7 +262,8 @@ def test_no_history_breaks_the_counts(history: list[tuple[str, str, int]], max_p
                 assert fleet.dispatched(id, incarnation, chosen.count(id))
                 inside[id, incarnation] += chosen.count(id)
         for id, instance in fleet.instances.items():
-            assert 0 <= instance.pending <= max_pending
+            assert instance.pending >= 0
+            assert instance.waiting <= max_pending
             assert instance.executing >= 0
             assert instance.pending + instance.executing == inside[id, instance.incarnation]
 
