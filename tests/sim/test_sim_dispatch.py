@@ -1,0 +1,37 @@
+"""No response waits for a place while an instance has slots for it: the critical path of simulated steps."""
+
+import pytest
+
+from actors.rollout.balancer import Balancer, Instance
+from actors.training.records import Path
+from configs.load import load
+from sim.cluster import SimCluster
+from sim.setting import Setting
+
+SETS = ["job.steps=3", "job.eval_every=0", "task.heldout_problems=8", "fleet.trace=", "engine.slots=256"]
+ROUND_TRIP_S = 0.05
+"""From a dispatch until its first token has been heard of: 40 ms."""
+
+
+def places_s(*sets: str) -> list[float]:
+    """What the last response of each step waited for a place."""
+    outcome = SimCluster(Setting(load("quickstart", [*SETS, *sets]), seed=5)).run()
+    assert outcome.ended == "done", outcome.reason
+    found = [record.stages["place"] for record in outcome.history if isinstance(record, Path)]
+    assert len(found) == 3
+    return found
+
+
+@pytest.mark.parametrize("instances", [0, 3])
+def test_an_instance_with_free_slots_is_sent_its_share_within_a_round_trip(instances: int) -> None:
+    assert max(places_s(f"fleet.n_prem_max={instances}")) < 2 * ROUND_TRIP_S
+
+
+def test_a_limit_of_what_is_pending_alone_keeps_free_slots_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planted bug: what is pending counts as waiting, whatever slots are free."""
+
+    def room(self: Balancer, instance: Instance, each: float) -> int:
+        return max(0, self._threshold(instance) - instance.pending)
+
+    monkeypatch.setattr(Balancer, "_room", room)
+    assert min(places_s("fleet.n_prem_max=0")) > 10 * ROUND_TRIP_S
