@@ -41,7 +41,6 @@ ROOT_ONLY = {
     "mount",
     "other_user",
     "change_root",
-    "flags_by_descriptor",
     "keyring",
     "write_interpreter",
     "passwords",
