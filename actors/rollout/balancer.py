@@ -59,11 +59,6 @@ class Instance:
     chosen: int = 0
     speed: float = 1.0
 
-    @property
-    def waiting(self) -> int:
-        """How many of the pending ones find no free slot."""
-        return max(0, self.pending - max(0, self.slots - self.executing))
-
     def serves(self, roots: Mapping[int, bytes]) -> bool:
         """Whether it may get requests that one of these versions may make, each with its root."""
         return (

@@ -263,7 +263,7 @@ def test_no_history_breaks_the_counts(history: list[tuple[str, str, int]], max_p
                 inside[id, incarnation] += chosen.count(id)
         for id, instance in fleet.instances.items():
             assert instance.pending >= 0
-            assert instance.waiting <= max_pending
+            assert instance.pending - max(0, instance.slots - instance.executing) <= max_pending
             assert instance.executing >= 0
             assert instance.pending + instance.executing == inside[id, instance.incarnation]
 
