@@ -54,14 +54,19 @@ def payload(call: str, tests: int) -> bytes:
     return json.dumps(asked).encode()
 
 
+def inside(asked: bytes) -> Runs:
+    """What runs a program, as the verifier `code` chooses."""
+    return program_runs.calls if json.loads(asked)["call"] else program_runs.run
+
+
 def sandboxed(mode: Isolation) -> Runs:
     """A warm sandbox."""
     sandbox = HostSandbox(detect(mode.value), [INSIDE, *USUAL])
     sandbox.start()
 
     def runs(asked: bytes) -> bytes:
-        name = "calls" if json.loads(asked)["call"] else "run"  # as the verifier `code` does
-        outcome = sandbox.run(Work(function=f"{INSIDE}:{name}", payload=asked, limits=LIMITS))
+        work = Work(function=f"{INSIDE}:{inside(asked).__name__}", payload=asked, limits=LIMITS)
+        outcome = sandbox.run(work)
         assert outcome.status is Status.OK, outcome
         return outcome.result
 
@@ -76,7 +81,7 @@ def forked(asked: bytes) -> bytes:
         folder = tempfile.mkdtemp()
         os.chdir(folder)
         with os.fdopen(write, "wb") as result:
-            result.write((program_runs.calls if json.loads(asked)["call"] else program_runs.run)(asked))
+            result.write(inside(asked)(asked))
         shutil.rmtree(folder)
         os._exit(0)
     os.close(write)

@@ -95,8 +95,8 @@ def install(program: Filter) -> None:
 
 
 def fork() -> int:
-    """A fork without Python's hooks around one, which write a hundred pages: 0 in the child, its process id
-    in the parent. For a process of one thread; what needs a hook (`random`) is the caller's."""
+    """A fork without Python's hooks around one, which cost 140 page faults: 0 in the child, its process id in
+    the parent. For a process of one thread; what needs a hook (`random`) is the caller's."""
     pid = int(_libc.fork())
     if pid < 0:
         raise failure("fork")
