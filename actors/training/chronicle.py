@@ -111,7 +111,7 @@ class Chronicle:
     def path(self, result: StepResult, path: CriticalPath, spent: Spent, now_s: float) -> None:
         """What the end of the step that was recorded last waited for."""
         self._writer.write(
-            records.Path(
+            records.StepPath(
                 t_s=self._t_s(now_s),
                 step=result.step,
                 request=path.request,

@@ -106,7 +106,7 @@ class Step(Record, frozen=True, kw_only=True):
     unscored: int = 0
 
 
-class Path(Record, frozen=True, kw_only=True):
+class StepPath(Record, frozen=True, kw_only=True):
     """What the end of a step waited for, written after its `Step`: seconds by stage (`step_path.STAGES`), in
     their order. request: the response that the trainer got last; instance: where it was sent last; sends: how
     often it was sent. Missing where the manager was restarted within the step."""
@@ -194,7 +194,7 @@ class End(Record, frozen=True, kw_only=True):
     failure: str = ""
 
 
-AnyRecord = Run | Sample | Step | Path | Eval | Node | Restart | Phase | FirstInstance | Verifier | End
+AnyRecord = Run | Sample | Step | StepPath | Eval | Node | Restart | Phase | FirstInstance | Verifier | End
 
 
 class History(Protocol):

@@ -1,13 +1,12 @@
 """`rlctl profile`: what the ends of a run's steps waited for, stage after stage."""
 
 import argparse
-import contextlib
 from pathlib import Path
 
 import msgspec
 
 from actors.training.history import HistoryError, read_history
-from actors.training.records import Path as PathRecord
+from actors.training.records import StepPath
 from actors.training.step_path import STAGES
 from rlctl import runs
 from rlctl.commands.terminal import Subparsers, add_command, add_json, add_runs_dir, console
@@ -48,7 +47,7 @@ def profile(args: argparse.Namespace) -> int:
         records = read_history(run.history)
     except HistoryError as problem:
         raise failed(str(problem)) from problem
-    paths = newest([record for record in records if isinstance(record, PathRecord)])
+    paths = newest([record for record in records if isinstance(record, StepPath)])
     if not paths:
         raise nothing(f"{run.id} has no step whose path was measured")
     if args.picture:
@@ -64,11 +63,11 @@ def profile(args: argparse.Namespace) -> int:
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """`rlctl profile --json`. steps: each as it was measured; stages: over all of them."""
 
-    steps: list[PathRecord]
+    steps: list[StepPath]
     stages: list[StageTime]
 
 
-def _show(run: str, paths: list[PathRecord], times: list[StageTime]) -> None:
+def _show(run: str, paths: list[StepPath], times: list[StageTime]) -> None:
     from rich.table import Table
 
     out = console()
@@ -96,8 +95,6 @@ def _write(file: Path, text: str) -> None:
     try:
         file.write_text(_whole(text), encoding="utf-8")
     except OSError as problem:
-        with contextlib.suppress(OSError):
-            file.unlink(missing_ok=True)
         raise failed(f"{file}: cannot be written: {problem.strerror}") from problem
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from actors.training.records import Path
+from actors.training.records import StepPath
 from actors.training.step_path import STAGES
 
 COLOURS = {
@@ -33,7 +33,7 @@ class StageTime(msgspec.Struct, frozen=True, kw_only=True):
     share: float
 
 
-def stage_times(paths: Sequence[Path]) -> list[StageTime]:
+def stage_times(paths: Sequence[StepPath]) -> list[StageTime]:
     """In the order of the stages; nothing of no step."""
     if not paths:
         return []
@@ -51,13 +51,13 @@ def stage_times(paths: Sequence[Path]) -> list[StageTime]:
     ]
 
 
-def newest(paths: Sequence[Path]) -> list[Path]:
+def newest(paths: Sequence[StepPath]) -> list[StepPath]:
     """Each step once, the newest record of it, in order."""
     found = {path.step: path for path in paths}
     return [found[step] for step in sorted(found)]
 
 
-def path_plot(paths: Sequence[Path]) -> str:
+def path_plot(paths: Sequence[StepPath]) -> str:
     """The mean step from left to right, a row for each stage: its bar begins where the one above it ends. The
     thin line goes to what it took at most."""
     from rlctl.report import plots  # loads matplotlib

@@ -22,7 +22,7 @@ from actors.training.history import (
     Sample,
     Step,
 )
-from actors.training.records import Path
+from actors.training.records import StepPath
 from configs.schema import Config
 from rlctl.accounting import Account, account_of
 from rlctl.report.critical_path import StageTime, newest, stage_times
@@ -180,7 +180,7 @@ class Story:
     firsts: Sequence[FirstInstance]
     lives: Sequence[Life]
     restarts: Sequence[Restart] = ()
-    paths: Sequence[Path] = ()
+    paths: Sequence[StepPath] = ()
 
 
 def story_of(records: Sequence[AnyRecord]) -> Story:
@@ -197,7 +197,7 @@ def story_of(records: Sequence[AnyRecord]) -> Story:
         firsts=[record for record in records if isinstance(record, FirstInstance)],
         lives=lives_of(records, end_s),
         restarts=[record for record in records if isinstance(record, Restart)],
-        paths=newest([record for record in records if isinstance(record, Path)]),
+        paths=newest([record for record in records if isinstance(record, StepPath)]),
     )
 
 

@@ -1,5 +1,6 @@
 """`rlctl profile`: the critical path of a run's steps, as a table, as JSON and as a picture."""
 
+import errno
 import json
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -17,9 +18,9 @@ from rlctl.report import make
 from rlctl.report.critical_path import COLOURS, newest, stage_times
 
 
-def path(step: int, decode_s: float) -> records.Path:
+def path(step: int, decode_s: float) -> records.StepPath:
     stages = dict.fromkeys(STAGES, 0.25) | {"decode": decode_s, "evaluation": 0.0}
-    return records.Path(t_s=4.0 * step, step=step, request="r", instance="spot-1", sends=1, stages=stages)
+    return records.StepPath(t_s=4.0 * step, step=step, request="r", instance="spot-1", sends=1, stages=stages)
 
 
 def step(number: int) -> Step:
@@ -84,6 +85,20 @@ def test_profile_draws_a_picture_that_stands_alone(run: Path, tmp_path: Path) ->
 def test_profile_says_where_it_cannot_write(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["profile", str(run), "--picture", "/nowhere/path.svg"]) == 1
     assert "/nowhere/path.svg: cannot be written" in capsys.readouterr().err
+
+
+def test_a_picture_that_cannot_be_written_leaves_the_file_that_was_there(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    picture = tmp_path / "path.svg"
+    picture.write_text("mine")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "write_text", refuse)
+    assert main(["profile", str(run), "--picture", str(picture)]) == 1
+    assert picture.read_text() == "mine"
 
 
 def test_profile_of_a_run_without_a_measured_step_says_so(

@@ -3,7 +3,7 @@
 import pytest
 
 from actors.rollout.balancer import Balancer, Instance
-from actors.training.records import Path
+from actors.training.records import StepPath
 from configs.load import load
 from sim.cluster import SimCluster
 from sim.setting import Setting
@@ -17,7 +17,7 @@ def places_s(*sets: str) -> list[float]:
     """What the last response of each step waited for a place."""
     outcome = SimCluster(Setting(load("quickstart", [*SETS, *sets]), seed=5)).run()
     assert outcome.ended == "done", outcome.reason
-    found = [record.stages["place"] for record in outcome.history if isinstance(record, Path)]
+    found = [record.stages["place"] for record in outcome.history if isinstance(record, StepPath)]
     assert len(found) == 3
     return found
 

@@ -7,7 +7,7 @@ import pytest
 
 from actors.training.account import PARTS
 from actors.training.loop import STEP_POLL_S
-from actors.training.records import AnyRecord, Path, Phase, Restart, Run, Step
+from actors.training.records import AnyRecord, Phase, Restart, Run, Step, StepPath
 from actors.training.step_path import STAGES
 from configs.load import load
 from rlctl.report.model import report_of
@@ -92,9 +92,9 @@ def check(history: list[AnyRecord], little_s: float = LITTLE_S) -> list[Step]:
     return steps
 
 
-def check_paths(history: list[AnyRecord], steps: list[Step]) -> list[Path]:
+def check_paths(history: list[AnyRecord], steps: list[Step]) -> list[StepPath]:
     """The critical path of a step is as long as the step."""
-    paths = [record for record in history if isinstance(record, Path)]
+    paths = [record for record in history if isinstance(record, StepPath)]
     of_step = {step.step: step for step in steps}
     for path in paths:
         assert list(path.stages) == list(STAGES)
