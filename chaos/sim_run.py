@@ -67,7 +67,8 @@ def run(
     cluster = SimCluster(setting, noted if tell is not None else None)
     responses = Responses(setting.plant)
     config = setting.config
-    jury = jury_of(responses.of, config.rollout.staleness, config.train_problems)
+    rollout = config.rollout
+    jury = jury_of(responses.of, rollout.staleness, config.train_problems, rollout.max_pending)
     observer = Observer(cluster, jury, responses, drawn.faults)
     faults = Faults(Breaking(cluster), drawn.faults)
     reached: list[Found] = []

@@ -37,8 +37,7 @@ class Takers:
         self._seen: dict[str, int] = {}  # verdicts of the batch when it was last looked at for who waits
 
     def add(self, message: TakeGroups) -> Deferred:
-        """Answer when `min_groups` are ready, or all that are left, or `wait_s` has passed. Raises
-        Refused."""
+        """Answer when the ask's conditions hold (see TakeGroups). Raises Refused."""
         if not message.wait_s >= 0:
             raise Refused(f"batch {message.batch}: wait_s is {message.wait_s}, expected a number from 0 up")
         until = Deadline.after(min(message.wait_s, MAX_WAIT_S), self._ctx.now())
@@ -56,7 +55,8 @@ class Takers:
                 deferred.answer(Refused(f"batch {name} is not open any more"))
                 continue
             held = self._held()
-            if (held or self._seen.get(name) == batch.verdicts) and not until.passed(self._ctx.now()):
+            over = until.passed(self._ctx.now()) or (ask.until_served and self._served(batch))
+            if (held or self._seen.get(name) == batch.verdicts) and not over:
                 continue
             self._seen[name] = batch.verdicts
             have = _had(batch, ask)
@@ -65,9 +65,13 @@ class Takers:
                 ready = [group for group in ready if batch.delivered(group)]
             left = batch.wanted - len(have)
             news = ask.dropped is not None and len(batch.fates.dropped) > ask.dropped
-            if len(ready) >= min(ask.min_groups, left) or news or until.passed(self._ctx.now()):
+            if len(ready) >= min(ask.min_groups, left) or news or over:
                 self._forget(name)
                 self._ctx.background(self._hand_out(batch, ask, ready, deferred), "hand out")
+
+    def _served(self, batch: Batch) -> int:
+        """So many preemptible instances work on it."""
+        return self._instances.serving("preemptible", batch.submitted)
 
     def _forget(self, batch: str) -> None:
         del self._waiting[batch]
@@ -90,7 +94,7 @@ class Takers:
             Groups(
                 groups=[groups[group] for group in ready],
                 remaining=max(0, batch.wanted - len(_had(batch, ask)) - len(ready)),
-                remote_serving=self._instances.serving("preemptible", batch.submitted),
+                remote_serving=self._served(batch),
                 dropped=sorted(batch.fates.dropped),
                 collected=self._books.state.counters.tokens_collected,
             )

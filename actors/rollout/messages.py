@@ -106,7 +106,7 @@ class TakeGroups(Message, frozen=True):
     Answered when `min_groups` are ready, or all that remain, or after `wait_s`. `have` are the groups that
     the taker holds already: a repeated ask after a lost answer gets the others again. `dropped`: so many
     dropped groups are known to the taker, and the news of another one are worth an answer; None: they are
-    not.
+    not. `until_served`: answered at once when a preemptible instance works on the batch.
     """
 
     batch: str
@@ -115,6 +115,7 @@ class TakeGroups(Message, frozen=True):
     min_groups: int
     wait_s: float
     dropped: int | None = None
+    until_served: bool = False
 
 
 class SampleOut(msgspec.Struct, frozen=True, kw_only=True):

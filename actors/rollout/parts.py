@@ -165,6 +165,7 @@ class Parts:
     def _on_serving(self) -> None:
         self.gates.changed()
         self.moving.wake()
+        self.takers.look()
 
     def _heard(self, name: str) -> None:
         self._instances.heard(name, self._ctx.turn_time())

@@ -43,7 +43,7 @@ HAND_OVER_S = 60.0  # for the engine to give its requests back to a manager that
 WAIT_S = 1.0  # one wait for groups; between two of them the trainer looks whether anybody still rolls out
 GROUPS_LATE_S = 120.0  # so long without a token is worth a line, again each time
 PATIENCE_S = 600.0  # with a manager that has too much to do; then the step is begun anew
-COLOCATED_S = 2.0  # seeding window while nobody else rolls out
+COLOCATED_S = 2.0  # one look at a batch on which no preemptible instance works; the first one ends it at once
 
 
 class Trainer(Actor):
@@ -213,7 +213,7 @@ class Trainer(Actor):
                 self._look(reply, wait)
                 times.lap("waiting")
                 if not reply.groups and reply.remote_serving == 0:
-                    reply = await self._seed(order, coming, COLOCATED_S)
+                    reply = await self._seed(order, coming, 0.0)
                     times.lap("seeding")
                 if reply.groups or (known is not None and len(reply.dropped) > known):
                     return reply
@@ -221,8 +221,8 @@ class Trainer(Actor):
     async def _seed(self, order: TrainStep, coming: MicroBatches, window_s: float) -> Groups:
         """Lend the device to rollout for `window_s`, or until nothing of the batch is left.
 
-        While no preemptible instance serves, the window is prolonged: the run goes on as a co-located one. A
-        batch that was rolled out ahead may be complete already.
+        While no preemptible instance serves, the window is prolonged until the first one does: the run goes
+        on as a co-located one. A batch that was rolled out ahead may be complete already.
         """
         have = coming.have
         left = order.groups - len(have)
@@ -235,12 +235,12 @@ class Trainer(Actor):
         await self.ctx.ask(engine, opened, deadline_s=self._successor_s, expect=Done)
         late_s = window_s + GROUPS_LATE_S
         async with self.ctx.wait("the end of seeding", on=MANAGER, deadline_s=late_s, go_on=True) as wait:
-            while True:
+            if window_s > 0:
                 reply = await self._take(order, have, left, window_s)
                 self._look(reply, wait)
-                if reply.remaining == 0 or reply.remote_serving > 0:
-                    break
-                window_s = COLOCATED_S
+            while reply.remaining and not reply.remote_serving:
+                reply = await self._take(order, have, left, COLOCATED_S, until_served=True)
+                self._look(reply, wait)
         await self.ctx.ask(engine, CloseSeeding(), deadline_s=self._successor_s + HAND_OVER_S, expect=Done)
         return reply
 
@@ -252,7 +252,13 @@ class Trainer(Actor):
             wait.progress()
 
     async def _take(
-        self, order: TrainStep, have: list[int], least: int, wait_s: float, dropped: int | None = None
+        self,
+        order: TrainStep,
+        have: list[int],
+        least: int,
+        wait_s: float,
+        dropped: int | None = None,
+        until_served: bool = False,
     ) -> Groups:
         ask = TakeGroups(
             batch=order.batch,
@@ -261,6 +267,7 @@ class Trainer(Actor):
             min_groups=least,
             wait_s=wait_s,
             dropped=dropped,
+            until_served=until_served,
         )
         return await ask_patiently(
             self.ctx,

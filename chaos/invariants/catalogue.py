@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable
 
 from msgspec.structs import replace
 
+from actors.rollout.balancer import MOST_SPEED
 from chaos.invariants.check import Check, Found
+from chaos.invariants.conservation import WorkConserved
 from chaos.invariants.facts import Committed, Ending, Fact, Said
 from chaos.invariants.fences import OldIncarnationsSilent
 from chaos.invariants.links import OnceAndInOrder
@@ -15,6 +17,7 @@ from chaos.invariants.loads import GivenUpRightly
 from chaos.invariants.progress import EveryStepEnds, NoSilentWait, NoStrayFailure, NothingGrows
 from chaos.invariants.rewards import RewardsOnce
 from chaos.invariants.samples import EachRequestOnce, NothingLostOrTwice, OnPolicy, ResponseOf
+from chaos.invariants.seeding import SeedingEnds
 from chaos.invariants.shadow import Shadow
 from chaos.invariants.singles import SingleRequests
 from chaos.invariants.standing import HungIsEnded, NoInventedDeath
@@ -26,6 +29,7 @@ CHECKS: tuple[type[Check], ...] = (
     EachRequestOnce, NothingLostOrTwice, OnPolicy, OldIncarnationsSilent, EachStepOnce, ServedIsPublished,
     RewardsOnce, EveryStepEnds, NothingGrows, NoSilentWait, NoStrayFailure, OnceAndInOrder,
     HungIsEnded, NoInventedDeath, SingleRequests, GivenUpRightly,
+    WorkConserved, SeedingEnds,
 )  # fmt: skip
 MANAGER = "rollout/manager"
 MAX_FOUND = 50
@@ -84,10 +88,15 @@ class Jury:
                 self.on_found(self.found[-1])
 
 
-def jury_of(response_of: ResponseOf | None, staleness: int = 0, problems: int | None = None) -> Jury:
+def jury_of(
+    response_of: ResponseOf | None,
+    staleness: int = 0,
+    problems: int | None = None,
+    max_pending: int = 4,
+) -> Jury:
     """A jury with every check. response_of: see `samples`; None leaves the content of tokens unchecked.
     staleness: the bound of the job, in versions; problems: of its training split, None leaves their turns
-    unchecked."""
+    unchecked; max_pending: Θ."""
     shadow = Shadow()
     return Jury(
         (
@@ -107,6 +116,8 @@ def jury_of(response_of: ResponseOf | None, staleness: int = 0, problems: int | 
             NoInventedDeath(),
             SingleRequests(shadow, response_of),
             GivenUpRightly(),
+            WorkConserved(shadow, max_pending, MOST_SPEED),
+            SeedingEnds(),
         ),
         shadow,
     )

@@ -48,6 +48,7 @@ class ShadowRequest:
     limit: int
     tokens: "array[int]" = field(default_factory=lambda: array("I"))
     holder: tuple[str, int, int] | None = None  # instance, incarnation, ticket
+    decodes: bool = False  # its holder has made a row of it
     finished: bool = False
     score: float | None = None  # also of one that is unscored
     judged: bool = False  # it has its verdict
@@ -265,7 +266,7 @@ class Shadow:
                 known.newest_ticket = ticket
                 known.tickets[ticket] = name
                 request.attempts += 1
-                request.holder = (event.instance, event.incarnation, ticket)
+                request.holder, request.decodes = (event.instance, event.incarnation, ticket), False
                 exact = request.min_version is None
                 root = self.roots.get(request.batch) if exact else self.published[event.version]
                 request.under = (event.version, root)
@@ -317,6 +318,7 @@ class Shadow:
                 known.past.discard(ticket)
 
     def _row(self, stream: _Stream, request: ShadowRequest, ticket: int, token: int, flags: int) -> None:
+        request.decodes = True
         if not flags & (ABORTED | NO_TOKEN):
             if not request.made or request.made[-1][1:] != request.under:
                 request.made.append((len(request.tokens), *request.under))

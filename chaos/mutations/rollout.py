@@ -272,4 +272,29 @@ ROLLOUT: tuple[Mutation, ...] = (
         ("failed loads",),
         lead="loads that fail",
     ),
+    Mutation(
+        "fill only what is empty",
+        "an instance gets requests while it has free slots, not when it has nothing left",
+        (
+            Edit(
+                "actors.rollout.balancer",
+                "        at_once = min(instance.slots, ceil(each * instance.speed)) - instance.executing\n",
+                "        if instance.executing:\n            return 0\n"
+                "        at_once = min(instance.slots, ceil(each * instance.speed)) - instance.executing\n",
+            ),
+        ),
+        ("work conservation",),
+    ),
+    Mutation(
+        "send all that waits",
+        "what finds no free slot waits with the manager, beyond a few requests",
+        (
+            Edit(
+                "actors.rollout.balancer",
+                "        return max(0, max(at_once, self._threshold(instance)) - instance.pending)\n",
+                "        return 1_000\n",
+            ),
+        ),
+        ("work conservation",),
+    ),
 )

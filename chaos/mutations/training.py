@@ -115,4 +115,16 @@ TRAINING: tuple[Mutation, ...] = (
         ("I3",),
         campaign="hunt-ahead",
     ),
+    Mutation(
+        "seed in whole windows",
+        "a window that is prolonged ends when the first instance serves",
+        (
+            Edit(
+                "actors.training.trainer",
+                "COLOCATED_S, until_served=True)\n",
+                "COLOCATED_S)\n",
+            ),
+        ),
+        ("seeding window",),
+    ),
 )

@@ -371,6 +371,21 @@ async def test_an_instance_that_joins_in_the_middle_gets_work(tmp_path: Path) ->
         await two.system.close()
 
 
+async def test_a_taker_that_waits_for_the_first_instance_is_answered_when_it_serves(tmp_path: Path) -> None:
+    async with plane(tmp_path, held=True) as rollout:
+        await rollout.submit()
+        ask = TakeGroups(batch="step-1", taker=1, have=[], min_groups=6, wait_s=3600.0, until_served=True)
+        answer = asyncio.create_task(rollout.head.ask("rollout/manager", ask, Groups, deadline_s=3600.0))
+        await asyncio.sleep(0.1)
+        assert not answer.done(), "no instance serves yet"
+        host = await rollout.host("spot-1")
+        async with asyncio.timeout(60):
+            groups = await answer
+        assert (groups.remaining, groups.remote_serving) == (6, 1)
+        await rollout.responses()
+        await host.system.close()
+
+
 async def test_a_suspected_instance_gets_no_requests_until_it_is_heard_again(tmp_path: Path) -> None:
     async with plane(tmp_path) as rollout:
         one = await rollout.host("spot-1")

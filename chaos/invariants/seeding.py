@@ -1,0 +1,109 @@
+"""The seeding window: the trainer's device is lent as long as planned, or until an instance serves.
+
+Owns the open window of the trainer, and since when a preemptible instance serves the version of its batch.
+"""
+
+from collections.abc import Iterable
+
+from actors.rollout.balancer_messages import (
+    BALANCER,
+    ForgetAll,
+    InstanceDown,
+    InstanceServes,
+    InstanceUp,
+)
+from actors.rollout.messages import Groups, TakeGroups
+from actors.training.messages import CloseSeeding, OpenSeeding, TrainStep
+from chaos.invariants.check import Check
+from chaos.invariants.facts import Fact, Said
+from supervisor import Message
+
+MANAGER = "rollout/manager"
+TRAINER = "training/trainer"
+LATE_S = 0.5
+"""From the moment at which a window should end to the order that ends it: two messages, and a turn of each
+actor. What the manager's answer needed beyond the time that it was given is not counted."""
+
+
+class SeedingEnds(Check):
+    """See `promise`."""
+
+    sees = (Said,)
+    hears = (
+        TrainStep, OpenSeeding, CloseSeeding, TakeGroups, Groups,
+        ForgetAll, InstanceUp, InstanceDown, InstanceServes,
+    )  # fmt: skip
+    name = "seeding window"
+    promise = "a seeding window is as long as planned, and longer only until the first instance serves"
+    meaning = (
+        "If this fails, the trainer's device decodes while others could, and trains nothing: the step takes "
+        "longer by what the window is too long."
+    )
+
+    def __init__(self) -> None:
+        self._plan_s = 0.0
+        self._version: int | None = None  # of the open window; None: there is none
+        self._began_s: float | None = None  # when groups were first asked for in it
+        self._asked: tuple[float, float] | None = None  # when they were asked for, and for how long at most
+        self._late_s = 0.0  # of the manager's answers in this window
+        self._preemptible: set[tuple[str, int]] = set()
+        self._serving: dict[tuple[str, int], int] = {}  # the version
+        self._served_s: float | None = None  # since when one serves that of the window
+
+    def see(self, fact: Fact) -> Iterable[str]:
+        if not isinstance(fact, Said):
+            return
+        message = fact.message
+        if fact.to == BALANCER:
+            self._reported(message)
+        elif isinstance(message, TrainStep):
+            self._plan_s = message.t_seed_s
+        elif fact.to == TRAINER and isinstance(message, Groups) and fact.direction == "in":
+            if self._asked is not None:
+                asked_s, wait_s = self._asked
+                self._late_s += max(0.0, fact.at_s - asked_s - wait_s)
+                self._asked = None
+        elif fact.source == TRAINER and fact.direction != "in":
+            yield from self._sent(fact)
+        serves = self._version is not None and max(self._serving.values(), default=-1) >= self._version
+        if not serves:
+            self._served_s = None
+        elif self._served_s is None:
+            self._served_s = fact.at_s
+
+    def _sent(self, fact: Said) -> Iterable[str]:
+        """By the trainer."""
+        message = fact.message
+        if isinstance(message, TakeGroups):
+            if self._asked is not None:  # lost, or the manager began anew: it is given the whole time again
+                self._late_s += fact.at_s - self._asked[0]
+            self._asked = fact.at_s, message.wait_s
+            if self._version is not None and self._began_s is None:
+                self._began_s = fact.at_s
+        elif isinstance(message, OpenSeeding):
+            self._version, self._began_s, self._late_s, self._asked = message.version, None, 0.0, None
+        elif isinstance(message, CloseSeeding):
+            if self._began_s is not None and self._served_s is not None:
+                due_s = max(self._began_s + self._plan_s, self._served_s)
+                late_s = fact.at_s - due_s - self._late_s
+                if late_s > LATE_S:
+                    yield (
+                        f"a window of {self._plan_s:.2f} s was open for {fact.at_s - self._began_s:.2f} s, "
+                        f"{late_s:.2f} s longer than planned with an instance that serves"
+                    )
+            self._version = self._began_s = None
+
+    def _reported(self, message: Message) -> None:
+        """By the manager, of its instances."""
+        if isinstance(message, ForgetAll):
+            self._preemptible.clear()
+            self._serving.clear()
+        elif isinstance(message, InstanceUp):
+            if message.kind == "preemptible":
+                self._preemptible.add((message.instance, message.incarnation))
+        elif isinstance(message, InstanceDown | InstanceServes):
+            key = (message.instance, message.incarnation)
+            if isinstance(message, InstanceDown) or message.version is None:
+                self._serving.pop(key, None)
+            elif key in self._preemptible:
+                self._serving[key] = message.version

@@ -1,0 +1,152 @@
+"""Work conservation and the seeding window, on stories told by hand."""
+
+import pytest
+
+from actors.rollout.balancer_messages import (
+    BALANCER,
+    InstanceServes,
+    InstanceSuspected,
+    InstanceUp,
+    Placed,
+)
+from actors.rollout.books import BatchWeights
+from actors.rollout.events import BatchSubmitted, Dispatched, FrameLogged, InstanceJoined, Prompt
+from actors.rollout.messages import Groups, HoldBack, TakeGroups, Weights
+from actors.training.messages import CloseSeeding, OpenSeeding, TrainStep
+from chaos.invariants.catalogue import jury_of
+from chaos.invariants.facts import Committed, Fact, Said
+from supervisor import Message
+
+ONE, MANAGER, TRAINER = "spot-1/engine", "rollout/manager", "training/trainer"
+ROOT = b"r1"
+
+
+def told(at_s: float, message: Message) -> Said:
+    """By the manager, to the balancer beside it."""
+    return Said(at_s, "head/rollout", "local", "tell", MANAGER, BALANCER, message)
+
+
+def alive(at_s: float) -> Said:
+    """The manager's process sends something."""
+    return Said(at_s, "head/rollout", "out", "tell", "x", "y", CloseSeeding())
+
+
+def commit(at_s: float, *messages: Message) -> Committed:
+    return Committed(at_s, "head", MANAGER, 1, messages)
+
+
+def begun(requests: int, slots: int = 2) -> list[Fact]:
+    """A batch of so many requests, and one instance that serves it."""
+    prompt = Prompt(split="train", index=0, tokens=(1,), seeds=tuple(range(requests)))
+    batch = BatchSubmitted(batch="step-1", version=1, prompts=(prompt,), max_new_tokens=8)
+    weights = BatchWeights(batch="step-1", weights=Weights(version=1, root=ROOT, sources=()))
+    up = InstanceUp(instance=ONE, incarnation=5, kind="preemptible", slots=slots, pending=0, executing=0)
+    return [
+        commit(0.0, batch, weights, InstanceJoined(instance=ONE, incarnation=5)),
+        told(0.0, up),
+        told(0.0, InstanceServes(instance=ONE, incarnation=5, version=1, root=ROOT)),
+    ]
+
+
+def dispatched(at_s: float, count: int) -> Committed:
+    names = tuple(f"step-1/0/{number}" for number in range(count))
+    tickets = tuple(range(1, count + 1))
+    return commit(at_s, Dispatched(instance=ONE, incarnation=5, version=1, tickets=tickets, requests=names))
+
+
+def decoding(at_s: float, count: int) -> Committed:
+    tickets = b"".join(ticket.to_bytes(4, "little") for ticket in range(1, count + 1))
+    zeros = bytes(4 * count)
+    frame = FrameLogged(
+        instance=ONE, incarnation=5, seq=1, tickets=tickets, tokens=zeros, logprobs=zeros, flags=bytes(count)
+    )
+    return commit(at_s, frame)
+
+
+def until(end_s: float, begin_s: float = 0.0) -> list[Fact]:
+    return [alive(begin_s + 0.2 * tick) for tick in range(1, round((end_s - begin_s) / 0.2) + 1)]
+
+
+def judged(*facts: Fact, check: str = "work conservation", max_pending: int = 2) -> list[str]:
+    jury = jury_of(None, max_pending=max_pending)
+    for fact in sorted(facts, key=lambda fact: fact.at_s):
+        jury.see(fact)
+    return [found.text for found in jury.found if found.check == check]
+
+
+def test_a_free_slot_beside_a_queue_is_found_after_its_time() -> None:
+    story = [*begun(3), dispatched(0.1, 1), decoding(0.2, 1)]
+    assert judged(*story, *until(3.0)) == []
+    (found,) = judged(*story, *until(6.0))
+    assert found.startswith(f"{ONE} has had 1 of 2 slots free for 3.")
+    assert found.endswith("and 2 requests wait, as step-1/0/1")
+
+
+@pytest.mark.parametrize(
+    "excuse",
+    [
+        dispatched(0.1, 3),  # nothing waits
+        dispatched(0.1, 1),  # something is on its way to it
+        told(0.1, InstanceServes(instance=ONE, incarnation=5, version=None)),
+        told(0.1, InstanceServes(instance=ONE, incarnation=5, version=1, root=b"other")),
+        told(0.1, InstanceSuspected(instance=ONE, incarnation=5, suspected=True)),
+        Said(0.1, "head/rollout", "in", "ask", "x", MANAGER, HoldBack(for_s=60.0)),
+        Said(0.1, "head/rollout", "local", "reply", BALANCER, MANAGER, Placed(instances=[ONE])),
+    ],
+)
+def test_a_free_slot_is_none_where_nothing_may_come_to_it(excuse: Fact) -> None:
+    assert judged(*begun(3), excuse, *until(6.0)) == []
+
+
+def test_a_manager_that_stands_still_leaves_no_slot_free() -> None:
+    late = commit(30.0)
+    assert judged(*begun(3), *until(1.0), late) == []
+
+
+def test_a_store_of_requests_in_an_instance_is_found() -> None:
+    assert judged(*begun(9), dispatched(0.1, 8), *until(1.0)) == [], "Θ grows to four times with the speed"
+    (found,) = judged(*begun(9), dispatched(0.1, 9), *until(1.0))
+    assert found == f"9 requests wait in {ONE}, at most 8 may"
+
+
+def trainer(at_s: float, message: Message) -> Said:
+    return Said(at_s, "reserved-1/trainer", "out", "ask", TRAINER, MANAGER, message)
+
+
+def window(plan_s: float, served_s: float, closed_s: float, late_s: float = 0.0) -> list[Fact]:
+    """One window, with an instance that serves since `served_s`; the manager answers `late_s` too late."""
+    up = InstanceUp(instance=ONE, incarnation=5, kind="preemptible", slots=2, pending=0, executing=0)
+    order = TrainStep(step=2, batch="step-2", groups=1, t_seed_s=plan_s)
+    take = TakeGroups(batch="step-2", taker=1, have=[], min_groups=1, wait_s=closed_s - 1.0 - late_s)
+    groups = Groups(groups=[], remaining=1, remote_serving=1)
+    return [
+        Said(0.5, "reserved-1/trainer", "in", "ask", "training/controller", TRAINER, order),
+        told(0.6, up),
+        trainer(0.9, OpenSeeding(version=1, root=ROOT)),
+        trainer(1.0, take),
+        told(served_s, InstanceServes(instance=ONE, incarnation=5, version=1, root=ROOT)),
+        Said(closed_s, "reserved-1/trainer", "in", "reply", MANAGER, TRAINER, groups),
+        trainer(closed_s, CloseSeeding()),
+    ]
+
+
+def test_a_window_that_outlasts_its_plan_beside_an_instance_that_serves_is_found() -> None:
+    (found,) = judged(*window(1.0, 0.7, 3.0), check="seeding window")
+    assert found == (
+        "a window of 1.00 s was open for 2.00 s, 1.00 s longer than planned with an instance that serves"
+    )
+    (found,) = judged(*window(0.0, 2.0, 3.0), check="seeding window")
+    assert "1.00 s longer" in found, "it is due when the first instance serves"
+
+
+@pytest.mark.parametrize(
+    "sound",
+    [
+        window(1.0, 0.7, 2.1),  # as planned
+        window(0.0, 5.0, 5.1),  # until the first instance serves
+        window(1.0, 0.7, 4.0, late_s=2.0),  # the manager answered late
+        window(0.0, 9.0, 8.0),  # nothing was left
+    ],
+)
+def test_a_window_that_is_as_long_as_planned_is_sound(sound: list[Fact]) -> None:
+    assert judged(*sound, check="seeding window") == []
