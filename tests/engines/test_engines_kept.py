@@ -35,6 +35,9 @@ REQUESTS = 12
 LONGEST = 160  # tokens
 PATIENCE_S = 60.0
 ATTEMPTS = 20
+ROUNDING = 1e-3
+"""A cache that is computed again in one piece rounds otherwise, by up to 3e-4 where the requests were held at
+an unlucky place; other weights, or a part of them, change log-probs by whole units."""
 FLIPS = 3  # of which at least so many happen in the middle of responses
 
 
@@ -131,7 +134,7 @@ def test_weights_that_do_not_load_leave_requests_in_their_server_under_those_of_
             for column in ("tokens", "logprobs")
         )
         ours = logprobs_of(8, prompt.tobytes(), array("I", tokens.tolist()).tobytes(), 1.0)
-        assert torch.allclose(torch.from_numpy(said), ours, atol=1e-4), "it serves a mixture"
+        assert torch.allclose(torch.from_numpy(said), ours, atol=ROUNDING), "it serves a mixture"
     finally:
         host.close()
         assert host.joined(10)
@@ -178,4 +181,6 @@ async def test_caches_are_computed_anew_under_newer_weights(servers: Servers, tm
                 ours = torch.log_softmax(logits[len(prompt) - 1 : -1], -1)[part]
                 assert torch.equal(ours.argmax(-1), tokens[part]), f"version {named} of {made.versions}"
                 chosen = ours.gather(1, tokens[part, None])[:, 0]
-                assert torch.allclose(said[part], chosen, atol=1e-4), f"version {named} of {made.versions}"
+                assert torch.allclose(said[part], chosen, atol=ROUNDING), (
+                    f"version {named} of {made.versions}"
+                )

@@ -158,6 +158,10 @@ class Streamed:
         return self.chunk
 
 
+STEADY_S = 5.0
+"""For so long no more requests than before are under way: no more will be."""
+
+
 async def everybody(
     url: str,
     model: str,
@@ -178,13 +182,15 @@ async def everybody(
 
 
 async def _under_way(url: str, count: int) -> None:
-    """Until so many requests are with engines, or fewer than before: on a busy machine the first ones are
-    over before the last ones are asked for."""
-    most, until_s = 0, time.monotonic() + WAIT_S
-    while time.monotonic() < until_s:
+    """Until so many requests are with engines, or fewer than before, or for a while no more than before: on a
+    busy machine the first ones are over before the last ones are asked for."""
+    most, most_s, until_s = 0, 0.0, time.monotonic() + WAIT_S
+    while (now_s := time.monotonic()) < until_s:
         now = sum((await asyncio.to_thread(loads, url)).values())
-        if now >= 0.8 * count or (now < most and 4 * most >= count):
+        if now > most:
+            most, most_s = now, now_s
+        fewer = now < most and 4 * most >= count
+        if now >= 0.8 * count or fewer or (now and now_s - most_s > STEADY_S):
             return
-        most = max(most, now)
         await asyncio.sleep(0.02)
     raise AssertionError("the requests were never under way")
