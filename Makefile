@@ -12,7 +12,7 @@ BIN      := .venv/bin
 # A run is a dozen processes: each would compile our sources again where this is set, a third of its start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run run-sglang engines engine-sglang engine-vllm test-sglang-older test-vllm verl test-verl clients test test-together test-alone test-engines test-long campaign setup lint lint-ruff lint-format lint-types lint-imports bench bench-peers reference fuzz chaos clean
+.PHONY: run run-sglang engines engine-sglang engine-vllm test-sglang-older test-vllm verl test-verl clients test test-together test-alone test-engines test-long campaign setup lint lint-ruff lint-format lint-types lint-imports bench bench-peers bench-quickstart reference fuzz chaos clean
 
 run: setup
 	$(BIN)/rlctl run configs/quickstart.toml
@@ -144,6 +144,10 @@ lint-types: setup
 lint-imports: setup
 	$(BIN)/lint-imports
 
+# the shipped job beside TRL's trainer, which gets an environment of its own (1 GB); ten minutes on two cores
+bench-quickstart: setup .bench/quickstart/.ready
+	$(BIN)/python -m bench.quickstart
+
 bench: setup
 	$(BIN)/python -m bench.token_stream
 	$(BIN)/python -m bench.token_plane
@@ -166,6 +170,7 @@ bench-peers: .bench/peers/.ready .bench/monarch/.ready .bench/router/.ready .ben
 .bench/peers/.ready: bench/runtime/peers.txt
 .bench/monarch/.ready: bench/runtime/peers_monarch.txt
 .bench/router/.ready: bench/token_plane/peers.txt
+.bench/quickstart/.ready: bench/quickstart/trl.txt
 .bench/%/.ready:
 	$(PYTHON) -m venv .bench/$*
 	.bench/$*/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -r $<

@@ -1,0 +1,87 @@
+"""Measure the shipped job beside TRL's: `python -m bench.quickstart [--seeds N] [--json FILE]`."""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+
+from bench.quickstart import page, problems
+from bench.quickstart.sides import SIDES, TRL, CommandFailed, Job
+from bench.runtime.harness import ROOT
+from bench.runtime.machine import machine
+from configs.load import load
+
+RESULTS = ROOT / "docs" / "quickstart.json"
+
+
+def main() -> int:
+    """The command line; 1 where a side failed, 2 where TRL is not there."""
+    parser = argparse.ArgumentParser(prog="python -m bench.quickstart", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=3, help="jobs of each side (3)")
+    parser.add_argument("--preset", default="quickstart", help="settings whose job it is (quickstart)")
+    parser.add_argument("--only", action="append", metavar="SIDE", help=f"of {', '.join(SIDES)}; may repeat")
+    parser.add_argument("--set", action="append", default=[], metavar="A.B=C", help="a setting of all sides")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results here")
+    parser.add_argument(
+        "--write-docs",
+        action="store_true",
+        help=f"write the section of docs/benchmarks.md from --json, or {RESULTS.name}; measures nothing",
+    )
+    arguments = parser.parse_args()
+    console = Console(width=130, soft_wrap=False)
+    if arguments.write_docs:
+        page.write(json.loads((arguments.json or RESULTS).read_text()), ROOT / "docs")
+        return 0
+    names = arguments.only or list(SIDES)
+    if unknown := [name for name in names if name not in SIDES]:
+        parser.error(f"there is no side {unknown[0]!r}; there are {', '.join(SIDES)}")
+    if "TRL" in names and not TRL.exists():
+        parser.error(f"{TRL} is not there: run `make bench-quickstart` first, or name other sides by --only")
+    results = {
+        "machine": machine(),
+        "began": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+        "preset": arguments.preset,
+    }
+    found: dict[str, list[dict[str, object]]] = {name: [] for name in names}
+    with tempfile.TemporaryDirectory(prefix="gleaner-bench-") as scratch:
+        for seed in range(arguments.seeds):
+            job = prepared(arguments.preset, arguments.set, seed, Path(scratch) / f"job-{seed}")
+            # A side is measured first for one seed and last for another: the machine is not always as fast.
+            turn = seed % len(names)
+            for name in names[turn:] + names[:turn]:
+                folder = Path(scratch) / f"{seed}-{names.index(name)}"
+                folder.mkdir()
+                try:
+                    outcome = SIDES[name](job, folder)
+                except CommandFailed as problem:
+                    console.print(f"{name}, seed {seed}: {problem}", highlight=False)
+                    return 1
+                found[name].append({"seed": seed, **asdict(outcome)})
+                console.print(page.line(name, seed, outcome), highlight=False)
+    results["sides"] = found
+    console.print(page.table(results))
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps(results, indent=1) + "\n")
+    return 0
+
+
+def prepared(preset: str, settings: list[str], seed: int, folder: Path) -> Job:
+    """The model and the problems that all sides get."""
+    folder.mkdir()
+    config = load(preset, [f"job.seed={seed}", *settings])
+    model = folder / "model"
+    words = [word for one in (f"job.seed={seed}", *settings) for word in ("--set", one)]
+    argv = [sys.executable, "-m", "rlctl", "model", "new", str(model), "--config", preset, *words]
+    subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)
+    problems.write(config, model, folder)
+    return Job(config, preset, tuple(settings), model, folder, seed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
