@@ -1,4 +1,4 @@
-"""The process that loads torch (and, to make a model, transformers): `python -m rlctl.model_process ...`.
+"""The process that makes a model, with torch, or checks one, without: `python -m rlctl.model_process ...`.
 
 Owns nothing but the way from its arguments to lines of JSON on standard output (`rlctl.models`). People use
 `rlctl model`.
@@ -10,13 +10,13 @@ if __name__ == "__main__":
     die_with_parent()  # before the imports below: they take seconds
 
 import argparse
+import math
 import sys
 from pathlib import Path
 
 import msgspec
-import torch
 
-from actors.engine.checkpoint import load_checkpoint
+from actors.engine import checkpoint_files
 from actors.engine.qwen3_config import BadCheckpoint, Qwen3Config
 from actors.reward.prompts import BadTokenizer
 from actors.reward.source import BadTask
@@ -29,6 +29,8 @@ TRIED_PROBLEMS = 64
 """Problems whose prompts must fit the engine before a run begins; a later one that does not fit is refused
 there."""
 REPORT_EVERY = 5
+FLOAT32_BYTES = 4
+"""Of a parameter: the trainer holds its weights so."""
 
 
 def say(said: Said) -> None:
@@ -39,7 +41,11 @@ def say(said: Said) -> None:
 
 def make(out_dir: Path, config: Config) -> None:
     """Make the model of the settings. Raises BadTask, OSError."""
+    import torch
+
     from actors.training.new_model import WarmStartProgress, new_model  # loads transformers
+
+    torch.set_num_threads(1)  # the same seed gives the same bits whatever the host; two threads gain little
 
     def report(at: WarmStartProgress) -> None:
         if at.step % REPORT_EVERY == 0 or at.step == at.steps:
@@ -49,20 +55,19 @@ def make(out_dir: Path, config: Config) -> None:
 
 
 def describe(directory: Path, example: str = "") -> Made:
-    """Load a checkpoint and count it. Raises BadCheckpoint."""
-    model = load_checkpoint(directory)
-    shape = Qwen3Config.load(directory)
-    parameters = list(model.parameters())
+    """Check a checkpoint and count it. Raises BadCheckpoint."""
+    shape = checkpoint_files.check(directory)
+    parameters = sum(map(math.prod, checkpoint_files.layout(shape).values()))
     return Made(
         path=str(directory),
-        parameters=sum(tensor.numel() for tensor in parameters),
+        parameters=parameters,
         layers=shape.num_hidden_layers,
         hidden_size=shape.hidden_size,
         heads=shape.num_attention_heads,
         kv_heads=shape.num_key_value_heads,
         vocabulary=shape.vocab_size,
         longest=shape.max_position_embeddings,
-        bytes=sum(tensor.numel() * tensor.element_size() for tensor in parameters),
+        bytes=FLOAT32_BYTES * parameters,
         example=example,
     )
 
@@ -103,7 +108,6 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("directory", type=Path)
     parser.add_argument("--config", type=Path)
     args = parser.parse_args(argv)
-    torch.set_num_threads(1)  # the same seed gives the same bits whatever the host; two threads gain little
     try:
         config = load(args.config) if args.config else Config()
         if args.what == "new":

@@ -11,17 +11,17 @@ import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import msgspec
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from actors.engine import checkpoint_files
+from actors.engine.checkpoint_files import COPY_AGAIN, INDEX, SINGLE, Shape
 from actors.engine.qwen3 import BadCheckpoint, Qwen3, Qwen3Config
 from actors.engine.unmade import unmade
 
-SINGLE = "model.safetensors"
-INDEX = "model.safetensors.index.json"
+__all__ = ["COPY_AGAIN", "INDEX", "SINGLE", "BadCheckpoint", "load_checkpoint", "save_checkpoint"]
 COPIED = (  # what a checkpoint holds beside its weights; anything else in the source is not ours to copy
     "config.json",
     "generation_config.json",
@@ -34,14 +34,8 @@ COPIED = (  # what a checkpoint holds beside its weights; anything else in the s
     "chat_template.jinja",
     "chat_template.json",
 )
-COPY_AGAIN = "copy the checkpoint again"
-Shape = tuple[int, ...]
 Rows = Callable[[int], range]
 """Which rows of so many."""
-
-
-class _Index(msgspec.Struct):
-    weight_map: dict[str, str]
 
 
 def load_checkpoint(directory: str | Path, dtype: torch.dtype = torch.float32) -> Qwen3:
@@ -59,8 +53,7 @@ def load_checkpoint(directory: str | Path, dtype: torch.dtype = torch.float32) -
 def empty_model(directory: str | Path) -> Qwen3:
     """The model of a Hugging Face directory, on the meta device: no memory, no random numbers, no weights.
     Raises `BadCheckpoint`."""
-    if not Path(directory).is_dir():
-        raise BadCheckpoint(f"{directory} is not a directory: give a Hugging Face checkpoint directory")
+    checkpoint_files.require_directory(directory)
     config = Qwen3Config.load(directory)
     return unmade(config)
 
@@ -76,13 +69,9 @@ def read_state(
     directory = Path(directory)
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     state: dict[str, Tensor] = {}
-    for path, names in _files(directory).items():
+    for path, names in checkpoint_files.files(directory).items():
         state |= _read(path, names, expected, dtype, model.config.tie_word_embeddings, rows)
-    if missing := expected.keys() - state.keys():
-        raise BadCheckpoint(
-            f"{directory}: {len(missing)} tensors are in no file, the first is {min(missing)!r}: "
-            f"{COPY_AGAIN}, and check that config.json belongs to these weights"
-        )
+    checkpoint_files.require_all(directory, expected, set(state))
     return state
 
 
@@ -120,25 +109,6 @@ def save_companions(directory: Path, like: Path, dtype: torch.dtype) -> None:
     _write_dtype(directory / "config.json", dtype)
 
 
-def _files(directory: Path) -> dict[Path, set[str] | None]:
-    """The files to read, each with the tensors that the index promises in it (None: whatever it holds)."""
-    if (directory / SINGLE).exists():
-        return {directory / SINGLE: None}
-    index = directory / INDEX
-    if not index.exists():
-        raise BadCheckpoint(f"{directory} has neither {SINGLE} nor {INDEX}: {COPY_AGAIN}")
-    try:
-        weight_map = msgspec.json.decode(index.read_bytes(), type=_Index).weight_map
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OSError) as error:
-        raise BadCheckpoint(f"{index} is no index of shards ({error}): {COPY_AGAIN}") from error
-    by_file: dict[Path, set[str]] = {}
-    for tensor, file in weight_map.items():
-        if Path(file).name != file:
-            raise BadCheckpoint(f"{index}: {file!r} lies outside of the directory, expected a file name")
-        by_file.setdefault(directory / file, set()).add(tensor)
-    return dict(by_file)
-
-
 def _read(
     path: Path,
     names: set[str] | None,
@@ -151,21 +121,14 @@ def _read(
     state: dict[str, Tensor] = {}
     try:
         with safe_open(path, framework="pt") as file:
-            held = set(file.keys())
-            if names is not None and (lost := names - held):
-                raise BadCheckpoint(f"{path} lacks {min(lost)!r}, which {INDEX} promises: {COPY_AGAIN}")
-            for name in sorted(held if names is None else names):
-                # Some writers store the tied output matrix and the RoPE table too: no weights of their own.
-                if (tied and name == "lm_head.weight") or name.endswith("rotary_emb.inv_freq"):
-                    continue
-                _require_shape(path, name, tuple(file.get_slice(name).get_shape()), expected)
+            for name in checkpoint_files.wanted(path, set(file.keys()), names, tied):
+                shape = tuple(file.get_slice(name).get_shape())
+                checkpoint_files.require_shape(path, name, shape, expected)
                 tensor = file.get_tensor(name) if rows is None else read_rows(file, name, rows)
                 # A copy even where the dtype fits: the file may be replaced while the model lives.
                 state[name] = _weights(path, name, tensor, dtype)
-    except FileNotFoundError:
-        raise BadCheckpoint(f"{path} is missing: {COPY_AGAIN}") from None
     except (SafetensorError, OSError) as error:
-        raise BadCheckpoint(f"{path} is truncated or damaged ({error}): {COPY_AGAIN}") from error
+        raise checkpoint_files.unreadable(path, error) from error
     return state
 
 
@@ -181,23 +144,13 @@ def read_rows(file: safe_open, name: str, rows: Rows) -> Tensor:
 
 
 def _weights(path: Path, name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """The tensor cast, if it can be weights: a NaN would be found by nobody until the loss is one."""
+    """The tensor cast, if it can be weights."""
     if not tensor.is_floating_point():
-        raise BadCheckpoint(f"{path}: {name!r} is of {tensor.dtype}, expected floating-point numbers")
+        raise checkpoint_files.no_numbers(path, name, str(tensor.dtype))
     cast = tensor.to(dtype, copy=True)
     if not bool(torch.isfinite(cast.sum(dtype=torch.float64))):
-        raise BadCheckpoint(f"{path}: {name!r} holds NaN or infinity: {COPY_AGAIN}")
+        raise checkpoint_files.not_finite(path, name)
     return cast
-
-
-def _require_shape(path: Path, name: str, shape: Shape, expected: Mapping[str, Shape]) -> None:
-    if name not in expected:
-        raise BadCheckpoint(f"{path} holds {name!r}, which a model of this config.json does not have")
-    if shape != expected[name]:
-        raise BadCheckpoint(
-            f"{path}: {name!r} has shape {list(shape)}, config.json asks for {list(expected[name])}: "
-            "the two belong to different models"
-        )
 
 
 def _write_dtype(config: Path, dtype: torch.dtype) -> None:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from actors.engine.checkpoint import load_checkpoint
 from actors.engine.qwen3 import Qwen3
+from actors.training.adamw import AdamW
 from actors.training.logprobs import token_logprobs
 from actors.training.losses import LOSSES, loss_sums
 from actors.training.sample import Sample
@@ -81,19 +82,7 @@ class TrainerCompute:
         self._dtype = DTYPES[settings.rollout_dtype]
         self._masters = self._weights if self._dtype is torch.float32 else _copies(self._weights)
         self._round()
-        self._optimizer = torch.optim.AdamW(
-            self._masters.values(),
-            lr=settings.learning_rate,
-            betas=settings.betas,
-            weight_decay=settings.weight_decay,
-            foreach=False,
-        )
-        for master in self._masters.values():  # now and not lazily: the state's layout never changes
-            self._optimizer.state[master] = {
-                "step": torch.tensor(0.0),
-                "exp_avg": torch.zeros_like(master),
-                "exp_avg_sq": torch.zeros_like(master),
-            }
+        self._optimizer = AdamW(self._masters, settings.learning_rate, settings.betas, settings.weight_decay)
         self._steps = 0
         self._sums: StepSums | None = None
 
@@ -140,9 +129,7 @@ class TrainerCompute:
         torch.nn.utils.clip_grads_with_norm_(
             self._weights.values(), self._settings.max_grad_norm, norm, foreach=False
         )
-        for name, master in self._masters.items():
-            master.grad = self._weights[name].grad
-        self._optimizer.step()
+        self._optimizer.step({name: weight.grad for name, weight in self._weights.items()})
         self._round()
         self._steps += 1
         return StepStats(
@@ -168,10 +155,9 @@ class TrainerCompute:
         """
         state = {STEP: torch.tensor(float(self._steps))}
         for name, master in self._masters.items():
-            moments = self._optimizer.state[master]
             state[MODEL + name] = master.detach()
-            state[FIRST + name] = moments["exp_avg"]
-            state[SECOND + name] = moments["exp_avg_sq"]
+            state[FIRST + name] = self._optimizer.first[name]
+            state[SECOND + name] = self._optimizer.second[name]
         return state
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
@@ -192,8 +178,7 @@ class TrainerCompute:
             for name, tensor in own.items():
                 tensor.copy_(state[name])
             self._round()
-            for moments in self._optimizer.state.values():
-                moments["step"].fill_(float(self._steps))
+            self._optimizer.set_steps(self._steps)
 
     def _load(self, model_dir: Path) -> Qwen3:
         """The model whose weights are trained. Raises `BadCheckpoint`."""

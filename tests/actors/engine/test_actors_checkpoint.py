@@ -11,8 +11,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from actors.engine.checkpoint import load_checkpoint, save_checkpoint
+from actors.engine import checkpoint, checkpoint_files
+from actors.engine.checkpoint import save_checkpoint
 from actors.engine.qwen3 import BadCheckpoint, Qwen3, Qwen3Config
+from actors.engine.unmade import unmade
 
 MakeModel = Callable[..., Qwen3]
 
@@ -31,8 +33,29 @@ CONFIG = {
 }
 
 
-@pytest.fixture
-def checkpoint(tmp_path: Path, make_model: MakeModel) -> Path:
+def refusal_without_torch(directory: Path) -> str:
+    try:
+        checkpoint_files.check(directory)
+    except BadCheckpoint as problem:
+        return str(problem)
+    return ""
+
+
+def load_checkpoint(directory: Path, dtype: torch.dtype = torch.float32) -> Qwen3:
+    """As the trainer loads it. What it refuses, the check without torch refuses in the same words."""
+    refusal = refusal_without_torch(directory)
+    try:
+        model = checkpoint.load_checkpoint(directory, dtype)
+    except BadCheckpoint as problem:
+        if refusal != str(problem).replace("torch.int64", "I64"):
+            pytest.fail(f"without torch it is said: {refusal!r}, with it: {problem}")
+        raise
+    assert not refusal
+    return model
+
+
+@pytest.fixture(name="checkpoint")
+def checkpoint_directory(tmp_path: Path, make_model: MakeModel) -> Path:
     directory = tmp_path / "model"
     directory.mkdir()
     write_config(directory, {})
@@ -131,6 +154,34 @@ def test_missing_unknown_and_misshapen_tensors_are_named(checkpoint: Path) -> No
     load_checkpoint(checkpoint)
     rewrite(checkpoint, lambda tensors: tensors.update({"model.layers.0.bias": torch.ones(1)}))
     with pytest.raises(BadCheckpoint, match=r"holds 'model\.layers\.0\.bias'"):
+        load_checkpoint(checkpoint)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_layout_is_that_of_the_model(tied: bool) -> None:
+    config = Qwen3Config.of({**CONFIG, "tie_word_embeddings": tied}, "config.json")
+    state = unmade(config).state_dict()
+    assert checkpoint_files.layout(config) == {name: tuple(tensor.shape) for name, tensor in state.items()}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_weights_that_are_no_numbers_are_named(checkpoint: Path, dtype: torch.dtype, bad: float) -> None:
+    def cast(tensors: dict[str, torch.Tensor]) -> None:
+        tensors.update({name: tensor.to(dtype) for name, tensor in tensors.items()})
+
+    rewrite(checkpoint, cast)
+    load_checkpoint(checkpoint)
+    name = "model.layers.2.mlp.up_proj.weight"
+    rewrite(checkpoint, lambda tensors: tensors[name].view(-1)[7].fill_(bad))
+    with pytest.raises(BadCheckpoint, match=f"'{name}' holds NaN or infinity"):
+        load_checkpoint(checkpoint)
+
+
+def test_integers_in_the_place_of_weights_are_named(checkpoint: Path) -> None:
+    name = "model.norm.weight"
+    rewrite(checkpoint, lambda tensors: tensors.update({name: torch.ones(48, dtype=torch.int64)}))
+    with pytest.raises(BadCheckpoint, match=f"'{name}' is of torch.int64"):
         load_checkpoint(checkpoint)
 
 
