@@ -25,6 +25,8 @@ class Durability:
     def __init__(self, ctx: Context, asking: Asking, standing: Standing) -> None:
         self._ctx, self._asking, self._standing = ctx, asking, standing
         self.step = 0
+        self._released = 0  # the batches of all steps up to it
+        self._releasing = asyncio.Lock()
         self._usual = WorkDeadlines(DISK_LATE_S, FIRST_DISK_LATE_S)
         self._saved = asyncio.Event()
 
@@ -36,11 +38,13 @@ class Durability:
     async def release(self) -> None:
         """Forget batches whose step is recorded here and in a checkpoint before the newest: a damaged newest
         one costs a step, and that is done again from the samples of its batch."""
-        state = await self._asking.ask(STATE, LatestState(), StateIs)
-        self.step = max(self.step, state.durable_step)
-        last = min(state.kept_step, self._standing.finished)
-        for step in range(max(1, last - 2 * MAX_UNDURABLE), last + 1):
-            await self._asking.ask(MANAGER, ReleaseBatch(batch=f"step-{step}"), Done)
+        async with self._releasing:
+            state = await self._asking.ask(STATE, LatestState(), StateIs)
+            self.step = max(self.step, state.durable_step)
+            last = min(state.kept_step, self._standing.finished)
+            for step in range(max(1, last - 2 * MAX_UNDURABLE, self._released + 1), last + 1):
+                await self._asking.ask(MANAGER, ReleaseBatch(batch=f"step-{step}"), Done)
+                self._released = step
 
     async def until(self, step: int) -> None:
         """Wait for the disk to have this step."""

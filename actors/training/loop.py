@@ -165,7 +165,7 @@ class JobLoop:
         else:
             self._clock.void(self._ctx.now())  # it was on record already
         await self._durability.until(step - MAX_UNDURABLE)
-        await self._durability.release()
+        self._ctx.background(self._durability.release(), "release of batches")  # the next step need not wait
 
     async def _submit(self, step: int, trainer: TrainerIs) -> None:
         """The batch of this step, and of those that may be rolled out meanwhile. A trainer that went back has

@@ -10,7 +10,7 @@ import msgspec
 
 from actors.reward.source import BadTask
 from actors.training.history import HistoryError
-from configs.load import ConfigError, load
+from configs.load import ConfigError, load, presets
 from configs.schema import Config
 from rlctl import models, preflight, report, runs
 from rlctl.commands.terminal import (
@@ -73,7 +73,9 @@ def add(commands: Subparsers) -> None:
         description=_DESCRIPTION,
         examples=_EXAMPLES,
     )
-    parser.add_argument("config", metavar="CONFIG", help="a TOML file, or the name of a preset: quickstart")
+    parser.add_argument(
+        "config", metavar="CONFIG", help=f"a TOML file, or the name of a preset: {', '.join(presets())}"
+    )
     parser.add_argument(
         "--set",
         action="append",

@@ -69,7 +69,7 @@ def test_files_that_are_no_settings_are_refused_whatever_they_are(refused: Rlctl
     (tmp_path / "huge").write_bytes(bytes(2 << 20))
     os.mkfifo(tmp_path / "pipe")
     for name, word in {
-        "none.toml": "no such file; name a TOML file or a preset (quickstart, rlboost-14b, sglang)",
+        "none.toml": "no such file; name a TOML file or a preset (onehost, quickstart, rlboost-14b, sglang)",
         "": "is a folder",
         "binary": "expected UTF-8 text",
         "huge": "larger than",

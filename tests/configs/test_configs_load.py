@@ -192,7 +192,9 @@ def test_broken_toml_is_refused_with_its_line(tmp_path: Path, text: str, answer:
 
 
 def test_files_that_are_no_settings_are_refused(tmp_path: Path) -> None:
-    assert "no such file; name a TOML file or a preset (quickstart" in refused(tmp_path / "none.toml")
+    assert "no such file; name a TOML file or a preset (onehost, quickstart" in refused(
+        tmp_path / "none.toml"
+    )
     assert "is a folder" in refused(tmp_path)
     binary = tmp_path / "binary.toml"
     binary.write_bytes(b"\xff\xfe\x00")

@@ -107,7 +107,11 @@ def test_without_a_folder_the_page_goes_to_a_new_one_and_the_table_says_where(
 @pytest.mark.parametrize(
     ("argv", "code", "says"),
     [
-        (["nowhere.toml"], 2, "no such file; name a TOML file or a preset (quickstart, rlboost-14b, sglang)"),
+        (
+            ["nowhere.toml"],
+            2,
+            "no such file; name a TOML file or a preset (onehost, quickstart, rlboost-14b, sglang)",
+        ),
         (["quickstart", "--reserved", "h900"], 2, "'h900' is no known device; known are h100, h200"),
         (["quickstart", "--preemptible", "8 h100"], 2, "expected NAME, NAMExDEVICES or NAMExDEVICES:tpN"),
         (["quickstart", "--reserved", "h100x3:tp2"], 2, "3 devices cannot be cut into groups of 2"),

@@ -16,7 +16,13 @@ from sim.cluster import SimCluster
 from sim.setting import HEAD, RESERVED, Setting
 
 STEPS = 4
-SETS = [f"job.steps={STEPS}", "job.eval_every=2", "task.heldout_problems=8", "fleet.trace="]
+SETS = [
+    f"job.steps={STEPS}",
+    "job.eval_every=2",
+    "task.heldout_problems=8",
+    "fleet.trace=",
+    "engine.slots=16",
+]
 ROUNDING_S = 1e-6
 LITTLE_S = 0.5
 """Planning, submission and messages of a step: some 0.2 s."""
