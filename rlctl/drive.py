@@ -28,6 +28,7 @@ from rlctl.interrupt import Interrupt, stopped
 from rlctl.live import Mode, announce, follow, show
 from rlctl.loggers.feed import Feed
 from rlctl.loggers.opening import open_sinks
+from rlctl.models import Check, Made
 from rlctl.progress import Progress
 from rlctl.runs import RunDir
 from supervisor import AskFailed, Done, Refused, Suspended
@@ -64,9 +65,14 @@ class View:
 
 
 async def drive(
-    run: RunDir, config: Config, view: View, elsewhere: Elsewhere | None = None
+    run: RunDir,
+    config: Config,
+    view: View,
+    elsewhere: Elsewhere | None = None,
+    check: Check | None = None,
 ) -> list[Violation]:
-    """Run the job to its end; the broken invariants, none when all is well.
+    """Run the job to its end; the broken invariants, none when all is well. check: of its model; it goes on
+    while the head starts, and nothing is submitted before it is over.
 
     Raises CommandError: the job failed, the head ended, or the user stopped it (INTERRUPTED).
     """
@@ -80,17 +86,21 @@ async def drive(
     )
     viewer = _Viewer(run, view)
     loggers = _loggers(run, config)
+    checking = asyncio.create_task(asyncio.to_thread(check.run)) if check is not None else None
     if elsewhere is None:
         announce("head", view.mode, view.out)
     try:
         if loggers is not None:
             loggers.start()
         async with _cluster(run, config, elsewhere, stop) as cluster:
-            await cluster.until(stop, _job_done(cluster.client, job, viewer))
+            await cluster.until(stop, _job_done(cluster.client, job, viewer, checking))
         violations = _close_books(run, config, elsewhere)
         await viewer.finish()
         return violations
     finally:
+        if check is not None and checking is not None:
+            check.cancel()
+            await asyncio.gather(checking, return_exceptions=True)
         await viewer.stop()
         if loggers is not None:
             await asyncio.to_thread(loggers.stop)
@@ -176,8 +186,12 @@ async def _end_hung(head: Head, client: Cluster, config: Config) -> None:
         head.kill(await client.head_hung(health, head.cpu_s))
 
 
-async def _job_done(cluster: Cluster, job: JobSpec, viewer: "_Viewer") -> None:
-    """Submit the job and wait for its end. Raises CommandError where it fails."""
+async def _job_done(
+    cluster: Cluster, job: JobSpec, viewer: "_Viewer", checking: "asyncio.Task[Made] | None"
+) -> None:
+    """Submit the job, when its model is checked, and wait for its end. Raises CommandError where it fails."""
+    if checking is not None:
+        await checking
     try:
         state = await cluster.ask(SCHEDULER, SubmitJob(job=job), expect=JobIs, deadline_s=SUBMIT_S)
     except Refused as refusal:

@@ -61,9 +61,32 @@ def make(out_dir: Path, config_file: Path, on_progress: OnProgress) -> Made:
     return _ask(["new", str(out_dir), "--config", str(config_file)], on_progress)
 
 
-def check(model_dir: Path, config_file: Path) -> Made:
-    """Load a checkpoint as the trainer will, and word some problems with it. Raises CommandError."""
-    return _ask(["check", str(model_dir), "--config", str(config_file)], lambda _: None)
+class Check:
+    """Looks at a checkpoint as the trainer will, and words some problems with it.
+
+    Args:
+        model_dir: the checkpoint. config_file: the settings of the job.
+    """
+
+    def __init__(self, model_dir: Path, config_file: Path) -> None:
+        self._arguments = ["check", str(model_dir), "--config", str(config_file)]
+        self._process: subprocess.Popen[str] | None = None
+        self._cancelled = False
+
+    def run(self) -> Made:
+        """Do it; it takes seconds. Raises CommandError, also where it was cancelled."""
+        return _ask(self._arguments, lambda _: None, self._began)
+
+    def cancel(self) -> None:
+        """From another thread: end it at once, if it has not ended."""
+        self._cancelled = True
+        if self._process is not None:
+            self._process.kill()
+
+    def _began(self, process: "subprocess.Popen[str]") -> None:
+        self._process = process
+        if self._cancelled:
+            process.kill()
 
 
 def show(model_dir: Path) -> Made:
@@ -71,9 +94,14 @@ def show(model_dir: Path) -> Made:
     return _ask(["show", str(model_dir)], lambda _: None)
 
 
-def _ask(arguments: Sequence[str], on_progress: OnProgress) -> Made:
+def _ask(
+    arguments: Sequence[str],
+    on_progress: OnProgress,
+    on_begin: "Callable[[subprocess.Popen[str]], None]" = lambda _: None,
+) -> Made:
     made: Made | None = None
     with _process(arguments) as process:
+        on_begin(process)
         for said in _lines(process):
             if isinstance(said, Progress):
                 on_progress(said)
@@ -123,4 +151,4 @@ def _process(arguments: Sequence[str]) -> "Iterator[subprocess.Popen[str]]":
         raise failed(f"cannot talk to the process that handles models: {problem}") from problem
 
 
-__all__ = ["CommandError", "Made", "OnProgress", "Progress", "Said", "Unusable", "check", "make", "show"]
+__all__ = ["Check", "CommandError", "Made", "OnProgress", "Progress", "Said", "Unusable", "make", "show"]

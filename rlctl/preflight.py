@@ -1,7 +1,7 @@
 """What can be known to fail before a run begins: trace, keys, engines, addresses, disk, shared memory.
 
-Owns the checks and their words. Nothing is written. Whether a model loads is for `rlctl.models.check`, whose
-process has torch.
+Owns the checks and their words. Nothing is written. Whether a model loads is for `rlctl.models.Check`, whose
+process reads it.
 """
 
 import errno

@@ -170,8 +170,8 @@ def execute(folder: RunDir, config: Config, args: argparse.Namespace, elsewhere:
     code = OK
     with folder.lock():
         try:
-            _model(folder, config, mode)
-            violations = run_async(drive(folder, config, View(mode, sys.stdout), elsewhere))
+            check = _model(folder, config, mode)
+            violations = run_async(drive(folder, config, View(mode, sys.stdout), elsewhere, check))
             code = (FAILED if any(one.checked for one in violations) else UNCHECKED) if violations else OK
         except KeyboardInterrupt:
             ended = CommandError(INTERRUPTED, "stopped on request")
@@ -197,15 +197,16 @@ def execute(folder: RunDir, config: Config, args: argparse.Namespace, elsewhere:
     return code
 
 
-def _model(folder: RunDir, config: Config, mode: Mode) -> None:
-    """Check the model that the settings name, or make one. Raises CommandError."""
+def _model(folder: RunDir, config: Config, mode: Mode) -> models.Check | None:
+    """Make the model, or name the check of the one that the settings name: the head starts meanwhile. Raises
+    CommandError."""
     if not config.model.path and folder.model.exists():  # a resume; it appeared whole
-        return
+        return None
     announce("model", mode, sys.stdout)
     if config.model.path:
-        models.check(Path(config.model.path), folder.config_file)
-        return
+        return models.Check(Path(config.model.path), folder.config_file)
     models.make(folder.model, folder.config_file, progress_printer(mode))
+    return None
 
 
 def progress_printer(mode: Mode) -> models.OnProgress:

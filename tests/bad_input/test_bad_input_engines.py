@@ -27,7 +27,7 @@ def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("a model was made before everything was tried")
 
     monkeypatch.setattr("rlctl.models.make", made)
-    monkeypatch.setattr("rlctl.models.check", made)
+    monkeypatch.setattr("rlctl.models.Check", made)
 
 
 @pytest.mark.parametrize(
