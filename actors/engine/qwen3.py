@@ -10,11 +10,16 @@ operations is kept so that the logits agree to rounding.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from actors.engine.qwen3_config import BadCheckpoint, Qwen3Config
+from actors.engine.shared_prompts import SharedPrompts, causal
 
 __all__ = ["BadCheckpoint", "Qwen3", "Qwen3Config", "rope_angles"]
 
@@ -24,6 +29,17 @@ def rope_angles(config: Qwen3Config, positions: int, device: torch.device | None
     exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32, device=device) / config.head_dim
     inverse = 1.0 / config.rope_theta**exponents
     return torch.outer(torch.arange(positions, dtype=torch.float32, device=device), inverse)
+
+
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Queries, keys and values, [..., T, heads, head_dim], to what is mixed for the rows that a layer goes on
+with: all, or the last ones."""
+
+
+class AttendAt(Protocol):
+    """An `Attend` of any layer; behind the last one some rows may not be needed."""
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, *, last: bool) -> Tensor: ...
 
 
 class RMSNorm(nn.Module):
@@ -55,13 +71,12 @@ class Attention(nn.Module):
         self.q_norm = RMSNorm(config.head_dim, config.rms_norm_eps)
         self.k_norm = RMSNorm(config.head_dim, config.rms_norm_eps)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
         heads = (*x.shape[:-1], -1, self.head_dim)
-        q = _rotate(self.q_norm(self.q_proj(x).view(heads)).transpose(1, 2), cos, sin)
-        k = _rotate(self.k_norm(self.k_proj(x).view(heads)).transpose(1, 2), cos, sin)
-        v = self.v_proj(x).view(heads).transpose(1, 2)
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-        return self.o_proj(mixed.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]  # nn.Module.__call__
+        q = _rotate(self.q_norm(self.q_proj(x).view(heads)), cos, sin)
+        k = _rotate(self.k_norm(self.k_proj(x).view(heads)), cos, sin)
+        mixed = attend(q, k, self.v_proj(x).view(heads))
+        return self.o_proj(mixed.flatten(-2))  # type: ignore[no-any-return]  # nn.Module.__call__
 
 
 class MLP(nn.Module):
@@ -85,8 +100,9 @@ class Layer(nn.Module):
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), cos, sin)
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
+        mixed = self.self_attn(self.input_layernorm(x), cos, sin, attend)
+        x = x[-len(mixed) :] + mixed  # the rows that `attend` goes on with are the last ones
         return x + self.mlp(self.post_attention_layernorm(x))  # type: ignore[no-any-return]
 
 
@@ -100,12 +116,12 @@ class Body(nn.Module):
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, positions: Tensor, attend: AttendAt) -> Tensor:
         x = self.embed_tokens(tokens)
-        angles = rope_angles(self.config, tokens.shape[1], tokens.device)
+        angles = rope_angles(self.config, int(positions.max()) + 1, tokens.device)[positions].unsqueeze(-2)
         cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
-        for layer in self.layers:
-            x = layer(x, cos, sin)
+        for at, layer in enumerate(self.layers, start=1):
+            x = layer(x, cos, sin, partial(attend, last=at == len(self.layers)))
         return self.norm(x)  # type: ignore[no-any-return]
 
 
@@ -135,9 +151,14 @@ class Qwen3(nn.Module):
     def hidden(self, tokens: Tensor) -> Tensor:
         """Normalised hidden states of the last layer: int64 [B, T] to [B, T, hidden_size].
 
-        For a caller who needs logits at a few positions only: `F.linear(hidden[mask], model.output_matrix)`.
+        For logits at a few positions only: `F.linear(hidden[mask], model.output_matrix)`.
         """
-        return self.model(tokens)  # type: ignore[no-any-return]
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
+        return self.model(tokens, positions, _all)  # type: ignore[no-any-return]
+
+    def response_states(self, rows: SharedPrompts) -> Tensor:
+        """`hidden` of the tails of packed sequences: [rows.tails, hidden_size]."""
+        return self.model(rows.tokens, rows.positions, rows.attend)  # type: ignore[no-any-return]
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits of the next token: int64 [B, T] to float32 [B, T, vocab_size].
@@ -147,7 +168,12 @@ class Qwen3(nn.Module):
         return F.linear(self.hidden(tokens), self.output_matrix).float()
 
 
+def _all(q: Tensor, k: Tensor, v: Tensor, *, last: bool) -> Tensor:
+    """Of whole sequences all rows are asked for, behind the last layer too."""
+    return causal(q, k, v)
+
+
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn pairs (x[i], x[i + d/2]) of [B, heads, T, d] by their position's angle (cos, sin: [T, d/2])."""
+    """Turn pairs (x[i], x[i + d/2]) of [..., T, heads, d] by their position's angle (cos, sin)."""
     first, second = x.chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)

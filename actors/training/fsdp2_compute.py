@@ -134,7 +134,7 @@ class ShardedCompute(TrainerCompute):
             fully_shard(layer, mesh=mesh)
         # The embedding is used again after the pass, as output matrix: it stays until the backward pass.
         fully_shard(model, mesh=mesh, reshard_after_forward=False)
-        register_fsdp_forward_method(model, "hidden")
+        register_fsdp_forward_method(model, "response_states")
         for module in model.modules():
             if isinstance(module, FSDPModule):
                 module.set_gradient_divide_factor(1.0)

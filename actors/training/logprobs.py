@@ -10,14 +10,15 @@ from typing import Protocol
 import torch.nn.functional as F
 from torch import Tensor
 
+from actors.engine.shared_prompts import SharedPrompts
 from actors.training.samples import Batch
 
 
 class LanguageModel(Protocol):
     """A causal model cut before its output matrix."""
 
-    def hidden(self, tokens: Tensor) -> Tensor:
-        """Last hidden states: int64 [B, T] to [B, T, width]; what follows a position does not change it."""
+    def response_states(self, rows: SharedPrompts) -> Tensor:
+        """Last hidden states of the tails: [rows.tails, width]; what follows a position changes nothing."""
 
     @property
     def output_matrix(self) -> Tensor:
@@ -26,7 +27,5 @@ class LanguageModel(Protocol):
 
 def token_logprobs(model: LanguageModel, batch: Batch, temperature: float = 1.0) -> Tensor:
     """Log-probs of the batch's response tokens under the model, with gradient: [N], as `targets`."""
-    # The output matrix is the widest of the model: apply it where a response token is predicted, only.
-    hidden = model.hidden(batch.inputs)[batch.chosen]
-    logits = F.linear(hidden, model.output_matrix) / temperature
+    logits = F.linear(model.response_states(batch.rows), model.output_matrix) / temperature
     return -F.cross_entropy(logits, batch.targets, reduction="none")

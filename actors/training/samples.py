@@ -12,20 +12,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from actors.engine.shared_prompts import SharedPrompts
 from actors.training.sample import Sample
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Samples as tensors, padded on the right. B samples, T tokens of the longest, N response tokens.
+    """Samples as tensors: B samples, N response tokens.
 
-    inputs int64 [B, T-1]: what the model reads. chosen bool [B, T-1]: positions that predict a response
-    token; row by row they list the N tokens of targets int64 [N], logprobs and advantages float32 [N].
-    lengths int64 [B]: of the responses.
+    rows: what the model reads; row by row its tails predict the N tokens of targets int64 [N], logprobs and
+    advantages float32 [N]. lengths int64 [B]: of the responses.
     """
 
-    inputs: Tensor
-    chosen: Tensor
+    rows: SharedPrompts
     targets: Tensor
     logprobs: Tensor
     advantages: Tensor
@@ -33,18 +32,10 @@ class Batch:
 
 
 def collate(samples: Sequence[Sample]) -> Batch:
-    """Samples to one padded batch, on the CPU. Padding is token 0 and is never chosen."""
-    width = max(len(sample) for sample in samples) - 1
-    inputs = torch.zeros(len(samples), width, dtype=torch.int64)
-    chosen = torch.zeros(len(samples), width, dtype=torch.bool)
-    for row, sample in enumerate(samples):
-        tokens = [*sample.prompt, *sample.response]
-        inputs[row, : len(tokens) - 1] = torch.tensor(tokens[:-1])
-        chosen[row, len(sample.prompt) - 1 : len(tokens) - 1] = True
+    """Samples to one batch, on the CPU."""
     lengths = torch.tensor([len(sample.response) for sample in samples])
     return Batch(
-        inputs=inputs,
-        chosen=chosen,
+        rows=SharedPrompts([one.prompt for one in samples], [one.response[:-1] for one in samples]),
         targets=torch.tensor([token for sample in samples for token in sample.response]),
         logprobs=torch.tensor([p for sample in samples for p in sample.logprobs], dtype=torch.float32),
         advantages=torch.tensor([sample.advantage for sample in samples]).repeat_interleave(lengths),
@@ -53,16 +44,24 @@ def collate(samples: Sequence[Sample]) -> Batch:
 
 
 def by_length(samples: Sequence[Sample], most_tokens: int) -> Iterator[list[Sample]]:
-    """Samples in batches of like length, each of at most `most_tokens` after padding (or of one sample).
+    """Samples in batches of like length, each of at most `most_tokens` where all were as long as its longest
+    prompt and its longest response (or of one sample). Samples of one prompt are neighbours.
 
     Bounds memory and padding; which samples share a batch changes no gradient but for rounding. The order
     depends on the samples alone.
     """
+    longest: dict[tuple[int, ...], int] = {}
+    for sample in samples:
+        key = tuple(sample.prompt)
+        longest[key] = max(longest.get(key, 0), len(sample))
     batch: list[Sample] = []
-    for sample in sorted(samples, key=len):  # stable, and ascending: the newest sample is the longest
-        if batch and len(sample) * (len(batch) + 1) > most_tokens:
+    prompt = response = 0
+    # Stable, and ascending: the newest sample's group is the longest one.
+    for sample in sorted(samples, key=lambda one: (longest[tuple(one.prompt)], tuple(one.prompt), len(one))):
+        prompt, response = max(prompt, len(sample.prompt)), max(response, len(sample.response))
+        if batch and (prompt + response) * (len(batch) + 1) > most_tokens:
             yield batch
-            batch = []
+            batch, prompt, response = [], len(sample.prompt), len(sample.response)
         batch.append(sample)
     if batch:
         yield batch

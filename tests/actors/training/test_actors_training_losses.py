@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from actors.engine.shared_prompts import SharedPrompts
 from actors.training.advantages import group_advantages
 from actors.training.logprobs import token_logprobs
 from actors.training.losses import LOSSES, LossSums, loss_sums
@@ -41,6 +42,11 @@ class Toy(nn.Module):
     def hidden(self, tokens: Tensor) -> Tensor:
         weights = torch.arange(1, tokens.shape[1] + 1, dtype=torch.float64)[None, :, None]
         return (self.embedding[tokens] * weights).cumsum(1) / weights.cumsum(1)
+
+    def response_states(self, rows: SharedPrompts) -> Tensor:
+        keys, queries = torch.zeros(2, len(rows), 1, WIDTH, dtype=torch.float64)
+        keys[:, 0, 0], queries[:, 0, 0] = (rows.positions + 1).double().log(), math.sqrt(WIDTH)
+        return rows.attend(queries, keys, self.embedding[rows.tokens].unsqueeze(1), last=True).squeeze(1)
 
     @property
     def output_matrix(self) -> Tensor:
@@ -177,13 +183,15 @@ def test_a_group_of_one_is_refused() -> None:
         group_advantages([1.0])
 
 
-def test_padding_is_never_chosen_and_targets_follow_their_positions() -> None:
-    batch = collate([Sample([1, 2], [3, 4, 5], [-1, -2, -3], 0.5), Sample([6], [7], [-4], -1.0)])
-    assert batch.inputs.tolist() == [[1, 2, 3, 4], [6, 0, 0, 0]]
-    assert batch.chosen.tolist() == [[False, True, True, True], [True, False, False, False]]
-    assert batch.targets.tolist() == [3, 4, 5, 7]
-    assert batch.logprobs.tolist() == [-1, -2, -3, -4]
-    assert batch.advantages.tolist() == [0.5, 0.5, 0.5, -1.0]
+def test_a_batch_reads_each_prompt_once_and_its_targets_follow_their_tails() -> None:
+    first, other = [Sample([1, 2], [3, 4, 5], [-1, -2, -3], 0.5), Sample([6], [7], [-4], -1.0)]
+    batch = collate([first, other, Sample([1, 2], [8], [-5], 2.0)])
+    assert batch.rows.tokens.tolist() == [1, 2, 3, 4, 6, 2]
+    assert batch.rows.positions.tolist() == [0, 1, 2, 3, 0, 1]
+    assert (batch.rows.tails, batch.rows.owner.tolist()) == (5, [0, 1, 0])
+    assert batch.targets.tolist() == [3, 4, 5, 7, 8]
+    assert batch.logprobs.tolist() == [-1, -2, -3, -4, -5]
+    assert batch.advantages.tolist() == [0.5, 0.5, 0.5, -1.0, 2.0]
 
 
 @given(st.integers(1, 30), st.integers(1, 120), st.integers(0, 5))
@@ -192,8 +200,11 @@ def test_batches_by_length_lose_no_sample_and_keep_to_the_limit(count: int, most
     samples = some_samples(count, seed)
     batches = list(by_length(samples, most))
     assert sorted(map(id, samples)) == sorted(id(sample) for batch in batches for sample in batch)
+    prompts = [key for key, _ in itertools.groupby(one.prompt for batch in batches for one in batch)]
+    assert len(prompts) == len(set(map(tuple, prompts)))
     for batch in batches:
-        assert len(batch) == 1 or len(batch) * max(map(len, batch)) <= most
+        width = max(len(one.prompt) for one in batch) + max(len(one.response) for one in batch)
+        assert len(batch) == 1 or len(batch) * width <= most
 
 
 @pytest.mark.parametrize(
