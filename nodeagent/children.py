@@ -6,6 +6,7 @@ When that gives up, all children are stopped and `on_give_up` is told; what foll
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from actors.cluster.messages import JobSpec
 from configs.schema import Config
 from nodeagent.exit_codes import HOPELESS, IN_USE, Unfit
 from nodeagent.host import COMMIT_S, Bounds, Seat
-from nodeagent.process_arguments import arguments, environment
+from nodeagent.process_arguments import arguments, environment, threading
 from nodeagent.restarts import RestartReporter
 from nodeagent.site import ClosingTracer, Held, Site
 from nodeagent.trees import rank_kind, threads
@@ -217,11 +218,11 @@ class Children:
 
     def _process(self, kind: str, job_file: Path, config: Config) -> ChildSpec:
         seat = self._seat
-        count = str(threads(kind, config))
+        count = threads(kind, config)
         spec = ProcessSpec(
             arguments(kind, seat, job_file),
             seat.state_dir / "logs" / f"{kind}.out",
-            {"OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count, **environment(seat)},
+            {**threading(count, os.environ), **environment(seat)},
             HOPELESS | {IN_USE},  # in use is a port that the settings name, the gateway's; others take any
             places.health_of(config),
         )
