@@ -6,7 +6,6 @@ When that gives up, all children are stopped and `on_give_up` is told; what foll
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from actors.cluster.messages import JobSpec
 from configs.schema import Config
 from nodeagent.exit_codes import HOPELESS, IN_USE, Unfit
 from nodeagent.host import COMMIT_S, Bounds, Seat
-from nodeagent.process_arguments import arguments, environment, threading
+from nodeagent.process_arguments import arguments, environment
 from nodeagent.restarts import RestartReporter
 from nodeagent.site import ClosingTracer, Held, Site
 from nodeagent.trees import rank_kind, threads
@@ -40,6 +39,10 @@ PROCESSES = {
 }
 OWN_TRAINER = {**PROCESSES, "head": ("rollout",), "reserved": ("transfer",)}
 """Where the trainer is not the job's: nothing is scored or trained."""
+SPINS = 3000
+"""Turns for which a thread of OpenMP waits for the others before it sleeps. With the library's 300,000 a
+trainer of two threads takes three times as long where two other processes want the cores; with these it takes
+1.4 times as long, and on idle cores no longer than before."""
 STOP_S = 5.0  # of one child, in order; then it is killed
 
 log = logging.getLogger("nodeagent")
@@ -218,13 +221,14 @@ class Children:
 
     def _process(self, kind: str, job_file: Path, config: Config) -> ChildSpec:
         seat = self._seat
-        count = threads(kind, config)
+        count = str(threads(kind, config))
         spec = ProcessSpec(
             arguments(kind, seat, job_file),
             seat.state_dir / "logs" / f"{kind}.out",
-            {**threading(count, os.environ), **environment(seat)},
+            {"OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count, **environment(seat)},
             HOPELESS | {IN_USE},  # in use is a port that the settings name, the gateway's; others take any
             places.health_of(config),
+            defaults={"GOMP_SPINCOUNT": str(SPINS)},
         )
         return child(kind, spec, shutdown_s=STOP_S)
 

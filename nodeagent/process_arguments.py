@@ -20,11 +20,6 @@ MODULE = "nodeagent.process"
 _KINDS = ", ".join([*sorted(TREES), "rank-N"])
 DATABASE_VARIABLE = "GLEANER_DATABASE"  # its URL may hold a password
 
-SPINS = 3000
-"""Turns for which a thread of OpenMP waits for the others before it sleeps. With the library's 300,000 a
-trainer of two threads takes three times as long where two other processes want the cores; with these it takes
-1.4 times as long, and on idle cores no longer than before."""
-
 
 @dataclass(frozen=True, slots=True)
 class Order:
@@ -50,15 +45,6 @@ def arguments(kind: str, seat: Seat, job_file: Path) -> list[str]:
 def environment(seat: Seat) -> dict[str, str]:
     """What such a process needs to know and others must not read in a list of processes."""
     return {DATABASE_VARIABLE: seat.database} if seat.database else {}
-
-
-def threading(count: int, given: Mapping[str, str]) -> dict[str, str]:
-    """How the numerical libraries of such a process compute, in the environment `given`: on `count` threads,
-    and as `SPINS` says unless the user says how theirs wait."""
-    settings = {"OMP_NUM_THREADS": str(count), "MKL_NUM_THREADS": str(count)}
-    if not given.keys() & {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}:
-        settings["GOMP_SPINCOUNT"] = str(SPINS)
-    return settings
 
 
 def format_peer(peer: Peer) -> str:

@@ -45,6 +45,8 @@ class ProcessSpec:
     """Exit codes by which the child says that starting it again would end the same way."""
     health: Health | None = None
     """The heartbeats that are expected of it; None for a program that sends none."""
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    """As `env`, but what the environment of this process has of them stays as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ class ChildProcess:
         spec.output.parent.mkdir(parents=True, exist_ok=True)
         if spec.output.exists() and spec.output.stat().st_size > MAX_OUTPUT_BYTES:
             spec.output.replace(spec.output.with_suffix(".old"))
-        env = {**os.environ, **spec.env, PARENT_VARIABLE: str(os.getpid())}
+        env = {**spec.defaults, **os.environ, **spec.env, PARENT_VARIABLE: str(os.getpid())}
         self._output = spec.output
         with spec.output.open("ab") as output:
             self._said_from = output.tell()

@@ -32,6 +32,23 @@ async def run(code: str, tmp_path: Path) -> ProcessExit:
     return exit_
 
 
+async def test_a_default_gives_way_to_the_environment_and_a_setting_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIVEN", "user")
+    monkeypatch.delenv("ABSENT", raising=False)
+    code = "import os; print(os.environ['GIVEN'], os.environ['ABSENT'], os.environ['SET'])"
+    spec = ProcessSpec(
+        [sys.executable, "-c", code],
+        tmp_path / "out",
+        {"SET": "spec"},
+        defaults={"GIVEN": "default", "ABSENT": "default", "SET": "default"},
+    )
+    async with asyncio.timeout(60.0):
+        await ChildProcess(spec, lambda exit_: None).wait()
+    assert (tmp_path / "out").read_text() == "user default spec\n"
+
+
 async def test_a_killed_process_is_restarted_and_its_signal_is_told(tmp_path: Path) -> None:
     restarts: list[Restarted] = []
     async with TestSystem(tmp_path) as test:
