@@ -12,6 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from bench.quickstart import page, problems
+from bench.quickstart.measured import environment
 from bench.quickstart.sides import SIDES, TRL, CommandFailed, Job
 from bench.runtime.harness import ROOT
 from bench.runtime.machine import machine
@@ -50,6 +51,16 @@ def main() -> int:
     }
     found: dict[str, list[dict[str, object]]] = {name: [] for name in names}
     with tempfile.TemporaryDirectory(prefix="gleaner-bench-") as scratch:
+        # Once unmeasured, a step of each: what is imported is compiled, and read from the disk.
+        warm = prepared(arguments.preset, [*arguments.set, "job.steps=1"], 0, Path(scratch) / "warm")
+        for at, name in enumerate(names):
+            folder = Path(scratch) / f"warm-{at}"
+            folder.mkdir()
+            try:
+                SIDES[name](warm, folder)
+            except CommandFailed as problem:
+                console.print(f"{name}, before the first seed: {problem}", highlight=False)
+                return 1
         for seed in range(arguments.seeds):
             job = prepared(arguments.preset, arguments.set, seed, Path(scratch) / f"job-{seed}")
             # A side is measured first for one seed and last for another: the machine is not always as fast.
@@ -78,7 +89,7 @@ def prepared(preset: str, settings: list[str], seed: int, folder: Path) -> Job:
     model = folder / "model"
     words = [word for one in (f"job.seed={seed}", *settings) for word in ("--set", one)]
     argv = [sys.executable, "-m", "rlctl", "model", "new", str(model), "--config", preset, *words]
-    subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(argv, check=True, stdout=subprocess.DEVNULL, env=environment())
     problems.write(config, model, folder)
     return Job(config, preset, tuple(settings), model, folder, seed)
 

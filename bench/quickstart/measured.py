@@ -83,7 +83,9 @@ def measure(argv: Sequence[str], output: Path, first_done: Callable[[], bool]) -
     before_s, began_s = _children_s(), time.monotonic()
     watch = _Watch(first_done)
     with output.open("wb") as out:
-        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env=environment()
+        )
         watch.start()
         try:
             code = process.wait(LIMIT_S)
@@ -98,6 +100,11 @@ def measure(argv: Sequence[str], output: Path, first_done: Callable[[], bool]) -
         raise CommandFailed(f"{' '.join(argv[:4])} ended with {code}:\n{tail}")
     cpu_s = _children_s() - before_s
     return Cost(wall_s, watch.first_step_s, cpu_s, watch.peak_mib, watch.processes)
+
+
+def environment() -> dict[str, str]:
+    """Of every command that is measured: Python keeps what it compiled, as it does unless it is forbidden."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 def _children_s() -> float:
