@@ -138,9 +138,11 @@ class JobLoop:
 
     async def _one_step(self, step: int, trainer: TrainerIs) -> None:
         batch = f"step-{step}"
-        plan = await self._planning.plan(step)
-        await self._submit(step, trainer)
+        plan, _ = await asyncio.gather(self._planning.plan(step), self._submit(step, trainer))
         self._lap("other")
+        due = step + 1 + self._config.rollout.staleness
+        if due <= self._config.job.steps:
+            self._ctx.background(self._submission.prepare(due), f"problems of step {due}")
         result = await self._timed(
             TrainStep(step=step, batch=batch, groups=self._config.rollout.prompts, t_seed_s=plan.t_seed_s)
         )

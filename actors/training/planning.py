@@ -3,6 +3,8 @@
 Owns nothing. Algorithm 1 itself is `actors.cluster.seeding`.
 """
 
+import asyncio
+
 from actors.cluster.messages import Plan, PlanNext
 from actors.cluster.step_times import Seen, StepTimes
 from actors.rollout.critical_path import CriticalPath
@@ -42,16 +44,21 @@ class Planning:
     ) -> tuple[Plan, CriticalPath | None]:
         """What this step measured gives the plan of the next, which stays where the batch's times are gone;
         and what the step's end waited for."""
-        try:
-            times = await self._ctx.ask(
-                MANAGER, BatchReport(batch=batch), deadline_s=TIMES_DEADLINE_S, expect=BatchTimes
-            )
-        except AskFailed as problem:
-            self._ctx.log.warning("no times of %s: %s", batch, problem)
+        times, paces = await asyncio.gather(self._times(batch), self._paces())
+        if times is None:
             return plan, None
-        measured = measured_times(result, times, await self._paces())
+        measured = measured_times(result, times, paces)
         ahead = await self._asking.ask(SCHEDULER, PlanNext(step=step + 1, times=measured), Plan)
         return ahead, times.path
+
+    async def _times(self, batch: str) -> BatchTimes | None:
+        """Of a batch; None where they are gone."""
+        ask = BatchReport(batch=batch)
+        try:
+            return await self._ctx.ask(MANAGER, ask, deadline_s=TIMES_DEADLINE_S, expect=BatchTimes)
+        except AskFailed as problem:
+            self._ctx.log.warning("no times of %s: %s", batch, problem)
+            return None
 
     async def _paces(self) -> dict[str, EnginePace]:
         """Of whole instances, by kind; none where the balancer has just been restarted."""

@@ -20,7 +20,7 @@ from actors.training.job_journal import Standing
 from actors.training.messages import TrainerIs
 from actors.training.seeds import request_seed
 from configs.schema import Config
-from supervisor import Context, Done, Refused
+from supervisor import AskFailed, Context, Done, Refused
 
 REWARD = "reward/proxy"
 MANAGER = "rollout/manager"
@@ -41,20 +41,34 @@ class Submission:
         self._ctx, self._asking, self._config = ctx, asking, config
         self._draws = standing.draws
         self._order = asyncio.Lock()  # of draws: one is in the journal before the next is made
+        self._prepared: dict[int, tuple[Prompt, ...]] = {}  # by step; of one step at most
 
     async def publish(self, trainer: TrainerIs) -> None:
         """The weights of `trainer` are the newest."""
         await self._asking.ask(MANAGER, PublishVersion(weights=_weights(trainer)), Done)
 
+    async def prepare(self, step: int) -> None:
+        """Draw and word the problems of a step while the one before it is trained. Not where a batch draws
+        again while it is rolled out: the order of draws would depend on when this comes."""
+        if self._config.rollout.selects or step in self._prepared:
+            return
+        try:
+            prompts = await self._step_prompts(step)
+        except AskFailed as problem:
+            self._ctx.log.info("the problems of step %d are drawn when it begins: %s", step, problem)
+            return
+        self._prepared = {step: prompts}
+
     async def step(self, step: int, trainer: TrainerIs) -> None:
         """The batch of a training step; `trainer` has the newest weights. Raises NothingFits."""
         rollout, batch = self._config.rollout, f"step-{step}"
         count = launched(rollout.prompts, rollout.over_sampling)
+        prepared = self._prepared.pop(step, None)
         event = BatchSubmitted(
             batch=batch,
             version=step - 1,
             min_version=max(0, step - 1 - rollout.staleness) if rollout.staleness else None,
-            prompts=await self._fitting(batch, 0, count),
+            prompts=prepared if prepared is not None else await self._step_prompts(step),
             max_new_tokens=rollout.max_new_tokens,
             temperature=rollout.temperature,
             again=rollout.sample_retries,
@@ -98,6 +112,10 @@ class Submission:
                 if event is not None:
                     await self._ctx.journal.append(event)
                     self._draws.apply(event)
+
+    async def _step_prompts(self, step: int) -> tuple[Prompt, ...]:
+        rollout = self._config.rollout
+        return await self._fitting(f"step-{step}", 0, launched(rollout.prompts, rollout.over_sampling))
 
     async def _fitting(self, batch: str, first: int, count: int) -> tuple[Prompt, ...]:
         """The prompts of these groups of a step's batch. Problems whose prompts no engine takes give their

@@ -28,9 +28,11 @@ class Wordy(Actor):
 
     def __init__(self, every: int) -> None:
         self.every = every
+        self.asked = 0
 
     @handles(GetProblems)
     async def problems(self, message: GetProblems) -> Problems:
+        self.asked += 1
         return Problems(prompts=[[5] * (MOST + (index % self.every == 0)) for index in message.indices])
 
 
@@ -63,11 +65,11 @@ class Submitter(Actor):
 class World:
     """A submitter that can be killed, and the manager that it submits to."""
 
-    def __init__(self, system: TestSystem, problems: int) -> None:
-        self.system, self.manager = system, Manager()
+    def __init__(self, system: TestSystem, problems: int, every: int, rollout: dict[str, object]) -> None:
+        self.system, self.manager, self.words = system, Manager(), Wordy(every)
         self.config = from_tree(
             {
-                "rollout": {"prompts": 4, "samples": 2},
+                "rollout": {"prompts": 4, "samples": 2, **rollout},
                 "engine": {"max_prompt_tokens": MOST},
                 "task": {"train_problems": problems},
             },
@@ -85,10 +87,13 @@ class World:
 
 
 @asynccontextmanager
-async def world(directory: Path, every: int, problems: int = 100) -> AsyncIterator[World]:
+async def world(
+    directory: Path, every: int, problems: int = 100, rollout: dict[str, object] | None = None
+) -> AsyncIterator[World]:
     async with TestSystem(directory) as system:
-        system.spawn("reward/proxy", lambda: Wordy(every))
-        yield World(system, problems)
+        there = World(system, problems, every, rollout or {})
+        system.spawn("reward/proxy", lambda: there.words)
+        yield there
 
 
 def indices(prompts: tuple[Prompt, ...]) -> list[int]:
@@ -128,3 +133,44 @@ async def test_a_few_problems_that_fit_are_enough_for_a_large_batch(tmp_path: Pa
         submission = await there.begin()
         await submission.step(1, TRAINER)
         assert set(indices(there.manager.batches["step-1"])) == {1}
+
+
+async def test_a_prepared_step_is_submitted_without_another_ask_and_with_the_problems_of_any_other_life(
+    tmp_path: Path,
+) -> None:
+    async with world(tmp_path, every=1000) as there:
+        submission = await there.begin()
+        await submission.step(1, TRAINER)
+        await submission.prepare(2)
+        asked = there.words.asked
+        await submission.step(2, TRAINER)
+        assert there.words.asked == asked
+        prepared = there.manager.batches["step-2"]
+        assert indices(prepared) == [5, 6, 7, 8], "0 is too long"
+        await submission.prepare(3)
+        there.system.kill("training/controller")
+        submission = await there.begin()
+        await submission.step(2, TRAINER)
+        assert there.manager.batches["step-2"] == prepared
+        await submission.step(3, TRAINER)
+        assert indices(there.manager.batches["step-3"]) == [9, 10, 11, 12], "drawn before the kill, and once"
+
+
+async def test_a_step_whose_problems_do_not_fit_fails_when_it_begins_and_not_when_it_is_prepared(
+    tmp_path: Path,
+) -> None:
+    async with world(tmp_path, every=1, problems=10) as there:
+        submission = await there.begin()
+        await submission.prepare(1)
+        with pytest.raises(NothingFits):
+            await submission.step(1, TRAINER)
+
+
+async def test_a_batch_that_draws_again_under_way_is_not_prepared(tmp_path: Path) -> None:
+    async with world(tmp_path, every=1000, rollout={"over_sampling": 1.5}) as there:
+        submission = await there.begin()
+        await submission.step(1, TRAINER)
+        await submission.prepare(2)
+        refill = await submission.more("step-1", 6, 2)
+        await submission.step(2, TRAINER)
+        assert indices(there.manager.batches["step-2"])[0] == indices(refill)[-1] + 1
