@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import subprocess
 import sys
 import tempfile
@@ -10,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
+from safetensors import safe_open
 
 from bench.quickstart import page, problems
 from bench.quickstart.measured import environment
@@ -37,7 +39,8 @@ def main() -> int:
     arguments = parser.parse_args()
     console = Console(width=130, soft_wrap=False)
     if arguments.write_docs:
-        page.write(json.loads((arguments.json or RESULTS).read_text()), ROOT / "docs")
+        larger = json.loads(RESULTS.with_name(page.LARGER).read_text())
+        page.write(json.loads((arguments.json or RESULTS).read_text()), larger, ROOT / "docs")
         return 0
     names = arguments.only or list(SIDES)
     if unknown := [name for name in names if name not in SIDES]:
@@ -48,6 +51,7 @@ def main() -> int:
         "machine": machine(),
         "began": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         "preset": arguments.preset,
+        "settings": arguments.set,
     }
     found: dict[str, list[dict[str, object]]] = {name: [] for name in names}
     with tempfile.TemporaryDirectory(prefix="gleaner-bench-") as scratch:
@@ -63,6 +67,7 @@ def main() -> int:
                 return 1
         for seed in range(arguments.seeds):
             job = prepared(arguments.preset, arguments.set, seed, Path(scratch) / f"job-{seed}")
+            results["parameters"] = parameters(job.model)
             # A side is measured first for one seed and last for another: the machine is not always as fast.
             turn = seed % len(names)
             for name in names[turn:] + names[:turn]:
@@ -92,6 +97,12 @@ def prepared(preset: str, settings: list[str], seed: int, folder: Path) -> Job:
     subprocess.run(argv, check=True, stdout=subprocess.DEVNULL, env=environment())
     problems.write(config, model, folder)
     return Job(config, preset, tuple(settings), model, folder, seed)
+
+
+def parameters(model: Path) -> int:
+    """Of a checkpoint."""
+    with safe_open(model / "model.safetensors", framework="np") as file:
+        return sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118  # no dict
 
 
 if __name__ == "__main__":

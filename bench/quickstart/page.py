@@ -15,6 +15,7 @@ NAME = "quickstart"
 HOW = Path(__file__).with_name("how.md")
 PLAIN, CALM, KILLED, ONE = "TRL", "Gleaner, calm", "Gleaner, hosts killed", "Gleaner, one host"
 BUSY = 1.0
+LARGER = "quickstart_larger.json"
 
 COLUMNS: dict[str, Callable[[Mapping[str, Any]], float]] = {
     "all steps, s": lambda one: sum(one["each_s"]),
@@ -82,17 +83,27 @@ def goals(results: Mapping[str, Any]) -> list[tuple[str, float, float]]:
     ]
 
 
-def write(results: Mapping[str, Any], directory: Path) -> None:
-    """Put the section into benchmarks.md of `directory`, and its picture beside it."""
+def write(results: Mapping[str, Any], larger: Mapping[str, Any], directory: Path) -> None:
+    """Put the section into benchmarks.md of `directory`, and its picture beside it. larger: results with a
+    larger model."""
     from bench.quickstart import figure
 
     figure.draw(results, directory / "images" / "quickstart.png")
-    page_sections.put(directory / "benchmarks.md", NAME, text(results))
+    page_sections.put(directory / "benchmarks.md", NAME, text(results, larger))
 
 
-def text(results: Mapping[str, Any]) -> str:
+def rows(results: Mapping[str, Any]) -> list[str]:
+    """The table of medians, in Markdown."""
+    return [
+        f"| side | {' | '.join(COLUMNS)} |",
+        "|---" + "|---:" * len(COLUMNS) + "|",
+        *(f"| {name} | {' | '.join(_cells(values))} |" for name, values in medians(results).items()),
+    ]
+
+
+def text(results: Mapping[str, Any], larger: Mapping[str, Any]) -> str:
     """The section."""
-    found, machine = medians(results), results["machine"]
+    machine = results["machine"]
     seeds = max(map(len, results["sides"].values()))
     busy = float(machine["load before the run"]) >= BUSY
     return "\n".join(
@@ -108,9 +119,7 @@ def text(results: Mapping[str, Any]) -> str:
             "",
             HOW.read_text().strip(),
             "",
-            f"| side | {' | '.join(COLUMNS)} |",
-            "|---" + "|---:" * len(COLUMNS) + "|",
-            *(f"| {name} | {' | '.join(_cells(values))} |" for name, values in found.items()),
+            *rows(results),
             "",
             "![Seconds of every step, each side a line](images/quickstart.png)",
             "",
@@ -120,5 +129,13 @@ def text(results: Mapping[str, Any]) -> str:
                 f"| {what} | {ratio:.2f} | {most:.2f} | {VERDICTS[ratio <= most]} |"
                 for what, ratio, most in goals(results)
             ),
+            "",
+            f"## The same with {larger['parameters'] / 1e6:.0f} million parameters",
+            "",
+            f"From `{LARGER}`: `--seeds {max(map(len, larger['sides'].values()))} "
+            + " ".join(f"--set {one}" for one in larger["settings"])
+            + "`. Held-out rewards say nothing here: the model is hardly trained.",
+            "",
+            *rows(larger),
         ]
     )
