@@ -25,6 +25,16 @@ simulate quickstart`. Whether it keeps its promises when it is broken: `rlctl si
 `rlctl chaos run real-ci` (on real processes). Every command has a --help with examples."""
 
 
+class _Version(argparse.Action):
+    """Print the version of the installed distribution, which is read only then."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version
+
+        print(f"gleaner {version('gleaner')}")
+        parser.exit(OK)
+
+
 def parser(words: Sequence[str]) -> argparse.ArgumentParser:
     """The command line of the command that `words` call; where they call none, the list of all commands.
 
@@ -37,6 +47,7 @@ def parser(words: Sequence[str]) -> argparse.ArgumentParser:
         epilog=MEANINGS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    root.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
     called = words[0] if words else ""
     for name, help in COMMANDS.items():

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tomllib
 from importlib import import_module
 from pathlib import Path
 
@@ -51,6 +52,14 @@ def imported_by(program: str, folder: Path) -> set[str]:
         [sys.executable, "-c", listing], capture_output=True, text=True, check=True, cwd=folder
     )
     return set(json.loads(done.stderr.splitlines()[-1]))
+
+
+def test_the_version_is_that_of_the_distribution(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == OK
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert capsys.readouterr().out == f"gleaner {project['version']}\n"
 
 
 @pytest.mark.parametrize("words", [["--help"], ["ps"], ["kill", "trainer"], ["ps", "--help"]])
