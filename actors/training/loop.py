@@ -99,6 +99,7 @@ class JobLoop:
             step = min(self._standing.finished, trainer.step) + 1
             if step > self._config.job.steps:
                 self._phase("evaluation")
+                self._release()
                 await self._evaluation.run("last", trainer)
             elif not self._evaluates(trainer.step) or await self._evaluate_between(trainer):
                 first = self._chronicle.step_began_s is None
@@ -108,6 +109,10 @@ class JobLoop:
                 await self._one_step(step, trainer)
         self._phase("checkpoint")
         await self._durability.until(self._config.job.steps)
+
+    def _release(self) -> None:
+        """Of batches that are durable, beside what the job does next: the manager is asked for that first."""
+        self._ctx.background(self._durability.release(), "release of batches")
 
     async def _evaluate_between(self, trainer: TrainerIs) -> bool:
         """As `Evaluation.run`."""
@@ -140,6 +145,7 @@ class JobLoop:
         batch = f"step-{step}"
         plan, _ = await asyncio.gather(self._planning.plan(step), self._submit(step, trainer))
         self._lap("other")
+        self._release()
         due = step + 1 + self._config.rollout.staleness
         if due <= self._config.job.steps:
             self._ctx.background(self._submission.prepare(due), f"problems of step {due}")
@@ -167,7 +173,6 @@ class JobLoop:
         else:
             self._clock.void(self._ctx.now())  # it was on record already
         await self._durability.until(step - MAX_UNDURABLE)
-        self._ctx.background(self._durability.release(), "release of batches")  # the next step need not wait
 
     async def _submit(self, step: int, trainer: TrainerIs) -> None:
         """The batch of this step, and of those that may be rolled out meanwhile. A trainer that went back has
