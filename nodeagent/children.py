@@ -41,7 +41,7 @@ OWN_TRAINER = {**PROCESSES, "head": ("rollout",), "reserved": ("transfer",)}
 """Where the trainer is not the job's: nothing is scored or trained."""
 SPINS = 3000
 """Turns for which a thread of OpenMP waits for the others before it sleeps. With the library's 300,000 a
-trainer of two threads takes three times as long where two other processes want the cores; with these it takes
+trainer of two threads takes four times as long where two other processes want the cores; with these it takes
 1.4 times as long, and on idle cores no longer than before."""
 STOP_S = 5.0  # of one child, in order; then it is killed
 
