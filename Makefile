@@ -1,4 +1,4 @@
-# make run    the quickstart: GRPO on machines that vanish, about five minutes
+# make run    the quickstart: GRPO on machines that vanish, one to two minutes
 # make test   lint, types, the tests, and the ci campaign: 300 simulated jobs under faults, with its report
 # make fuzz   every decoder under atheris for SECONDS (60); finds go to tests/corpus
 # make chaos  ten minutes of faults on real processes in network namespaces (root), shown as they happen

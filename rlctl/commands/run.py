@@ -56,7 +56,7 @@ progress; audits what was journaled and trained; writes the report. Ctrl-C stops
 second one at once."""
 
 _EXAMPLES = """\
-  rlctl run quickstart                                     five minutes on two cores
+  rlctl run quickstart                                     one to two minutes on two cores
   rlctl run configs/quickstart.toml --set rollout.samples=16 --seed 1
   rlctl run quickstart --trace my-trace.csv                t_seconds,event,instance_id
   rlctl run quickstart --json > progress.jsonl             every record, then the result
