@@ -236,7 +236,8 @@ class Engine(Section, frozen=True, kw_only=True):
     """Longest prompt, tokens; with `rollout.max_new_tokens` it sizes the KV cache of a slot. Training
     problems with longer ones are passed over, with a warning; a held-out one fails the job."""
     threads: Count = 1
-    """CPU threads of one engine; one, because several processes share the cores of a laptop."""
+    """CPU threads of one engine, each of which decodes a part of its requests; one, because several processes
+    share the cores of a laptop."""
 
 
 class Training(Section, frozen=True, kw_only=True):

@@ -14,9 +14,11 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, pairwise
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -46,7 +48,11 @@ from transport.token_frame import MAX_ROWS, Flag
 PREFILL_TOKENS = (
     4096  # rows of one prefill batch: large enough for full speed, its activations stay in the cache
 )
+LEAST_BLOCK = 16
+"""Rows that a thread decodes at least: below that the fixed part of a pass is most of it."""
 PREFILL_SPREAD = 2  # longest to shortest context of one prefill batch: at most half of its rows are padding
+
+T = TypeVar("T")
 
 _NOTHING, _FINISHED, _ENDED = np.array([0, Flag.FINISHED, Flag.ABORTED | Flag.NO_TOKEN], np.uint8)
 
@@ -85,7 +91,8 @@ class BuiltinEngine:
         threads: int = 1,
         exact: bool = False,
     ) -> None:
-        """`max_tokens` bounds prompt + response of a request; `threads` is torch's number for this process.
+        """`max_tokens` bounds prompt + response of a request. `threads` compute at a time, each
+        a block of the rows of a step, or the caches of a batch of contexts.
         `exact`: the bits of a request depend on nothing but itself (`exact_decoder`); on one thread only.
 
         Of `model` nothing is kept but its sizes. Raises `NotExact`.
@@ -97,6 +104,9 @@ class BuiltinEngine:
         if exact and threads > 1:
             raise ValueError(f"an exact engine computes on one thread, not on {threads}")
         torch.set_num_threads(threads)
+        # Torch's own threads meet after each of a step's small products, these ones at the end of a step.
+        self._threads = threads
+        self._blocks = ThreadPoolExecutor(threads, "decode", initializer=torch.set_num_threads, initargs=(1,))
         self._config = model.config
         self._staged: tuple[Packed, int] | None = None
         self._retired: Packed | None = None  # memory of the weights before, which is given back by who stages
@@ -244,16 +254,24 @@ class BuiltinEngine:
         return output
 
     def _draw(self, n: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        parts, end = [], 0
-        while end < n:
-            first, end = end, end + self._decoder.rows_of_pass(n - end)
-            parts.append(self._draw_rows(first, end))
-        tokens, logprobs = (np.concatenate(column)[:n] for column in zip(*parts, strict=True))
+        count = max(1, min(self._threads, n // LEAST_BLOCK))
+        borders = [n * block // count for block in range(count + 1)]
+        drawn = self._side_by_side(self._draw_block, list(pairwise(borders)))
+        tokens, logprobs = (np.concatenate(column) for column in zip(*drawn, strict=True))
         if not np.isfinite(logprobs).all():
             raise BrokenWeights(
                 f"weights version {self._weights_version} give logits that are no numbers: the checkpoint or "
                 "the training step that made them is broken, load another version"
             )
+        return tokens, logprobs
+
+    def _draw_block(self, first: int, end: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """A token and its log-prob for each of these slots, in as many passes as the decoder asks for."""
+        parts, at = [], first
+        while at < end:
+            start, at = at, at + self._decoder.rows_of_pass(end - at)
+            parts.append(self._draw_rows(start, at))
+        tokens, logprobs = (np.concatenate(column)[: end - first] for column in zip(*parts, strict=True))
         return tokens, logprobs
 
     def _draw_rows(self, first: int, end: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
@@ -357,7 +375,7 @@ class BuiltinEngine:
 
     def _prefill(self, contexts: list[tuple[int, ...]], first: int) -> None:
         """Fill slots `first` … in batches of neighbours; contexts come in order of their length."""
-        start = 0
+        start, batches = 0, list[tuple[int, int]]()
         while start < len(contexts) and not contexts[start]:
             start += 1  # a prompt of one token has nothing before it
         while start < len(contexts):
@@ -368,9 +386,16 @@ class BuiltinEngine:
                 and len(contexts[end]) * (end + 1 - start) <= PREFILL_TOKENS
             ):
                 end += 1
-            self._decoder.prefill(contexts[start:end], first + start)
-            self._tokens_prefilled += sum(map(len, contexts[start:end]))
+            batches.append((start, end))
             start = end
+        self._side_by_side(lambda of, to: self._decoder.prefill(contexts[of:to], first + of), batches)
+        self._tokens_prefilled += sum(map(len, contexts))
+
+    def _side_by_side(self, compute: Callable[[int, int], T], ranges: list[tuple[int, int]]) -> list[T]:
+        """`compute` for each range of slots, in order; where there are several, on this engine's threads."""
+        if self._threads == 1 or len(ranges) < 2:
+            return [compute(start, end) for start, end in ranges]
+        return list(self._blocks.map(compute, *zip(*ranges, strict=True)))
 
     def _release(self, slot: int) -> None:
         """Free a slot; the last executing request takes its place."""

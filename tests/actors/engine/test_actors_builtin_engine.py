@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Callable, Iterable, Sequence
 
 import pytest
 import torch
+from torch import Tensor
 
 from actors.engine.builtin import BuiltinEngine
+from actors.engine.decoder import Decoder
 from actors.engine.engine import (
     Assignment,
     BrokenWeights,
@@ -81,6 +84,36 @@ def test_a_request_gets_the_same_tokens_alone_and_in_any_batch(make_model: MakeM
             one.ticket: together[one.ticket]
         }
     assert len({tuple(tokens) for tokens in together.values()}) > 20
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_an_engine_on_several_threads_gives_the_tokens_of_one_thread(
+    make_model: MakeModel, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, crowd, on = make_model(), requests(120), set[int]()
+    alone = collect(queued(engine_of(model, slots=80), crowd))
+    decode = Decoder.decode
+
+    def noted(self: Decoder, *args: object, **kwargs: object) -> Tensor:
+        on.add(threading.get_ident())
+        return decode(self, *args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Decoder, "decode", noted)
+    together = collect(queued(engine_of(model, slots=80, threads=threads), crowd))
+    assert tokens_of(together) == tokens_of(alone)
+    for ticket, rows in together.items():
+        assert [logprob for _, logprob, _ in rows] == pytest.approx(
+            [row[1] for row in alone[ticket]], abs=1e-4
+        )
+    assert len(on) >= threads  # and the engine's own one, for the last few requests
+
+
+def test_a_block_that_computes_no_number_fails_the_step_on_several_threads(make_model: MakeModel) -> None:
+    model = make_model()
+    with torch.no_grad():
+        model.model.norm.weight.fill_(float("nan"))
+    with pytest.raises(BrokenWeights, match="are no numbers"):
+        queued(engine_of(model, slots=80, threads=2), requests(80)).step()
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8, 1.0])
