@@ -187,7 +187,9 @@ class _NoJournal:
     def open(self, stream: str, incarnation: int) -> Awaitable[None]:
         self._refuse(stream)
 
-    def append(self, stream: str, incarnation: int, events: Sequence[Message]) -> Awaitable[int]:
+    def append(
+        self, stream: str, incarnation: int, events: Sequence[Message], *, flush: bool = False
+    ) -> Awaitable[int]:
         self._refuse(stream)
 
     def read(self, stream: str) -> Awaitable[Replayed]:

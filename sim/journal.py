@@ -18,7 +18,7 @@ from sim.kept_streams import KeptStreams
 from sim.process_loop import ProcessLoop
 from sim.turns import TimerTurn
 from supervisor.errors import JournalError, JournalFull, JournalUnable
-from supervisor.group_commit import MAX_WAITING, Committed, NewRow, Write
+from supervisor.group_commit import FLUSH_SHARE, MAX_WAITING, Committed, NewRow, Write
 from supervisor.journal import Replayed
 from supervisor.message import Message, encode_body, kind_of
 
@@ -77,6 +77,8 @@ class SimJournal:
         self._commit_s = commit_s
         self._queue: deque[_Queued | _Call[object]] = deque()
         self._works = False
+        self._gathers: asyncio.TimerHandle | None = None  # until the next group is committed
+        self._committed_s = 0.0
         self._closed = False
         self._idle: asyncio.Future[None] | None = None  # for who closes it
         self._in_flight: tuple[Group, TimerTurn] | None = None
@@ -92,9 +94,21 @@ class SimJournal:
         """See `JournalStore.open`."""
         return self._call(lambda: self._kept.claim(stream, incarnation))
 
-    def append(self, stream: str, incarnation: int, events: Sequence[Message]) -> asyncio.Future[int]:
+    def append(
+        self, stream: str, incarnation: int, events: Sequence[Message], *, flush: bool = False
+    ) -> asyncio.Future[int]:
         """See `JournalStore.append`."""
-        return self._write(Write(stream, incarnation, [_row(event) for event in events], False))
+        done = self._write(Write(stream, incarnation, [_row(event) for event in events], False))
+        if flush:
+            self._gather_until(self._committed_s + FLUSH_SHARE * self._commit_s)
+        return done
+
+    def _gather_until(self, when_s: float) -> None:
+        """The group that gathers, if one does, is committed then at the latest."""
+        when_s = max(when_s, self._process.time())
+        if self._gathers is not None and self._gathers.when() > when_s:
+            self._gathers.cancel()
+            self._gathers = self._process.call_at(when_s, self._next)
 
     def snapshot(self, stream: str, incarnation: int, state: Message) -> asyncio.Future[int]:
         """See `JournalStore.snapshot`."""
@@ -158,12 +172,13 @@ class SimJournal:
             self._queue.append(item)
             if not self._works:
                 self._works = True
-                self._process.call_later(gather_s, self._next)
+                self._gathers = self._process.call_later(gather_s, self._next)
 
     # -- the writer's side --
 
     def _next(self) -> None:
         """Begin with what waits: a call, or all the writes in front of the next call as one group."""
+        self._gathers = None
         if not self._queue:
             self._works = False
             if self._idle is not None:
@@ -191,7 +206,7 @@ class SimJournal:
 
     def _written(self, group: Group) -> None:
         """It has reached the disk; the process hears of it as soon as it runs."""
-        self._in_flight = None
+        self._in_flight, self._committed_s = None, self._process.time()
         results: Sequence[Committed | Exception]
         try:
             results = self._disk.commit(self._kept, group.writes)

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -23,6 +24,9 @@ T = TypeVar("T")
 MAX_WAITING = 100_000
 """Calls queued for the writer thread; minutes of the largest load measured, so reaching it means a dead
 disk."""
+FLUSH_SHARE = 0.25
+"""Of the time that a group gathers: between one commit and the next one that is flushed. A writer that waits
+alone waits for the disk alone; where many wait, they still share commits."""
 MAX_TAIL = 100_000
 """Events that a replay of one stream should have to go through; an actor that reaches it takes no snapshots.
 The alarm is a warning in the log, again at each doubling; `rlctl journal inspect` shows it too."""
@@ -94,12 +98,15 @@ class GroupCommit:
     Args:
         keeper: what keeps the rows.
         commit_s: how long a group gathers before it is committed. A kill loses at most what was appended, and
-            not yet acknowledged, in that time.
+            not yet acknowledged, in that time. One with a write to flush gathers no longer, unless the commit
+            before it ended less than `FLUSH_SHARE` of that time ago.
     """
 
     def __init__(self, keeper: Keeper, *, commit_s: float) -> None:
         self._keeper = keeper
         self._commit_s = commit_s
+        self._flush = threading.Event()
+        self._committed_s = 0.0  # when the newest commit ended, on the monotonic clock
         self._queue: queue.Queue[_Queued | Callable[[], None] | None] = queue.Queue(MAX_WAITING)
         self._unable = ""
         self._alarms: dict[str, int] = {}
@@ -116,9 +123,14 @@ class GroupCommit:
         """See `JournalStore.open`."""
         return self._call(lambda: self._keeper.claim(stream, incarnation))
 
-    def append(self, stream: str, incarnation: int, events: Sequence[Message]) -> "asyncio.Future[int]":
+    def append(
+        self, stream: str, incarnation: int, events: Sequence[Message], *, flush: bool = False
+    ) -> "asyncio.Future[int]":
         """See `JournalStore.append`."""
-        return self._write(Write(stream, incarnation, [_row(event) for event in events], False))
+        done = self._write(Write(stream, incarnation, [_row(event) for event in events], False))
+        if flush:
+            self._flush.set()
+        return done
 
     def snapshot(self, stream: str, incarnation: int, state: Message) -> "asyncio.Future[int]":
         """See `JournalStore.snapshot`."""
@@ -194,7 +206,7 @@ class GroupCommit:
             group: list[_Queued] = []
             item = self._queue.get()
             if self._commit_s and isinstance(item, _Queued):
-                threading.Event().wait(self._commit_s)  # let a group gather
+                self._gather()
             while True:
                 if item is None:
                     stop = True
@@ -211,6 +223,13 @@ class GroupCommit:
             self._commit(group)
         self._keeper.close()
 
+    def _gather(self) -> None:
+        """Let a group gather."""
+        if self._flush.wait(self._commit_s):
+            since_s = time.monotonic() - self._committed_s
+            threading.Event().wait(max(0.0, FLUSH_SHARE * self._commit_s - since_s))
+        self._flush.clear()  # before the queue is emptied: a write that comes later sets it again
+
     def _commit(self, group: Sequence[_Queued]) -> None:
         if not group:
             return
@@ -222,6 +241,7 @@ class GroupCommit:
             if isinstance(problem, JournalUnable):
                 self._unable = str(problem)
             results = [problem] * len(group)
+        self._committed_s = time.monotonic()
         settled = [(queued.done, result) for queued, result in zip(group, results, strict=True)]
         _from_thread(group[0].done.get_loop(), _settle, settled)
         for queued, result in zip(group, results, strict=True):

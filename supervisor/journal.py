@@ -25,8 +25,11 @@ class JournalStore(Protocol):
         Raises (when awaited): Fenced if a newer incarnation opened it; JournalError.
         """
 
-    def append(self, stream: str, incarnation: int, events: Sequence[Message]) -> Awaitable[int]:
-        """Commit `events` in order with the next group; resolves to the sequence number of the last.
+    def append(
+        self, stream: str, incarnation: int, events: Sequence[Message], *, flush: bool = False
+    ) -> Awaitable[int]:
+        """Commit `events` in order with the next group; resolves to the sequence number of the last. `flush`:
+        a caller waits for them, so the group does not gather for longer.
 
         Raises (when awaited): Fenced, JournalUnable, JournalError.
         """
@@ -79,14 +82,15 @@ class Journal:
         """Another stream in the same store, under this one's name and `name`."""
         return Journal(self._store, f"{self._stream}/{name}", self._incarnation)
 
-    def append_soon(self, *events: Message) -> Awaitable[int]:
-        """Queue `events` for the next group commit; the result resolves to the last sequence number."""
+    def append_soon(self, *events: Message, flush: bool = False) -> Awaitable[int]:
+        """Queue `events` for the next group commit; the result resolves to the last sequence number. `flush`:
+        see `JournalStore.append`."""
         self._open()
-        return self._store.append(self._stream, self._incarnation, events)
+        return self._store.append(self._stream, self._incarnation, events, flush=flush)
 
     async def append(self, *events: Message) -> int:
         """Commit `events`; the sequence number of the last one. Raises Fenced, JournalError."""
-        return await self.append_soon(*events)
+        return await self.append_soon(*events, flush=True)
 
     async def replay(self) -> AsyncIterator[Message]:
         """The newest snapshot, if there is one, then every later event in order.

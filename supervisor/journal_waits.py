@@ -38,9 +38,11 @@ class WatchedStore:
         opened = self._store.open(stream, incarnation)
         return self._entered(opened, stream, "its journal to open", COMMIT_LATE_S)
 
-    def append(self, stream: str, incarnation: int, events: Sequence[Message]) -> Awaitable[int]:
+    def append(
+        self, stream: str, incarnation: int, events: Sequence[Message], *, flush: bool = False
+    ) -> Awaitable[int]:
         """See `JournalStore.append`."""
-        appended = self._store.append(stream, incarnation, events)
+        appended = self._store.append(stream, incarnation, events, flush=flush)
         return self._entered(appended, stream, "a commit of its journal", COMMIT_LATE_S)
 
     def read(self, stream: str) -> Awaitable[Replayed]:

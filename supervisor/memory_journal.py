@@ -44,7 +44,9 @@ class MemoryJournal:
 
         return _done(fence)
 
-    def append(self, stream: str, incarnation: int, events: Sequence[Message]) -> Awaitable[int]:
+    def append(
+        self, stream: str, incarnation: int, events: Sequence[Message], *, flush: bool = False
+    ) -> Awaitable[int]:
         """See `JournalStore.append`."""
 
         def write() -> int:

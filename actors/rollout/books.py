@@ -80,10 +80,11 @@ class Books:
             else:
                 self.state.apply(event)
 
-    def enter(self, *events: Message) -> tuple[list[Changes], Awaitable[int]]:
-        """Apply now, commit with the next group: what changed, and the commit to await."""
+    def enter(self, *events: Message, flush: bool = False) -> tuple[list[Changes], Awaitable[int]]:
+        """Apply now, commit with the next group: what changed, and the commit to await. Where a request has
+        ended, or with `flush`, that group gathers no longer: a step waits for it."""
         changes = [self.state.apply(event) for event in events]
-        committed = self._journal.append_soon(*events)
+        committed = self._journal.append_soon(*events, flush=flush or any(one.finished for one in changes))
         self._since_snapshot += len(events)
         self._bytes_since += sum(ROW_BYTES * len(one.flags) for one in events if isinstance(one, FrameLogged))
         if self._since_snapshot >= self._journal_events or self._full():
@@ -98,7 +99,7 @@ class Books:
 
     async def record(self, event: Message) -> Changes:
         """Apply and commit; then it may be acted upon."""
-        (changes,), committed = self.enter(event)
+        (changes,), committed = self.enter(event, flush=True)
         await committed
         return changes
 
@@ -111,7 +112,7 @@ class Books:
         if shelf is not None:
             commits.append(self.shelves.empty(shelf))  # calls take effect in their order
         opened = BatchWeights(batch=batch.batch, weights=weights, shelf=shelf)
-        commits.append(self._journal.append_soon(batch, opened))
+        commits.append(self._journal.append_soon(batch, opened, flush=True))
         await asyncio.gather(*commits)  # a full disk fails both
         return changes
 

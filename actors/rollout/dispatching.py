@@ -190,7 +190,8 @@ class Dispatching:
                 tickets=tickets,
                 requests=tuple(log.id for log in logs),
                 moved=sum(bool(self._moving.moved_to(log)) for log in logs),
-            )
+            ),
+            flush=True,
         )
         self._sessions.sent(instance.name, [log.id for log in logs])
         self._on_sent(instance, logs)

@@ -55,7 +55,7 @@ class Selecting:
         """A group was completed or added, or nobody knows what happened."""
         decision = decision_of(batch)
         if events := events_of(batch.name, decision):
-            changes, committed = self._books.enter(*events)
+            changes, committed = self._books.enter(*events, flush=True)
             self._ctx.background(self._decided(changes, committed), f"groups of {batch.name}")
         if decision.add and batch.name not in self._asking:
             self._asking.add(batch.name)

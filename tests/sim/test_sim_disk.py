@@ -6,6 +6,7 @@ import contextlib
 import errno
 import random
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from sim.disk import SimDisk, SimJournal, SimMemory
 from sim.kept_streams import KeptStreams
 from sim.loop import ProcessLoop, SimLoop
 from supervisor import Fenced, JournalDamaged, JournalError, JournalFull, Message
-from supervisor.group_commit import Committed, Keeper, NewRow, Write
+from supervisor.group_commit import FLUSH_SHARE, Committed, Keeper, NewRow, Write
 from supervisor.journal import Journal
 from supervisor.message import encode_body
 from supervisor.sqlite_journal import SqliteKeeper
@@ -62,6 +63,25 @@ class Machine:
 
 def fact(number: int) -> DiskFact:
     return DiskFact(number=number)
+
+
+def test_an_append_that_is_awaited_ends_the_gathering_of_its_group_but_commits_keep_their_distance() -> None:
+    machine = Machine()
+    process, store = machine.start()
+    journal, committed_s = Journal(store, "a", 1), list[float]()
+
+    async def write() -> None:
+        queued = journal.append_soon(fact(0))
+        for number in range(1, 4):
+            await journal.append(fact(number))
+            committed_s.append(process.time())
+        await queued
+
+    machine.loop.complete(process, write(), within_s=10.0)
+    assert committed_s[0] < COMMIT_S, "the first one waited for its group"
+    between_s = [later - before for before, later in pairwise(committed_s)]
+    assert min(between_s) >= FLUSH_SHARE * COMMIT_S
+    assert max(between_s) < COMMIT_S
 
 
 @settings(max_examples=150, deadline=None)

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -180,6 +181,29 @@ async def test_appends_of_one_moment_share_a_commit(place: PlaceUnderTest) -> No
     journal = Journal(store, "a", 1)
     await asyncio.gather(*[asyncio.ensure_future(journal.append(Fact(number=n))) for n in range(50)])
     assert max(commits) >= 25
+    await store.close()
+
+
+async def test_an_append_that_is_awaited_ends_the_gathering_of_its_group(place: PlaceUnderTest) -> None:
+    store = place.open(commit_s=600.0)  # a group that gathered for so long would fail the test by its timeout
+    journal = Journal(store, "a", 1)
+    queued = journal.append_soon(Fact(number=0))
+    assert await journal.append(Fact(number=1)) == 2
+    assert await queued == 1
+    await store.close()
+
+
+async def test_awaited_appends_one_after_the_other_leave_a_share_of_the_time_between_their_commits(
+    place: PlaceUnderTest,
+) -> None:
+    store = place.open(commit_s=0.2)
+    journal = Journal(store, "a", 1)
+    await journal.append(Fact(number=0))
+    began_s = time.monotonic()  # the loop's own clock leaves out what it waits for
+    for number in range(1, 5):
+        await journal.append(Fact(number=number))
+    took_s = time.monotonic() - began_s
+    assert took_s >= 4 * group_commit.FLUSH_SHARE * 0.2 * 0.9
     await store.close()
 
 
