@@ -33,7 +33,8 @@ def _value(kind: types.Type, path: str) -> Any:
         case types.IntType():
             return _bounded(number, kind.ge, kind.le)
         case types.FloatType():
-            return number % 4096 / 8  # exact in binary, in any precision
+            eighths = number % 4096 / 8  # exact in binary, in any precision
+            return eighths if kind.le is None else kind.le * (eighths + 0.125) / 512
         case types.StrType(pattern=None):
             return path.rpartition(".")[2][: kind.max_length]
         case types.StrType():

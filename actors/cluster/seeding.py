@@ -74,9 +74,9 @@ class SeedingPolicy:
         return SeedingState(t_seed_s=t_seed_s, n_prem=n_prem, memory=memory, measured_s=measured_s)
 
     def _n_prem(self, state: SeedingState, times: StepTimes, t_seed_s: float) -> int:
-        train_s = finite(times.train_s)
+        most, train_s = self.most_prem(times), finite(times.train_s)
         if train_s == 0:
-            return min(state.n_prem, self.n_prem_max)
+            return min(state.n_prem, most)
         remote = finite(times.remote_s) * finite(times.mean_prem)
         # A reserved engine does what one of the engines of an instance does, not what the instance does.
         engines = (times.reserved_engines or self.n_reserved) / max(1.0, finite(times.instance_engines))
@@ -85,7 +85,12 @@ class SeedingPolicy:
         # rollout takes no longer than training. The slack keeps 3.0000000001 at 3.
         # At least one where any is allowed: at none, with a short window, line 10 would see no remote
         # rollout to ask instances for, and stay at none for good.
-        return min(max(1, math.ceil(min(wanted, self.n_prem_max) - SAME_COUNT)), self.n_prem_max)
+        return min(max(1, math.ceil(min(wanted, most) - SAME_COUNT)), most)
+
+    def most_prem(self, times: StepTimes) -> int:
+        """No more than the fleet allows, nor than shared devices carry: another instance on one of them only
+        slows those that are there."""
+        return min(self.n_prem_max, times.carried_prem or self.n_prem_max)
 
     def _clamp_s(self, t_seed_s: float) -> float:
         return min(max(t_seed_s, self.settings.min_s), self.settings.max_s)

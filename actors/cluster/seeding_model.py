@@ -72,7 +72,8 @@ class ModelPolicy:
         if model is None or times.seen is None or times.seen.step_s < LEAST_STEP_S:
             return None
         work, machines = model
-        counts = self._counts(times.next_prem)
+        most_prem = self.fallback.most_prem(times)
+        counts = self._counts(times.next_prem, most_prem)
         windows_s = self._windows(work, machines)
         pairs = [(float(window_s), float(count)) for count in counts for window_s in windows_s]
         rough = replace(work, lengths=work.lengths[:: COARSE if len(work.lengths) > FEW else 1])
@@ -96,11 +97,10 @@ class ModelPolicy:
             t_seed_s, end_s = _best(finer, found)
         trimmed_s = max(t_seed_s * (1.0 - learnt.trim), float(windows_s[0])) if times.next_prem else t_seed_s
         predicted_s = end_s - (t_seed_s - trimmed_s) + learnt.rest_s
-        return trimmed_s, predicted_s, self._wanted(counts, best, n_prem)
+        return trimmed_s, predicted_s, self._wanted(counts, best, n_prem, most_prem)
 
-    def _counts(self, next_prem: int) -> list[int]:
+    def _counts(self, next_prem: int, most: int) -> list[int]:
         """Numbers of instances to try: all of them, or as many as are enough to see where it is flat."""
-        most = self.fallback.n_prem_max
         tried = {round(most * k / (MOST_COUNTS - 1)) for k in range(MOST_COUNTS)} if most else {0}
         return sorted(tried | {next_prem} | ({1} if most else set()))
 
@@ -111,7 +111,7 @@ class ModelPolicy:
         windows: Floats = np.linspace(self.settings.min_s, most, WINDOWS)
         return windows
 
-    def _wanted(self, counts: list[int], step_s: Floats, n_prem: int) -> int:
+    def _wanted(self, counts: list[int], step_s: Floats, n_prem: int, most_prem: int) -> int:
         """The number with the cheapest token; the one wanted so far while no other is clearly cheaper."""
         fixed = self.reserved_hosts * self.prices.reserved_per_hour
         each = self.prices.preemptible_per_hour
@@ -123,7 +123,7 @@ class ModelPolicy:
                 count,
             )
             for count, seconds in zip(counts, step_s, strict=True)
-            if min(1, self.fallback.n_prem_max) <= count <= self.fallback.n_prem_max
+            if min(1, most_prem) <= count <= most_prem
         ]
         cost, count = min(allowed)
         for known, tried in allowed:

@@ -40,7 +40,8 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
     `remote_s * mean_prem` is the time of all of them together. `mean_prem` (n̄): preemptible instances,
     averaged over the step. `next_prem` (n̂): those that are there just before the next step starts.
     `reserved_engines` (N_resv): rollout engines that the reserved hosts are divided into while they seed; 0:
-    not known. `instance_engines`: engines of one preemptible instance; the paper's have one.
+    not known. `instance_engines`: engines of one preemptible instance; the paper's have one. `carried_prem`:
+    preemptible instances that the devices that they share carry side by side; 0: no bound.
     """
 
     train_wait_s: float
@@ -51,6 +52,7 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
     next_prem: int
     reserved_engines: int = 0
     instance_engines: float = 1.0
+    carried_prem: int = 0
     seen: Seen | None = None
 
 

@@ -4,7 +4,9 @@ Owns making the engine when the first weights arrive, loading images from shared
 refusals of the engine into an answer. Adapter: touches torch and files; knows no actor.
 """
 
+import os
 from array import array
+from pathlib import Path
 
 from actors.engine.builtin import BuiltinEngine
 from actors.engine.engine import Assignment, CannotServe, EngineFull, EngineStats
@@ -14,12 +16,15 @@ from actors.engine.server_wire import LoadFailed
 from actors.engine.turn import Orders, Refusal, Turn, TurnWork
 from actors.engine.unmade import unmade
 from actors.engine.weight_image import BadImage, view_weights
+from actors.rollout.devices import Device
 from actors.rollout.instance_messages import Work
 from actors.weights.lease import let_go, mapped
 from actors.weights.messages import Fetched
 from actors.weights.safetensors_file import NotSafetensors
 from configs.schema import Config
 
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+CONTAINER = "/proc/self/ns/pid"
 DENSE = "the builtin engine's models are dense: no token has experts"
 NO_SCORES = "top_logprobs, echo with logprobs: the builtin engine does not offer them, leave them out"
 
@@ -43,6 +48,11 @@ class BuiltinHost:
     def cache_tokens(self) -> int:
         """See `EngineHost`."""
         return 0
+
+    @property
+    def device(self) -> Device:
+        """See `EngineHost`: the cores of this computer."""
+        return cores(self._config.engine.threads)
 
     def turn(self, orders: Orders) -> Turn:
         """See `EngineHost`."""
@@ -155,6 +165,12 @@ class BuiltinHost:
             weights_version=fetched.version,
             exact=self._config.job.exact,
         )
+
+
+def cores(threads: int) -> Device:
+    """The processors of this computer, or of its container, as a device of which an engine takes so many."""
+    name = f"{BOOT_ID.read_text().strip()}/{os.stat(CONTAINER).st_ino}"
+    return Device(name=f"cores {name}", share=min(1.0, threads / len(os.sched_getaffinity(0))))
 
 
 def _tickets(work: list[Work]) -> list[int]:

@@ -10,6 +10,7 @@ from typing import Protocol, runtime_checkable
 
 from actors.engine.engine import StepOutput
 from actors.engine.expert_piece import ExpertPiece
+from actors.rollout.devices import Device
 from actors.rollout.instance_messages import Work
 from actors.weights.messages import Fetched
 
@@ -106,6 +107,10 @@ class EngineHost(Protocol):
     def cache_tokens(self) -> int:
         """Tokens, in those of messages, that the cache of each copy holds; 0: what its slots may need."""
 
+    @property
+    def device(self) -> Device | None:
+        """What it shares with the engines of other instances; None: nothing."""
+
     def stage(self, fetched: Fetched) -> None:
         """Prepare all that can be prepared of these weights while the engine decodes, before they are ordered
         to be loaded; from another thread than that of `turn`, which may be in one. Without it the load takes
@@ -140,6 +145,10 @@ class AwaitedHost(Protocol):
     @property
     def cache_tokens(self) -> int:
         """See `EngineHost`."""
+
+    @property
+    def device(self) -> Device | None:
+        """What it shares with the engines of other instances; None: nothing."""
 
     async def prepare(self, model: Fetched) -> None:
         """Start what takes long to start, for the model of these first weights, whose image is still coming;

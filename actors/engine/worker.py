@@ -141,6 +141,7 @@ class RolloutWorker(Actor):
             received=self._received,
             engines=self._host.engines,
             cache_tokens=self._host.cache_tokens,
+            device=self._host.device,
         )
         async with self.ctx.wait("a manager", on=MANAGER, deadline_s=MANAGER_LATE_S, go_on=True):
             while True:

@@ -11,14 +11,21 @@ one to serve would take all. Beyond that at most Θ (`max_pending`, times its sp
 dispatched and not known to decode yet. A request that finds no room waits with the manager (line 12), because
 what waits there can still go to the instance that becomes free first. What an older incarnation is said to
 have done changes nothing (it is counted in `ignored`), and no count ever goes below zero.
+
+Instances that share a device, such as the cores of a computer, are filled one after the other (`devices`):
+one more request adds a row to an engine that decodes anyway, but a whole decode step to one that is idle.
+Those that have work come first, then the fastest; a trainer's own engine comes last. An instance whose turn
+has not come gets nothing while one of the first turn serves.
 """
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
 from math import ceil, log2
 from statistics import median
+
+from actors.rollout.devices import Device, turns
 
 InstanceId = str
 
@@ -43,7 +50,7 @@ class Instance:
 
     `slots`: how many requests it decodes at once. `version` and `root`: the weights that it proved to serve
     (None: none now) and the root digest of their manifest. `chosen`: when it last got a request, as a count
-    of dispatches. `speed`: of its hardware, against the median one.
+    of dispatches. `speed`: of its hardware, against the median one. `device`: what it shares; None: nothing.
     """
 
     id: InstanceId
@@ -58,6 +65,7 @@ class Instance:
     suspected: bool = False
     chosen: int = 0
     speed: float = 1.0
+    device: Device | None = None
 
     def serves(self, roots: Mapping[int, bytes]) -> bool:
         """Whether it may get requests that one of these versions may make, each with its root."""
@@ -66,6 +74,11 @@ class Instance:
             and self.version is not None
             and roots.get(self.version) == self.root
         )
+
+    def preference(self, roots: Mapping[int, bytes]) -> tuple[bool, bool, int, float, InstanceId]:
+        """Smallest for the instance that gets work first, of those that share a device."""
+        work = self.pending + self.executing
+        return self.kind is InstanceKind.RESERVED, not self.serves(roots), -work, -self.speed, self.id
 
 
 class Balancer:
@@ -90,12 +103,15 @@ class Balancer:
         *,
         pending: int = 0,
         executing: int = 0,
+        device: Device | None = None,
     ) -> bool:
         """An instance is there, with this load (after a restart of the manager it has some already)."""
         known = self.instances.get(id)
         if known is not None and known.incarnation >= incarnation:
             return self._ignore()
-        self.instances[id] = Instance(id, incarnation, kind, slots, pending=pending, executing=executing)
+        self.instances[id] = Instance(
+            id, incarnation, kind, slots, pending=pending, executing=executing, device=device
+        )
         return True
 
     def gone(self, id: InstanceId, incarnation: int) -> bool:
@@ -175,11 +191,11 @@ class Balancer:
         suspected. Changes nothing: report what was really sent by `dispatched`. Ties, as between those with
         free slots, go to the one that decodes less, then to the one chosen longest ago, then by name.
         """
-        each = self._share(count)
+        shares = self._shares(roots, count)
         room = {
             instance.id: room
             for instance in self.instances.values()
-            if instance.serves(roots) and (room := self._room(instance, each))
+            if instance.serves(roots) and (room := self._room(instance, shares.get(instance.id)))
         }
         queues = [self._queue(self.instances[id], 0) for id in room]  # lines 3-7
         heapify(queues)
@@ -200,12 +216,23 @@ class Balancer:
         one = self.instances.get(id)
         return one is not None and one.serves(roots) and one.pending + one.executing < one.slots
 
-    def _share(self, count: int) -> float:
-        """Of all requests, with `count` that wait, what an instance of speed 1 would have if each that is
-        there had as much work as the others, also those that do not serve yet."""
+    def _shares(self, roots: Mapping[int, bytes], count: int) -> dict[InstanceId, int]:
+        """Of all requests, with `count` that wait, what each instance would decode if those of a turn that
+        are there had as much work as one another, also those that do not serve yet. An instance that is not
+        named has to wait for its turn."""
         there = [one for one in self.instances.values() if not (one.draining or one.suspected)]
-        held = sum(one.pending + one.executing for one in self.instances.values())
-        return (count + held) / max(sum(one.speed for one in there), 1e-9)
+        by_turn = turns(sorted(there, key=lambda one: one.preference(roots)), lambda one: one.device)
+        left: float = count + sum(one.pending + one.executing for one in self.instances.values())
+        served = _devices(one for one in by_turn[0] if one.serves(roots))
+        shares: dict[InstanceId, int] = {}
+        for number, turn in enumerate(by_turn):
+            each = max(0.0, left) / max(sum(one.speed for one in turn), 1e-9)
+            for one in turn:
+                share = min(one.slots, ceil(each * one.speed))
+                if number == 0 or share or not _devices([one]) & served:
+                    shares[one.id] = share
+            left -= sum(min(float(one.slots), each * one.speed) for one in turn)
+        return shares
 
     def _queue(self, instance: Instance, more: int) -> tuple[bool, float, float, int, InstanceId]:
         """Where an instance stands in line with so many more: whether another one would wait there, what
@@ -216,10 +243,11 @@ class Balancer:
         speed = instance.speed
         return pending >= free, waiting / speed, decoding / speed, instance.chosen, instance.id
 
-    def _room(self, instance: Instance, each: float) -> int:
-        """How many more it may get: its share as far as it has slots, and until Θ are pending."""
-        at_once = min(instance.slots, ceil(each * instance.speed)) - instance.executing
-        return max(0, max(at_once, self._threshold(instance)) - instance.pending)
+    def _room(self, instance: Instance, share: int | None) -> int:
+        """How many more it may get: its share, and until Θ are pending; none where it has to wait."""
+        if share is None:
+            return 0
+        return max(0, max(share - instance.executing, self._threshold(instance)) - instance.pending)
 
     def _threshold(self, instance: Instance) -> int:
         """Θ of an instance."""
@@ -232,3 +260,8 @@ class Balancer:
     def _ignore(self) -> bool:
         self.ignored += 1
         return False
+
+
+def _devices(instances: Iterable[Instance]) -> set[str]:
+    """Those that they share."""
+    return {one.device.name for one in instances if one.device is not None}

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from actors.rollout.devices import Device
 from actors.rollout.profile import Work
 from supervisor import Message
 
@@ -9,7 +10,8 @@ BALANCER = "rollout/balancer"
 
 
 class InstanceUp(Message, frozen=True):
-    """An incarnation of an instance may get requests once it serves; with the load that it has already."""
+    """An incarnation of an instance may get requests once it serves; with the load that it has already.
+    `device`: what it shares with others; None: nothing."""
 
     instance: str
     incarnation: int
@@ -17,6 +19,7 @@ class InstanceUp(Message, frozen=True):
     slots: int
     pending: int
     executing: int
+    device: Device | None = None
 
 
 class InstanceDown(Message, frozen=True):

@@ -82,6 +82,8 @@ class Load:
         model: of its decode steps; None while that was not measured.
         stays: it is not about to be withdrawn, as an instance that lends a trainer's device for a while is.
         busy: a move from or to it is under way.
+        device: what it shares with others, by name; "": nothing.
+        crowded: that device carries no more instances that decode beside those that do, with this one.
     """
 
     id: str
@@ -93,6 +95,8 @@ class Load:
     model: StepModel | None = None
     stays: bool = True
     busy: bool = False
+    device: str = ""
+    crowded: bool = False
 
     @property
     def rows(self) -> int:
@@ -184,6 +188,8 @@ def _between(source: Load, target: Load, most: int) -> Move | None:
     here, there, executing = source.model, target.model, source.executing
     if here is None or there is None or not len(executing):
         return None
+    if target.crowded and source.device == target.device:
+        return None  # what the target gains the others lose, and the prefill is lost
     step_s = float(here.step_s(source.rows, source.context))
     prefill_s = executing.context * there.prefill_token_s
     far = executing.expected * step_s > GAIN_COSTS * prefill_s

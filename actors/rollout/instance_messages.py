@@ -4,6 +4,7 @@ from typing import ClassVar
 
 import msgspec
 
+from actors.rollout.devices import Device
 from actors.rollout.expert_messages import ExpertsWanted
 from actors.rollout.messages import Weights
 from actors.rollout.sampling_params import Sampling
@@ -51,7 +52,7 @@ class RegisterInstance(Message, frozen=True):
 
     `received`: the highest ticket that reached it; later ones were lost on the way and go elsewhere.
     `engines`: copies of the model that serve side by side in it; `slots`, `cache_tokens` (0: what the slots
-    may need): of each of them.
+    may need): of each of them. `device`: what it shares with other instances; None: nothing.
     """
 
     instance: str
@@ -61,6 +62,7 @@ class RegisterInstance(Message, frozen=True):
     received: int
     engines: int = 1
     cache_tokens: int = 0
+    device: Device | None = None
 
 
 class Registered(Message, frozen=True):

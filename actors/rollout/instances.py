@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from actors.rollout.balancer_messages import InstanceDown, InstanceServes, InstanceSuspected, InstanceUp
+from actors.rollout.devices import Device, carried
 from actors.rollout.events import BatchSubmitted
 from actors.rollout.instance_messages import RegisterInstance, Serving
 from supervisor import Address
@@ -33,6 +34,7 @@ class Instance:
     said: tuple[int, bytes] | None = None
     engines: int = 1
     cache_tokens: int = 0
+    device: Device | None = None
     sending: list[asyncio.Task[None]] = field(default_factory=list)
     order: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -55,6 +57,7 @@ class Instance:
             slots=self.slots,
             pending=pending,
             executing=executing,
+            device=self.device,
         )
 
     def down(self) -> InstanceDown:
@@ -106,6 +109,7 @@ class Instances(dict[str, Instance]):
             spared=spared,
             engines=message.engines,
             cache_tokens=message.cache_tokens,
+            device=message.device,
         )
         return instance
 
@@ -129,6 +133,10 @@ class Instances(dict[str, Instance]):
     def present(self) -> int:
         """Preemptible instances that are there to stay, whatever they serve at the moment."""
         return sum(not instance.leaving for instance in self.preemptible())
+
+    def carried(self) -> int:
+        """How many preemptible instances their devices carry side by side; 0: no bound."""
+        return carried(instance.device for instance in self.preemptible())
 
     def engines(self, kind: str) -> int:
         """Of all instances of `kind`."""

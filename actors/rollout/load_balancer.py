@@ -23,6 +23,7 @@ from actors.rollout.balancer_messages import (
     Rebalance,
 )
 from actors.rollout.continuous_lb import Load, Requests, decide
+from actors.rollout.devices import Device, crowds
 from actors.rollout.pace import Paces, PacesAre, instance_pace
 from actors.rollout.profile import Profiles, plausible
 from supervisor import Actor, Refused, handles
@@ -59,6 +60,7 @@ class LoadBalancer(Actor):
             message.slots,
             pending=message.pending,
             executing=message.executing,
+            device=message.device,
         )
 
     @handles(InstanceDown)
@@ -126,12 +128,14 @@ class LoadBalancer(Actor):
     @handles(Rebalance)
     async def rebalance(self, message: Rebalance) -> Moves:
         instances = self._balancer.instances
-        loads = [
-            self._load(instance, holding, message.gates)
+        held = [
+            (instance, holding)
             for holding in message.holdings
             if (instance := instances.get(holding.instance)) is not None
             and instance.incarnation == holding.incarnation
         ]
+        decoding = {instance.id: instance.device for instance, holding in held if holding.movable}
+        loads = [self._load(instance, holding, message.gates, decoding) for instance, holding in held]
         moves = [
             MoveOrder(
                 source=move.source,
@@ -146,8 +150,15 @@ class LoadBalancer(Actor):
         self._moves += sum(len(move.tickets) for move in moves)
         return Moves(moves=moves)
 
-    def _load(self, instance: Instance, holding: Holding, gates: list[dict[int, bytes]]) -> Load:
-        """Raises Refused for columns that are no columns of one table."""
+    def _load(
+        self,
+        instance: Instance,
+        holding: Holding,
+        gates: list[dict[int, bytes]],
+        decoding: dict[str, Device | None],
+    ) -> Load:
+        """`decoding`: instances that have requests, and their devices. Raises Refused for columns that are no
+        columns of one table."""
         count = len(holding.movable)
         wide = holding.tickets, holding.context, holding.expected, holding.gate
         if len(holding.executing) != count or any(len(column) != 8 * count for column in wide):
@@ -170,6 +181,8 @@ class LoadBalancer(Actor):
             model=self._profiles.model(instance.id, _hardware(instance)),
             stays=instance.kind is InstanceKind.PREEMPTIBLE,
             busy=holding.busy or instance.suspected,
+            device="" if instance.device is None else instance.device.name,
+            crowded=crowds(decoding | {instance.id: instance.device}, instance.device),
         )
 
     def _tokens_s(self) -> dict[str, float]:

@@ -133,6 +133,7 @@ class Measuring:
             limit=batch.submitted.max_new_tokens,
             lengths=lengths_of(batch),
             prompt_tokens=sum(len(group[0].prompt) for group in batch.groups) / len(batch.groups),
+            carried_prem=instances.carried(),
             path=None if instants is None else instants.critical_path(*self._span(clock, now)),
         )
 

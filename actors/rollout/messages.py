@@ -176,7 +176,8 @@ class BatchTimes(Message, frozen=True):
     `instance_engines`: of one preemptible instance. `reserved`, `preemptible`: the room of one such engine.
     `requests`, `groups`, `limit` (longest response): of the batch; `lengths`: response tokens of some of its
     groups, from the one whose longest response is shortest to the one where it is longest; `prompt_tokens`:
-    the mean. `path`: see `CriticalPath`.
+    the mean. `path`: see `CriticalPath`. `carried_prem`: preemptible instances that the devices that they
+    share carry side by side; 0: no bound.
     """
 
     step_s: float
@@ -196,6 +197,7 @@ class BatchTimes(Message, frozen=True):
     lengths: list[list[int]]
     prompt_tokens: float
     path: CriticalPath | None = None
+    carried_prem: int = 0
 
 
 class RolloutStatus(Message, frozen=True):

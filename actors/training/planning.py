@@ -83,6 +83,7 @@ def measured_times(result: StepResult, times: BatchTimes, paces: dict[str, Engin
         next_prem=times.next_prem,
         reserved_engines=times.reserved_engines,
         instance_engines=times.instance_engines,
+        carried_prem=times.carried_prem,
         seen=Seen(
             step_s=times.step_s,
             seeding_s=result.seeding_s,

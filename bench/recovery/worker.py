@@ -22,6 +22,7 @@ class PacedHost:
 
     engines = 1
     cache_tokens = 0
+    device = None
 
     def __init__(self, step_s: float) -> None:
         self._step_s = step_s

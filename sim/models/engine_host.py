@@ -79,6 +79,10 @@ class SimEngineHost:
         """See `EngineHost`."""
         return self._engine.limits.cache_tokens // self._engine.limits.token_scale
 
+    @property
+    def device(self) -> None:
+        """See `EngineHost`: each modelled engine has its own."""
+
     def stage(self, fetched: Fetched) -> None:
         """See `EngineHost`: there is nothing to prepare."""
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from actors.cluster.fleet import FleetAction, FleetPolicy, KillHost, NoticeHost, StartHost
 from configs.load import load
 from configs.trace import HEADER, MAX_BYTES, Availability, Event, Trace, TraceError, TraceEvent, parse, read
 
@@ -156,16 +157,19 @@ def test_any_text_is_a_trace_or_a_trace_error(text: str) -> None:
 def test_the_quickstart_trace_kills_notifies_and_fits_two_cores() -> None:
     made = read(load("quickstart").fleet.trace)
     assert made.events == read(QUICKSTART).events
-    available = Availability(made)
-    noticed = {event.instance for event in made.events if event.event is Event.NOTICE}
-    removes = [event for event in made.events if event.event is Event.REMOVE]
-    assert len(removes) - len(noticed) >= 3
-    assert noticed
-    assert available.available_at(0)
-    assert (
-        max(len(available.available_at(event.t_s)) for event in made.events)
-        <= load("quickstart").fleet.n_prem_max
-    )
+    settings = load("quickstart").fleet
+    assert settings.n_prem_max == 2
+    fleet = FleetPolicy(Availability(made), n_prem_max=settings.n_prem_max, notice_s=settings.notice_s)
+    actions: list[FleetAction] = []
+    for second in range(60):
+        taken = fleet.advance(float(second))
+        for action in taken:
+            if not isinstance(action, StartHost):
+                fleet.exited(action.name, float(second), in_order=isinstance(action, NoticeHost))
+        actions += [*taken, *fleet.allocate(float(second))]
+        assert len(fleet.running) == 2, f"at {second} s no replacement is on offer"
+    assert sum(isinstance(action, KillHost) for action in actions) >= 3
+    assert sum(isinstance(action, NoticeHost) for action in actions) == 1
 
 
 def test_public_traces_are_read_whole() -> None:

@@ -95,6 +95,14 @@ def test_the_fleet_never_shrinks_to_none_for_good() -> None:
     assert none_allowed.next(none_allowed.initial(), times()).n_prem == 0
 
 
+def test_no_more_instances_are_wanted_than_shared_devices_carry() -> None:
+    busy = times(train_s=10.0, remote_s=400.0)
+    assert policy().next(state(), busy).n_prem == 8
+    assert policy().next(state(), msgspec.structs.replace(busy, carried_prem=2)).n_prem == 2
+    idle = msgspec.structs.replace(busy, train_s=0.0, carried_prem=2)
+    assert policy().next(state(n_prem=5), idle).n_prem == 2
+
+
 def test_a_whole_number_is_not_rounded_up_by_an_error_of_floats() -> None:
     # (0.1 + 0.2) * 10 = 3.0000000000000004
     after = policy(initial_s=0.0).next(

@@ -131,6 +131,14 @@ def test_executing_requests_do_not_move_to_a_trainers_device_unless_there_is_not
     assert len(decide([replace(load("full", 200), stays=False), lent])) == 1
 
 
+def test_nothing_executing_moves_within_a_device_that_carries_no_more() -> None:
+    full, idle = load("a", 200), load("b", 0)
+    crowded = [replace(full, device="cores"), replace(idle, device="cores", crowded=True)]
+    assert decide(crowded) == []
+    assert counts(decide([crowded[0], replace(crowded[1], crowded=False)])) == [("a", "b", 81, True)]
+    assert counts(decide([replace(full, device="other"), crowded[1]])) == [("a", "b", 81, True)]
+
+
 def test_an_instance_with_a_move_under_way_waits_for_its_end() -> None:
     busy = replace(load("full", 200), busy=True)
     assert decide([busy, load("idle", 0)]) == []
