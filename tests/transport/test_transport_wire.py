@@ -134,16 +134,28 @@ async def test_forgetting_a_peer_drops_the_link_without_an_event(carrier, hear, 
 
 
 async def test_a_receiver_that_does_not_listen_costs_credit_and_not_memory(carrier, hear, eventually) -> None:
-    a, deaf = hear(carrier.open("a")), carrier.open("deaf")
     body = b"x" * 20_000
-    a.wire.send(deaf.local, [body])
-    await eventually(lambda: Link.UP in a.states(deaf.local))
-    results = [a.wire.send(deaf.local, [body]) for _ in range(20_000)]
-    assert Sent.NO_CREDIT in results
-    accepted = results.count(Sent.OK) + 1
-    b = hear(deaf)
-    await eventually(lambda: len(b.frames) >= accepted)
-    assert len(b.frames) == accepted
+    for attempt in range(10):
+        a, deaf = hear(carrier.open(f"a{attempt}")), carrier.open(f"deaf{attempt}")
+        peer = deaf.local
+        a.wire.send(peer, [body])
+        await eventually(lambda a=a, peer=peer: Link.UP in a.states(peer))
+        accepted = 1
+        while accepted < 20_000 and (sent := a.wire.send(peer, [body])) is Sent.OK:
+            accepted += 1
+        assert sent is Sent.NO_CREDIT
+        b = hear(deaf)
+        await eventually(
+            lambda a=a, b=b, peer=peer, accepted=accepted: (
+                len(b.frames) >= accepted or Link.SUSPECT in a.states(peer)
+            )
+        )
+        # Sockets give up a silent connection after 3 s, and with it what was on its way. On a busy machine
+        # that may be before the receiver has listened.
+        if Link.SUSPECT not in a.states(peer):
+            assert len(b.frames) == accepted
+            return
+    pytest.fail("no connection lasted")
 
 
 async def test_a_callback_that_fails_does_not_silence_the_wire(carrier, hear, eventually) -> None:
