@@ -16,7 +16,7 @@ from actors.engine.server_wire import LoadFailed
 from actors.engine.turn import Orders, Refusal, Turn, TurnWork
 from actors.engine.unmade import unmade
 from actors.engine.weight_image import BadImage, view_weights
-from actors.rollout.devices import Device
+from actors.rollout.device import Device
 from actors.rollout.instance_messages import Work
 from actors.weights.lease import let_go, mapped
 from actors.weights.messages import Fetched

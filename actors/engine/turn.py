@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 
 from actors.engine.engine import StepOutput
 from actors.engine.expert_piece import ExpertPiece
-from actors.rollout.devices import Device
+from actors.rollout.device import Device
 from actors.rollout.instance_messages import Work
 from actors.weights.messages import Fetched
 

@@ -24,8 +24,10 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
 from math import ceil, log2
 from statistics import median
+from typing import NamedTuple
 
-from actors.rollout.devices import Device, turns
+from actors.rollout.device import Device
+from actors.rollout.devices import ROUNDING, turns
 
 InstanceId = str
 
@@ -79,6 +81,13 @@ class Instance:
         """Smallest for the instance that gets work first, of those that share a device."""
         work = self.pending + self.executing
         return self.kind is InstanceKind.RESERVED, not self.serves(roots), -work, -self.speed, self.id
+
+
+class Share(NamedTuple):
+    """What an instance would decode of all requests, and the turn of its device in which it gets them."""
+
+    turn: int
+    requests: int
 
 
 class Balancer:
@@ -197,7 +206,7 @@ class Balancer:
             for instance in self.instances.values()
             if instance.serves(roots) and (room := self._room(instance, shares.get(instance.id)))
         }
-        queues = [self._queue(self.instances[id], 0) for id in room]  # lines 3-7
+        queues = [self._queue(self.instances[id], 0, shares[id].turn) for id in room]  # lines 3-7
         heapify(queues)
         given = dict.fromkeys(room, 0)
         chosen: list[InstanceId] = []
@@ -206,7 +215,7 @@ class Balancer:
             chosen.append(id)
             given[id] += 1
             if given[id] < room[id]:
-                heapreplace(queues, self._queue(self.instances[id], given[id]))
+                heapreplace(queues, self._queue(self.instances[id], given[id], shares[id].turn))
             else:
                 heappop(queues)
         return chosen  # lines 11-12: fewer than asked; the manager asks again at the next start or end
@@ -216,7 +225,7 @@ class Balancer:
         one = self.instances.get(id)
         return one is not None and one.serves(roots) and one.pending + one.executing < one.slots
 
-    def _shares(self, roots: Mapping[int, bytes], count: int) -> dict[InstanceId, int]:
+    def _shares(self, roots: Mapping[int, bytes], count: int) -> dict[InstanceId, Share]:
         """Of all requests, with `count` that wait, what each instance would decode if those of a turn that
         are there had as much work as one another, also those that do not serve yet. An instance that is not
         named has to wait for its turn."""
@@ -224,30 +233,36 @@ class Balancer:
         by_turn = turns(sorted(there, key=lambda one: one.preference(roots)), lambda one: one.device)
         left: float = count + sum(one.pending + one.executing for one in self.instances.values())
         served = _devices(one for one in by_turn[0] if one.serves(roots))
-        shares: dict[InstanceId, int] = {}
+        shares: dict[InstanceId, Share] = {}
         for number, turn in enumerate(by_turn):
-            each = max(0.0, left) / max(sum(one.speed for one in turn), 1e-9)
-            for one in turn:
-                share = min(one.slots, ceil(each * one.speed))
-                if number == 0 or share or not _devices([one]) & served:
+            speed = sum(one.speed for one in turn)
+            for one in sorted(turn, key=lambda one: one.slots / one.speed):
+                # What the ones before have no slots for, the others share.
+                work = left * one.speed / max(speed, one.speed)
+                share = Share(number, min(one.slots, max(0, ceil(work - ROUNDING))))
+                if number == 0 or share.requests or not _devices([one]) & served:
                     shares[one.id] = share
-            left -= sum(min(float(one.slots), each * one.speed) for one in turn)
+                left, speed = left - min(one.slots, work), speed - one.speed
         return shares
 
-    def _queue(self, instance: Instance, more: int) -> tuple[bool, float, float, int, InstanceId]:
-        """Where an instance stands in line with so many more: whether another one would wait there, what
-        waits and what is decoded, both in seconds of work."""
+    def _queue(
+        self, instance: Instance, more: int, turn: int
+    ) -> tuple[bool, int, float, float, int, InstanceId]:
+        """The place of an instance in line with so many more: whether another one would wait there, its turn
+        where not, what waits and what is decoded, both in seconds of work."""
         free = max(0, instance.slots - instance.executing)
         pending = instance.pending + more
         waiting, decoding = max(0, pending - free), instance.executing + min(pending, free)
         speed = instance.speed
-        return pending >= free, waiting / speed, decoding / speed, instance.chosen, instance.id
+        waits = pending >= free
+        return waits, 0 if waits else turn, waiting / speed, decoding / speed, instance.chosen, instance.id
 
-    def _room(self, instance: Instance, share: int | None) -> int:
+    def _room(self, instance: Instance, share: Share | None) -> int:
         """How many more it may get: its share, and until Θ are pending; none where it has to wait."""
         if share is None:
             return 0
-        return max(0, max(share - instance.executing, self._threshold(instance)) - instance.pending)
+        at_once = share.requests - instance.executing
+        return max(0, max(at_once, self._threshold(instance)) - instance.pending)
 
     def _threshold(self, instance: Instance) -> int:
         """Θ of an instance."""

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from actors.rollout.devices import Device
+from actors.rollout.device import Device
 from actors.rollout.profile import Work
 from supervisor import Message
 

@@ -7,22 +7,14 @@ side by side at full speed, the next ones get what those have no slots for.
 
 from collections.abc import Callable, Iterable, Mapping
 from math import ceil, floor
-from typing import Annotated, TypeVar
+from typing import TypeVar
 
-import msgspec
+from actors.rollout.device import Device
 
 T = TypeVar("T")
 
 ROUNDING = 1e-6
 """Shares that are thirds add up to one."""
-
-
-class Device(msgspec.Struct, frozen=True, kw_only=True):
-    """What an instance computes on, if others compute there too. `name`: equal for all of them; `share`: the
-    part of the device that the instance occupies while it decodes."""
-
-    name: str
-    share: Annotated[float, msgspec.Meta(gt=0.0, le=1.0)]
 
 
 def turns(instances: Iterable[T], device: Callable[[T], Device | None]) -> list[list[T]]:

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 import msgspec
 
-from actors.rollout.devices import Device
+from actors.rollout.device import Device
 from actors.rollout.expert_messages import ExpertsWanted
 from actors.rollout.messages import Weights
 from actors.rollout.sampling_params import Sampling

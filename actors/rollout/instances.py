@@ -9,7 +9,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from actors.rollout.balancer_messages import InstanceDown, InstanceServes, InstanceSuspected, InstanceUp
-from actors.rollout.devices import Device, carried
+from actors.rollout.device import Device
+from actors.rollout.devices import carried
 from actors.rollout.events import BatchSubmitted
 from actors.rollout.instance_messages import RegisterInstance, Serving
 from supervisor import Address

@@ -23,7 +23,8 @@ from actors.rollout.balancer_messages import (
     Rebalance,
 )
 from actors.rollout.continuous_lb import Load, Requests, decide
-from actors.rollout.devices import Device, crowds
+from actors.rollout.device import Device
+from actors.rollout.devices import crowds
 from actors.rollout.pace import Paces, PacesAre, instance_pace
 from actors.rollout.profile import Profiles, plausible
 from supervisor import Actor, Refused, handles

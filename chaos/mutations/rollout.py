@@ -278,9 +278,8 @@ ROLLOUT: tuple[Mutation, ...] = (
         (
             Edit(
                 "actors.rollout.balancer",
-                "        at_once = min(instance.slots, ceil(each * instance.speed)) - instance.executing\n",
-                "        if instance.executing:\n            return 0\n"
-                "        at_once = min(instance.slots, ceil(each * instance.speed)) - instance.executing\n",
+                "        if share is None:\n            return 0\n",
+                "        if share is None or instance.executing:\n            return 0\n",
             ),
         ),
         ("work conservation",),

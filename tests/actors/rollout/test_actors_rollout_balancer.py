@@ -200,7 +200,9 @@ def test_no_slot_of_a_share_stays_free_while_a_request_waits(
     for number, (pending, executing, slots) in enumerate(loads):
         fleet.joined(f"i{number}", 1, SPOT, slots=slots, pending=pending, executing=executing)
         fleet.serving(f"i{number}", 1, 7, b"root")
-    share = -(-(count + sum(one[0] + one[1] for one in loads)) // len(loads))
+    slots_of = [slots for _, _, slots in loads]
+    work = min(sum(slots_of), count + sum(pending + executing for pending, executing, _ in loads))
+    share = next(level for level in range(10) if sum(min(slots, level) for slots in slots_of) >= work)
     chosen = fleet.select(SEVEN, count)
 
     def free() -> list[str]:

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from actors.engine.host import cores
 from actors.rollout.balancer import Balancer, InstanceKind
-from actors.rollout.devices import ROUNDING, Device, carried, crowds, turns
+from actors.rollout.device import Device
+from actors.rollout.devices import ROUNDING, carried, crowds, turns
 
 HALF = Device(name="cores", share=0.5)
 SPOT, RESERVED = InstanceKind.PREEMPTIBLE, InstanceKind.RESERVED
