@@ -1,21 +1,22 @@
-"""Which instance gets the next request (RLBoost, Algorithm 2, lines 1-12): join the shortest queue, delayed.
+"""Balancer: which instance gets the next request (RLBoost, Algorithm 2, lines 1-12).
 
-Owns what is known of the instances' load, and the choice. Pure: no clock, no I/O. It moves nothing: the
-manager dispatches what `select` says and reports what then happened. Queues are weighed in seconds of work:
-on an instance twice as fast two requests count as one. Where all are equally fast, or nothing is measured
-yet, that is the paper's rule. Line 9 of the paper minimises over all instances I; the candidates C are meant.
+Joins the shortest queue, with delayed dispatch. Owns the known load of the instances, and the choice. Pure:
+no clock, no I/O. It moves nothing: the manager dispatches what `select` returns and reports what then
+happened. Queues are weighed in seconds of work: on an instance twice as fast, two requests count as one. If
+all are equally fast, or nothing is measured yet, that is the paper's rule. Line 9 of the paper minimises over
+all instances I; the candidates C are meant.
 
-An instance gets at once what it can decode of its share: of all requests, what it would have if every
-instance that is there had as much work as the others, those too that still load the weights; else the first
-one to serve would take all. Beyond that at most Θ (`max_pending`, times its speed) are pending on it, that is
-dispatched and not known to decode yet. A request that finds no room waits with the manager (line 12), because
-what waits there can still go to the instance that becomes free first. What an older incarnation is said to
-have done changes nothing (it is counted in `ignored`), and no count ever goes below zero.
+An instance immediately gets as much of its share as it can decode. Its share is what it would have if all
+present instances had equal work, including those that still load the weights; otherwise the first one to
+serve would take all. Beyond that at most Θ (`max_pending`, times its speed) requests are pending on it, that
+is dispatched and not yet known to decode. A request without free capacity waits in the manager (line 12),
+because there it can still go to the instance that becomes free first. Reports about an older incarnation
+change nothing (they are counted in `ignored`), and no count ever goes below zero.
 
 Instances that share a device, such as the cores of a computer, are filled one after the other (`devices`):
-one more request adds a row to an engine that decodes anyway, but a whole decode step to one that is idle.
-Those that have work come first, then the fastest; a trainer's own engine comes last. An instance whose turn
-has not come gets nothing while one of the first turn serves.
+one more request adds a row to an engine that decodes anyway, but a whole decode step to an idle one. Those
+that have work get requests first, then the fastest; a trainer's own engine is last. An instance of a later
+turn gets nothing while one of the first turn serves.
 """
 
 import enum
@@ -32,8 +33,8 @@ from actors.rollout.devices import ROUNDING, turns
 InstanceId = str
 
 SPEED_STEP = 2**0.5
-"""Speeds count in steps of so much: what is measured of equal machines differs by a few per cent, and ties
-that it broke would be no ties any more."""
+"""Speeds are rounded to steps of this factor: measurements of equal machines differ by a few per cent, and
+would break ties that should remain ties."""
 MOST_SPEED = 4.0
 """Θ grows with the speed up to so many times, and falls to one request at least: a queue is an engine's
 supply for its next turn, not a store."""
@@ -52,7 +53,8 @@ class Instance:
 
     `slots`: how many requests it decodes at once. `version` and `root`: the weights that it proved to serve
     (None: none now) and the root digest of their manifest. `chosen`: when it last got a request, as a count
-    of dispatches. `speed`: of its hardware, against the median one. `device`: what it shares; None: nothing.
+    of dispatches. `speed`: of its hardware, relative to the median instance. `device`: what it shares; None:
+    nothing.
     """
 
     id: InstanceId
@@ -78,7 +80,7 @@ class Instance:
         )
 
     def preference(self, roots: Mapping[int, bytes]) -> tuple[bool, bool, int, float, InstanceId]:
-        """Smallest for the instance that gets work first, of those that share a device."""
+        """Sort key: smallest for the instance that gets work first, among those that share a device."""
         work = self.pending + self.executing
         return self.kind is InstanceKind.RESERVED, not self.serves(roots), -work, -self.speed, self.id
 
@@ -91,7 +93,7 @@ class Share(NamedTuple):
 
 
 class Balancer:
-    """See the module. Each `observe`-like method answers whether it counted."""
+    """See the module. Each method that records a report returns whether it counted."""
 
     def __init__(self, max_pending: int) -> None:
         if max_pending < 1:
@@ -114,7 +116,7 @@ class Balancer:
         executing: int = 0,
         device: Device | None = None,
     ) -> bool:
-        """An instance is there, with this load (after a restart of the manager it has some already)."""
+        """Add an instance with this load (after a restart of the manager it already has some)."""
         known = self.instances.get(id)
         if known is not None and known.incarnation >= incarnation:
             return self._ignore()
@@ -131,7 +133,7 @@ class Balancer:
         return True
 
     def serving(self, id: InstanceId, incarnation: int, version: int | None, root: bytes = b"") -> bool:
-        """It serves these weights from now on; None: none, until it says so."""
+        """Set the weights that it serves from now on; None: none, until the next report."""
         instance = self._known(id, incarnation)
         if instance is None:
             return self._ignore()
@@ -139,7 +141,7 @@ class Balancer:
         return True
 
     def draining(self, id: InstanceId, incarnation: int) -> bool:
-        """It gets nothing more."""
+        """Stop giving it requests."""
         instance = self._known(id, incarnation)
         if instance is None:
             return self._ignore()
@@ -147,7 +149,7 @@ class Balancer:
         return True
 
     def suspected(self, id: InstanceId, incarnation: int, suspected: bool) -> bool:
-        """It may be dead: it gets nothing until it is heard again. What it has stays with it."""
+        """It may be dead: it gets no requests until it answers again. It keeps those that it has."""
         instance = self._known(id, incarnation)
         if instance is None:
             return self._ignore()
@@ -155,8 +157,8 @@ class Balancer:
         return True
 
     def speeds(self, tokens_s: Mapping[InstanceId, float]) -> None:
-        """What was measured of these instances, tokens a second; of the others nothing is known: they count
-        as the median one does."""
+        """Set the measured speeds of these instances, in tokens a second. Nothing is known of the others:
+        they count as the median does."""
         middle = median(tokens_s.values()) if tokens_s else 1.0
         for id, instance in self.instances.items():
             speed = tokens_s.get(id, middle) / middle
@@ -194,11 +196,11 @@ class Balancer:
         return count <= left or self._ignore()
 
     def select(self, roots: Mapping[int, bytes], count: int) -> list[InstanceId]:
-        """Instances for the next `count` requests, one each; fewer when none has room: the rest waits.
+        """Instances for the next `count` requests, one each; fewer if none has free capacity: the rest waits.
 
-        Only instances that serve one of these versions with its root, do not drain and are not
-        suspected. Changes nothing: report what was really sent by `dispatched`. Ties, as between those with
-        free slots, go to the one that decodes less, then to the one chosen longest ago, then by name.
+        Only instances that serve one of these versions with its root, do not drain and are not suspected.
+        Changes nothing: report what was really sent by `dispatched`. Ties, as between those with free slots,
+        go to the one that decodes less, then to the one chosen longest ago, then by name.
         """
         shares = self._shares(roots, count)
         room = {
@@ -218,7 +220,7 @@ class Balancer:
                 heapreplace(queues, self._queue(self.instances[id], given[id], shares[id].turn))
             else:
                 heappop(queues)
-        return chosen  # lines 11-12: fewer than asked; the manager asks again at the next start or end
+        return chosen  # lines 11-12: fewer than requested; the manager asks again at the next start or end
 
     def has_room(self, id: InstanceId, roots: Mapping[int, bytes]) -> bool:
         """Whether it would decode one more request at once."""
@@ -226,9 +228,9 @@ class Balancer:
         return one is not None and one.serves(roots) and one.pending + one.executing < one.slots
 
     def _shares(self, roots: Mapping[int, bytes], count: int) -> dict[InstanceId, Share]:
-        """Of all requests, with `count` that wait, what each instance would decode if those of a turn that
-        are there had as much work as one another, also those that do not serve yet. An instance that is not
-        named has to wait for its turn."""
+        """Each instance's share of all requests, including `count` that wait: what it would decode if the
+        present instances of a turn had equal work, also those that do not serve yet. An instance that is
+        missing in the result has to wait for its turn."""
         there = [one for one in self.instances.values() if not (one.draining or one.suspected)]
         by_turn = turns(sorted(there, key=lambda one: one.preference(roots)), lambda one: one.device)
         left: float = count + sum(one.pending + one.executing for one in self.instances.values())
@@ -248,8 +250,8 @@ class Balancer:
     def _queue(
         self, instance: Instance, more: int, turn: int
     ) -> tuple[bool, int, float, float, int, InstanceId]:
-        """The place of an instance in line with so many more: whether another one would wait there, its turn
-        where not, what waits and what is decoded, both in seconds of work."""
+        """Position of an instance in the queue order with `more` requests: whether another request would wait
+        there, its turn where not, what waits and what is decoded, both in seconds of work."""
         free = max(0, instance.slots - instance.executing)
         pending = instance.pending + more
         waiting, decoding = max(0, pending - free), instance.executing + min(pending, free)
@@ -258,7 +260,7 @@ class Balancer:
         return waits, 0 if waits else turn, waiting / speed, decoding / speed, instance.chosen, instance.id
 
     def _room(self, instance: Instance, share: Share | None) -> int:
-        """How many more it may get: its share, and until Θ are pending; none where it has to wait."""
+        """How many more it may get: its share, and until Θ are pending; none while it has to wait."""
         if share is None:
             return 0
         at_once = share.requests - instance.executing
@@ -278,5 +280,5 @@ class Balancer:
 
 
 def _devices(instances: Iterable[Instance]) -> set[str]:
-    """Those that they share."""
+    """The devices that these instances share."""
     return {one.device.name for one in instances if one.device is not None}

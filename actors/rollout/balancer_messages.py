@@ -1,4 +1,4 @@
-"""What is said to and by the LoadBalancer: the manager tells it who is there and asks; workers measure."""
+"""LoadBalancer messages: the manager reports instances and asks; workers measure."""
 
 import msgspec
 
@@ -10,8 +10,8 @@ BALANCER = "rollout/balancer"
 
 
 class InstanceUp(Message, frozen=True):
-    """An incarnation of an instance may get requests once it serves; with the load that it has already.
-    `device`: what it shares with others; None: nothing."""
+    """An incarnation of an instance may get requests once it serves. `pending`, `executing`: the load that it
+    has already. `device`: what it shares with other instances; None: nothing."""
 
     instance: str
     incarnation: int
@@ -30,7 +30,7 @@ class InstanceDown(Message, frozen=True):
 
 
 class InstanceServes(Message, frozen=True):
-    """Which weights an instance serves now; None: it gets nothing."""
+    """Which weights an instance serves now; None: none, so it gets no requests."""
 
     instance: str
     incarnation: int
@@ -39,7 +39,7 @@ class InstanceServes(Message, frozen=True):
 
 
 class InstanceSuspected(Message, frozen=True):
-    """An incarnation may be dead, or is heard again."""
+    """An incarnation may be dead, or answers again."""
 
     instance: str
     incarnation: int
@@ -47,7 +47,7 @@ class InstanceSuspected(Message, frozen=True):
 
 
 class LoadChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened to requests of an instance since the last report."""
+    """Changes in the requests of an instance since the last report."""
 
     instance: str
     incarnation: int
@@ -64,11 +64,12 @@ class LoadChanged(Message, frozen=True):
 
 
 class Place(Message, frozen=True):
-    """Where should the next `count` requests go? `roots`: the versions that may make them, with their
-    roots.
+    """Requests an instance for each of the next `count` requests. `roots`: the versions that may make them,
+    with their roots.
 
-    `moved`: for the first of them, the instance that each is being moved to; it gets the request whatever its
-    queue, as long as it may take it at all. `preferred`: an instance that gets one request, if it has room.
+    `moved`: for the first of them, the instance that each is being moved to. That instance gets the request
+    whatever its queue, if it may take it at all. `preferred`: an instance that gets one request if it has
+    free capacity.
     """
 
     roots: dict[int, bytes]
@@ -78,14 +79,14 @@ class Place(Message, frozen=True):
 
 
 class Placed(Message, frozen=True):
-    """One instance a request, in order, "" for none; fewer than asked when every queue is at its
+    """One instance per request, in order, "" for none; fewer than requested if every queue is at its
     threshold."""
 
     instances: list[str]
 
 
 class EngineMeasured(Message, frozen=True):
-    """From a worker: what its engine did since the last one, sums of like turns."""
+    """From a worker: what its engine did since the last report, as sums of like turns."""
 
     instance: str
     incarnation: int
@@ -110,8 +111,8 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rebalance(Message, frozen=True):
-    """Should requests move, from where to where? What the manager knows of them. `gates`: which versions may
-    make those of one batch, with their roots."""
+    """Requests a decision: which requests should move, from where to where? The manager sends what it knows
+    of them. `gates`: for each batch, the versions that may make its requests, with their roots."""
 
     gates: list[dict[int, bytes]]
     holdings: list[Holding]
@@ -135,4 +136,4 @@ class Moves(Message, frozen=True):
 
 
 class ForgetAll(Message, frozen=True):
-    """A new manager begins: what the old one said is void."""
+    """A new manager starts; reports of the old one are void."""

@@ -1,11 +1,11 @@
-"""The books of rollout: its state, the weights of its open batches, and the journal of both.
+"""Books: the rollout state, the weights of its open batches, and the journal of both.
 
-Owns the order: an event changes the state first and is committed behind it, in the same order for all;
-whoever acts on an event for others to see awaits its commit. At the release of a batch its audit trail
-goes into a stream of its own (`ledger`); what is handed out goes to its shelf (`shelves`) before that.
+Owns the order: an event changes the state first and is committed after that, in the same order for all. A
+component that acts on an event visibly awaits its commit first. At its release the audit trail of a batch
+goes into a stream of its own (`ledger`); groups that are handed out are stored before that (`shelves`).
 Snapshots bound the replay: one at each release, and one after `journal_events` events without any, or after
-frames of `journal_bytes` and no fewer than a snapshot itself takes: writing them never costs more than twice
-what the frames cost.
+frames of `journal_bytes` and no fewer than a snapshot itself takes. So writing snapshots never costs more
+than twice what the frames cost.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from transport.token_frame import ROW_BYTES
 JOURNAL_BYTES = 64 << 20
 """As `limits.journal_bytes`."""
 HELD_BYTES = 8
-"""Of a token in a snapshot: itself and its log-prob."""
+"""Bytes of a token in a snapshot: itself and its log-prob."""
 
 
 class BatchWeights(Message, frozen=True):
@@ -67,7 +67,7 @@ class Books:
         self.shelves = Shelves(journal)
 
     async def replay(self) -> None:
-        """Become what the last incarnation had committed."""
+        """Restore what the last incarnation had committed."""
         async for event in self._journal.replay():
             if isinstance(event, ManagerSnapshot):
                 self.state.apply(event.rollout)
@@ -81,15 +81,16 @@ class Books:
                 self.state.apply(event)
 
     def enter(self, *events: Message, flush: bool = False) -> tuple[list[Changes], Awaitable[int]]:
-        """Apply now, commit with the next group: what changed, and the commit to await. Where a request has
-        ended, or with `flush`, that group gathers no longer: a step waits for it."""
+        """Apply now, commit with the next group. Returns what changed, and the commit to await. If a request
+        has ended, or with `flush`, that group is committed without further delay: a step waits for it."""
         changes = [self.state.apply(event) for event in events]
         committed = self._journal.append_soon(*events, flush=flush or any(one.finished for one in changes))
         self._since_snapshot += len(events)
         self._bytes_since += sum(ROW_BYTES * len(one.flags) for one in events if isinstance(one, FrameLogged))
         if self._since_snapshot >= self._journal_events or self._full():
             may_go_unheard(committed)
-            committed = self._snapshot()  # commits in order: what was appended before is committed with it
+            # commits are in order: what was appended before is committed with it
+            committed = self._snapshot()
         return changes, committed
 
     def _full(self) -> bool:
@@ -98,7 +99,7 @@ class Books:
         return self._bytes_since >= HELD_BYTES * self.state.log.columns.held()
 
     async def record(self, event: Message) -> Changes:
-        """Apply and commit; then it may be acted upon."""
+        """Apply and commit; then callers may act upon it."""
         (changes,), committed = self.enter(event, flush=True)
         await committed
         return changes
@@ -117,19 +118,20 @@ class Books:
         return changes
 
     def _handed_out(self) -> list[str]:
-        """The open batches whose groups somebody takes: single requests are answered whole."""
+        """The open batches whose groups a taker receives: single requests are answered whole."""
         return [name for name, batch in self.state.log.batches.items() if batch.submitted.scored]
 
     async def hand_out(self, event: GroupsTaken, groups: list[GroupOut]) -> None:
-        """These groups were taken, some for the first time: of those, `groups` is all that there is. They are
-        in the journal before anything forgets their tokens."""
+        """Record that these groups were taken. `groups`: the contents of those that are taken for the first
+        time. They are in the journal before their tokens are forgotten."""
         if groups:
             await self.shelves.put(event.batch, groups)
         await self.record(event)
 
     async def release(self, *batches: Batch) -> list[Changes]:
-        """Write the audit trail of batches and forget them, in one commit. Behind the batch of a step or an
-        evaluation the journal begins anew; single requests are too many and too small for that."""
+        """Write the audit trail of batches and forget them, in one commit. After the batch of a step or an
+        evaluation the journal starts anew from a snapshot; single requests are too many and too small for
+        that."""
         trail = self._ledger.append_soon(*map(ledger_of, batches))
         changes, released = self.enter(*(BatchReleased(batch=one.name) for one in batches))
         await asyncio.gather(trail, released)  # a full disk fails both
@@ -151,13 +153,13 @@ class Books:
         return self._journal.snapshot_soon(state)
 
     async def publish(self, weights: Weights) -> None:
-        """Note the newest version, and which ones are lost with it. Committed when this returns."""
+        """Record the newest version, and the versions that are lost with it. Committed on return."""
         event = VersionPublished(version=weights.version, root=weights.root, sources=weights.sources)
         if self.state.versions.newest != event:
             await self.record(event)
 
     async def fail(self, version: int, root: bytes, why: str) -> None:
-        """Note that instances cannot load this version. Committed when this returns."""
+        """Record that instances cannot load this version. Committed on return."""
         await self.record(VersionFailed(version=version, root=root, why=why))
 
     def newest_weights(self) -> Weights | None:
@@ -178,7 +180,7 @@ class Books:
 
 
 def ledger_of(batch: Batch) -> BatchLedger:
-    """The audit trail of a batch as it stands."""
+    """The audit trail of a batch in its present state."""
     return BatchLedger(
         batch=batch.name,
         version=batch.submitted.version,
@@ -199,7 +201,8 @@ def ledger_of(batch: Batch) -> BatchLedger:
 
 
 def may_go_unheard(commit: Awaitable[int]) -> asyncio.Future[int]:
-    """A commit that perhaps nobody awaits: where it fails, so does another one that somebody does."""
+    """Mark the commit's exception as retrieved: if no caller awaits the commit, a later one that is awaited
+    fails as well."""
     future = asyncio.ensure_future(commit)
     future.add_done_callback(lambda done: done.cancelled() or done.exception())
     return future

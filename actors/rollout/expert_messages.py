@@ -1,7 +1,7 @@
-"""Which experts of a mixture-of-experts model each token was routed to, from an engine to a follower.
+"""Expert routing messages: the experts of each token, from an engine to a follower.
 
-Rows are no part of the token log: they go past the manager, are told at most once, and are held by whoever
-asked until it answered. A row that was lost is computed again (`gateway.expert_rows`).
+For mixture-of-experts models. Rows are no part of the token log: they bypass the manager and are sent at most
+once. The requester holds them until it has answered. A lost row is computed again (`gateway.expert_rows`).
 """
 
 import msgspec
@@ -11,8 +11,8 @@ from supervisor import Message
 
 
 class ExpertsWanted(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a dispatch: with its end the rows are told to the actor `follower`, as `attempt` of request `id`.
-    scores: those of the likeliest tokens (`score_rows`), in the place of experts."""
+    """Part of a dispatch: at its end the rows are sent to the actor `follower`, as `attempt` of request `id`.
+    scores: send those of the likeliest tokens (`score_rows`) in place of experts."""
 
     follower: str
     id: str
@@ -21,12 +21,12 @@ class ExpertsWanted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExpertRows(Message, frozen=True):
-    """To who follows a request, from a worker: the experts of tokens `first` to `first` + `count` - 1.
+    """To the follower of a request, from a worker: the experts of tokens `first` to `first` + `count` - 1.
 
-    Row p is where token p of prompt and response went when it was read to make token p + 1; the last token
-    has none. `rows`: `count` rows of `width` numbers each (layers x experts of a token), raw, little-endian,
-    of type `dtype` (uint8, uint16 or int32). `total`: rows of this attempt, which come in order in messages
-    of `PART_BYTES`.
+    Row p holds the experts that token p of prompt and response was routed to when it was read to make token p
+    + 1; the last token has none. `rows`: `count` rows of `width` numbers each (layers x experts of a token),
+    raw, little-endian, of type `dtype` (uint8, uint16 or int32). `total`: rows of this attempt; they arrive
+    in order in messages of `PART_BYTES`.
     """
 
     id: str
@@ -40,4 +40,4 @@ class ExpertRows(Message, frozen=True):
 
 
 PART_BYTES = 1 << 20
-"""Of rows in one message, so that they hold up nothing else on the way."""
+"""Bytes of rows in one message, so that rows hold up no other message on the link."""

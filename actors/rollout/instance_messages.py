@@ -1,4 +1,4 @@
-"""What is said between the manager and its instances, and of them: registration, weights, work, leaving."""
+"""Messages between the manager and its instances: registration, weights, work, leaving."""
 
 from typing import ClassVar
 
@@ -12,14 +12,14 @@ from supervisor import Address, Message
 
 
 class ListInstances(Message, frozen=True):
-    """To the manager: asks which instances have registered, and what is served."""
+    """To the manager: requests the registered instances and the versions they serve."""
 
     QUESTION: ClassVar[bool] = True
 
 
 class InstanceIs(msgspec.Struct, frozen=True, kw_only=True):
-    """A registered instance: version of its weights, None before it proved one; requests that wait on it and
-    that it executes. leaving: for good."""
+    """A registered instance. version: of its weights, None before it proved one. pending, executing: requests
+    that wait on it and that it decodes. leaving: for good."""
 
     name: str
     incarnation: int
@@ -50,9 +50,9 @@ class InstancesAre(Message, frozen=True):
 class RegisterInstance(Message, frozen=True):
     """To the manager, from a worker at its start and whenever it lost the manager.
 
-    `received`: the highest ticket that reached it; later ones were lost on the way and go elsewhere.
-    `engines`: copies of the model that serve side by side in it; `slots`, `cache_tokens` (0: what the slots
-    may need): of each of them. `device`: what it shares with other instances; None: nothing.
+    `received`: the highest ticket that reached the worker; later tickets were lost in transit and are
+    requeued. `engines`: copies of the model that serve side by side in it. `slots`, `cache_tokens` (0: what
+    the slots may need): of each engine. `device`: what it shares with other instances; None: nothing.
     """
 
     instance: str
@@ -66,7 +66,8 @@ class RegisterInstance(Message, frozen=True):
 
 
 class Registered(Message, frozen=True):
-    """Where to stream, and what to serve. `epoch` names this registration: dispatches of others are void."""
+    """Where to stream, and what to serve. `epoch` names this registration; the worker refuses dispatches of
+    another epoch."""
 
     manager: Address
     epoch: str
@@ -76,9 +77,9 @@ class Registered(Message, frozen=True):
 
 
 class StillRegistered(Message, frozen=True):
-    """To the manager, from a worker that has heard nothing: does this registration count? Refused if not.
+    """To the manager, from a worker that has received nothing: does this registration count? Refused if not.
 
-    A worker that hung may have been given up meanwhile, and no broken link tells it so.
+    The manager may have given up a worker that hung, and no broken link reports that to the worker.
     """
 
     instance: str
@@ -93,8 +94,8 @@ class ServeWeights(Message, frozen=True):
 
 
 class Pulled(msgspec.Struct, frozen=True, array_like=True):
-    """How a version came to a host: bytes that were pulled, of an image of so many; by so many deltas, 0 for
-    whole."""
+    """How a host received a version: `nbytes` were pulled, of an image of `image_bytes`, as `deltas` deltas
+    (0: as a whole image)."""
 
     nbytes: int
     image_bytes: int
@@ -102,7 +103,8 @@ class Pulled(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Serving(Message, frozen=True):
-    """To the manager: this instance proved to serve these weights. pulled: None where they were here."""
+    """To the manager: this instance proved to serve these weights. pulled: None if the host had them
+    already."""
 
     instance: str
     incarnation: int
@@ -112,8 +114,9 @@ class Serving(Message, frozen=True):
 
 
 class NotLoaded(Message, frozen=True):
-    """To the manager: this instance could not load these weights. What is it to do now? `died`: its engine
-    did not outlive the load; then nobody waits for the answer, and the news of its end may be there first."""
+    """To the manager: this instance could not load these weights and requests what to do now. `died`: its
+    engine did not survive the load; then no component waits for the answer, and the report of the instance's
+    end may arrive first."""
 
     QUESTION: ClassVar[bool] = True
 
@@ -127,14 +130,14 @@ class NotLoaded(Message, frozen=True):
 
 
 class ServeNow(Message, frozen=True):
-    """The weights to serve: the same ones are to be tried again; None: there are none for now."""
+    """The weights to serve. The same version: try it again. None: there is none for now."""
 
     weights: Weights | None
 
 
 class KeepRequests(Message, frozen=True):
-    """To the manager, from an instance that has loaded these weights, stands still with these tickets, and
-    whose stream is acknowledged to its last row: which of them may it go on with?"""
+    """To the manager, from an instance that has loaded these weights and paused with these tickets. Its
+    stream is acknowledged to the last row. Requests which tickets it may continue."""
 
     QUESTION: ClassVar[bool] = True
 
@@ -146,14 +149,16 @@ class KeepRequests(Message, frozen=True):
 
 
 class RequestsKept(Message, frozen=True):
-    """What comes of these tickets from now on counts as made by the newer weights. The others are to end."""
+    """Later tokens of these tickets count as made by the newer weights. The instance ends the other
+    tickets."""
 
     tickets: list[int]
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
     """One dispatch: continue `prompt` + `prefix` (u32, raw) under this ticket. sampling: None leaves the
-    distribution as it is. experts: who is told which experts its tokens were routed to; None: nobody."""
+    distribution as it is. experts: the actor that receives which experts its tokens were routed to; None:
+    none."""
 
     ticket: int
     prompt: bytes
@@ -174,14 +179,14 @@ class Dispatch(Message, frozen=True):
 
 
 class Abort(Message, frozen=True):
-    """To a worker: end these tickets; its stream says when each one has ended."""
+    """To a worker: end these tickets; its stream reports when each one has ended."""
 
     tickets: list[int]
 
 
 class CannotTake(Message, frozen=True):
     """To the manager: a worker could not take these tickets (another version, full, ill-fitting). `version`:
-    what it serves now, where it serves any. `never`: one of them is ill-fitting, under any version."""
+    what it serves now, if anything. `never`: one of the tickets is ill-fitting under any version."""
 
     instance: str
     incarnation: int
@@ -192,10 +197,10 @@ class CannotTake(Message, frozen=True):
 
 
 class Withdraw(Message, frozen=True):
-    """To the manager: give this instance nothing more; hand its requests over.
+    """To the manager: drain this instance; dispatch nothing more to it and requeue its requests.
 
-    What executes may finish within `grace_s`. Answered when the instance holds nothing. `leaves`: for good
-    (its host goes away); otherwise it may serve again later.
+    Executing requests may finish within `grace_s`. Answered when the instance holds nothing. `leaves`: for
+    good (its host goes away); otherwise it may serve again later.
     """
 
     instance: str
@@ -204,16 +209,17 @@ class Withdraw(Message, frozen=True):
 
 
 class Withdrawn(Message, frozen=True):
-    """`handed_over` requests go on elsewhere."""
+    """`handed_over` requests were requeued."""
 
     handed_over: int
 
 
 class NewWork(Message, frozen=True):
-    """To the manager: whether this instance may get new requests. Repeating it changes nothing.
+    """To the manager: whether this instance may get new requests. Idempotent.
 
-    Not `allowed`: its host may go away, and what it has goes on there. `allowed`: its host stays after all,
-    and it keeps what a withdrawal has not taken from it yet. One that is not registered is left as it is.
+    Not `allowed`: its host may go away; the instance continues the requests that it holds. `allowed`: its
+    host stays after all; the instance keeps the requests that a drain has not taken from it yet. An instance
+    that is not registered is left as it is.
     """
 
     instance: str

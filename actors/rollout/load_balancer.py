@@ -1,7 +1,7 @@
-"""LoadBalancer: an actor around `balancer.Balancer`, `continuous_lb` and the profile tables of both.
+"""LoadBalancer: an actor around `balancer.Balancer`, `continuous_lb` and their profile tables.
 
-Owns nothing durable: the manager feeds it again after a restart, and what engines measured comes again as
-they decode on.
+Owns nothing durable: the manager reports the load again after a restart, and engines send measurements again
+as they go on decoding.
 """
 
 import numpy as np
@@ -30,12 +30,12 @@ from actors.rollout.profile import Profiles, plausible
 from supervisor import Actor, Refused, handles
 
 SPEEDS_S = 1.0
-"""Between two comparisons of the instances' speeds: all of them are looked at each time."""
+"""Seconds between two comparisons of the instances' speeds; each one looks at all instances."""
 
 
 class LoadBalancer(Actor):
-    """Joins the shortest queue, with delayed dispatch at Θ = `max_pending`; says what to move when it is
-    asked."""
+    """Joins the shortest queue, with delayed dispatch at Θ = `max_pending`; decides on request which requests
+    to move."""
 
     def __init__(self, max_pending: int) -> None:
         self._max_pending = max_pending
@@ -158,8 +158,8 @@ class LoadBalancer(Actor):
         gates: list[dict[int, bytes]],
         decoding: dict[str, Device | None],
     ) -> Load:
-        """`decoding`: instances that have requests, and their devices. Raises Refused for columns that are no
-        columns of one table."""
+        """`decoding`: instances that have requests, and their devices. Raises Refused if the columns do not
+        form one table."""
         count = len(holding.movable)
         wide = holding.tickets, holding.context, holding.expected, holding.gate
         if len(holding.executing) != count or any(len(column) != 8 * count for column in wide):
@@ -187,7 +187,7 @@ class LoadBalancer(Actor):
         )
 
     def _tokens_s(self) -> dict[str, float]:
-        """Of the instances whose speed is known, at the context that requests have now."""
+        """Tokens a second of the instances whose speed is known, at the current context of the requests."""
         context = self._profiles.mean_context()
         speeds: dict[str, float] = {}
         for instance in self._balancer.instances.values():
@@ -207,7 +207,7 @@ class LoadBalancer(Actor):
         }
 
     def _measures(self) -> dict[str, int | float]:
-        """What was measured, for who looks: the plateau B and the tokens a second there, over instances."""
+        """Measurements for the summary: the plateau B and the tokens a second there, over instances."""
         context = self._profiles.mean_context()
         known = [
             (model.plateau(context, instance.slots), model.speed(context, instance.slots))
@@ -226,5 +226,5 @@ class LoadBalancer(Actor):
 
 
 def _hardware(instance: Instance) -> str:
-    """Whose table an instance may share: nothing else is known of what it runs on."""
+    """The key of the table that an instance may share: nothing else is known of its hardware."""
     return f"{instance.kind}/{instance.slots}"

@@ -1,11 +1,11 @@
 """RolloutManager: owns every request from prompt to trained.
 
-The state and its rules are `state.RolloutState`, kept with its journal in `books`. This actor takes the
-messages, and its `parts` feed the state events and do what follows: `membership` and `opening`, `intake`,
-`dispatching`, `moving`, `scoring`, `selecting`, `handing_out`, `withdrawing` and more. What others see of an
-event happened after its commit: a frame is acknowledged, a dispatch sent and a group handed out only once it
-is in the journal, so a killed manager comes back knowing all that anybody was told. Instances decode on into
-their rings meanwhile."""
+`state.RolloutState` holds the state and its rules; `books` keeps it with its journal. This actor receives the
+messages. Its `parts` feed events to the state and act on them: `membership` and `opening`, `intake`,
+`dispatching`, `moving`, `scoring`, `selecting`, `handing_out`, `withdrawing` and more. Effects of an event
+become visible to other actors only after its commit: a frame is acknowledged, a dispatch sent and a group
+handed out only once it is in the journal. So a killed manager restarts with everything that it had reported
+to any other actor. Meanwhile instances go on decoding into their rings."""
 
 from actors.rollout.balancer_messages import BALANCER, ForgetAll
 from actors.rollout.books import Books
@@ -48,7 +48,7 @@ from configs.schema import Config
 from supervisor import Actor, Deferred, Done, Lane, Message, Refused, Suspected, Terminated, handles
 
 SWEEP_S = 1.0
-MAX_HOLD_S = 60.0  # whoever holds lives, and says so again
+MAX_HOLD_S = 60.0  # the sender of a hold renews it while it lives
 
 
 class _Sweep(Message, frozen=True):
@@ -118,7 +118,7 @@ class RolloutManager(Actor):
 
     @handles(_Sweep)
     async def sweep(self, message: _Sweep) -> None:
-        """Whatever is late."""
+        """Check every deadline."""
         await self._parts.members.look_for_silence()
         self._parts.takers.look()
         self._parts.selecting.abort()

@@ -1,9 +1,9 @@
-"""Membership: who is an instance of this manager, what it serves, and when it is given up.
+"""Membership: the manager's registered instances, what each serves, and when it is given up.
 
-Owns the registrations and the ends of instances. Who registers opens a stream under its incarnation, which
-fences the earlier ones. An instance is given up when its process has ended, when it holds requests in silence
-for too long, when it takes no dispatch, or when it does not come back to a restarted manager; its requests
-then go elsewhere from their last token.
+Owns the registrations and the ends of instances. A registration opens a stream under the instance's
+incarnation, which fences the earlier ones. An instance is given up when its process has ended, when it holds
+requests in silence for too long, when it takes no dispatch, or when it does not re-register with a restarted
+manager. Its requests then continue elsewhere from their last token.
 """
 
 import asyncio
@@ -41,9 +41,9 @@ from configs.schema import Config
 from supervisor import Context, Deadline, Deferred, Refused, Suspected, Terminated
 from transport.wire import Peer
 
-REREGISTER_S = 5.0  # after a restart: an instance of the journal that has not come back by then is gone
+REREGISTER_S = 5.0  # after a restart: an instance of the journal that has not registered by then is gone
 MAX_GRACE_S = 86_400.0  # no cloud gives notice of more than minutes
-QUIET_S = 0.05  # a dead instance's stream is at its end when nothing came for so long
+QUIET_S = 0.05  # a dead instance's stream is at its end when nothing arrived for so long
 QUIET_LOOKS = 10
 
 
@@ -78,16 +78,16 @@ class Membership:
         self._loading = loading
         self._owed, self._act, self._on_serving = owed, act, on_serving
         self._quarantine, self._on_deadly = quarantine, on_deadly
-        self._asked: set[tuple[str, int]] = set()  # to give nothing more: no wonder if they die
+        self._asked: set[tuple[str, int]] = set()  # instances asked to drain: their death is expected
         self._state = books.state
         self._registrations = 0
         self._registered_by = Deadline.after(REREGISTER_S, ctx.turn_time())
         self._awaited = {name for name, stream in self._state.streams.items() if not stream.gone}
 
     async def register(self, message: RegisterInstance, stream_at: Peer) -> Registered:
-        """A worker came, or came back; it streams to `stream_at`. Tickets that never reached it are taken
-        back. It gets no new ones until it says what it serves, and by then it knows the epoch that its
-        dispatches must bear. Raises Refused."""
+        """Register a new or returning worker; it streams to `stream_at`. Tickets that never reached it are
+        taken back. It gets no new ones until it reports what it serves, and by then it knows the epoch that
+        its dispatches must bear. Raises Refused."""
         name, incarnation = message.instance, message.worker.incarnation
         if message.kind not in set(InstanceKind):
             raise Refused(f"{name}: kind is {message.kind!r}, expected one of {', '.join(InstanceKind)}")
@@ -97,13 +97,13 @@ class Membership:
                 "of cache: each has at least one, one and none"
             )
         known = self._instances.get(name)
-        # One that is back with a manager that knows it from its journal changes nothing there: when thousands
-        # of requests wait for a new manager, its instances do not queue for a commit each.
+        # An instance of the journal that registers again with a new manager changes nothing there: when
+        # thousands of requests wait for the manager, its instances do not queue for a commit each.
         joined, deadly = Changes(), list[str]()
         if self._state.streams.alive(name, incarnation) is None:
             before = self._state.streams.get(name)
             if before is not None and not before.gone and before.incarnation < incarnation:
-                deadly = self._died(name, before)  # it is back before its end was told
+                deadly = self._died(name, before)  # it is back before its end was reported
             joined = await self._books.record(InstanceJoined(instance=name, incarnation=incarnation))
             if joined.refused:
                 raise Refused(
@@ -138,13 +138,13 @@ class Membership:
         )
 
     def still_registered(self, message: StillRegistered) -> None:
-        """Raises Refused where this registration does not count."""
+        """Raises Refused if this registration does not count."""
         instance = self._instances.get(message.instance)
         if instance is None or (instance.incarnation, instance.epoch) != (message.incarnation, message.epoch):
             raise Refused(f"{message.instance}#{message.incarnation} is not registered: register again")
 
     async def serving(self, message: Serving) -> None:
-        """It serves these weights from now on."""
+        """Record which weights the instance serves from now on."""
         instance = self._instances.get(message.instance)
         if instance is None or instance.incarnation != message.incarnation:
             raise Refused(f"{message.instance}#{message.incarnation} is not registered")
@@ -160,7 +160,7 @@ class Membership:
         self._dispatching.wake()
 
     async def keep(self, message: KeepRequests) -> RequestsKept:
-        """The instance goes on with what its newer weights may be used for. Raises Refused."""
+        """Select the tickets that the instance may continue under its newer weights. Raises Refused."""
         name, incarnation, version = message.instance, message.incarnation, message.version
         instance, known = self._instances.get(name), self._state.versions.known.get(version)
         if instance is None or instance.incarnation != incarnation or instance.idle:
@@ -179,8 +179,8 @@ class Membership:
         return RequestsKept(tickets=kept)
 
     async def withdraw(self, message: Withdraw) -> Deferred | Withdrawn:
-        """The instance gets nothing more; what it still has after the grace is taken back, token by token.
-        Raises Refused."""
+        """Drain the instance: it gets nothing more, and what it still holds after the grace is requeued with
+        its tokens. Raises Refused."""
         if not message.grace_s >= 0:
             raise Refused(f"{message.instance}: grace_s is {message.grace_s}, expected a number from 0 up")
         instance = self._instances.get(message.instance)
@@ -189,16 +189,17 @@ class Membership:
             if stream is not None and stream.held:
                 raise Refused(f"{message.instance} has not registered again yet: try again")
             return Withdrawn(handed_over=0)
-        instance.leaving = instance.leaving or message.leaves  # who drains between weights comes not back
+        # a drain for a weight update must not clear `leaving`
+        instance.leaving = instance.leaving or message.leaves
         await self._nothing_new(instance)
         return self._withdrawals.begin(instance, min(message.grace_s, MAX_GRACE_S))
 
     async def new_work(self, message: NewWork) -> None:
-        """Nothing new for it from now on; or it serves again what it said last, and is told of newer weights
-        as the others are."""
+        """Stop or resume dispatching to the instance. On resume it serves again what it last reported, and
+        receives newer weights as other instances do."""
         instance = self._instances.get(message.instance)
         if instance is None or message.allowed != instance.idle:
-            return  # not here, or as it is
+            return  # not registered, or no change
         if not message.allowed:
             self._ctx.log.info("%s gets no new requests: its host may go away", instance.name)
             instance.spared = True
@@ -226,10 +227,11 @@ class Membership:
         self._asked.add((instance.name, instance.incarnation))
         await self._ctx.tell(BALANCER, instance.serves(None))
         self._measuring.there()
-        self._dispatching.wake()  # what was meant for it goes elsewhere
+        self._dispatching.wake()  # requests meant for it go elsewhere
 
     async def take_back(self) -> None:
-        """Whatever instances have; each row that says so comes as an event of its own."""
+        """Abort the tickets that instances hold; each row that confirms an abort arrives as an event of its
+        own."""
         for name, stream in self._state.streams.items():
             instance = self._instances.get(name)
             tickets = sorted(stream.live())
@@ -237,15 +239,15 @@ class Membership:
                 await self._ctx.tell(instance.worker, Abort(tickets=tickets))
 
     async def suspected(self, event: Suspected) -> None:
-        """It gets no new requests until it is heard again; what it has stays with it."""
+        """The instance gets no new requests until it answers again; it keeps those that it has."""
         instance = self._instances.get(event.name)
         if instance is not None and instance.incarnation == event.incarnation:
             await self._ctx.tell(BALANCER, instance.suspected(event.suspected))
             self._dispatching.wake()
 
     async def terminated(self, event: Terminated) -> None:
-        """It gets nothing more at once. Its last frames may still be on their way, on a socket of their own:
-        they are collected before its requests go elsewhere."""
+        """Stop dispatching to the instance at once. Its last frames may still be in transit, on a socket of
+        their own: they are collected before its requests go elsewhere."""
         instance = self._instances.remove(event.name, event.incarnation)
         if instance is not None:
             await self._ctx.tell(BALANCER, instance.down())
@@ -261,11 +263,11 @@ class Membership:
                 await asyncio.sleep(QUIET_S)
                 if stream is None or stream.last_seq == seen:
                     break
-        if event.name not in self._instances:  # otherwise it is back already
+        if event.name not in self._instances:  # otherwise it has registered again already
             await self.lose(event.name, event.incarnation, event.cause)
 
     async def lose(self, name: str, incarnation: int, cause: str) -> None:
-        """Give an incarnation up: it is fenced, and its requests go elsewhere."""
+        """Give up an incarnation: it is fenced, and its requests go elsewhere."""
         instance = self._instances.remove(name, incarnation)
         if instance is not None:
             self._loading.gone(name, cause)
@@ -284,13 +286,13 @@ class Membership:
         await self._on_deadly(deadly)
 
     def _died(self, name: str, stream: Stream) -> list[str]:
-        """Requests that it surely died of; none where it was to die."""
+        """Requests that surely killed the instance; none if it was asked to drain."""
         asked = (name, stream.incarnation) in self._asked
         self._asked.discard((name, stream.incarnation))
         return [] if asked else self._quarantine.died(name, stream)
 
     async def cannot_take(self, message: CannotTake) -> None:
-        """What it did not take goes elsewhere."""
+        """Requeue the tickets that the worker did not take."""
         self._ctx.log.warning("%s cannot take %d: %s", message.instance, len(message.tickets), message.why)
         revoked = TicketsRevoked(
             instance=message.instance, incarnation=message.incarnation, tickets=tuple(message.tickets)
@@ -301,13 +303,14 @@ class Membership:
             and instance.incarnation == message.incarnation
             and message.version is not None
             and instance.version not in (None, message.version)
-        ):  # it loaded others since it said what it serves, and will say so: until then it gets nothing
+        ):  # it loaded other weights since its last report, and will report them: until then it gets nothing
             instance.version = None
             await self._ctx.tell(BALANCER, instance.serves(None))
         self._act(await self._books.record(revoked))
 
     async def look_for_silence(self) -> None:
-        """Give up instances that hold work in silence, and those of the journal that never came back."""
+        """Give up instances that hold work in silence, and those of the journal that never registered
+        again."""
         now = self._ctx.turn_time()
         for name, stream in list(self._state.streams.items()):
             if stream.gone:

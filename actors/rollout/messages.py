@@ -1,6 +1,6 @@
-"""What the RolloutManager, the trainer and the controller say of versions, batches, groups and figures.
+"""Messages of RolloutManager, trainer and controller: versions, batches, groups, figures.
 
-Single requests: `single_messages`. Instances and the work they get: `instance_messages`.
+Single requests: `single_messages`. Instances and the work dispatched to them: `instance_messages`.
 """
 
 import msgspec
@@ -13,9 +13,9 @@ from supervisor import Message
 
 
 class Weights(msgspec.Struct, frozen=True, kw_only=True):
-    """A published version: its number, the root digest of its manifest, and who has it.
+    """A published version: its number, the root digest of its manifest, and its sources.
 
-    `sources` are names of TransferAgents; whoever pulls asks one of them for an offer.
+    `sources` are names of TransferAgents; a receiver requests an offer from one of them.
     """
 
     version: int
@@ -24,18 +24,19 @@ class Weights(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubmitBatch(Message, frozen=True):
-    """To the manager: roll this batch out; `weights` are the newest. Repeating it changes nothing."""
+    """To the manager: roll this batch out; `weights` are the newest. Idempotent."""
 
     batch: BatchSubmitted
     weights: Weights
 
 
 class PublishVersion(Message, frozen=True):
-    """To the manager: these are the trainer's newest weights, instances serve them from now on.
+    """To the manager: these are the trainer's newest weights, which instances serve from now on. Idempotent.
 
-    Higher versions that it had published before are lost. Repeating it changes nothing. `ascending`: nothing
-    is to be lost: refused where there is a higher version, or another one of this number. `tried`: published
-    only once an instance has loaded them, which the answer waits for: `NotPublished` where it does not.
+    Higher versions that the trainer published before are lost. `ascending`: no version may be lost; the
+    manager refuses if there is a higher version, or another one of this number. `tried`: the version is
+    published only once an instance has loaded it. The answer waits for that; it is `NotPublished` if the load
+    fails.
     """
 
     weights: Weights
@@ -44,8 +45,8 @@ class PublishVersion(Message, frozen=True):
 
 
 class NotPublished(Message, frozen=True):
-    """These weights were tried, and instances serve what they served. `why`: in the words of the engine that
-    tried them. `lost`: the instance was lost meanwhile; another one might load them."""
+    """These weights were tried and rejected; instances serve what they served before. `why`: the message of
+    the engine that tried them. `lost`: the instance was lost meanwhile; another one might load them."""
 
     version: int
     why: str
@@ -53,16 +54,16 @@ class NotPublished(Message, frozen=True):
 
 
 class WeightsFailed(Message, frozen=True):
-    """To the controller, from the manager: instances could not load what the job's trainer published; or from
-    an agent: it could not be published. No step can follow."""
+    """To the controller. From the manager: instances could not load what the job's trainer published. From an
+    agent: the version could not be published. No step can follow."""
 
     version: int
     why: str
 
 
 class MorePrompts(Message, frozen=True):
-    """To the controller, from the manager: `count` prompts for the groups of this batch from `first` on. The
-    same groups get the same prompts whenever they are asked for."""
+    """To the controller, from the manager: requests `count` prompts for the groups of this batch from `first`
+    on. The same groups always get the same prompts."""
 
     batch: str
     first: int
@@ -76,14 +77,14 @@ class PromptsAre(Message, frozen=True):
 
 
 class GroupFates(Message, frozen=True):
-    """To the manager: asks what became of the groups of a batch."""
+    """To the manager: requests the outcome of each group of a batch."""
 
     batch: str
 
 
 class GroupFatesAre(Message, frozen=True):
-    """Groups that count, uniform ones that were dropped, the surplus that was aborted; in ascending order.
-    `again`: samples that were made again alone."""
+    """Groups that count, uniform groups that were dropped, surplus groups that were aborted; in ascending
+    order. `again`: samples that were generated again alone."""
 
     kept: list[int]
     dropped: list[int]
@@ -92,21 +93,22 @@ class GroupFatesAre(Message, frozen=True):
 
 
 class HoldBack(Message, frozen=True):
-    """To the manager: give no request to an instance for so many seconds (0: from now on again). It ends by
-    itself, so whoever holds says so again in time. take_back: what instances have is taken back from them,
-    token by token, and waits too."""
+    """To the manager: dispatch no request to an instance for so many seconds (0: dispatch again from now on).
+    The hold expires by itself, so its sender renews it in time. take_back: the manager also requeues the
+    requests that instances hold, each with its tokens so far."""
 
     for_s: float
     take_back: bool = False
 
 
 class TakeGroups(Message, frozen=True):
-    """To the manager, from the trainer: groups that are complete, count, and that `taker` does not have.
+    """To the manager, from the trainer: requests groups that are complete, count, and that `taker` does not
+    have.
 
-    Answered when `min_groups` are ready, or all that remain, or after `wait_s`. `have` are the groups that
-    the taker holds already: a repeated ask after a lost answer gets the others again. `dropped`: so many
-    dropped groups are known to the taker, and the news of another one are worth an answer; None: they are
-    not. `until_served`: answered at once when a preemptible instance works on the batch.
+    Answered when `min_groups` are ready, or all that remain, or after `wait_s`. `have`: groups that the taker
+    holds already; a request repeated after a lost answer gets the other groups again. `dropped`: the taker
+    knows of so many dropped groups, and one more is worth an answer; None: it is not. `until_served`:
+    answered at once when a preemptible instance works on the batch.
     """
 
     batch: str
@@ -119,8 +121,8 @@ class TakeGroups(Message, frozen=True):
 
 
 class SampleOut(msgspec.Struct, frozen=True, kw_only=True):
-    """One response with its verdict. `tokens` u32 and `logprobs` f32, raw, little-endian. score: None where
-    its verifier failed for good: it is in no gradient and in no mean."""
+    """One response with its verdict. `tokens` u32 and `logprobs` f32, raw, little-endian. score: None if its
+    verifier failed for good; the sample is then in no gradient and in no mean."""
 
     request: str
     tokens: bytes
@@ -138,9 +140,9 @@ class GroupOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Groups(Message, frozen=True):
-    """`remaining` groups are not taken yet; `remote_serving` preemptible instances work on the batch;
+    """`remaining` groups are not taken yet; `remote_serving` preemptible instances work on the batch.
     `dropped`: all groups that do not count, so far. `collected`: tokens that the manager has logged so far,
-    of whatever batch: while they grow, rollout is under way."""
+    of any batch; while this number grows, rollout makes progress."""
 
     groups: list[GroupOut]
     remaining: int
@@ -150,7 +152,7 @@ class Groups(Message, frozen=True):
 
 
 class ReleaseBatch(Message, frozen=True):
-    """To the manager: the batch is trained and durable (or read, for an evaluation); forget it."""
+    """To the manager: forget the batch; it is trained and durable (or read, for an evaluation)."""
 
     batch: str
 
@@ -162,22 +164,22 @@ class StepEnded(Message, frozen=True):
 
 
 class BatchReport(Message, frozen=True):
-    """Asks for the times of a batch, for Algorithm 1. Refused where its begin was not seen."""
+    """Requests the times of a batch, for Algorithm 1. Refused if the manager did not see its start."""
 
     batch: str
 
 
 class BatchTimes(Message, frozen=True):
-    """From the batch's begin to the step's end, or to now where that was not told. Seconds on the manager's
-    clock, tokens, and preemptible instances.
+    """From the batch's start to the step's end, or to now if no `StepEnded` was received. Seconds on the
+    manager's clock, tokens, and preemptible instances.
 
     `mean_prem`, `remote_s`, `remote_wait_s`, `remote_start_s`, `rolled_s`: see `clock.Figures`. `step_s`:
-    from begin to end. `next_prem`: instances there now. `reserved_engines`: of all reserved instances;
-    `instance_engines`: of one preemptible instance. `reserved`, `preemptible`: the room of one such engine.
-    `requests`, `groups`, `limit` (longest response): of the batch; `lengths`: response tokens of some of its
-    groups, from the one whose longest response is shortest to the one where it is longest; `prompt_tokens`:
-    the mean. `path`: see `CriticalPath`. `carried_prem`: preemptible instances that the devices that they
-    share carry side by side; 0: no bound.
+    from start to end. `next_prem`: instances present now. `reserved_engines`: of all reserved instances;
+    `instance_engines`: of one preemptible instance. `reserved`, `preemptible`: the capacity of one such
+    engine. `requests`, `groups`, `limit` (longest response): of the batch. `lengths`: response tokens of some
+    of its groups, ordered by the length of their longest response, shortest first. `prompt_tokens`: the mean.
+    `path`: see `CriticalPath`. `carried_prem`: preemptible instances that their shared devices can run side
+    by side; 0: no bound.
     """
 
     step_s: float
@@ -201,17 +203,18 @@ class BatchTimes(Message, frozen=True):
 
 
 class RolloutStatus(Message, frozen=True):
-    """Asks for the figures of the live view."""
+    """Requests the figures of the live view."""
 
 
 class RolloutFigures(Message, frozen=True):
     """Requests by state, serving instances by kind, engines of all reserved instances, and sums since the job
-    began. tokens_wasted: by cause (`actors.rollout.events.Counters`). busy_preemptible: preemptible instances
-    that have requests. weights_pulled: how versions came to instances, since the manager's start: versions
-    and bytes as deltas (`delta_`) and as images (`whole_`), and `image_bytes`, what images of all would be.
-    newest: the version that instances should serve; None before the first. verdicts: by status;
-    asked_again: those of a sick verifier that no sample has, since the manager's start; failure: the text of
-    the last one that says nothing of its response. sick: the verifier, None while it is well.
+    started. tokens_wasted: by cause (`actors.rollout.events.Counters`). busy_preemptible: preemptible
+    instances that have requests. weights_pulled: how instances received versions since the manager's start:
+    versions and bytes as deltas (`delta_`) and as images (`whole_`), and `image_bytes`, the size if all had
+    been images. newest: the version that instances should serve; None before the first. verdicts: by status.
+    asked_again: verdicts of a failing verifier that were requested again, so that no sample has them, since
+    the manager's start. failure: the text of the last verdict that does not judge its response. sick: the
+    verifier, None while it is healthy.
     """
 
     queued: int
@@ -240,8 +243,8 @@ class RolloutFigures(Message, frozen=True):
 
 
 class RequestLedger(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one request: its token count, the CRC-32 of its tokens (u32, raw), its spans, its
-    score, None where it has none. dropped: why it did not count, "" if it did."""
+    """The outcome of one request: its token count, the CRC-32 of its tokens (u32, raw), its spans, and its
+    score (None if it has none). dropped: why it did not count, "" if it did."""
 
     request: str
     count: int

@@ -1,7 +1,6 @@
-"""The parts of the manager: how they are joined, and what a committed event sets off among them.
+"""Parts of RolloutManager: how they are joined, and what a committed event triggers.
 
-Owns the joining and nothing else: each part has its own room, the state is the books', messages come to the
-manager.
+Owns only the joining: each part has its own module, `Books` owns the state, the manager receives messages.
 """
 
 from actors.rollout.books import Books
@@ -34,7 +33,7 @@ from supervisor import Context
 
 
 class Parts:
-    """See the module. `start` once others may hear of the manager; `act` on what each event changed."""
+    """See the module. `start` once other actors may know the manager; `act` on what each event changed."""
 
     def __init__(self, ctx: Context, books: Books, instances: Instances, config: Config) -> None:
         self._ctx, self._books, self._instances, self._config = ctx, books, instances, config
@@ -107,7 +106,7 @@ class Parts:
         self.intake = Intake(books, self.act, self._heard, ctx.idle, self.following)
 
     def start(self) -> None:
-        """Frames are taken in from now on, and what works by itself works."""
+        """Accept frames from now on, and start the background tasks."""
         ctx, config = self._ctx, self._config
         self.receiver = self.intake.receiver = ctx.network.token_receiver(
             self.intake.take, self._state.streams.have, window=config.limits.credit_frames
@@ -123,7 +122,7 @@ class Parts:
             ctx.background(self.moving.run(), "moves")
 
     def act(self, changes: Changes) -> None:
-        """What follows from a committed event."""
+        """Act on a committed event."""
         self.dispatching.note(changes)
         self.measuring.note(changes)
         self.moving.note(changes)
@@ -171,7 +170,7 @@ class Parts:
         self._instances.heard(name, self._ctx.turn_time())
 
     async def _scored(self, event: Scored) -> None:
-        """A verdict counts, unless it says nothing of the sample: then that one is made again, alone."""
+        """Record a verdict. If it does not judge the sample, that sample alone is generated again."""
         log = self._state.log.requests.get(event.request)
         if log is not None:
             batch = self._state.log.batches[log.batch]

@@ -1,6 +1,6 @@
-"""What is said of a single request: who asks for it, follows it and no longer wants it, and the answers.
+"""Messages of single requests: submit, follow, cancel, and the answers.
 
-Batches of a job are in `messages`, as is what the manager and its instances say of any request.
+`messages` has batches of a job and what the manager and its instances exchange about any request.
 """
 
 import msgspec
@@ -11,22 +11,22 @@ from actors.rollout.score_rows import Scores
 from supervisor import Message
 
 BATCH = "generate-"
-"""Begins the name of the batch that a single request is."""
+"""Prefix of the name of the batch that holds a single request."""
 
 
 class Generate(Message, frozen=True):
     """To the manager: continue this prompt (tokens, u32, raw). Not scored, not trained on.
 
-    id: names the request; whoever asks again with the same id and contents gets the same answer, other
-    contents are refused. min_version, exact_version: of the weights, at most one; None: whatever is served.
-    wait_s: how long to wait for an instance that meets them. deadline_s: from the first ask on; then it ends
-    with what it has. accepted, accepted_sha256: the caller has the first tokens already (their number, the
-    SHA-256 of their bytes): only what follows is sent, and refused where they are others. attempt: of the
-    caller, for its log and ours. sampling: None leaves the distribution as it is. follower: the name of an
-    actor that is told what is made while it is made (`Progress`); "": nobody is. session: of a conversation;
-    it goes to the instance that served the last request of it, if that has room; "": anywhere. experts: the
-    follower is told too which experts the tokens were routed to (`ExpertRows`), as each attempt ends; scores:
-    in their place, which tokens were likeliest.
+    id: names the request; the same id with the same contents gets the same answer, other contents are
+    refused. min_version, exact_version: of the weights, at most one of the two; None: whatever is served.
+    wait_s: how long to wait for an instance that meets them. deadline_s: counted from the first submission;
+    then the request ends with the tokens it has. accepted, accepted_sha256: the caller has the first tokens
+    already (their number, the SHA-256 of their bytes); only the rest is sent. The request is refused if those
+    tokens differ. attempt: of the caller, for its log and ours. sampling: None leaves the distribution as it
+    is. follower: the name of an actor that receives the tokens while they are made (`Progress`); "": none.
+    session: of a conversation; the request goes to the instance that served the session's last request, if
+    that has free capacity; "": anywhere. experts: the follower also receives which experts the tokens were
+    routed to (`ExpertRows`), as each attempt ends. scores: in place of experts, which tokens were likeliest.
     """
 
     id: str
@@ -60,15 +60,16 @@ class ProgressItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Progress(Message, frozen=True):
-    """To a follower of single requests, from the manager: what was made since the last one, all of it in the
-    journal. At most once: where `start` shows a gap, ask again with what was accepted."""
+    """To a follower of single requests, from the manager: the tokens made since the last message, all of them
+    in the journal. Delivered at most once: if `start` shows a gap, submit again with the accepted tokens."""
 
     items: list[ProgressItem]
 
 
 class Cancel(Message, frozen=True):
-    """To the manager: nobody waits for these single requests any more. What is under way ends as it stands
-    (its ask is answered with status "deadline"), what is over is forgotten. Unknown ids change nothing."""
+    """To the manager: no caller waits for these single requests any more. A running request ends with the
+    tokens it has (its caller gets status "deadline"); a finished one is forgotten. Unknown ids change
+    nothing."""
 
     ids: list[str]
 
@@ -83,10 +84,10 @@ class VersionSpan(msgspec.Struct, frozen=True, kw_only=True):
 class Generated(Message, frozen=True):
     """The response: tokens (u32, raw) and log-probs (f32, raw) from position `start` on.
 
-    status: "stop" (its own end), "length" (max_new_tokens, or its engine has no more room) or "deadline".
-    versions: of all tokens, those before `start` too, in order; version_start, version_end: of the first and
-    the last one, None without any.
-    sha256: of the bytes of all tokens. spans: which attempt made which tokens, where experts were asked for.
+    status: "stop" (its own end), "length" (max_new_tokens, or its engine has no more capacity) or "deadline".
+    versions: of all tokens, those before `start` too, in order. version_start, version_end: of the first and
+    the last token, None without any. sha256: of the bytes of all tokens. spans: which attempt made which
+    tokens, if experts were requested.
     """
 
     id: str
@@ -102,10 +103,11 @@ class Generated(Message, frozen=True):
 
 
 class VersionNotReady(Message, frozen=True):
-    """No instance serves what was asked for, and `wait_s` is over. Nothing was begun.
+    """No instance serves the requested version, and `wait_s` is over. Nothing was started.
 
-    target: the version that was asked for, `exact` or as a minimum. applied: the newest one that is served,
-    None for none. retryable: it may come yet; a version that newer ones have replaced does not.
+    target: the requested version, `exact` or as a minimum. applied: the newest version that is served, None
+    for none. retryable: the version may still be served later; a version that newer ones have replaced is
+    not.
     """
 
     target: int

@@ -1,15 +1,14 @@
-"""The state of rollout: token log, tickets and streams, changed by events alone.
+"""RolloutState: token log, tickets and streams, changed by events alone.
 
-Owns the one rule by which the state changes, `RolloutState.apply`: live and in replay it is the same call, so
-what the manager rebuilds from its journal is what it had. Pure: no clock, no I/O.
+Owns the one rule by which the state changes, `RolloutState.apply`. Live and in replay it is the same call, so
+the manager rebuilds from its journal exactly the state it had. Pure: no clock, no I/O.
 
-`apply` is total: an event that may not change anything (an older incarnation, a duplicate, a gap, another
-version) is counted under its reason in `refused` and named in `Changes.refused`; it never raises, because an
-event that raised would raise again in every replay.
+`apply` is total and never raises, because an event that raised would raise again in every replay. An event
+that must not change anything (an older incarnation, a duplicate, a gap, another version) is counted under its
+reason in `refused` and named in `Changes.refused`.
 
-What holds (`check` says what does not): every collected token stands in the log of its request, once; a
-request is with one instance at most; every token of a batch bears a version that the batch admits, and none
-that was never published.
+Invariants (`check` returns the broken ones): every collected token is in the log of its request, once; a
+request is with one instance at most; every token of a batch bears a published version that the batch admits.
 """
 
 from collections import Counter
@@ -120,7 +119,7 @@ class RolloutState:
         return changes
 
     def refusal(self, event: BatchSubmitted) -> str | None:
-        """Why this batch cannot be opened, in words for who submits it; None when it can, or is open so."""
+        """Why this batch cannot be opened, in words for its submitter; None if it can, or is open so."""
         return refusal_of(self.log, event)
 
     def begun_under_others(self, version: int, root: bytes) -> bool:
@@ -137,12 +136,12 @@ class RolloutState:
 
     @property
     def tokens_lost(self) -> int:
-        """Collected tokens that stand nowhere. Always 0, or there is a bug."""
+        """Collected tokens that are in no log. Always 0, or there is a bug."""
         standing = self.log.standing
         return self.counters.tokens_collected - self.counters.tokens_released - standing
 
     def snapshot(self) -> RolloutSnapshot:
-        """All open state as one message; applied to an empty state it gives this one."""
+        """All open state as one message; an empty state that applies it equals this one."""
         return RolloutSnapshot(
             batches=tuple(record_batch(batch) for batch in self.log.batches.values()),
             streams=tuple(record_stream(name, stream) for name, stream in self.streams.items()),
@@ -210,12 +209,12 @@ class RolloutState:
         self.streams[event.instance] = Stream(event.incarnation)
 
     def _fence(self, instance: str, stream: Stream, changes: Changes) -> None:
-        """Nothing of this incarnation counts from now on; its requests wait again."""
+        """Ignore this incarnation from now on and requeue its requests."""
         gone(self.log, self.counters, instance, stream, changes)
         self.streams.fence(stream)
 
     def _begin_anew(self, requests: Iterable[str]) -> None:
-        """They have no tokens any more."""
+        """Discard all tokens of these requests."""
         for name in requests:
             log = self.log.requests[name]
             self.counters.waste("lost", len(log))
@@ -251,7 +250,7 @@ class RolloutState:
             renew(self.log, self.versions, stream, event, changes)
 
     def _published(self, log: RequestLog, version: int) -> bool:
-        """Whether there is such a version; a batch of exactly one says so itself."""
+        """Whether this version was published; a batch of exactly one version implies it."""
         return log.min_version is None or version in self.versions.known
 
     def _frame(self, event: FrameLogged, changes: Changes) -> None:
