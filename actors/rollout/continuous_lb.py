@@ -1,22 +1,22 @@
-"""Which requests move from one instance to another (RLBoost, Algorithm 2, lines 13-27), and how many.
+"""Continuous load balancing: which requests move, how many (RLBoost, Algorithm 2, 13-27).
 
-Pure: a snapshot of the instances in, at most one round of moves out. It moves nothing: the manager carries
-out what `decide` says, and says what then happened in the next snapshot.
+Pure: a snapshot of the instances in, at most one round of moves out. It moves nothing: the manager executes
+what `decide` returns, and reports what then happened in the next snapshot.
 
-As in the paper, pending requests come first, from the most loaded instance to one that has none and room
-(lines 18-21); executing ones only between instances whose speed has been measured (lines 22-27), and never so
-many that the source falls below the plateau B of its throughput. Three things are not as in the paper, which
-gives an idle instance all max(m - B, 0) of the fullest one:
+As in the paper, pending requests move first, from the most loaded instance to one that has none and has free
+capacity (lines 18-21). Executing requests move only between instances whose speed has been measured (lines
+22-27), and never so many that the source falls below the plateau B of its throughput. The paper gives an idle
+instance all max(m - B, 0) of the fullest one. This module differs in three points:
 
 - How many: of 200 requests and a B of 30 the paper's rule leaves the idle instance with 170, which is then
-  the slow one. So many move that the two decode most tokens a second together, by the fitted curves; with
-  equal speeds that is half of the difference.
-- From where to where: the target need not be idle, and the source need not have most. It goes from where one
-  request more or less changes throughput least to where it changes it most; with equal speeds and contexts
+  the slow one. Here the number is the one at which both together decode most tokens a second, by the fitted
+  curves; with equal speeds that is half of the difference.
+- From where to where: the target need not be idle, and the source need not be the fullest. Requests go from
+  where one more or less changes throughput least to where it changes it most; with equal speeds and contexts
   those are the fullest and the emptiest.
 - Whether: while both are far up their curves, a move only costs a prefill. What it gains until the moved
-  requests end must exceed that cost, and noise: then the fleet's tokens a second grow with every move by a
-  stated share, so no sequence of moves comes back to where it was.
+  requests end must exceed that cost, and noise. So the fleet's tokens a second grow with every move by a
+  stated share, and no sequence of moves returns to an earlier state.
 """
 
 from collections.abc import Sequence
@@ -30,25 +30,26 @@ from actors.rollout.profile import StepModel
 Floats = NDArray[np.float64]
 
 GAIN_SHARE = 0.1
-"""Of the tokens a second of source and target: fitted curves are off by some per cent, lengths by more."""
+"""Least gain, as a share of the tokens a second of source and target: fitted curves are off by some per cent,
+lengths by more."""
 GAIN_COSTS = 1.0
-"""What is gained beyond the cost of a move must be so many times the cost; and so many times its prefill must
-a request have left to be moved at all: one near its end stays."""
+"""The gain beyond the cost of a move must be so many times that cost. A request must have so many times its
+prefill left to be moved at all: one near its end stays."""
 GAIN_S = 1.0
 """Seconds of both instances that a move gains at least: an abort, its last row, a commit and a dispatch take
-a good part of one."""
+a good part of one second."""
 MOST_MOVES = 512
-"""Requests of one round: each is a prefill somewhere, and the next snapshot knows better."""
+"""Requests of one round: each is a prefill somewhere, and the next snapshot has newer data."""
 SOURCES, TARGETS = 16, 4
-"""Looked at in one round, from the ends of the order: the rest has its turn in the next one."""
+"""Instances examined in one round, from the ends of the order: the others are examined in the next one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Requests:
     """Requests on an instance, a column each.
 
-    `context`: tokens of prompt and response so far. `expected`: tokens that it generates yet, in the mean.
-    `gate`: which weights it may be decoded under, as a number. `movable`: it may move now.
+    `context`: tokens of prompt and response so far. `expected`: tokens that it will still generate, in the
+    mean. `gate`: which weights it may be decoded under, as a number. `movable`: it may move now.
     """
 
     tickets: NDArray[np.int64]
@@ -61,7 +62,7 @@ class Requests:
         return len(self.tickets)
 
     def only(self, which: NDArray[np.bool_]) -> "Requests":
-        """Those of the rows `which`."""
+        """The rows selected by `which`."""
         return Requests(
             self.tickets[which],
             self.context[which],
@@ -77,13 +78,13 @@ class Load:
 
     Attributes:
         slots: requests that it decodes together.
-        gates: whose requests it may take; none where it takes no new ones.
+        gates: whose requests it may take; none if it takes no new ones.
         speed: of its hardware, of any unit that all instances share.
-        model: of its decode steps; None while that was not measured.
-        stays: it is not about to be withdrawn, as an instance that lends a trainer's device for a while is.
-        busy: a move from or to it is under way.
+        model: of its decode steps; None until it was measured.
+        stays: false if it is about to leave, as an instance does that lends a trainer's device for a while.
+        busy: a move from or to it is in progress.
         device: what it shares with others, by name; "": nothing.
-        crowded: that device carries no more instances that decode beside those that do, with this one.
+        crowded: its device carries no more decoding instances than those that decode now, with this one.
     """
 
     id: str
@@ -100,17 +101,17 @@ class Load:
 
     @property
     def rows(self) -> int:
-        """Requests that it has."""
+        """Number of its requests."""
         return len(self.executing) + len(self.pending)
 
     @property
     def context(self) -> float:
-        """Tokens of all of them."""
+        """Tokens of all its requests."""
         return float(self.executing.context.sum() + self.pending.context.sum())
 
     @property
     def room(self) -> int:
-        """Slots that nobody has or waits for."""
+        """Slots that no request has or waits for."""
         return self.slots - self.rows
 
 
@@ -125,13 +126,14 @@ class Move:
 
 
 def decide(loads: Sequence[Load]) -> list[Move]:
-    """The moves of one round; none where nothing is to be gained. An instance is part of one move at most."""
+    """The moves of one round; none if nothing is to be gained. An instance is part of one move at most."""
     return _move_pending(loads) or _move_executing(loads)
 
 
 def _move_pending(loads: Sequence[Load]) -> list[Move]:
     """Lines 18-21: one request to each instance that has none pending and a free slot, from the one with the
-    longest queue, in seconds of work. One that starts at once leaves its target with none pending again."""
+    longest queue, in seconds of work. A request that starts at once leaves its target with none pending
+    again."""
     sources = sorted(
         (load for load in loads if not load.busy and load.pending.movable.any()),
         key=lambda load: (-len(load.pending) / load.speed, load.id),
@@ -154,7 +156,7 @@ def _move_pending(loads: Sequence[Load]) -> list[Move]:
 
 def _move_executing(loads: Sequence[Load]) -> list[Move]:
     """Lines 22-27: from where a request more or less matters least to where it matters most."""
-    # Where nobody stays, as with no preemptible instance, all are alike.
+    # If no instance stays, as with no preemptible instance, all are alike.
     some_stay = any(load.stays and load.gates for load in loads)
     worth = {load.id: _of_one_more(load, load.model) for load in loads if load.model and not load.busy}
     sources = sorted((load for load in loads if load.id in worth), key=lambda load: (worth[load.id], load.id))
@@ -184,12 +186,12 @@ def _of_one_more(load: Load, model: StepModel) -> float:
 
 
 def _between(source: Load, target: Load, most: int) -> Move | None:
-    """As many as make the two of them fastest together, where that is worth it."""
+    """Move as many as make both together fastest, if that is worth it."""
     here, there, executing = source.model, target.model, source.executing
     if here is None or there is None or not len(executing):
         return None
     if target.crowded and source.device == target.device:
-        return None  # what the target gains the others lose, and the prefill is lost
+        return None  # the other instances lose what the target gains, and the prefill is lost
     step_s = float(here.step_s(source.rows, source.context))
     prefill_s = executing.context * there.prefill_token_s
     far = executing.expected * step_s > GAIN_COSTS * prefill_s
@@ -204,7 +206,7 @@ def _between(source: Load, target: Load, most: int) -> Move | None:
     left = here.tokens_s(source.rows - counts, source.context - counts * each)
     got = there.tokens_s(target.rows + counts, target.context + counts * each)
     faster = left + got - before
-    cost = counts * float(prefill_s[fit].mean()) * got  # tokens: nobody decodes there meanwhile
+    cost = counts * float(prefill_s[fit].mean()) * got  # tokens: the target decodes nothing meanwhile
     gain = faster * float(executing.expected[fit].mean()) * step_s - cost
     best = int(np.argmax(gain))
     if faster[best] < GAIN_SHARE * before or gain[best] < max(GAIN_COSTS * cost[best], GAIN_S * before):
@@ -216,5 +218,5 @@ def _between(source: Load, target: Load, most: int) -> Move | None:
 
 
 def _may(requests: Requests, target: Load) -> NDArray[np.bool_]:
-    """Which of them the target may decode."""
+    """Which of these requests the target may decode."""
     return np.isin(requests.gate, sorted(target.gates))

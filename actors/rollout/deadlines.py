@@ -1,12 +1,12 @@
-"""Deadlines of requests: the one that is too old ends with the tokens that it has.
+"""Deadlines of requests: a request that is too old ends with the tokens that it has.
 
-Owns until when each request may take, and the aborts of those whose time is up. What that makes of a request
-is an event like any other (`RequestsDue`): one that waits is over at once, one that an instance has as soon
-as its stream says that it ended there. Nothing that was collected is lost, and no attempt is counted: a
-request moves as often as it must until its own deadline.
+Owns the deadline of each request, and the aborts of those past it. The effect on a request is an event like
+any other (`RequestsDue`): a waiting one is over at once, a dispatched one as soon as its instance's stream
+reports its end. No collected token is lost, and attempts are not limited: a request moves as often as it must
+until its own deadline.
 
-A manager that was restarted gives the requests that were under way their whole time again: how long they had
-taken is in no journal.
+A restarted manager gives running requests their whole time again: no journal has the time that they had
+taken.
 """
 
 from actors.rollout.books import Books
@@ -24,7 +24,7 @@ class Deadlines:
     """See the module; `look` now and then.
 
     Args:
-        limit_s: from a request's first dispatch, for those without a time of their own; 0: none.
+        limit_s: from a request's first dispatch, for those without a deadline of their own; 0: none.
     """
 
     def __init__(self, ctx: Context, books: Books, instances: Instances, limit_s: float) -> None:
@@ -43,12 +43,12 @@ class Deadlines:
                     self._until_s.setdefault(log.id, until_s)
 
     def until(self, request: str, seconds: float) -> None:
-        """This one has so much time from now on, dispatched or not; no more than it was given before."""
+        """Give this request so many seconds from now on, dispatched or not; never more than it had before."""
         until_s = self._ctx.now() + seconds
         self._until_s[request] = min(until_s, self._until_s.get(request, until_s))
 
     async def look(self) -> Changes | None:
-        """End what is too old; what that changed, None for nothing."""
+        """End requests past their deadline; returns what that changed, None for nothing."""
         log, now = self._books.state.log, self._ctx.now()
         late: list[str] = []
         for name, until_s in list(self._until_s.items()):
@@ -65,7 +65,8 @@ class Deadlines:
         return changes
 
     async def _abort(self) -> None:
-        """Tell the instances that hold any, again each time: an abort may be lost on its way."""
+        """Send aborts to the instances that hold such requests, again each time: an abort may be lost in
+        transit."""
         log = self._books.state.log
         if not any(request.due for name in self._until_s if (request := log.requests.get(name))):
             return

@@ -1,10 +1,10 @@
-"""Dispatch: requests that wait go to the instances that the LoadBalancer names.
+"""Dispatching: send waiting requests to the instances that the LoadBalancer names.
 
-Owns the order of the batches, the reports of load to the balancer and the dispatches on their way. Single
-requests go first: somebody waits for the answer. Then batches of exactly one version: only as long as there
-is no newer one can anybody serve them. The others follow, the oldest in front: the trainer waits for it. A
-dispatch is journaled before it is sent; one at a time goes to each instance, in the order of its tickets, and
-a slow instance holds up nobody else."""
+Owns the order of the batches, the load reports to the balancer and the dispatches in transit. Single requests
+go first: a caller waits for the answer. Then batches of exactly one version: they can only be served until
+there is a newer one. The others follow, the oldest first: the trainer waits for it. A dispatch is journaled
+before it is sent. Each instance gets one dispatch at a time, in the order of its tickets, and a slow instance
+delays no other."""
 
 import asyncio
 from collections import deque
@@ -27,14 +27,14 @@ from supervisor import AskFailed, AskTimeout, Context, Deadline, Done, Refused, 
 
 PLACE_DEADLINE_S = 5.0
 DISPATCH_DEADLINE_S = 10.0  # an instance that takes no dispatch for so long is given up
-LEAST_S = 1.0  # of that are worth another ask, where this process stood still meanwhile
+LEAST_S = 1.0  # so much left of it is worth another ask, if this process was stalled meanwhile
 RETRY_S = 0.1
 
 GiveUp = Callable[[str, int, str], Awaitable[None]]
 """An instance, its incarnation, and why it is given up."""
 
 OnSent = Callable[[Instance, list[RequestLog]], None]
-"""These requests are on their way to this instance."""
+"""These requests were sent to this instance."""
 
 
 class Dispatching:
@@ -68,11 +68,11 @@ class Dispatching:
         self.wake()
 
     def wake(self) -> None:
-        """Requests wait, or an instance has room."""
+        """Requests wait, or an instance has free capacity."""
         self._changed.set()
 
     def note(self, changes: Changes) -> None:
-        """Requests began or ended: the balancer is told before it is asked again."""
+        """Requests started or ended: the balancer gets a report before the next placement."""
         self._load += [
             LoadChange(instance=name, incarnation=incarnation, started=1)
             for name, incarnation in changes.started
@@ -88,11 +88,11 @@ class Dispatching:
         ]
 
     def forget_load(self, instance: str) -> None:
-        """The balancer gets this instance's load as a whole: what led to it must not be reported again."""
+        """The balancer gets this instance's load as a whole: drop the changes that led to it."""
         self._load = [change for change in self._load if change.instance != instance]
 
     async def run(self) -> None:
-        """Dispatch what waits, whenever something changed."""
+        """Dispatch waiting requests whenever something changed."""
         while True:
             await self._ctx.idle(self._changed)
             self._changed.clear()
@@ -100,7 +100,7 @@ class Dispatching:
             await self._quarantine.look()
             if not self._books.state.log.waiting or self._ctx.now() < self._held_until_s:
                 continue
-            full: list[set[int]] = []  # no instance of these versions takes any more
+            full: list[set[int]] = []  # no instance of these versions has free capacity
             waiting = self._waiting()
             while waiting:
                 batches, roots = self._next(waiting)
@@ -119,8 +119,8 @@ class Dispatching:
         return deque(batch.submitted for batch in batches)
 
     def _next(self, waiting: deque[BatchSubmitted]) -> tuple[list[str], dict[int, bytes]]:
-        """The first of them, with the versions that may make its requests. Single requests behind it come
-        with it where all may go anywhere: a placement takes turns of two actors, however many it is of."""
+        """The first waiting batch, with the versions that may make its requests. Single requests behind it
+        join if all may go anywhere: a placement takes turns of two actors, whatever its size."""
         first = waiting.popleft()
         batches, roots = [first.batch], self._books.roots(first)
         if self._anywhere(first):
@@ -129,13 +129,13 @@ class Dispatching:
         return batches, roots
 
     def _anywhere(self, batch: BatchSubmitted) -> bool:
-        """It is a single request of no session, no instance is meant for it, and it may be in company."""
+        """Whether it is a single request without a session, a target instance or a need to run alone."""
         if batch.scored or self._moving.arriving(batch.batch) or self._quarantine.suspect(batch.batch):
             return False
         return not any(self._sessions.of(one.id) for one in self._books.state.log.first(batch.batch, 1))
 
     async def _place(self, batches: list[str], roots: dict[int, bytes]) -> bool:
-        """Send what waits of them where there is room; False where there was not enough."""
+        """Send waiting requests while there is free capacity; False if there was not enough."""
         log = self._books.state.log
         count = sum(map(log.waits.count, batches))
         if not count:
@@ -163,7 +163,8 @@ class Dispatching:
         for name, logs in chosen.items():
             instance = self._instances.get(name)
             version = instance.version if instance is not None else None
-            # It may have gone, or serve others by now: then the next look finds its requests another place.
+            # It may have gone, or serve other weights by now: then the next look places its requests
+            # elsewhere.
             if instance is not None and version is not None and roots.get(version) == instance.root:
                 self._send(instance, version, logs)
         await self._report_load()
@@ -232,13 +233,13 @@ class Dispatching:
             await committed
             try:
                 await self._hand_over(instance, dispatch)
-            except (Refused, Unreachable) as problem:  # it registers again, or its end is told
+            except (Refused, Unreachable) as problem:  # it registers again, or its end is reported
                 self._ctx.log.info("%s took no dispatch: %s", instance.name, problem)
             except AskFailed as problem:
                 await self._give_up(instance.name, instance.incarnation, f"took no dispatch: {problem}")
 
     async def _hand_over(self, instance: Instance, dispatch: Dispatch) -> None:
-        """Raises AskFailed; AskTimeout only where this process had its turns all the time."""
+        """Raises AskFailed; AskTimeout only if this process was never stalled meanwhile."""
         key = f"{dispatch.epoch}/{dispatch.work[0].ticket}"
         until = Deadline.after(DISPATCH_DEADLINE_S, self._ctx.turn_time())
         while True:

@@ -1,6 +1,6 @@
-"""What happens to rollout: the events that RolloutManager journals, and the snapshot that bounds replay.
+"""Rollout events: what RolloutManager journals, and the snapshot that bounds replay.
 
-Owns the shapes only. What an event does to the state is in `state`.
+Owns the shapes only; `state` has their effects.
 
 A *batch* is what is rolled out together under one weights version: the prompts of one step, or of one
 evaluation; it has a name (`"step-7"`, `"eval-first"`). A *ticket* is the number that the manager gives to one
@@ -26,16 +26,16 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
 class BatchSubmitted(Message, frozen=True):
     """The prompts of a batch, in the order of their groups.
 
-    Every token must be made under exactly `version`, the one that its step starts from; where `min_version`
-    is given, under any version from that one on. scored: what is finished is asked a verdict for.
+    Every token must be made under exactly `version`, the one that its step starts from; with `min_version`,
+    under any version from that one on. scored: the manager requests a verdict for each finished request.
 
-    What counts of it is decided by `actors.rollout.sampling`. wanted: groups that it ends with, 0 = all of
-    them. drop_uniform: a complete group whose scores are all equal is dropped, and another prompt drawn in
-    its place, up to `most` groups in all. over_sampling: so many prompts are under way for each group that is
-    still missing; when `wanted` are there, the rest is aborted. again: a sample without a verdict of its own
-    is made again so many times. sampling: None leaves the distribution as it is. experts: the actor that is
-    told which experts its tokens were routed to (`expert_messages`), or which tokens were likeliest, where
-    `scores` says so; "": nobody is.
+    `actors.rollout.sampling` decides what counts. wanted: groups that the batch ends with, 0 = all of them.
+    drop_uniform: a complete group whose scores are all equal is dropped, and another prompt drawn in its
+    place, up to `most` groups in all. over_sampling: so many prompts are in progress for each group that is
+    still missing; when `wanted` groups are complete, the rest is aborted. again: a sample without a verdict
+    of its own is generated again at most so many times. sampling: None leaves the distribution as it is.
+    experts: the actor that receives which experts its tokens were routed to (`expert_messages`), or, if
+    `scores` is set, which tokens were likeliest; "": none.
     """
 
     batch: str
@@ -62,7 +62,7 @@ class BatchSubmitted(Message, frozen=True):
 
 
 class VersionPublished(Message, frozen=True):
-    """This version is the trainer's newest now; higher ones that were published before are lost with it.
+    """This version is the trainer's newest now; higher ones that were published before are lost.
 
     `root`: the digest of its manifest. `sources`: TransferAgents that have it.
     """
@@ -73,7 +73,7 @@ class VersionPublished(Message, frozen=True):
 
 
 class VersionFailed(Message, frozen=True):
-    """Instances could not load this version, and `why`: nothing is made under it, and it is never published
+    """Instances could not load this version, and `why`. Nothing is made under it, and it is never published
     again with the same root."""
 
     version: int
@@ -89,8 +89,8 @@ class InstanceJoined(Message, frozen=True):
 
 
 class InstanceGone(Message, frozen=True):
-    """An incarnation died, left, or was given up: its requests continue elsewhere from their last token; with
-    `anew` (for comparison) they begin again, and what they had is wasted."""
+    """An incarnation died, left, or was given up: its requests continue elsewhere from their last token. With
+    `anew` (for comparison) they start again, and their tokens are wasted."""
 
     instance: str
     incarnation: int
@@ -111,7 +111,7 @@ class Dispatched(Message, frozen=True):
 
 
 class TicketsRevoked(Message, frozen=True):
-    """Dispatches taken back (refused by the worker, moved away); their requests wait again."""
+    """Dispatches taken back (refused by the worker, moved away); their requests are queued again."""
 
     instance: str
     incarnation: int
@@ -119,8 +119,8 @@ class TicketsRevoked(Message, frozen=True):
 
 
 class TicketsRenewed(Message, frozen=True):
-    """An instance that stands still goes on with these dispatches under other weights. `version`: of those;
-    they made what it sends from now on."""
+    """A paused instance continues these dispatches under other weights. `version`: of those weights; they
+    made the tokens that it sends from now on."""
 
     instance: str
     incarnation: int
@@ -131,9 +131,9 @@ class TicketsRenewed(Message, frozen=True):
 class FrameLogged(Message, frozen=True):
     """`frames` frames of an instance's token stream, joined row by row; `seq` is the number of the last one.
 
-    Columns of equal length, little-endian: `tickets` u32, `tokens` u32, `logprobs` f32, `flags` u8. `version`
-    is the weights version under which they were decoded where the wire tells it; where it does not, that of
-    the dispatch stands.
+    Columns of equal length, little-endian: `tickets` u32, `tokens` u32, `logprobs` f32, `flags` u8.
+    `version`: the weights version under which they were decoded, if the wire carries it; otherwise the
+    version of the dispatch applies.
     """
 
     instance: str
@@ -148,8 +148,9 @@ class FrameLogged(Message, frozen=True):
 
 
 class Scored(Message, frozen=True):
-    """The verdict of a finished request. The first one counts. score: None where the status is one of ours
-    (`actors.reward.verdicts`): the sample is unscored, and no step trains on it. detail: what failed then."""
+    """The verdict of a finished request. The first one counts. score: None if the status is a failure of our
+    own (`actors.reward.verdicts`): the sample is unscored, and no step trains on it. detail: what failed
+    then."""
 
     request: str
     score: float | None
@@ -158,15 +159,15 @@ class Scored(Message, frozen=True):
 
 
 class GroupsKept(Message, frozen=True):
-    """These complete groups count, of a batch that does not keep all of its groups."""
+    """These complete groups count, in a batch that does not keep all of its groups."""
 
     batch: str
     groups: tuple[int, ...]
 
 
 class GroupsDropped(Message, frozen=True):
-    """These groups do not count; `why` is a reason of `actors.rollout.sampling`. What is under way for them
-    is aborted."""
+    """These groups do not count; `why` is a reason of `actors.rollout.sampling`. Their running requests are
+    aborted."""
 
     batch: str
     groups: tuple[int, ...]
@@ -174,7 +175,7 @@ class GroupsDropped(Message, frozen=True):
 
 
 class GroupsAdded(Message, frozen=True):
-    """More prompts, from group `first` on: drawn in the place of dropped ones."""
+    """More prompts, from group `first` on: drawn in place of dropped ones."""
 
     batch: str
     first: int
@@ -182,8 +183,8 @@ class GroupsAdded(Message, frozen=True):
 
 
 class SampleAgain(Message, frozen=True):
-    """A finished sample has no verdict of its own (`why`, a status, and `detail`): it is made again, from its
-    prompt, as another request."""
+    """A finished sample has no verdict of its own (`why`, a status, and `detail`): it is generated again,
+    from its prompt, as another request."""
 
     request: str
     why: str
@@ -191,7 +192,8 @@ class SampleAgain(Message, frozen=True):
 
 
 class RequestsDue(Message, frozen=True):
-    """The time of these requests is up: each ends with the tokens that it has when nobody decodes it."""
+    """The deadline of these requests has passed: each ends with its tokens so far once no instance decodes
+    it."""
 
     requests: tuple[str, ...]
 
@@ -222,11 +224,11 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A `request_log.RequestLog` at rest, less what its batch tells. Tokens u32, log-probs f32, raw.
+    """A `request_log.RequestLog` at rest, without what its batch has. Tokens u32, log-probs f32, raw.
 
-    again: how often its sample had been made before. dropped: why it does not count, "" if it does. let_go:
-    how many tokens, and their CRC-32, where they are held no longer. due: its time is up. cut: its engine
-    ended it at a limit.
+    again: how often its sample had been generated before. dropped: why it does not count, "" if it does.
+    let_go: number and CRC-32 of its tokens, if they are held no longer. due: its deadline has passed. cut:
+    its engine ended it at a limit.
     """
 
     group: int
@@ -246,7 +248,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """An open batch at rest. dropped: group and why. Samples that were made again stand before the others."""
+    """An open batch at rest. dropped: group and why. Samples that were generated again precede the others."""
 
     submitted: BatchSubmitted
     taker: int
@@ -259,8 +261,8 @@ class BatchRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 class Ticket(msgspec.Struct, frozen=True, kw_only=True):
     """One dispatch of a request. `version`: of the weights that the instance served then; None in journals of
-    older programs, where it is that of the batch. `started`: decoding began. `superseded`: taken back, rows
-    are dropped."""
+    older programs, where the version of the batch applies. `started`: decoding began. `superseded`: taken
+    back, rows are dropped."""
 
     request: str
     attempt: int
@@ -281,12 +283,12 @@ class StreamRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Counters(msgspec.Struct, kw_only=True):
-    """Sums since the job began; they outlive batches, instances and restarts.
+    """Sums since the job started; they outlive batches, instances and restarts.
 
-    tokens_wasted: by cause, of those that no step is trained on. "aborted": their group was surplus, or what
-    still came after an abort; "dropped": their group was uniform; "lost": their sample was made again;
-    "stale": made under weights that are too old. verdicts: by status, also of samples that were made again;
-    failure: the text of the last one that was ours.
+    tokens_wasted: by cause, of tokens that no step is trained on. "aborted": their group was surplus, or they
+    still arrived after an abort; "dropped": their group was uniform; "lost": their sample was generated
+    again; "stale": made under weights that are too old. verdicts: by status, also of samples that were
+    generated again. failure: the text of the last verdict that was a failure of our own.
     """
 
     tokens_collected: int = 0
@@ -305,12 +307,12 @@ class Counters(msgspec.Struct, kw_only=True):
     failure: str = ""
 
     def judge(self, status: str, detail: str) -> None:
-        """A verdict came."""
+        """Count a verdict."""
         self.verdicts[status] = self.verdicts.get(status, 0) + 1
         self.failure = detail or self.failure
 
     def waste(self, cause: str, tokens: int) -> None:
-        """These tokens were made in vain."""
+        """Count these tokens as wasted."""
         if tokens:
             self.tokens_wasted[cause] = self.tokens_wasted.get(cause, 0) + tokens
 
@@ -322,7 +324,7 @@ class Counters(msgspec.Struct, kw_only=True):
 
 
 class RolloutSnapshot(Message, frozen=True):
-    """Everything open, and the sums: what `RolloutState` is at one moment."""
+    """All open state and the sums: `RolloutState` at one moment."""
 
     batches: tuple[BatchRecord, ...]
     streams: tuple[StreamRecord, ...]

@@ -1,8 +1,8 @@
-"""Flips: preemptible instances are told which weights to serve, each by itself.
+"""Flipping: each preemptible instance receives the newest weights, independently of others.
 
-Owns the tells under way, one an instance: whoever takes none of them holds up nobody else, and what it gets
-when it does is the newest version, never an older one behind it. A tell that is lost costs time alone: the
-answer to a registration names the newest weights too."""
+Owns the sends in progress, one per instance: an instance that does not take its message delays no other. When
+it does, it gets the newest version, never an older one after that. A lost send costs only time: the answer to
+a registration names the newest weights too."""
 
 from actors.rollout.books import Books
 from actors.rollout.instance_messages import ServeWeights
@@ -19,7 +19,7 @@ class Flipping:
         self._under_way: set[str] = set()
 
     def tell(self) -> None:
-        """There are newer weights: tell whoever serves others."""
+        """Send the newest weights to every instance that serves others."""
         for instance in self._instances.preemptible():
             name = instance.name
             if name not in self._under_way and self._due(name, None) is not None:
@@ -27,7 +27,7 @@ class Flipping:
                 self._ctx.background(self._tell(name), f"weights for {name}")
 
     def _due(self, name: str, told: Weights | None) -> Weights | None:
-        """What this instance is to be told now."""
+        """The weights to send to this instance now."""
         instance, newest = self._instances.get(name), self._books.newest_weights()
         if instance is None or newest is None or instance.leaving or newest == told:
             return None

@@ -1,8 +1,9 @@
-"""Following: who streams a single request is told of its tokens as they are committed.
+"""Following: push committed tokens to the followers of single requests.
 
-Owns how far each follower was told. What a follower hears is in the journal, so no later life of the manager
-says anything else; it hears at most once, and asks again where it finds a gap. All that is new is one message
-a follower, however many requests it follows: a slow one gets fewer, longer ones, and holds nobody up.
+Owns how far each follower is up to date. Tokens sent to a follower are in the journal, so no later life of
+the manager contradicts them. They are sent at most once; a follower that finds a gap asks again. All that is
+new is one message per follower, however many requests it follows: a slow follower gets fewer, longer
+messages, and blocks no other.
 """
 
 import asyncio
@@ -22,16 +23,16 @@ class _Followed:
     follower: str
     entered: int  # tokens, counts from the first: in the log,
     committed: int  # in the journal,
-    told: int  # and told
-    new: bool = True  # nothing was told yet
+    told: int  # and sent
+    new: bool = True  # nothing was sent yet
 
 
 TELL_S = 0.02
-"""Between two tells of what is made; a reader of text sees no difference, and each costs every process behind
-it."""
+"""Seconds between two messages of progress; a reader of text sees no difference, and each message costs time
+in every process behind it."""
 
 Marks = list[tuple[_Followed, int]]
-"""How long followed requests were when a commit was begun."""
+"""Lengths of followed requests when a commit was started."""
 
 
 class Following:
@@ -40,31 +41,31 @@ class Following:
     def __init__(self, ctx: Context, books: Books) -> None:
         self._ctx, self._books = ctx, books
         self._followed: dict[str, _Followed] = {}  # by request
-        self._fresh: dict[str, _Followed] = {}  # of these, those of which more is committed than told
+        self._fresh: dict[str, _Followed] = {}  # of these, those with more committed than sent
         self._wake = asyncio.Event()
         self._told_s = -math.inf
         self._later = False
 
     def follow(self, id: str, log: RequestLog, follower: str, accepted: int) -> None:
-        """From token `accepted` on; whoever followed before does so no longer. What is in the log already may
-        not be committed: it is told with what follows it."""
+        """Send tokens from `accepted` on; this replaces an earlier follower. Tokens in the log already may
+        not be committed: they are sent with the next ones."""
         if log.crc is None and follower:
             self._followed[log.id] = _Followed(id, log, follower, accepted, accepted, accepted)
 
     def forget(self, request: str) -> None:
-        """It is over: the rest is in its answer."""
+        """The request is over: the rest is in its answer."""
         self._followed.pop(request, None)
         self._fresh.pop(request, None)
 
     def entered(self) -> Marks:
-        """What was made since the last call; hand it to `committed` when the journal has it."""
+        """Requests that grew since the last call; pass the result to `committed` when the journal has it."""
         marks = [(one, len(one.log)) for one in self._followed.values() if len(one.log) > one.entered]
         for one, length in marks:
             one.entered = length
         return marks
 
     def committed(self, marks: Marks) -> None:
-        """These are in the journal."""
+        """These lengths are in the journal."""
         for one, length in marks:
             if self._followed.get(one.log.id) is one:
                 one.committed = length
@@ -73,7 +74,7 @@ class Following:
             self._wake.set()
 
     async def run(self) -> None:
-        """Tell, for ever: the first tokens of a request at once, later ones together."""
+        """Send progress, forever: the first tokens of a request at once, later ones together."""
         while True:
             await self._ctx.idle(self._wake)
             self._wake.clear()

@@ -1,6 +1,6 @@
-"""The gate of a single request: whether some instance serves a version that it may be made under, or will.
+"""Gates: whether an instance serves, or will serve, a version that a single request admits.
 
-Owns the waiting for it. What a gate is: docs/versions.md.
+Owns the waiting for it. docs/versions.md defines a gate.
 """
 
 import asyncio
@@ -11,22 +11,23 @@ from actors.rollout.instances import Instances
 from actors.rollout.single_messages import Generate, VersionNotReady
 from supervisor import Context, Deadline
 
-LOOK_S = 1.0  # between two looks whether it is met, at least: instances tell when they serve others
+LOOK_S = 1.0  # between two checks of the gate, at least: instances report when they serve other weights
 
 
 class Gates:
-    """See the module; `changed` when instances serve others than before."""
+    """See the module; call `changed` when instances serve other weights."""
 
     def __init__(self, ctx: Context, books: Books, instances: Instances) -> None:
         self._ctx, self._books, self._instances = ctx, books, instances
         self._served = asyncio.Event()
 
     def changed(self) -> None:
-        """Instances serve others than before."""
+        """Instances serve other weights than before."""
         self._served.set()
 
     async def met(self, message: Generate, begun: Callable[[], bool]) -> bool:
-        """Whether an instance serves what is asked for, or it is begun, at the latest after `wait_s`."""
+        """Wait until an instance serves the requested version, or the request is started; False after
+        `wait_s`."""
         until = Deadline.after(min(message.wait_s, message.deadline_s), self._ctx.now())
         async with self._ctx.wait(
             "weights of a version", on="the instances", deadline_s=message.deadline_s + LOOK_S, go_on=True
@@ -40,7 +41,7 @@ class Gates:
         return True
 
     def not_ready(self, message: Generate) -> VersionNotReady:
-        """What is answered where it is not met."""
+        """The answer if the gate is not met."""
         exact = message.exact_version
         target = exact if exact is not None else message.min_version or 0
         return VersionNotReady(
@@ -65,7 +66,7 @@ class Gates:
         return any(version >= message.min_version for version in served)
 
     def _served_versions(self) -> set[int]:
-        """Known ones that some instance serves."""
+        """Known versions that an instance serves."""
         known = self._books.state.versions.known
         return {
             instance.version

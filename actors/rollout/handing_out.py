@@ -1,6 +1,6 @@
-"""Handing out: complete groups go to the trainer (or to an evaluation) as soon as there are enough of them.
+"""Takers: complete groups go to the trainer or to an evaluation once enough are ready.
 
-Owns who waits for groups of which batch. What was handed out to whom is an event like any other. A group that
+Owns the takers that wait for groups of a batch. Handing out a group is an event like any other. A group that
 was handed out before is read back from its shelf: its tokens are in memory no longer.
 """
 
@@ -14,13 +14,13 @@ from actors.rollout.token_log import Batch
 from supervisor import Context, Deadline, Deferred, Refused
 
 MAX_WAIT_S = 86_400.0
-"""Of one ask, however long it would wait: a timer for ever would be kept for ever."""
+"""Limit of one wait: a timer that never ends would be kept forever."""
 
 
 class Takers:
-    """See the module; one taker a batch waits at a time, a later ask replaces an earlier one. held: whether
-    no group may be handed out for the first time now. on_handed_out: is called with a batch and its groups
-    that a taker gets."""
+    """See the module. One taker per batch waits at a time; a later request replaces an earlier one. held:
+    whether no group may be handed out for the first time now. on_handed_out: called with a batch and its
+    groups that a taker gets."""
 
     def __init__(
         self,
@@ -34,10 +34,10 @@ class Takers:
         self._on_handed_out = on_handed_out
         self._waiting: dict[str, tuple[Deadline, TakeGroups, Deferred]] = {}
         self.read_back = 0  # groups that were handed out again
-        self._seen: dict[str, int] = {}  # verdicts of the batch when it was last looked at for who waits
+        self._seen: dict[str, int] = {}  # verdicts of the batch at the last look for its waiting taker
 
     def add(self, message: TakeGroups) -> Deferred:
-        """Answer when the ask's conditions hold (see TakeGroups). Raises Refused."""
+        """Answer when the conditions of the request hold (see TakeGroups). Raises Refused."""
         if not message.wait_s >= 0:
             raise Refused(f"batch {message.batch}: wait_s is {message.wait_s}, expected a number from 0 up")
         until = Deadline.after(min(message.wait_s, MAX_WAIT_S), self._ctx.now())
@@ -47,7 +47,7 @@ class Takers:
         return deferred
 
     def look(self) -> None:
-        """Answer who may be answered now."""
+        """Answer the takers whose conditions hold now."""
         for name, (until, ask, deferred) in list(self._waiting.items()):
             batch = self._books.state.log.batches.get(name)
             if batch is None:
@@ -70,7 +70,7 @@ class Takers:
                 self._ctx.background(self._hand_out(batch, ask, ready, deferred), "hand out")
 
     def _served(self, batch: Batch) -> int:
-        """So many preemptible instances work on it."""
+        """Number of preemptible instances that work on the batch."""
         return self._instances.serving("preemptible", batch.submitted)
 
     def _forget(self, batch: str) -> None:
@@ -102,7 +102,7 @@ class Takers:
 
 
 def _had(batch: Batch, ask: TakeGroups) -> set[int]:
-    """The groups of the batch that the taker has; whatever else it names is none."""
+    """The groups of the batch that the taker has; other numbers that it names are ignored."""
     return {group for group in ask.have if 0 <= group < len(batch.groups)}
 
 

@@ -1,9 +1,9 @@
-"""The intake of token frames: from the receiver into the books, and back as acknowledgements.
+"""Intake of token frames: from the receiver into `Books`, and back as acknowledgements.
 
-Owns the frames that came and are not entered yet, and the commits that are owed an answer. What came from an
-instance in one turn of the loop is one event of the journal, its columns joined; what came from all of them
-is one append. So the price of a turn is paid once, however many frames it brought: the more there is to do,
-the less each frame costs. A frame is acknowledged when its commit is done, once a stream and commit.
+Owns the frames that arrived and are not entered yet, and the commits not acknowledged yet. All frames of an
+instance in one turn of the loop are one journal event, with joined columns; those of all instances are one
+append. So the price of a turn is paid once, whatever its number of frames: the higher the load, the less each
+frame costs. A frame is acknowledged when its commit is done, once per stream and commit.
 
 Bounds: no more frames wait here than the credit of the streams allows.
 """
@@ -19,20 +19,20 @@ from actors.rollout.events import FrameLogged
 from actors.rollout.following import Following, Marks
 from transport.token_frame import PackedFrame, joined
 
-MAX_JOINED_BYTES = 1 << 20  # of the columns of one event: larger ones are no cheaper a row
+MAX_JOINED_BYTES = 1 << 20  # of the columns of one event: larger ones are no cheaper per row
 
 StreamKey = tuple[str, int]
 """An instance and its incarnation."""
 
 
 class Receiver(Protocol):
-    """What is needed of a `transport.stream_receiver.StreamReceiver`."""
+    """The part of `transport.stream_receiver.StreamReceiver` that `Intake` needs."""
 
     def acknowledge(self, stream: str, incarnation: int, seq: int) -> None:
         """Frames up to `seq` are journaled."""
 
     def forget(self, stream: str, incarnation: int) -> None:
-        """Drop what is known of a stream."""
+        """Drop the state of a stream."""
 
 
 class Intake:
@@ -41,11 +41,11 @@ class Intake:
     Give `take` to a receiver, set `receiver` to it, and run `enter` and `acknowledge`.
 
     Args:
-        books: where the frames go.
-        act: what follows from a committed event that changed more than tokens.
-        heard: this instance was heard.
+        books: receives the frames.
+        act: acts on a committed event that changed more than tokens.
+        heard: called with an instance that sent frames.
         idle: waits for an event of one's own (`Context.idle`).
-        following: who is told of tokens once they are committed.
+        following: receives tokens once they are committed.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Intake:
         self._entered = asyncio.Event()
 
     def take(self, frame: PackedFrame) -> None:
-        """A frame came; of each stream they come in order."""
+        """Accept a frame; those of each stream arrive in order."""
         key = frame.stream, frame.incarnation
         waiting = self._waiting.get(key)
         if waiting is None:
@@ -76,20 +76,21 @@ class Intake:
             waiting.append(frame)
 
     async def enter(self) -> None:
-        """Enter what came, turn by turn, for ever."""
+        """Enter the frames that arrived, turn by turn, forever."""
         while True:
             await self._idle(self._came)
             self._came.clear()
             self.enter_now()
 
     def enter_now(self) -> None:
-        """Enter what came: apply it, and have it committed with the next group."""
+        """Apply the frames that arrived, and have them committed with the next group."""
         waiting, self._waiting = self._waiting, {}
         newest: dict[StreamKey, int] = {}
         events: list[FrameLogged] = []
         for (stream, incarnation), frames in waiting.items():
             if self._books.state.streams.have(stream, incarnation) is None:
-                # It was given up since it said hello. Forgotten by the receiver, its next word is refused.
+                # The incarnation was given up after its hello. The receiver forgets it and so refuses its
+                # next message.
                 self.fenced += len(frames)
                 if self.receiver is not None:
                     self.receiver.forget(stream, incarnation)
@@ -100,12 +101,12 @@ class Intake:
         if events:
             changes, committed = self._books.enter(*events)
             told = [one for one in changes if one]
-            # The first that fails ends this actor, and those behind it are awaited no more.
+            # The first commit that fails ends this actor, and those behind it are awaited no more.
             self._owed.append((may_go_unheard(committed), newest, told, self._following.entered()))
             self._entered.set()
 
     async def acknowledge(self) -> None:
-        """Answer for what was entered, commit by commit, for ever. Raises what a commit raises."""
+        """Acknowledge entered frames, commit by commit, forever. Raises what a commit raises."""
         while True:
             await self._idle(self._entered)
             self._entered.clear()
@@ -117,7 +118,7 @@ class Intake:
                 newest.update(seqs)
                 for one in changes:
                     self._act(one)
-                if not (self._owed and self._owed[0][0].done()):  # those of one commit are done together
+                if not (self._owed and self._owed[0][0].done()):  # frames of one commit are done together
                     self._answer(newest)
                     newest = {}
 

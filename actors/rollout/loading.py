@@ -1,9 +1,8 @@
-"""Loading: what instances say of weights that they were to load, and weights that are tried before they are
-published.
+"""Loading: load results of instances, and trials of weights before they are published.
 
-Owns the trial under way: one instance is told of weights that nobody else hears of, and they are published
-when it serves them. Weights that instances could not load (`failed_loads`) are marked so in the journal; an
-instance that tried them is told what to serve instead.
+Owns the running trial: one instance alone receives the weights, and they are published when it serves them.
+Weights that instances could not load (`failed_loads`) are marked so in the journal; an instance that tried
+them receives the weights to serve instead.
 """
 
 from collections.abc import Awaitable, Callable
@@ -19,14 +18,14 @@ from supervisor import Context, Deadline, Deferred, Done, Refused
 
 CONTROLLER = "training/controller"
 TRIAL_S = 600.0
-"""For one instance to load; big checkpoints come from slow disks."""
+"""Seconds for one instance to load; big checkpoints are read from slow disks."""
 MAX_WHY = 1000
 """Characters of a reason that are kept."""
 
 
 @dataclass(slots=True)
 class _Trial:
-    """Weights that `instance` is to load; who waits for it, and until when."""
+    """Weights that `instance` is to load; the caller that waits for the result, and until when."""
 
     weights: Weights
     instance: str
@@ -44,7 +43,7 @@ class Loading:
 
     Args:
         publish: have all instances serve these weights. Raises Refused.
-        tell: there are other newest weights than before.
+        tell: send the newest weights to the instances; they have changed.
     """
 
     def __init__(
@@ -62,7 +61,8 @@ class Loading:
         self._trial: _Trial | None = None
 
     def begin(self, weights: Weights) -> Deferred:
-        """Have one instance try these weights; answered when they are published, or not. Raises Refused."""
+        """Have one instance try these weights; answered when they are published, or rejected. Raises
+        Refused."""
         trial, deferred = self._trial, Deferred()
         if trial is not None:
             if trial.key != (weights.version, weights.root):
@@ -88,7 +88,7 @@ class Loading:
         return deferred
 
     async def serving(self, instance: Instance, message: Serving) -> None:
-        """An instance serves these weights: those that were tried are published now."""
+        """An instance serves these weights: if they were on trial, publish them."""
         key, trial = (message.version, message.root), self._trial
         self._loads.served(key, instance.kind)
         if trial is None or (trial.instance, trial.key) != (instance.name, key):
@@ -103,7 +103,7 @@ class Loading:
             trial.deferred.answer(Done())
 
     async def not_loaded(self, message: NotLoaded) -> ServeNow:
-        """What it is to serve now. Raises Refused."""
+        """Record the failed load and return the weights to serve now. Raises Refused."""
         name, stream = message.instance, self._books.state.streams.get(message.instance)
         if stream is None or stream.incarnation != message.incarnation:
             raise Refused(f"{name}#{message.incarnation} is not registered")
@@ -135,20 +135,20 @@ class Loading:
         await self.look()
 
     def _due(self, kind: str, key: Key) -> Weights | None:
-        """What an instance is to serve, which could not load the weights of `key`."""
+        """The weights to serve for an instance that could not load those of `key`."""
         newest = self._books.newest_weights()
         if kind == "preemptible" or newest is None or (newest.version, newest.root) == key:
             return newest
         return None  # a trainer's own device gets the weights of its step, or none
 
     def gone(self, name: str, cause: str) -> None:
-        """An instance ended, or registered anew: what it was trying is not published."""
+        """An instance ended, or registered anew: the weights that it was trying are not published."""
         if self._trial is not None and self._trial.instance == name:
             self._end_trial(f"{name} was lost while it loaded them: {cause}", lost=True)
 
     async def look(self) -> None:
-        """A trial that takes too long ends; a job whose trainer published what failed is told, until it ends
-        or publishes other weights."""
+        """End a trial that takes too long. Notify a job whose trainer published failed weights, until the job
+        ends or publishes others."""
         trial = self._trial
         if trial is not None and trial.until.passed(self._ctx.turn_time()):
             self._end_trial(f"{trial.instance} did not load them within {TRIAL_S:g} s", lost=True)
@@ -171,7 +171,7 @@ class Loading:
         trial.deferred.answer(NotPublished(version=version, why=why, lost=lost))
 
     def _back(self, instance: Instance) -> None:
-        """To what is published."""
+        """Send the instance back to the published weights."""
         if (newest := self._books.newest_weights()) is not None:
             self._say(instance, newest)
 

@@ -263,7 +263,7 @@ class Membership:
                 await asyncio.sleep(QUIET_S)
                 if stream is None or stream.last_seq == seen:
                     break
-        if event.name not in self._instances:  # otherwise it has registered again already
+        if event.name not in self._instances:  # otherwise it is back already
             await self.lose(event.name, event.incarnation, event.cause)
 
     async def lose(self, name: str, incarnation: int, cause: str) -> None:

@@ -1,10 +1,11 @@
-"""Moving: requests go from one instance to another to balance load (RLBoost, Algorithm 2, lines 13-27).
+"""Moving: move requests between instances to balance load (RLBoost, Algorithm 2, lines 13-27).
 
-Owns when the LoadBalancer is asked, the moves under way, and how long a request rests after one. What moves
-where is its decision (`continuous_lb`). A move is an abort at the source, whose stream brings the last tokens
-and says that the request has ended there; it is then dispatched to the target like any other that waits, with
-all of its tokens, so none is generated twice. Nothing of this is durable: what a killed manager, a lost abort
-or a dead target leaves behind is a request that goes on where it is, or wherever there is room.
+Owns when the LoadBalancer is asked, the moves in progress, and how long a request rests after one. The
+balancer decides what moves where (`continuous_lb`). A move is an abort at the source, whose stream brings the
+last tokens and reports that the request has ended there. The request is then dispatched to the target like
+any other that waits, with all of its tokens, so none is generated twice. Nothing of this is durable: after a
+killed manager, a lost abort or a dead target, a request goes on where it is, or wherever there is free
+capacity.
 """
 
 import asyncio
@@ -24,18 +25,18 @@ from supervisor import AskFailed, Context
 
 DECISION_DEADLINE_S = 5.0
 AGAIN_S = 0.5
-"""Between a round that moved something and the next one: pending requests go one by one."""
+"""Seconds between a round that moved something and the next one: pending requests go one by one."""
 ROUND_S = 2.0
-"""Between a round that found nothing and the next one: loads change by a request at a time."""
+"""Seconds between a round that found nothing and the next one: loads change by a request at a time."""
 LOOK_S = 10.0
-"""A round also comes without any change of load, while there is any: contexts grow and rests end."""
+"""Seconds until a round without any change of load, while there is any: contexts grow and rests end."""
 REST_S = 30.0
-"""A request that was moved stays where it is for so long, whatever the loads: what the move was decided on
-shows only by then, and no request is carried to and fro."""
+"""A moved request stays where it is for so many seconds, whatever the loads: the effect of a move shows only
+by then, and no request is moved to and fro."""
 PENDING_S = 5.0
-"""A request that waits for longer with an instance that has a free slot waits for room in its cache."""
+"""A request that waits for longer at an instance with a free slot waits for free capacity in its cache."""
 MOVE_S = 30.0
-"""A move that has not come about by then is forgotten: its abort was lost, or its source hangs."""
+"""A move that is not done by then is forgotten: its abort was lost, or its source hangs."""
 
 
 @dataclass(slots=True)
@@ -50,7 +51,7 @@ class _Order:
 
 @dataclass(slots=True)
 class _Columns:
-    """What is gathered of the requests of one instance."""
+    """Columns of the requests of one instance."""
 
     tickets: list[int] = field(default_factory=list)
     context: list[int] = field(default_factory=list)
@@ -73,11 +74,11 @@ class Moving:
         self._changed = asyncio.Event()
 
     def wake(self) -> None:
-        """An instance came, or serves other weights."""
+        """An instance was added, or serves other weights."""
         self._changed.set()
 
     def note(self, changes: Changes) -> None:
-        """What became of requests."""
+        """Record the changes in requests."""
         requests = self._books.state.log.requests
         for name in changes.finished:
             log = requests.get(name)
@@ -92,7 +93,7 @@ class Moving:
             self._changed.set()
 
     def moved_to(self, log: RequestLog) -> str:
-        """Where a request that waits was taken from its instance for; "" where it was not."""
+        """The instance that a waiting request is being moved to; "" if none."""
         order = self._orders.get(log.id)
         return order.target if order is not None and order.taken else ""
 
@@ -110,7 +111,7 @@ class Moving:
         return waiting
 
     def sent(self, logs: list[RequestLog]) -> None:
-        """These requests are on their way to an instance."""
+        """These requests were sent to an instance."""
         now = self._ctx.now()
         for log in logs:
             self._pending_s[log.id] = now
@@ -118,7 +119,7 @@ class Moving:
                 self._moved_s[log.id] = now
 
     async def run(self) -> None:
-        """A round whenever load changed, at most every so often."""
+        """Run a round whenever load changed, but not too often."""
         while True:
             await self._ctx.idle(self._changed, LOOK_S if self._books.state.log.requests else None)
             self._changed.clear()
@@ -126,7 +127,7 @@ class Moving:
             await self._ctx.idle(asyncio.Event(), AGAIN_S if moved else ROUND_S)
 
     async def _round(self) -> bool:
-        """Whether anything moves."""
+        """Run one round; return whether anything moves."""
         self._prune()
         batches = self._books.state.log.batches
         gates = {name: number for number, name in enumerate(batches)}
@@ -147,7 +148,7 @@ class Moving:
         return bool(answer.moves)
 
     async def _begin(self, move: MoveOrder) -> None:
-        """Take the requests from their instance; `note` hears when they have left it."""
+        """Take the requests from their instance; `note` records when they have left it."""
         instance = self._instances.get(move.source)
         stream = self._books.state.streams.alive(move.source, move.source_incarnation)
         if instance is None or stream is None or instance.incarnation != move.source_incarnation:
@@ -169,7 +170,7 @@ class Moving:
                 yield instance
 
     def _waiting_batches(self) -> set[str]:
-        """Batches of which some requests wait for an instance: those fill whatever is idle."""
+        """Batches with requests that wait for an instance: those fill idle instances."""
         log = self._books.state.log
         return {name for name in log.batches if log.waits.count(name)}
 
@@ -206,7 +207,7 @@ class Moving:
         )
 
     def _prune(self) -> None:
-        """Forget what is over: so nothing here outgrows the requests in flight."""
+        """Forget finished entries, so nothing here outgrows the requests in flight."""
         requests, now = self._books.state.log.requests, self._ctx.now()
         for name, order in list(self._orders.items()):
             if name not in requests or now > order.until_s:

@@ -1,7 +1,7 @@
-"""Opening: batches come in under their weights, and versions are published.
+"""Opening: open batches under their weights, and publish versions.
 
-Owns what is refused before a batch is open, and what a new version of the weights sets off. What is open, and
-under which weights, is the books' to know.
+Owns the checks before a batch is open, and the effects of a new version of the weights. `Books` owns the open
+batches and their weights.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ class Opening:
 
     Args:
         max_prompt_tokens, max_new_tokens: longest prompt and response that an engine takes.
-        act: what follows from a committed event.
+        act: acts on a committed event.
     """
 
     def __init__(
@@ -41,8 +41,7 @@ class Opening:
         self._state = books.state
 
     async def submit(self, message: SubmitBatch) -> None:
-        """Publish the weights of a batch and open it; the same one again changes nothing. Raises Refused or
-        Suspended."""
+        """Publish the weights of a batch and open it. Idempotent. Raises Refused or Suspended."""
         refusal = self._state.refusal(message.batch)
         if refusal is not None:
             raise Refused(refusal)
@@ -59,14 +58,15 @@ class Opening:
             )
         opened = self._books.weights.get(name)
         if message.batch.min_version is None and opened is not None and opened.root != message.weights.root:
-            raise Refused(_lost_weights(f"batch {name}", opened.version))  # nobody will serve those again
+            # no instance will serve those again
+            raise Refused(_lost_weights(f"batch {name}", opened.version))
         await self._note(message.weights)
         await self.open(message.batch, message.weights)
         self._flipping.tell()
         self._measuring.there()
 
     def known(self, weights: Weights) -> bool:
-        """Whether there is this version already. Raises Refused where it cannot be published."""
+        """Whether this version is known already. Raises Refused if it cannot be published."""
         self._require_ascending(weights)
         known = self._state.versions.known.get(weights.version)
         return known is not None and known.root == weights.root
@@ -77,12 +77,12 @@ class Opening:
             raise Refused(fault)
 
     async def publish(self, weights: Weights, *, ascending: bool = False) -> None:
-        """There is a newer version; `ascending`: it must be one. Raises Refused."""
+        """Publish a newer version; `ascending`: it must be newer. Raises Refused."""
         if ascending:
             versions = self._state.versions
             self._require_ascending(weights)
             if versions.newest is not None and versions.newest.version > weights.version:
-                return  # told again, behind newer ones
+                return  # a repeated message, after newer versions
         await self._note(weights)
         self._flipping.tell()
         self._measuring.there()
@@ -98,7 +98,7 @@ class Opening:
             self._act(await self._books.submit(batch, weights))
 
     async def close(self, names: Sequence[str]) -> None:
-        """Forget these batches, those of them that are open."""
+        """Release those of these batches that are open."""
         open = self._state.log.batches
         batches = [open[name] for name in names if name in open]
         if not batches:
@@ -109,8 +109,8 @@ class Opening:
             self._act(changed)
 
     async def _note(self, weights: Weights) -> None:
-        """Note the newest weights. A version that comes again with another root is another one: nobody will
-        ever serve again what was begun under the lost one."""
+        """Record the newest weights. The same version with another root is a different one: no instance will
+        ever continue what was started under the lost one."""
         if fault := self._state.versions.failure(weights.version, weights.root):
             raise Refused(fault)
         if self._state.begun_under_others(weights.version, weights.root):

@@ -1,7 +1,7 @@
-"""What the instances owe the manager: tokens of what was dispatched to them, and room for what is queued.
+"""Owed: overdue tokens of dispatched requests, and queued requests without free capacity.
 
-Owns the list of these waits for who looks (`rlctl waits`), and the event when no room came for long. It gives
-nobody up: that is the manager's sweep.
+Owns the list of these waits for `rlctl waits`, and the event if there was no free capacity for long. It gives
+up no instance: the manager's sweep does.
 """
 
 from collections.abc import Iterator
@@ -12,8 +12,8 @@ from supervisor import Context
 from supervisor.system_messages import WaitState
 
 ROOM_LATE_S = 60.0
-"""Requests that nobody takes for so long are worth a line, again each time: no instance serves, or all are
-stuck."""
+"""Requests that no instance takes for so many seconds are worth a log line, again each time: no instance
+serves, or all are stuck."""
 INSTANCES = "the instances"
 
 
@@ -31,11 +31,11 @@ class Owed:
         ctx.lists_waits(self.waits)
 
     def moved(self) -> None:
-        """Requests found room."""
+        """Requests were placed."""
         self._moved_s = self._said_s = self._ctx.turn_time()
 
     def look(self, now: float) -> None:
-        """From time to time: whether room is late."""
+        """Called from time to time: report requests without free capacity if that is late."""
         if not self._state.log.waiting:
             self._moved_s = self._said_s = now
         elif now - self._said_s >= ROOM_LATE_S:
@@ -47,7 +47,7 @@ class Owed:
         self._ctx.late("tokens", on=name, waited_s=silent_s, reason="given up")
 
     def waits(self, _loop_s: float) -> Iterator[WaitState]:
-        """All of it now."""
+        """All current waits."""
         now = self._ctx.turn_time()
         for name, stream in self._state.streams.items():
             instance = self._instances.get(name)

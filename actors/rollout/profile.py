@@ -1,15 +1,15 @@
-"""How fast instances decode: the profile table of Algorithm 2 (RLBoost 4.2.1), captured online.
+"""Profile tables: how fast instances decode (RLBoost 4.2.1, Algorithm 2), captured online.
 
 Owns the sums that a worker measures, the table of one instance, the model that is fitted to it, and which
-instances share a table. Pure: whoever measures brings the seconds.
+instances share a table. Pure: the caller measures the seconds.
 
-A table has a bucket for each octave of requests decoded together and of their mean context, with running
-sums of the last minute that an engine spent in it. The paper keeps throughput by batch size alone and
-corrects it for the current context; a decode step takes a + b * rows + c * context (the weights are read
-once, each row is computed, each token in the cache is read), which is linear, so the sums of a bucket lie on
-the model whatever they are made of, and three buckets that differ are enough.
+A table has a bucket for each octave of requests decoded together and of their mean context. A bucket has
+running sums of the last minute that an engine spent in it. The paper keeps throughput by batch size alone and
+corrects it for the current context. A decode step takes a + b * rows + c * context (the weights are read
+once, each row is computed, each token in the cache is read). This is linear, so the sums of a bucket are on
+the model whatever their composition, and three buckets that differ are enough.
 
-Tokens are those of messages; a table knows nothing of what one of them stands for.
+Tokens are those of messages; a table does not know what a token represents.
 """
 
 import math
@@ -28,15 +28,15 @@ Numbers = TypeVar("Numbers", float, "NDArray[np.float64]")
 
 LEAST_STEP_S = 1e-9
 MEMORY_S = 60.0
-"""Engine time that a bucket remembers: it outlasts a noisy moment, and is shorter than a long step."""
+"""Engine time that a bucket remembers: longer than a noisy moment, shorter than a long step."""
 LEAST_BUCKETS, LEAST_SPREAD = 3, 4.0
 """A model is fitted to no fewer buckets, and the fullest must decode so many times the rows of the emptiest:
-less says nothing of what a smaller batch would gain."""
+less does not show what a smaller batch would gain."""
 LEAST_STEPS = 4.0
 """Decode steps below which a bucket is an accident of the scheduler."""
 PLATEAU_SHARE = 0.7
-"""A batch is at the plateau where one more request adds less than this share of the tokens a second that it
-would add if it slowed nobody. Below it even half of the batch would shorten steps by less than 15 %."""
+"""A batch is at the plateau if one more request adds less than this share of the tokens a second that it
+would add if it slowed no other. Below it even half of the batch would shorten steps by less than 15 %."""
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -68,7 +68,8 @@ class Work(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 MOST_WORK = 1e15
-"""Of anything that a worker measures: weeks of nanoseconds. What is more, or no number, nobody measured."""
+"""Upper limit of every measured value: weeks of nanoseconds. A larger value, or no number, is no
+measurement."""
 
 
 def plausible(work: Work) -> bool:
@@ -81,18 +82,18 @@ NOTHING = Work(seconds=0.0, steps=0.0, tokens=0.0, attended=0.0)
 
 
 class Measured:
-    """What a worker has measured and not told yet: sums by bucket."""
+    """Measurements that a worker has not reported yet: sums by bucket."""
 
     def __init__(self) -> None:
         self._sums: dict[tuple[int, int], Work] = {}
 
     def add(self, work: Work) -> None:
-        """A turn ended. One that decoded nothing, or took no time, tells nothing."""
+        """Add a turn. One that decoded nothing, or took no time, is ignored."""
         if work.seconds > 0 and work.steps > 0:
             self._sums[work.bucket] = self._sums.get(work.bucket, NOTHING).plus(work)
 
     def take(self) -> list[Work]:
-        """All of it, a sum for each bucket; from now on anew."""
+        """Return and clear all sums, one for each bucket."""
         sums, self._sums = self._sums, {}
         return list(sums.values())
 
@@ -107,7 +108,7 @@ class StepModel:
     prefill_token_s: float = 0.0
 
     def step_s(self, rows: Numbers, context: Numbers) -> Numbers:
-        """Of one step; `context`: of all rows together."""
+        """Seconds of one step; `context`: of all rows together."""
         return self.base_s + rows * self.row_s + context * self.context_s
 
     def tokens_s(self, rows: Numbers, context: Numbers) -> Numbers:
@@ -140,7 +141,7 @@ class Profile:
     _fitted: bool = False
 
     def add(self, sums: Iterable[Work]) -> None:
-        """News of a worker."""
+        """Add a worker's new sums."""
         for new in sums:
             known = self.buckets.get(new.bucket, NOTHING)
             keep = max(0.0, min(1.0, (MEMORY_S - new.seconds) / known.seconds)) if known.seconds else 1.0
@@ -151,7 +152,7 @@ class Profile:
 
     @property
     def model(self) -> StepModel | None:
-        """Fitted to the table; None while there is too little in it."""
+        """Fitted to the table; None while the table has too little data."""
         if not self._fitted:
             self._model, self._fitted = _fit(self.buckets), True
         return self._model
@@ -166,7 +167,7 @@ def _fit(buckets: dict[tuple[int, int], Work]) -> StepModel | None:
 
     table = np.array([(work.steps, work.tokens, work.attended) for work in decoded])
     seconds = np.array([work.seconds for work in decoded])
-    # Relative errors count: a bucket of short steps says as much as one of long steps.
+    # Relative errors count: a bucket of short steps has as much weight as one of long steps.
     parts = _not_negative(table / seconds[:, None])
     model = StepModel(*parts)
     mixed = buckets.get((-1, -1))
@@ -196,35 +197,35 @@ def _not_negative(table: "NDArray[np.float64]") -> tuple[float, float, float]:
 
 
 class Profiles:
-    """The tables: one for each instance, and one for each kind of hardware, which stands for an instance
-    until its own one is full enough."""
+    """The tables: one for each instance, and one for each kind of hardware, which replaces an instance's own
+    table until that is full enough."""
 
     def __init__(self) -> None:
         self._own: dict[str, Profile] = {}
         self._kinds: dict[str, Profile] = {}
 
     def add(self, instance: str, kind: str, sums: list[Work]) -> None:
-        """News of the worker of an instance."""
+        """Add the sums of an instance's worker."""
         self._own.setdefault(instance, Profile()).add(sums)
         self._kinds.setdefault(kind, Profile()).add(sums)
 
     def forget(self, instance: str) -> None:
-        """It is gone; whoever bears its name next may stand on other hardware."""
+        """Forget an instance that is gone; the next one of its name may run on other hardware."""
         self._own.pop(instance, None)
 
     def model(self, instance: str, kind: str) -> StepModel | None:
-        """Of an instance."""
+        """The model of an instance."""
         for profile in (self._own.get(instance), self._kinds.get(kind)):
             if profile is not None and profile.model is not None:
                 return profile.model
         return None
 
     def of_kind(self, kind: str) -> StepModel | None:
-        """Of the hardware of this kind that was measured last."""
+        """The model of the hardware of this kind that was measured last."""
         known = [profile.model for name, profile in self._kinds.items() if name.split("/")[0] == kind]
         return next((model for model in reversed(known) if model is not None), None)
 
     def mean_context(self) -> float:
-        """Of the instances that have measured anything, now."""
+        """The present mean over the instances that have measured anything."""
         known = [profile.mean_context for profile in self._own.values() if profile.mean_context]
         return sum(known) / len(known) if known else 0.0

@@ -1,8 +1,8 @@
-"""Quarantine: a request that may be what kills engines runs alone, on an instance that has nothing else.
+"""Quarantine: a request suspected of killing engines runs alone on an otherwise empty instance.
 
-Owns the one instance that is kept free for it: for the balancer that one serves nothing meanwhile. One
-suspect runs at a time, so what is wrong with one costs one engine at a time. Who is a suspect is `suspects`'
-to say. In memory alone: a manager that is restarted begins to count anew.
+Owns the one instance that is kept free for it; the balancer sees that instance as serving nothing meanwhile.
+One suspect runs at a time, so one suspect costs at most one engine at a time. `suspects` decides which
+requests are suspects. In memory only: a restarted manager starts counting anew.
 """
 
 from actors.rollout.balancer_messages import BALANCER
@@ -21,12 +21,12 @@ class Quarantine:
         self._ctx, self._books, self._instances = ctx, books, instances
         self._suspects = Suspects()
         self._kept: tuple[str, int] | None = None
-        self._request = ""  # for which
+        self._request = ""  # the request that it is kept for
         self._sent_s: dict[str, float] = {}  # single requests
-        self._ended: set[str] = set()  # that are about to be closed, and go nowhere until then
+        self._ended: set[str] = set()  # about to be closed; not dispatched until then
 
     def sent(self, logs: list[RequestLog]) -> None:
-        """These were sent to an instance."""
+        """Record that these were sent to an instance."""
         for log in logs:
             if self._single(log):
                 self._sent_s.pop(log.id, None)
@@ -35,14 +35,14 @@ class Quarantine:
             del self._sent_s[next(iter(self._sent_s))]
 
     def forget(self, request: str) -> None:
-        """It is over."""
+        """The request is over."""
         self._suspects.forget(request)
         self._ended.discard(request)
         self._sent_s.pop(request, None)
 
     def died(self, instance: str, stream: Stream) -> list[str]:
-        """An instance died unasked, with what its stream holds. Returns requests that are to be ended: they
-        are what kills engines."""
+        """An instance died unasked, with the requests of its stream. Returns requests to end: they kill
+        engines."""
         requests, now_s = self._books.state.log.requests, self._ctx.now()
         held: dict[str, Held] = {}
         for ticket in stream.live().values():
@@ -65,12 +65,12 @@ class Quarantine:
         return log if waits else None
 
     async def room(self, log: RequestLog, roots: dict[int, bytes]) -> Instance | None:
-        """An instance that has nothing, for this request; None: not yet. One is kept free from now on."""
+        """An empty instance for this request; None: not yet. One instance is kept free from now on."""
         if log.id in self._ended:
             return None
         instance = self._instance()
         if self._request == log.id and (instance is None or not self._serves(instance, roots)):
-            await self._give_back()  # it serves others by now
+            await self._give_back()  # it serves other weights by now
         if self._kept is None:
             able = [one for one in self._instances.values() if self._serves(one, roots)]
             if not able:
@@ -87,7 +87,7 @@ class Quarantine:
         return instance if not self._books.state.streams[instance.name].held else None
 
     async def look(self) -> None:
-        """Give the instance back when what it is kept for has a token, is over, or is elsewhere."""
+        """Release the instance when its request has a token, is over, or is elsewhere."""
         if self._kept is None:
             return
         instance, log = self._instance(), self._books.state.log.requests.get(self._request)
@@ -99,7 +99,7 @@ class Quarantine:
         await self._give_back()
 
     async def _give_back(self) -> None:
-        """It serves everybody again."""
+        """Let the instance serve all requests again."""
         instance = self._instance()
         self._kept, self._request = None, ""
         if instance is not None and instance.version is not None:
@@ -120,5 +120,5 @@ class Quarantine:
 
 
 def _got_tokens(log: RequestLog) -> bool:
-    """Whether its present attempt made some."""
+    """Whether the present attempt of the request made tokens."""
     return bool(log.spans) and log.spans[-1].attempt == log.attempts

@@ -1,10 +1,10 @@
-"""Scoring: every finished request gets its verdict from the RewardProxy, and the first verdict counts.
+"""Scoring: every finished request gets its verdict from the RewardProxy; the first counts.
 
-Owns the requests that wait for a verdict. As many are asked for at a time as may wait at the proxy, which
-turns each failure of a verifier into a verdict; an ask that it did not take, or did not answer, is made
-again, with ever longer pauses. While the verifier is sick (`actors.reward.health`) a failure of it is not
-the verdict of a sample: it is asked for again in the same way, until the verifier has recovered or the job
-ends.
+Owns the requests that wait for a verdict. It requests as many at a time as may wait at the proxy, which turns
+each failure of a verifier into a verdict. A request that the proxy did not take, or did not answer, is
+repeated, with ever longer pauses. While the verifier is sick (`actors.reward.health`) its failure is not the
+verdict of a sample. The verdict is then requested again in the same way, until the verifier has recovered or
+the job ends.
 """
 
 import asyncio
@@ -26,12 +26,12 @@ REWARD = "reward/proxy"
 RETRY_S = 0.05
 MAX_RETRY_S = 2.0
 DEADLINE = "deadline"
-"""Status of a response that ended because its time was up; it has the score of the text that there is."""
+"""Status of a response that ended at its deadline; it has the score of the text that there is."""
 
 
 class Scoring:
-    """See the module. `on_scored` is awaited with each verdict, in the order in which they come; `on_health`
-    is called when the verifier has become sick, or well."""
+    """See the module. `on_scored` is awaited with each verdict, in the order of arrival; `on_health` is
+    called when the verifier becomes sick, or healthy."""
 
     def __init__(
         self,
@@ -51,17 +51,17 @@ class Scoring:
         ctx.lists_waits(self.waits)
 
     def start(self) -> None:
-        """Begin with what the last incarnation had left without a verdict."""
+        """Start with the requests that the last incarnation had left without a verdict."""
         for log in self._books.state.log.unscored():
             self.add(log.id)
 
     def add(self, request: str) -> None:
-        """A request has finished."""
+        """Queue a finished request."""
         self._waiting.append(request)
         self._ask_more()
 
     def waits(self, _loop_s: float) -> Iterator[WaitState]:
-        """On a verifier that is sick."""
+        """The wait on a sick verifier, if it is sick."""
         if (sick := self.health.sickness(self._ctx.now())) is not None:
             yield WaitState(
                 who=self._ctx.name,
@@ -90,7 +90,7 @@ class Scoring:
     async def _until_scored(self, log: RequestLog) -> None:
         if not self._wanted(log):
             return
-        if log.due and not len(log):  # there is nothing to look at
+        if log.due and not len(log):  # there is no text to score
             await self._on_scored(Scored(request=log.id, score=0.0, status=DEADLINE))
             return
         prompt = self._books.state.log.batches[log.batch].prompt(log.group)
@@ -102,11 +102,11 @@ class Scoring:
             await self._on_scored(scored)
 
     def _deadline_s(self) -> float:
-        """Of one ask: others may be in front of it."""
+        """Deadline of one ask: others may be ahead of it."""
         return self._limits.verdict_s * (1 + self._asking // self._limits.workers)
 
     async def _ask_until_scored(self, log: RequestLog, ask: Score) -> Scored | None:
-        """The verdict of a sample; None where it was dropped meanwhile."""
+        """The verdict of a sample; None if it was dropped meanwhile."""
         pause_s, failures = RETRY_S, 0
         while self._wanted(log):
             try:
@@ -115,9 +115,9 @@ class Scoring:
                     ask,
                     deadline_s=self._deadline_s(),
                     expect=Verdict,
-                    key=f"score/{log.id}/{failures}",  # what failed is tried anew, not answered as before
+                    key=f"score/{log.id}/{failures}",  # a failed ask is tried anew, not answered as before
                 )
-            except Overloaded as full:  # others are in front: no more than a pause
+            except Overloaded as full:  # others are ahead: only pause
                 self._ctx.log.debug("score of %s: %s", log.id, full)
             except AskFailed as problem:
                 self._ctx.log.warning("score of %s: %s", log.id, problem)
@@ -134,12 +134,12 @@ class Scoring:
         return None
 
     def _wanted(self, log: RequestLog) -> bool:
-        """It was not dropped while it waited or was asked for."""
+        """Whether it is still finished and open: it was not dropped meanwhile."""
         return log.id in self._books.state.log.requests and log.state is RequestState.FINISHED
 
     def _tried_again(self, log: RequestLog, status: str) -> bool:
         """Whether this failure is the verifier's, so that the same response is scored again. With few
-        verdicts it may be the response's: then the sample is made again first."""
+        verdicts the response may be at fault: then the sample is generated again first."""
         if not (self.health.sick and self.health.fails(status)):
             return False
         most = self._books.state.log.batches[log.batch].submitted.again
@@ -156,7 +156,7 @@ class Scoring:
         self._changed(before)
 
     def _changed(self, before: bool) -> None:
-        """Tell of it where it is not as `before`, sick or well."""
+        """Log and report a change of the verifier's health; `before`: whether it was sick."""
         if (sick := self.health.sickness(self._ctx.now())) is not None and not before:
             self._ctx.log.error("no groups are handed out, the verifier is sick: %s", sick.words)
         elif before and sick is None:
@@ -166,7 +166,8 @@ class Scoring:
 
 
 def _scored(log: RequestLog, verdict: Verdict) -> Scored:
-    """A verdict of ours has no score, whatever it says; any other has one."""
+    """The event of a verdict: a failure of our own has no score, whatever the verdict contains; any other has
+    one."""
     if verdict.status in OURS or verdict.score is None:
         return Scored(request=log.id, score=None, status=verdict.status, detail=verdict.detail[:MAX_TEXT])
     return Scored(request=log.id, score=verdict.score, status=DEADLINE if log.due else verdict.status)

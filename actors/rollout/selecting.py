@@ -1,9 +1,8 @@
-"""Selecting: which groups of a batch count is decided as they are completed, more prompts are asked for, and
-what does not count is aborted where it is decoded.
+"""Selecting: decide which completed groups of a batch count, request prompts, abort the rest.
 
-Owns the asks for prompts and the aborts under way; the decisions are `sampling`'s, what they change is
-`selection`'s. All of it follows from the state: a manager that was killed goes on from there. The controller
-gives the same prompts for the same groups, however often it is asked, and by whichever of its incarnations.
+Owns the requests for prompts and the running aborts; `sampling` makes the decisions, `selection` has their
+effects. All of it follows from the state: a restarted manager continues from there. The controller gives the
+same prompts for the same groups, in every call and in every incarnation.
 """
 
 import asyncio
@@ -21,11 +20,11 @@ from actors.rollout.token_log import Batch
 from supervisor import AskFailed, Context
 
 CONTROLLER = "training/controller"
-PROMPTS_DEADLINE_S = 60.0  # of one ask: the controller may have to ask for the problems itself
+PROMPTS_DEADLINE_S = 60.0  # of one request: the controller may have to request the problems itself
 PROMPTS_LATE_S = 120.0  # so long without the prompts of a refill is worth a line, again each time
 RETRY_S = 0.2
-UNFIT_AGAIN_S = 5.0  # after prompts that cannot be taken: a controller that checks them gives none
-ABORT_AGAIN_S = 0.5  # an abort may be lost on its way
+UNFIT_AGAIN_S = 5.0  # after prompts that cannot be taken: a controller that checks them sends none
+ABORT_AGAIN_S = 0.5  # an abort may be lost in transit
 ABORT_LATE_S = 10.0
 
 
@@ -42,17 +41,17 @@ class Selecting:
     ) -> None:
         self._ctx, self._books, self._instances = ctx, books, instances
         self._max_prompt_tokens, self._act = max_prompt_tokens, act
-        self._asking: set[str] = set()  # batches for which prompts are asked
-        self._aborting: set[str] = set()  # instances that are told to abort
+        self._asking: set[str] = set()  # batches for which prompts are requested
+        self._aborting: set[str] = set()  # instances with aborts in progress
         self._never = asyncio.Event()
 
     def start(self) -> None:
-        """Go on where the last incarnation was."""
+        """Continue where the last incarnation was."""
         for batch in list(self._books.state.log.batches.values()):
             self.look(batch)
 
     def look(self, batch: Batch) -> None:
-        """A group was completed or added, or nobody knows what happened."""
+        """Decide again: a group was completed or added, or the state was restored."""
         decision = decision_of(batch)
         if events := events_of(batch.name, decision):
             changes, committed = self._books.enter(*events, flush=True)
@@ -70,7 +69,7 @@ class Selecting:
     # -- more prompts --
 
     async def _refill(self, batch: Batch) -> None:
-        """Ask until the batch has what it needs, or has ended."""
+        """Request prompts until the batch has what it needs, or has ended."""
         try:
             async with self._ctx.wait(
                 "prompts of a refill", on=CONTROLLER, deadline_s=PROMPTS_LATE_S, go_on=True
@@ -93,12 +92,13 @@ class Selecting:
                     if self._open(batch):
                         added = GroupsAdded(batch=batch.name, first=ask.first, prompts=reply.prompts)
                         self._act(await self._books.record(added))
-                        self.look(batch)  # what it wanted may have come while the prompts were asked for
+                        # the next completed groups may have arrived while prompts were requested
+                        self.look(batch)
         finally:
             self._asking.discard(batch.name)
 
     def _fault(self, ask: MorePrompts, reply: PromptsAre) -> str | None:
-        """Why these prompts cannot be taken, in words; None when they can."""
+        """Why these prompts cannot be taken, in words; None if they can."""
         if len(reply.prompts) != ask.count:
             return f"{ask.count} were asked for, {len(reply.prompts)} came"
         fault = unfit(reply.prompts, self._max_prompt_tokens)
@@ -110,7 +110,7 @@ class Selecting:
     # -- aborts --
 
     def abort(self) -> None:
-        """Tell who decodes what does not count."""
+        """Send aborts to instances that decode requests that do not count."""
         state = self._books.state
         for name in due_aborts(state.log, state.streams):
             if name not in self._aborting and name in self._instances:
@@ -118,14 +118,14 @@ class Selecting:
                 self._ctx.background(self._abort(name), f"aborts at {name}")
 
     async def _abort(self, name: str) -> None:
-        """Until its stream has told the end of each, or it is gone."""
+        """Send aborts until the instance's stream has reported the end of each, or it is gone."""
         state = self._books.state
         try:
             async with self._ctx.wait(
                 "aborted requests to end", on=name, deadline_s=ABORT_LATE_S, go_on=True
             ) as wait:
                 while (instance := self._instances.get(name)) is not None:
-                    async with instance.order:  # behind the dispatches that are on their way to it
+                    async with instance.order:  # after the dispatches that are in transit to it
                         tickets = due_aborts(state.log, state.streams).get(name)
                     if not tickets:
                         return

@@ -1,7 +1,7 @@
-"""The events by which the groups of a batch are kept, dropped and added, and samples made again.
+"""Selection events: groups of a batch kept, dropped and added, samples generated again.
 
-Owns what they change; a part of `state`, whose rules hold here too: total, pure, the same live and in replay.
-Which of them happen is decided by `sampling`.
+Owns their effects. A part of `state`, whose rules hold here too: total, pure, the same live and in replay.
+`sampling` decides which of them happen.
 """
 
 from collections.abc import Iterator, Mapping
@@ -104,8 +104,8 @@ def _give_up(
     cause: str,
     changes: Changes,
 ) -> None:
-    """Nothing more is made of these requests; what they have stands in the log until the release. Who decodes
-    them has to be told to end that."""
+    """Generate nothing more for these requests; their tokens stay in the log until the release. The instances
+    that decode them need an abort."""
     for name, stream in streams.items() if requests else ():
         for number, ticket in stream.live().items():
             if ticket.request in requests:
@@ -128,7 +128,7 @@ def decision_of(batch: Batch) -> Decision:
 
 
 def events_of(batch: str, decision: Decision) -> list[Selects]:
-    """A decision as the events that carry it out; for its prompts somebody has to be asked."""
+    """The events that carry out a decision; its prompts have to be requested separately."""
     events: list[Selects] = []
     if decision.keep:
         events.append(GroupsKept(batch=batch, groups=decision.keep))
@@ -151,7 +151,7 @@ def _standing(batch: Batch, group: int) -> Standing:
 
 
 def due_aborts(log: TokenLog, streams: Streams) -> dict[str, list[int]]:
-    """Tickets of requests that do not count, by instance, whose end its stream has not told yet."""
+    """Tickets of requests that do not count, by instance, whose end its stream has not reported yet."""
     due: dict[str, list[int]] = {}
     if not any(batch.fates.dropped for batch in log.batches.values()):
         return due

@@ -1,9 +1,9 @@
-"""The shelves: what was handed out of each open batch, in the journal and no longer in memory.
+"""Shelves: groups handed out of open batches, in the journal and no longer in memory.
 
-Owns a stream a shelf, beside the manager's own, and which batch has which. A group is shelved before anybody
-is told that it was taken; whoever must have it again, a trainer that was started anew or one that missed the
-answer, gets it from there. Bounds: as many shelves as batches may be open; one is emptied at the release of
-its batch, and before another gets it.
+Owns one stream per shelf, beside the manager's own, and the assignment of shelves to batches. A group is
+stored here before any taker is informed that it was taken. A trainer that was restarted, or that missed the
+answer, gets the group again from here. Bounds: as many shelves as batches may be open; one is emptied at the
+release of its batch, and before another batch gets it.
 """
 
 from collections.abc import Awaitable, Iterable, Mapping
@@ -20,7 +20,7 @@ class GroupShelved(Message, frozen=True):
 
 
 class ShelfEmptied(Message, frozen=True):
-    """On a shelf, in the place of all that stood there."""
+    """On a shelf, replacing all earlier contents."""
 
 
 class Shelves:
@@ -32,13 +32,13 @@ class Shelves:
         self.numbers: dict[str, int] = {}
 
     def restore(self, numbers: Mapping[str, int], batches: Iterable[str]) -> None:
-        """These batches are open; those that a journal of an older program tells no shelf of get one."""
+        """These batches are open; a batch without a shelf in the journal (of an older program) gets one."""
         self.numbers = {batch: numbers[batch] for batch in batches if batch in numbers}
         for batch in batches:
             self.assign(batch, None)
 
     def assign(self, batch: str, number: int | None) -> int:
-        """Note which shelf this batch has; None: the first free one, unless it has one."""
+        """Record the shelf of this batch; None: the first free one, unless it has one."""
         if number is None:
             number = self.numbers.get(batch)
         if number is None:
@@ -48,7 +48,7 @@ class Shelves:
         return number
 
     def empty(self, number: int) -> Awaitable[int]:
-        """Commit that nothing stands there any more."""
+        """Commit that the shelf is empty."""
         return self._stream(number).snapshot_soon(ShelfEmptied())
 
     async def put(self, batch: str, groups: Iterable[GroupOut]) -> None:
@@ -57,7 +57,7 @@ class Shelves:
         await self._stream(self.numbers[batch]).append(*events)
 
     async def get(self, batch: str, groups: Iterable[int]) -> dict[int, GroupOut]:
-        """Those of these groups that stand there, by number."""
+        """Those of these groups that are on the shelf, by number."""
         wanted, found = set(groups), dict[int, GroupOut]()
         if batch in self.numbers:
             async for event in self._stream(self.numbers[batch]).replay():

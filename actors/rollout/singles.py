@@ -1,9 +1,10 @@
-"""Single requests: a prompt of somebody's own is continued by whatever instance serves a version that fits.
+"""Singles: single requests, each continued by any instance that serves a fitting version.
 
-Owns who waits for an answer, and how long answers are kept; the gate is `gates`'. A single request is a batch
-of one that nobody scores: it has the token log, the tickets and the journal of all others, so it survives the
-death of an instance and of the manager as they do. The contract with the caller is docs/versions.md: the id
-names the request, the same id with the same contents is the same request, each token is appended once.
+Owns the callers that wait for an answer, and how long answers are kept; `gates` has the version gate. A
+single request is a batch of one that is not scored. It has the token log, the tickets and the journal of all
+others, so it survives the death of an instance and of the manager as they do. The contract with the caller is
+docs/versions.md: the id names the request, the same id with the same contents is the same request, each token
+is appended once.
 """
 
 import hashlib
@@ -27,8 +28,8 @@ from actors.rollout.token_log import request_id
 from configs.schema import Config
 from supervisor import AskFailed, Context, Deadline, Deferred, Refused, Suspended
 
-KEPT_S = 600.0  # an answer, for who asks again: beyond any pause of a caller that lost it
-MAX_KEPT = 512  # answers; the oldest goes first
+KEPT_S = 600.0  # an answer, for a caller that asks again: longer than any pause of a caller that lost it
+MAX_KEPT = 512  # answers; the oldest is dropped first
 MAX_DEADLINE_S = 3600.0
 
 DEADLY = "every engine that took it died at once, as it ran there alone: it is not tried again"
@@ -40,7 +41,7 @@ Close = Callable[[Sequence[str]], Awaitable[None]]
 
 
 class Singles:
-    """See the module. `changed` when instances serve other versions; `finished` and `look` as they come."""
+    """See the module. Call `changed` when instances serve other versions; `finished` and `look` as due."""
 
     def __init__(
         self,
@@ -67,13 +68,14 @@ class Singles:
             if not batch.submitted.scored
         }
         self._ended = {name for name in self._kept if self._log(name).state is RequestState.FINISHED}
-        """Those whose end is in the journal. One that merely ended could end otherwise in another life."""
-        for name in self._kept:  # their callers ask again, or have gone
+        """Those whose end is in the journal. One that ended without a commit could end otherwise after a
+        restart."""
+        for name in self._kept:  # their callers ask again, or are gone
             deadlines.until(self._log(name).id, MAX_DEADLINE_S)
 
     def ask(self, message: Generate) -> Deferred:
-        """Answered when the response is there, or the gate is not met in time. Raises Refused for what is no
-        request, and for an id that stands for another one."""
+        """Answered when the response is complete, or the gate is not met in time. Raises Refused for an
+        invalid request, and for an id that was already used with different contents."""
         self._check(message)
         deferred = Deferred()
         name = BATCH + message.id
@@ -90,7 +92,8 @@ class Singles:
         return deferred
 
     async def cancel(self, ids: list[str]) -> None:
-        """Nobody waits for these any more: those under way are too old now, the others are forgotten."""
+        """No caller waits for these any more: running ones reach their deadline now, the others are
+        forgotten."""
         over: list[str] = []
         for id in ids:
             name = BATCH + id
@@ -103,7 +106,7 @@ class Singles:
         await self._forget(over)
 
     def finished(self, log: RequestLog) -> None:
-        """A request of nobody's batch is over, and its end is committed."""
+        """A single request has finished, and its end is committed."""
         self._following.forget(log.id)
         self._sessions.ended(log.id)
         self._ended.add(log.batch)
@@ -111,8 +114,8 @@ class Singles:
         self._answer(log.batch)
 
     async def cannot_be(self, message: CannotTake) -> None:
-        """A request that no engine can serve (it has a token that the model does not know, say) is refused,
-        and forgotten: others would say the same, again and again."""
+        """Refuse and forget a request that no engine can serve (it has a token that the model does not know,
+        say): other instances would refuse it too, again and again."""
         stream = self._books.state.streams.alive(message.instance, message.incarnation)
         if stream is None or not message.never:
             return
@@ -120,11 +123,11 @@ class Singles:
         for request in [live[ticket].request for ticket in message.tickets if ticket in live]:
             log = self._books.state.log.requests.get(request)
             if log is None or self._books.state.log.batches[log.batch].submitted.scored:
-                continue  # a training prompt is worded with the model's own tokenizer: that was looked at
+                continue  # a training prompt is encoded with the model's own tokenizer: it was checked there
             await self._refuse(log, f"no instance serves it: {message.why}")
 
     async def deadly(self, request: str) -> None:
-        """Engines die of this one: it is refused, and so is its prompt from now on."""
+        """Engines die of this request: refuse it, and its prompt from now on."""
         log = self._books.state.log.requests.get(request)
         if log is not None:
             self._deadly[hashlib.sha256(log.prompt.tobytes()).digest()] = None
@@ -134,7 +137,7 @@ class Singles:
             await self._refuse(log, DEADLY)
 
     async def _refuse(self, log: RequestLog, why: str) -> None:
-        """And forget it."""
+        """Refuse the request and forget it."""
         waiting = self._waiting.pop(log.batch, None)
         if waiting is not None:
             waiting[1].answer(Refused(f"request {waiting[0].id}: {why}"))
@@ -157,22 +160,23 @@ class Singles:
         )
 
     async def _forget(self, names: list[str]) -> None:
-        """Answers that were kept: all in one commit, since requests wait behind it."""
+        """Forget kept answers, all in one commit, since requests wait behind it."""
         for name in names:
             self._kept.pop(name, None)
             self._ended.discard(name)
         await self._close(names)
 
     async def _make_room(self) -> None:
-        """Answers are kept as long as there is room: the oldest goes before a new request is refused."""
+        """Forget the oldest kept answers before a new request would be refused for lack of capacity."""
         beyond = len(self._kept) + len(self._waiting) + 1 - MAX_OPEN_SINGLES
         if beyond > 0:
             await self._forget([name for name in self._kept if name in self._ended][:beyond])
 
     def _begun(self, name: str, message: Generate) -> None:
-        """Its batch is open: its time runs, and its follower is told from what it has on."""
+        """Its batch is open: start its deadline, and send its follower the tokens from the accepted ones
+        on."""
         log = self._log(name)
-        cancelled = name not in self._waiting  # while it was opened
+        cancelled = name not in self._waiting  # while its batch was opened
         self._deadlines.until(log.id, 0.0 if cancelled else message.deadline_s)
         if name not in self._ended:
             self._following.follow(message.id, log, message.follower, message.accepted)
@@ -228,7 +232,8 @@ class Singles:
         )
 
     async def _begin(self, name: str, message: Generate, deferred: Deferred) -> None:
-        """Wait for the gate, then open the batch. An earlier ask of the same may have opened it meanwhile."""
+        """Wait for the gate, then open the batch. An earlier call for the same id may have opened it
+        meanwhile."""
         met = await self._gates.met(message, lambda: name in self._books.state.log.batches)
         if name not in self._waiting:
             return  # it was cancelled
@@ -260,7 +265,7 @@ class Singles:
         return Weights(version=known.version, root=known.root, sources=known.sources)
 
     def _answer(self, name: str) -> None:
-        """Whoever waits, where the request is over."""
+        """Answer the pending caller if the request is finished."""
         if name in self._ended and name in self._waiting:
             message, deferred = self._waiting.pop(name)
             deferred.answer(answer_to(message, self._log(name)))

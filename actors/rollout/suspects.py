@@ -1,16 +1,16 @@
-"""Which single requests may be what kills the engines that take them, and which of them surely are. Pure.
+"""Suspects: which single requests may kill the engines that take them, and which surely do. Pure.
 
 Owns the counting of deaths. There is no limit on attempts: hosts die in numbers, and a request is not at
-fault for where it was. A death is held against a request only if
+fault for where it was. A death counts against a request only if
 
-- its instance died unasked (not one that was to leave, or whose host had notice),
+- its instance died unasked (it was not asked to leave, and its host had no notice),
 - within `SOON_S` of being sent the request, and
-- the request had got no token there: whoever gets tokens goes on, however slowly.
+- the request had got no token there: a request that gets tokens progresses, however slowly.
 
 After `SUSPECT_AFTER` such deaths in a row it is a *suspect*: it runs alone from then on, on an instance that
-has nothing else (`quarantine`). It is ended only after `LONE_DEATHS` such deaths in a row that found nothing
-but it on the instance, while no other instance died since it was sent there. So nobody is ended for the
-company that it was in, nor by a storm that takes several instances; a token from any engine clears all.
+has nothing else (`quarantine`). It is ended only after `LONE_DEATHS` such deaths in a row, each with no other
+request on the instance, and no death of another instance since it was sent there. So no request is ended for
+its neighbours, nor by a storm that takes several instances. A token from any engine clears all counts.
 """
 
 from collections.abc import Mapping, Set
@@ -19,14 +19,14 @@ from dataclasses import dataclass
 SUSPECT_AFTER = 2
 LONE_DEATHS = 3
 SOON_S = 30.0
-"""What kills an engine does so as its first token is made; a host that is taken is so at any time."""
+"""A request that kills an engine does so as its first token is made; a host is taken at any time."""
 MAX_KNOWN = 4096
-"""Requests of which deaths are remembered; beyond, the one that has been known for longest is forgotten."""
+"""Requests whose deaths are remembered; beyond, the one that has been known for longest is forgotten."""
 
 
 @dataclass(slots=True)
 class _Record:
-    """Deaths in a row; of these, those that found it alone; tokens that it had then."""
+    """Deaths in a row; those of them that found the request alone; its tokens at that time."""
 
     deaths: int = 0
     lone: int = 0
@@ -35,8 +35,8 @@ class _Record:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What is known of a request on an instance that died. tokens: in its log; here: it got some there.
-    sent_s: when it was sent there."""
+    """A request on an instance that died. tokens: in its log; here: it got some there. sent_s: when it was
+    sent there."""
 
     tokens: int
     here: bool
@@ -53,7 +53,7 @@ class Suspects:
 
     def died(self, instance: str, now_s: float, held: Mapping[str, Held], singles: Set[str]) -> list[str]:
         """An instance died unasked with these requests on it, of which `singles` can be suspects. Returns
-        those that are to be ended."""
+        those to end."""
         ended: list[str] = []
         for request in sorted(singles & held.keys()):
             one = held[request]
@@ -76,12 +76,12 @@ class Suspects:
         return ended
 
     def suspect(self, request: str, tokens: int) -> bool:
-        """Whether it is to run alone, with so many tokens as it has now."""
+        """Whether the request, with its present number of tokens, has to run alone."""
         known = self._known.get(request)
         return known is not None and known.tokens == tokens and known.deaths >= SUSPECT_AFTER
 
     def forget(self, request: str) -> None:
-        """It is over."""
+        """The request is over."""
         self._known.pop(request, None)
 
     def _record(self, request: str, tokens: int) -> _Record:
@@ -94,6 +94,6 @@ class Suspects:
         return known
 
     def _calm(self, instance: str, since_s: float) -> bool:
-        """Whether no instance of another name died since."""
+        """Whether no instance of another name has died since then."""
         name, when_s = self._other if self._died[0] == instance else self._died
         return not name or when_s < since_s

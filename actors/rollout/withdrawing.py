@@ -1,7 +1,7 @@
-"""Withdrawal: an instance hands its requests over, token by token, and then holds nothing.
+"""Withdrawals: drain an instance and requeue its requests with their tokens.
 
-Owns the withdrawals under way. An abort may be lost on its way and is repeated; that the instance holds
-nothing is known from its own stream, never assumed."""
+Owns the drains in progress. An abort may be lost in transit and is repeated; only the instance's own stream
+shows that it holds nothing."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ class Withdrawals:
         self._ended = asyncio.Event()
 
     def begin(self, instance: Instance, grace_s: float) -> Deferred:
-        """Answered when the instance holds nothing; what executes may finish within the grace."""
+        """Answered when the instance holds nothing; executing requests may finish within the grace."""
         earlier = self._under_way.get(instance.name)
         if earlier is not None:
             earlier.deferred.answer(Withdrawn(handed_over=len(earlier.aborted)))
@@ -39,19 +39,20 @@ class Withdrawals:
         return withdrawal.deferred
 
     def call_off(self, instance: str) -> None:
-        """It keeps what it has; aborts that are sent already take their course."""
+        """Cancel the drain: the instance keeps its requests, except those already sent an abort."""
         withdrawal = self._under_way.pop(instance, None)
         if withdrawal is not None:
             withdrawal.deferred.answer(Withdrawn(handed_over=len(withdrawal.aborted)))
             self._ended.set()
 
     def look(self) -> None:
-        """Requests have ended: answer whoever holds nothing any more."""
+        """Requests have ended: answer for each instance that holds nothing any more."""
         self._ended.set()
         self._answer()
 
     def _answer(self) -> None:
-        """Wakes nobody: a withdrawal that woke the others with its own look would be woken by theirs."""
+        """Answer finished drains. Sets no event: drains that woke one another with each look would never
+        rest."""
         for name, withdrawal in list(self._under_way.items()):
             stream = self._state.streams.get(name)
             if stream is None or stream.gone or not stream.held:
@@ -59,7 +60,8 @@ class Withdrawals:
                 withdrawal.deferred.answer(Withdrawn(handed_over=len(withdrawal.aborted)))
 
     async def _run(self, instance: Instance, withdrawal: _Withdrawal, grace_s: float) -> None:
-        """Abort what waits at once, what executes after the grace, and again until the stream says: ended."""
+        """Abort waiting requests at once and executing ones after the grace; repeat until the stream reports
+        their end."""
         deadline = Deadline.after(grace_s, self._ctx.now())
         async with self._ctx.wait(
             "requests to end", on=instance.name, deadline_s=grace_s + ABORT_LATE_S, go_on=True
