@@ -9,16 +9,16 @@ from collections.abc import Sequence
 from actors.rollout.events import BatchSubmitted, Prompt
 from actors.rollout.token_log import TokenLog
 
-# Steps that no second checkpoint holds yet, the running one, evaluations; more is a leak.
+# Steps that no second checkpoint has yet, the running one, evaluations; more would be a leak.
 MAX_OPEN_BATCHES = 16
-MAX_OPEN_SINGLES = 4096  # single requests, and answers that are kept for who asks again
+MAX_OPEN_SINGLES = 4096  # single requests, and answers kept for callers that ask again
 MAX_OPEN_REQUESTS = 1 << 17  # the log of an open request is in memory
 MAX_OPEN_TOKENS = 1 << 31
-"""That the open requests may have at most: 16 GiB of them, where all reach their limit."""
+"""Most tokens of all open requests: 16 GiB of them, if all reach their limit."""
 
 
 def refusal_of(log: TokenLog, event: BatchSubmitted) -> str | None:
-    """Why this batch cannot be opened, in words for who submits it; None when it can, or is open so."""
+    """Why this batch cannot be opened, in words for its submitter; None if it can, or is open so."""
     opened = log.batches.get(event.batch)
     if opened is not None:
         same = _contents(opened.as_submitted()) == _contents(event)
@@ -54,8 +54,8 @@ def refusal_of(log: TokenLog, event: BatchSubmitted) -> str | None:
 
 
 def unfit(prompts: Sequence[Prompt], most: int) -> str | None:
-    """Why no request can be made of these prompts, or no engine takes one, again and again: in words that end
-    the sentence "a prompt ..."; None when all fit. most: tokens of the longest that an engine takes."""
+    """Why no request can be made of these prompts, or no engine ever takes one, in words that end the
+    sentence "a prompt ..."; None if all fit. most: tokens of the longest prompt that an engine takes."""
     for prompt in prompts:
         if not prompt.tokens or not prompt.seeds:
             return f"has {len(prompt.tokens)} tokens and {len(prompt.seeds)} seeds, each needs some"
@@ -67,8 +67,8 @@ def unfit(prompts: Sequence[Prompt], most: int) -> str | None:
 
 
 def _contents(event: BatchSubmitted) -> tuple[object, ...]:
-    """What makes a batch the same batch. What is wanted of it stands as it was said first; a single request
-    has no step, so which version was the newest when it came is no part of it."""
+    """What identifies a batch. The number of wanted groups is not included: the first submission fixes it. A
+    single request has no step, so the newest version at its arrival is not included either."""
     version = event.version if event.scored or event.min_version is None else 0
     drawn = event.temperature, event.sampling, event.experts, event.scores
     return version, event.min_version, event.prompts, event.max_new_tokens, drawn, event.scored

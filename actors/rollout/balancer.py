@@ -1,4 +1,4 @@
-"""Balancer: which instance gets the next request (RLBoost, Algorithm 2, lines 1-12).
+"""Balancer: the instance of the next request (RLBoost, Algorithm 2, lines 1-12).
 
 Joins the shortest queue, with delayed dispatch. Owns the known load of the instances, and the choice. Pure:
 no clock, no I/O. It moves nothing: the manager dispatches what `select` returns and reports what then

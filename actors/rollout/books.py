@@ -1,4 +1,4 @@
-"""Books: the rollout state, the weights of its open batches, and the journal of both.
+"""Books: rollout state, weights of open batches, and the journal of both.
 
 Owns the order: an event changes the state first and is committed after that, in the same order for all. A
 component that acts on an event visibly awaits its commit first. At its release the audit trail of a batch

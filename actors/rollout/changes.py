@@ -1,4 +1,4 @@
-"""What one event did to the state of rollout, for the actor to act upon. Owns the shapes only."""
+"""Changes: the effects of one event on the rollout state. Owns the shapes only."""
 
 from dataclasses import dataclass, field
 
@@ -16,10 +16,11 @@ class Ended:
 
 @dataclass(slots=True)
 class Changes:
-    """What one event did, for the actor to act upon."""
+    """The effects of one event, for the actor to act upon."""
 
-    started: list[tuple[str, int]] = field(default_factory=list)  # (instance, incarnation), once a request
-    began: list[str] = field(default_factory=list)  # the requests of these
+    # (instance, incarnation), one entry per request
+    started: list[tuple[str, int]] = field(default_factory=list)
+    began: list[str] = field(default_factory=list)  # the requests of `started`
     ended: list[Ended] = field(default_factory=list)
     queued: list[str] = field(default_factory=list)  # requests that wait for an instance (again)
     finished: list[str] = field(default_factory=list)  # requests to be scored

@@ -1,7 +1,7 @@
-"""The times of one batch that Algorithm 1 asks for. Pure; the time is an argument.
+"""BatchClock: times of one batch for Algorithm 1. Pure; the time is an argument.
 
-Owns who of the preemptible instances generated when, until the step ends. Source: RLBoost, section 4.1 and
-algorithm 1 (lines 6 to 8); what each figure means is told at `Figures`.
+Owns which preemptible instances generated when, until the step ends. Source: RLBoost, section 4.1 and
+algorithm 1 (lines 6 to 8); `Figures` defines each figure.
 """
 
 from dataclasses import dataclass, field
@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Seconds, and preemptible instances; of the time from the batch's begin to the step's end.
+    """Seconds, and preemptible instances; of the time from the batch's start to the step's end.
 
     Attributes:
-        mean_prem: n̄, instances that were there, averaged over the step; one that still pulls the step's
-            weights is there too, or no step would ever count as undisturbed.
+        mean_prem: n̄, instances that were present, averaged over the step; one that still pulls the step's
+            weights counts too, or no step would ever count as undisturbed.
         remote_s: t_remote, such that `remote_s * mean_prem` is the time that instances generated, all
             together: line 10 takes that product for the step's remote rollout.
         remote_wait_s: t_remote^wait, from an instance's last response to the step's end, the mean over those
-            that generated and are still there.
-        remote_start_s: from the moment that there was a preemptible instance until the first request went to
+            that generated and are still present.
+        remote_start_s: from the first presence of a preemptible instance until the first request went to
             one: it had the weights. rolled_s: until the last response of the batch. step_s: all of it.
     """
 
@@ -32,8 +32,8 @@ class Figures:
 
 @dataclass(slots=True)
 class _Served:
-    """One preemptible instance that got requests of the batch. `live`: how many it has, since when; `last_s`:
-    when one of them ended last."""
+    """One preemptible instance that got requests of the batch. `live`: how many it has; `since_s`: since
+    when; `last_s`: when one of them ended last."""
 
     live: int = 0
     since_s: float = 0.0
@@ -43,7 +43,8 @@ class _Served:
 
 @dataclass(slots=True)
 class BatchClock:
-    """See the module. `whole`: it runs since the batch began (a restarted manager's do not)."""
+    """See the module. `whole`: it runs since the start of the batch (the clocks of a restarted manager do
+    not)."""
 
     begin_s: float
     whole: bool = True
@@ -66,7 +67,7 @@ class BatchClock:
         return self._end_s is not None
 
     def present(self, now_s: float, count: int) -> None:
-        """From now on there are `count` preemptible instances."""
+        """Set the number of preemptible instances from now on."""
         if self.ended:
             return
         self._instance_s += self._present * (now_s - self._since_s)
@@ -99,7 +100,7 @@ class BatchClock:
             served.busy_s += now_s - served.since_s
 
     def left(self, instance: str) -> None:
-        """An instance is gone, and what it had has been taken back: it waits for no step's end."""
+        """An instance is gone, and its requests were taken back: it waits for no step's end."""
         served = self._served.pop(instance, None) if not self.ended else None
         if served is not None:
             self._gone_s += served.busy_s
@@ -111,7 +112,7 @@ class BatchClock:
             self._end_s = now_s
 
     def figures(self, now_s: float) -> Figures:
-        """Up to the step's end, or up to now."""
+        """The figures up to the step's end, or up to now."""
         end_s = now_s if self._end_s is None else self._end_s
         whole_s = end_s - self.begin_s
         instance_s = self._instance_s + self._present * (end_s - self._since_s)

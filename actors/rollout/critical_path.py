@@ -1,7 +1,8 @@
-"""What the end of a step waited for: the stages of the response that reached the trainer last.
+"""CriticalPath: what the end of a step waited for, by stages of the last response.
 
-Owns the instants of each open batch. Pure; the time is an argument, in seconds of one clock. A response that
-came earlier, or a group that was complete before the last one, could not have made the step shorter.
+Owns the instants of each open batch. Pure; the time is an argument, in seconds of one clock. Only the
+response that reached the trainer last counts: an earlier response, or a group that was complete before the
+last one, could not have made the step shorter.
 """
 
 from collections.abc import Iterable
@@ -11,8 +12,8 @@ import msgspec
 
 
 class CriticalPath(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the response that the trainer got last. Seconds, one after the other, of the time from the batch's
-    begin, or from the end of the step before where that came later, to the step's end.
+    """Stages of the response that the trainer got last. Seconds, in sequence; together they span from the
+    batch's start, or from the end of the previous step if that was later, to the step's end.
 
     weights_s: until the instance that it was sent to first served the weights; place_s: until it was sent
     there; prefill_s: until its first token; decode_s: until its last one; verdict_s: until its group was
@@ -63,13 +64,13 @@ class BatchInstants:
             known.instance, known.sends = instance, known.sends + 1
 
     def began(self, request: str, now_s: float) -> None:
-        """A token of it, or the news that it is decoded, has come."""
+        """Its first token, or the report that it is decoded, has arrived."""
         known = self._responses.get(request)
         if known is not None and known.began_s is None:
             known.began_s = now_s
 
     def finished(self, request: str, now_s: float) -> None:
-        """Its last token has come; of a sample that is made again, the last time counts."""
+        """Its last token has arrived; for a sample that is generated again, the last time counts."""
         known = self._responses.get(request)
         if known is not None:
             known.finished_s = now_s
@@ -79,13 +80,13 @@ class BatchInstants:
         self._scored_s[group] = now_s
 
     def handed_out(self, groups: Iterable[int], now_s: float) -> None:
-        """The trainer gets these groups; what it got before counts from the first time."""
+        """The trainer gets these groups; for those it had before, the first time counts."""
         for group in groups:
             self._handed_s.setdefault(group, now_s)
 
     def critical_path(self, before_s: float, end_s: float) -> CriticalPath | None:
-        """Of a step that ended at `end_s`, the one before it at `before_s`; None where no group was handed
-        out, or the instants of the last one were not all seen."""
+        """The path of a step that ended at `end_s`, the previous one at `before_s`; None if no group was
+        handed out, or not all instants of the last one were seen."""
         if not self._handed_s:
             return None
         last = max(self._handed_s, key=lambda group: (self._handed_s[group], self._scored_s.get(group, 0.0)))

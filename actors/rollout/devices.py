@@ -1,8 +1,8 @@
-"""Devices that several instances compute on, and the order in which such instances get work.
+"""Devices shared by several instances, and the order in which such instances get work.
 
-Pure. Two engines on one device do not decode twice as fast as one: what both have costs two passes over the
-weights in the place of one. So the instances of a device take turns: the first ones are those that it carries
-side by side at full speed, the next ones get what those have no slots for.
+Pure. Two engines on one device do not decode twice as fast as one: together they make two passes over the
+weights in place of one. So the instances of a device take turns: the first turn has those that the device
+runs side by side at full speed. The next ones get the requests for which those have no slots.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -14,12 +14,12 @@ from actors.rollout.device import Device
 T = TypeVar("T")
 
 ROUNDING = 1e-6
-"""Shares that are thirds add up to one."""
+"""Tolerance, so that shares of a third add up to one."""
 
 
 def turns(instances: Iterable[T], device: Callable[[T], Device | None]) -> list[list[T]]:
-    """Instances, the preferred ones first, by the turn in which they get work. One with a device of its own
-    (None) is in the first turn."""
+    """Group instances, given in order of preference, by the turn in which they get work. One with a device of
+    its own (None) is in the first turn."""
     taken: dict[str, float] = {}
     by_turn: list[list[T]] = [[]]
     for instance in instances:
@@ -33,7 +33,7 @@ def turns(instances: Iterable[T], device: Callable[[T], Device | None]) -> list[
 
 
 def crowds(decoding: Mapping[str, Device | None], device: Device | None) -> bool:
-    """Whether these instances, if all of them decode, ask for more than the whole of this device."""
+    """Whether these instances, if all of them decode, need more than the whole of this device."""
     shares = (
         other.share
         for other in decoding.values()
@@ -43,8 +43,8 @@ def crowds(decoding: Mapping[str, Device | None], device: Device | None) -> bool
 
 
 def carried(devices: Iterable[Device | None]) -> int:
-    """How many instances like these their devices carry side by side; 0: no bound, as one of them has a
-    device of its own, or none is known."""
+    """How many instances like these their devices run side by side; 0: no bound, as one of them has a device
+    of its own, or none is known."""
     shares: dict[str, float] = {}
     for device in devices:
         if device is None:

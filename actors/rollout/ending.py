@@ -1,6 +1,6 @@
-"""Endings: a ticket counts no longer, and its request is finished, waits again, or went with its instance.
+"""Ticket termination: finish, requeue or drop its request.
 
-Pure: changes the token log, a stream and the counters by what happened, and notes it in `Changes`.
+Pure: changes the token log, a stream and the counters, and records the changes in `Changes`.
 """
 
 from actors.rollout.changes import Changes, Ended
@@ -11,7 +11,7 @@ from actors.rollout.token_log import TokenLog
 
 
 def gone(log: TokenLog, counters: Counters, instance: str, stream: Stream, changes: Changes) -> None:
-    """The incarnation is given up: its requests wait again. The stream is to be fenced."""
+    """The incarnation is given up: requeue its requests. The caller then fences the stream."""
     for number in list(stream.live()):
         revoke(log, counters, instance, stream, number, changes)
 
@@ -19,14 +19,14 @@ def gone(log: TokenLog, counters: Counters, instance: str, stream: Stream, chang
 def revoke(
     log: TokenLog, counters: Counters, instance: str, stream: Stream, number: int, changes: Changes
 ) -> None:
-    """Take a live ticket back: its request waits again with what was collected."""
+    """Take a live ticket back: its request is queued again with its collected tokens."""
     end(instance, stream, number, changes, forget=False)
     stream.supersede(number)
     waits(log, counters, log.requests[stream.tickets[number].request], changes)
 
 
 def waits(log: TokenLog, counters: Counters, request: RequestLog, changes: Changes) -> None:
-    """No instance has it any more: it waits for one again, unless its time is up."""
+    """Queue a request that no instance has any more, or finish it if its deadline has passed."""
     if request.due:
         finished(log, counters, request, changes)
     else:
@@ -35,14 +35,14 @@ def waits(log: TokenLog, counters: Counters, request: RequestLog, changes: Chang
 
 
 def finished(log: TokenLog, counters: Counters, request: RequestLog, changes: Changes) -> None:
-    """Nothing more is generated for it."""
+    """Finish a request: nothing more is generated for it."""
     counters.requests_finished += 1
     log.move(request, RequestState.FINISHED)
     changes.finished.append(request.id)
 
 
 def end(name: str, stream: Stream, number: int, changes: Changes, *, forget: bool = True) -> None:
-    """A ticket of the instance `name` has ended."""
+    """End a ticket of the instance `name`."""
     ticket = stream.tickets[number]
     if not ticket.superseded:
         changes.ended.append(Ended(name, stream.incarnation, number, ticket.request, ticket.started))

@@ -1,11 +1,11 @@
-"""Which weights are given up because instances cannot load them.
+"""FailedLoads: which weights are given up because instances cannot load them.
 
-Owns the counts of loads that failed, and the rule. Pure: no clock, no I/O. Soft: a manager that restarts
-counts anew.
+Owns the counts of failed loads, and the rule. Pure: no clock, no I/O. Soft state: a restarted manager counts
+anew.
 
-One load that fails says little of the weights: a disk is full, a server is killed. Weights are given up when
-`LOADS` loads of them failed, on `INSTANCES` instances (on the only one, where there is one), and none ever
-succeeded. A load in which an engine died counts only where that kind of instance has served other weights:
+One failed load proves little about the weights: a disk is full, a server is killed. Weights are given up when
+`LOADS` loads of them failed, on `INSTANCES` instances (on the only one, if there is one), and none ever
+succeeded. A load in which an engine died counts only if that kind of instance has served other weights:
 engines that cannot even start are no fault of the weights.
 """
 
@@ -14,7 +14,7 @@ from typing import TypeVar
 
 LOADS, INSTANCES = 3, 2
 MAX_VERSIONS = 64
-"""Of which anything is remembered; the oldest are forgotten."""
+"""Versions that are remembered; the oldest are forgotten."""
 
 Key = tuple[int, bytes]
 """Version and root."""
@@ -35,13 +35,13 @@ class FailedLoads:
         _bound(self._served)
 
     def failed(self, key: Key, instance: str, kind: str, *, died: bool) -> None:
-        """A load failed; `died`: the engine with it."""
+        """A load failed; `died`: the engine died with it."""
         if not died or any(kind in kinds for kinds in self._served.values()):
             self._failed.setdefault(key, Counter())[instance, kind] += 1
             _bound(self._failed)
 
     def given_up(self, key: Key, kind: str, present: int) -> bool:
-        """Whether nothing of this kind, of which so many instances are there, will load these weights."""
+        """Whether no instance of this kind (`present` of them are registered) will load these weights."""
         counts = self._failed.get(key)
         if counts is None or key in self._served:
             return False

@@ -1,5 +1,4 @@
-"""What the manager tells of rollout when it is asked: figures of the live view, fates of groups, instances.
-Pure."""
+"""Figures of rollout: the live view, outcomes of groups, and the list of instances. Pure."""
 
 from collections import Counter
 
@@ -12,7 +11,7 @@ from actors.rollout.state import RolloutState
 from actors.rollout.token_log import Batch
 
 MAX_FAILED = 8
-"""Versions that instances could not load, told of with what is served."""
+"""Versions that instances could not load, as reported together with the served ones."""
 
 
 def figures_of(
@@ -22,7 +21,7 @@ def figures_of(
     asked_again: Counter[str],
     sick: Sickness | None,
 ) -> RolloutFigures:
-    """Requests by state, serving instances by kind, and sums since the job began."""
+    """Requests by state, serving instances by kind, and sums since the job started."""
     loads = [stream.load() for stream in state.streams.values() if not stream.gone]
     counters, newest = state.counters, state.versions.newest
     return RolloutFigures(
@@ -57,7 +56,7 @@ def figures_of(
 
 
 def fates_of(batch: Batch) -> GroupFatesAre:
-    """What became of its groups."""
+    """The outcome of each group of the batch."""
     dropped = sorted(batch.fates.dropped.items())
     return GroupFatesAre(
         kept=sorted(batch.fates.kept) if batch.selects else list(range(len(batch.groups))),
@@ -68,7 +67,7 @@ def fates_of(batch: Batch) -> GroupFatesAre:
 
 
 def instances_of(state: RolloutState, instances: Instances) -> InstancesAre:
-    """Who has registered, with what they serve and hold; versions that are known here alone."""
+    """The registered instances, with what they serve and hold; only versions that are known here."""
     known, found = state.versions.known, []
     for name, one in sorted(instances.items()):
         stream = state.streams.alive(name, one.incarnation)

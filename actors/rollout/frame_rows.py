@@ -1,6 +1,6 @@
-"""The rows of a frame: each is a token of a request, or says that its ticket begins or ends.
+"""Frame rows: each is a token of a request, or reports that its ticket starts or ends.
 
-Pure: changes the token log, the stream and the counters, and notes in `Changes` what begins and ends.
+Pure: changes the token log, the stream and the counters, and records starts and ends in `Changes`.
 """
 
 import numpy as np
@@ -22,10 +22,11 @@ def enter_rows(
     columns: Columns,
     changes: Changes,
 ) -> None:
-    """Nearly every row is one more token of a request that goes on: those go into their columns at once.
+    """Append the rows of a frame. Nearly every row is one more token of a running request: all of those go
+    into the columns at once.
 
-    A row with flags, of a ticket that has no token yet, or with the last token that its request may have,
-    is looked at by itself, and so are the rows after it of the same ticket.
+    These rows are handled separately: one with flags, one of a ticket that has no token yet, one with the
+    last token that its request may have, and all later rows of the same ticket.
     """
     tickets, tokens, logprobs, flags = columns
     taken: Mask | None = np.zeros(len(tickets), np.bool_)

@@ -1,7 +1,6 @@
-"""The instances that have registered with this incarnation of the manager: how to reach them, what they
-serve.
+"""Instances registered with this incarnation of the manager: addresses and weights.
 
-Soft state: rebuilt from registrations. Load is the balancer's, tickets are the token log's.
+Soft state: rebuilt from registrations. The balancer owns load, the token log owns tickets.
 """
 
 import asyncio
@@ -18,9 +17,10 @@ from supervisor import Address
 
 @dataclass(slots=True)
 class Instance:
-    """One registered incarnation. `version`: what it serves, with this root; None: no requests. `leaving`:
-    for good, as far as its host knows; `spared`: for now; `said`: what it could serve meanwhile, version and
-    root. `frames`, `rows`: that came of it since it registered, the last at `frame_s`."""
+    """One registered incarnation. `version`: what it serves, with this root; None: it gets no requests.
+    `leaving`: drained for good, as far as its host knows; `spared`: drained for now; `said`: version and root
+    that it could serve meanwhile. `frames`, `rows`: that arrived from it since it registered, the last at
+    `frame_s`."""
 
     name: str
     kind: str
@@ -41,16 +41,16 @@ class Instance:
 
     @property
     def incarnation(self) -> int:
-        """That of its worker."""
+        """The incarnation of its worker."""
         return self.worker.incarnation
 
     @property
     def idle(self) -> bool:
-        """Whether it gets nothing new because its host goes away, or may."""
+        """Whether it gets no new requests because its host leaves, or may leave."""
         return self.leaving or self.spared
 
     def up(self, pending: int, executing: int) -> InstanceUp:
-        """For the balancer: it is there."""
+        """For the balancer: it is registered."""
         return InstanceUp(
             instance=self.name,
             incarnation=self.incarnation,
@@ -66,7 +66,7 @@ class Instance:
         return InstanceDown(instance=self.name, incarnation=self.incarnation)
 
     def suspected(self, suspected: bool) -> InstanceSuspected:
-        """For the balancer: it may be dead, or is heard again."""
+        """For the balancer: it may be dead, or answers again."""
         return InstanceSuspected(instance=self.name, incarnation=self.incarnation, suspected=suspected)
 
     def serves(self, version: int | None, root: bytes = b"") -> InstanceServes:
@@ -82,7 +82,7 @@ class Instances(dict[str, Instance]):
         self.pulled: Counter[str] = Counter()
 
     def serves(self, instance: Instance, message: Serving) -> None:
-        """It does from now on. What is told again is not counted again."""
+        """Set the weights that it serves from now on. A repeated report is not counted again."""
         pulled = message.pulled
         if pulled is not None and (instance.version, instance.root) != (message.version, message.root):
             way = "delta" if pulled.deltas else "whole"
@@ -91,7 +91,7 @@ class Instances(dict[str, Instance]):
         instance.version, instance.root = message.version, message.root
 
     def register(self, message: RegisterInstance, epoch: str, now_s: float) -> Instance:
-        """Note a registration. What an earlier one was still being sent is void: it is cancelled."""
+        """Record a registration. Messages still being sent to an earlier one are void: they are cancelled."""
         known = self.get(message.instance)
         leaving = spared = False
         if known is not None:
@@ -122,25 +122,25 @@ class Instances(dict[str, Instance]):
         return self.pop(name)
 
     def heard(self, name: str, now_s: float) -> None:
-        """A frame came."""
+        """Record the time of a frame."""
         known = self.get(name)
         if known is not None:
             known.heard_s = now_s
 
     def preemptible(self) -> list[Instance]:
-        """Those that pull weights."""
+        """The instances that pull weights."""
         return [instance for instance in self.values() if instance.kind == "preemptible"]
 
     def present(self) -> int:
-        """Preemptible instances that are there to stay, whatever they serve at the moment."""
+        """Preemptible instances that do not leave, whatever they serve at the moment."""
         return sum(not instance.leaving for instance in self.preemptible())
 
     def carried(self) -> int:
-        """How many preemptible instances their devices carry side by side; 0: no bound."""
+        """How many preemptible instances their devices run side by side; 0: no bound."""
         return carried(instance.device for instance in self.preemptible())
 
     def engines(self, kind: str) -> int:
-        """Of all instances of `kind`."""
+        """Engines of all instances of `kind`."""
         return sum(instance.engines for instance in self.values() if instance.kind == kind)
 
     def serving(self, kind: str, batch: BatchSubmitted | None) -> int:

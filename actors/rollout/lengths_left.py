@@ -1,7 +1,7 @@
-"""How many tokens requests have yet to generate, from the lengths of those that have finished.
+"""LengthsLeft: estimates remaining tokens of requests from lengths of finished ones.
 
-Owns a histogram of lengths, fed as responses finish. Pure. Responses have long tails: one that has got far is
-expected to go further. Older lengths fade, because a policy that learns changes them.
+Owns a histogram of lengths, fed as responses finish. Pure. Responses have long tails: a long response is
+expected to become longer. Older lengths fade, because a policy that learns changes them.
 """
 
 import numpy as np
@@ -34,7 +34,7 @@ class LengthsLeft:
 
     def expected(self, made: Floats, limit: Floats) -> Floats:
         """Mean tokens left of requests that have `made` so many: the mean of the longer responses seen, less
-        what is there; half of what the limit allows where none was longer. At least 1."""
+        `made`; half of what the limit allows if none was longer. At least 1."""
         most = np.maximum(limit - made, 1.0)
         if not self._limit:
             half: Floats = np.maximum(most / 2, 1.0)
@@ -54,7 +54,7 @@ class LengthsLeft:
         return min(length * BINS // self._limit, BINS - 1)
 
     def _widen(self, limit: int) -> None:
-        """Another limit: what is known of lengths goes into the new bins."""
+        """Set a larger limit, and move the known lengths into the new bins."""
         lengths, counts = self._sums / np.maximum(self._counts, 1e-12), self._counts
         self._limit, self._counts, self._sums = limit, np.zeros(BINS), np.zeros(BINS)
         for length, count in zip(lengths.tolist(), counts.tolist(), strict=True):

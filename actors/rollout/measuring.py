@@ -1,7 +1,7 @@
-"""Measuring: what the batches and the instances of the manager show, for the plan of the next step.
+"""Measuring: times and lengths of batches and instances, for the plan of the next step.
 
-Owns the clocks of open batches. Soft state: a manager that was restarted measures anew, and has no times of
-the batches that it found open.
+Owns the clocks of open batches. Soft state: a restarted manager measures anew, and has no times of the
+batches that were open already.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from actors.rollout.state import RolloutState
 from actors.rollout.token_log import Batch
 from supervisor import Context, Refused
 
-MAX_GROUPS = 32  # of which the lengths are told: a sample of the batch, not all of it
+MAX_GROUPS = 32  # whose lengths are reported: a sample of the batch, not all of it
 MAX_SAMPLES = 16  # of each of them
 
 
@@ -29,12 +29,12 @@ class Measuring:
         now = ctx.now()
         self._clocks = {batch: BatchClock(now, whole=False) for batch in state.log.batches}
         self._instants: dict[str, BatchInstants] = {}
-        self._served_s: dict[str, float] = {}  # since when an instance serves what it serves
+        self._served_s: dict[str, float] = {}  # since when an instance serves its present weights
         self._step_end_s = now
         self._path_from_s = now
 
     def opened(self, batch: str) -> None:
-        """A batch begins."""
+        """A batch starts."""
         clock = self._clocks[batch] = BatchClock(self._ctx.now())
         self._instants[batch] = BatchInstants(self._ctx.now())
         clock.present(self._ctx.now(), self._instances.present())
@@ -45,7 +45,7 @@ class Measuring:
         self._instants.pop(batch, None)
 
     def sent(self, instance: Instance, logs: list[RequestLog]) -> None:
-        """These requests are on their way to this instance."""
+        """These requests were sent to this instance."""
         counts: dict[str, int] = {}
         now, served_s = self._ctx.now(), self._served_s.get(instance.name, 0.0)
         for log in logs:
@@ -58,7 +58,7 @@ class Measuring:
             )
 
     def note(self, changes: Changes) -> None:
-        """Requests began, left their instances, or were scored."""
+        """Requests started, left their instances, or were scored."""
         now, requests = self._ctx.now(), self._state.log.requests
         for ended in changes.ended:
             log = requests.get(ended.request)
@@ -83,31 +83,31 @@ class Measuring:
         self._served_s[instance] = self._ctx.now()
 
     def there(self) -> None:
-        """Instances came or went."""
+        """The number of instances has changed."""
         now, count = self._ctx.now(), self._instances.present()
         for clock in self._clocks.values():
             clock.present(now, count)
 
     def left(self, instance: str) -> None:
-        """An instance is gone, and what it had has been taken back."""
+        """An instance is gone, and its requests were taken back."""
         self._served_s.pop(instance, None)
         for clock in self._clocks.values():
             clock.left(instance)
 
     def _room(self, kind: str) -> Room:
-        """Of an engine of this kind: that of the first instance that is there."""
+        """Capacity of an engine of this kind: that of the first registered instance."""
         there = next((instance for instance in self._instances.values() if instance.kind == kind), None)
         return Room() if there is None else Room(slots=there.slots, cache_tokens=there.cache_tokens)
 
     def step_ended(self, name: str) -> None:
-        """The step of this batch is over. Saying it again changes nothing."""
+        """The step of this batch is over. Idempotent."""
         clock = self._clocks.get(name)
         if clock is not None and not clock.ended:
             clock.end(self._ctx.now())
             self._path_from_s, self._step_end_s = self._step_end_s, self._ctx.now()
 
     def report(self, name: str) -> BatchTimes:
-        """Of one batch. Raises Refused where its begin was not seen."""
+        """The times of one batch. Raises Refused if its start was not seen."""
         clock, batch = self._clocks.get(name), self._state.log.batches.get(name)
         if clock is None or batch is None:
             raise Refused(f"batch {name} is not open")
@@ -143,8 +143,8 @@ class Measuring:
 
 
 def lengths_of(batch: Batch) -> list[list[int]]:
-    """Tokens of the responses of at most `MAX_GROUPS` complete groups, evenly chosen from the group with the
-    shortest longest response to the one with the longest; of at most `MAX_SAMPLES` of each."""
+    """Tokens of the responses of at most `MAX_GROUPS` complete groups, evenly chosen from the group whose
+    longest response is shortest to the one where it is longest; of at most `MAX_SAMPLES` of each."""
     groups = [
         sorted(len(log) for log in logs)[-MAX_SAMPLES:]
         for number, logs in enumerate(batch.groups)

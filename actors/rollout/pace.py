@@ -1,6 +1,6 @@
-"""How fast engines decode, as the instances have measured it: what is said of it, and to whom.
+"""EnginePace: how fast engines decode, as the instances have measured it, in messages.
 
-Owns the words. `profile` owns how it is measured; a step is planned with it (`actors.cluster.step_model`).
+Owns the message shapes. `profile` owns the measurement; `actors.cluster.step_model` plans a step with it.
 """
 
 import msgspec
@@ -10,8 +10,8 @@ from supervisor import Message
 
 
 class EnginePace(msgspec.Struct, frozen=True, kw_only=True):
-    """One engine of a kind. Seconds of a decode step: `step_s`, `row_s` more for each request that is
-    decoded, `context_s` for each token in their caches; `prefill_token_s`: of a token whose cache is
+    """One engine of a kind. Seconds of a decode step: `step_s`, plus `row_s` for each request that is
+    decoded, plus `context_s` for each token in their caches. `prefill_token_s`: of a token whose cache is
     computed, 0: not measured. slots, cache_tokens: requests, and tokens in the cache, that it takes at a
     time; 0: any number.
     """
@@ -25,7 +25,7 @@ class EnginePace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Room(msgspec.Struct, frozen=True, kw_only=True):
-    """What an engine takes at a time: requests, and tokens in its cache; 0: any number."""
+    """The capacity of an engine: requests, and tokens in its cache, at a time; 0: any number."""
 
     slots: int = 0
     cache_tokens: int = 0
@@ -36,13 +36,13 @@ class Paces(Message, frozen=True):
 
 
 class PacesAre(Message, frozen=True):
-    """By kind, of a whole instance with all of its engines; none of a kind that has not been measured."""
+    """By kind, of a whole instance with all of its engines; none for a kind that has not been measured."""
 
     instances: dict[str, EnginePace]
 
 
 def instance_pace(model: StepModel) -> EnginePace:
-    """What was measured of an instance."""
+    """The measured pace of an instance."""
     return EnginePace(
         step_s=model.base_s,
         row_s=model.row_s,
@@ -52,8 +52,8 @@ def instance_pace(model: StepModel) -> EnginePace:
 
 
 def engine_pace(instance: EnginePace | None, engines: float, room: Room) -> EnginePace | None:
-    """One of the engines of such an instance: what an instance does for all of its requests, each engine does
-    for its share of them, at the same time."""
+    """The pace of one engine of such an instance: what an instance does for all of its requests, each engine
+    does for its share of them, at the same time."""
     if instance is None:
         return None
     return EnginePace(

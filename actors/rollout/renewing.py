@@ -1,8 +1,8 @@
-"""Renewal: a dispatch goes on where it is, under other weights.
+"""Ticket renewal: a dispatch continues on its instance under other weights.
 
-Pure. To the log of its request that is another attempt of the same instance, so that its tokens are another
-span. Which weights made a token is known from the order of the stream alone: an instance asks when all rows
-of the version before are journaled, and makes no token before it is answered.
+Pure. In the log of its request that is another attempt of the same instance, so its tokens are another span.
+Only the order of the stream shows which weights made a token: an instance asks when all rows of the version
+before are journaled, and makes no token before it is answered.
 """
 
 from collections.abc import Iterable
@@ -17,8 +17,9 @@ from actors.rollout.versions import Versions
 def may_renew(
     log: TokenLog, versions: Versions, stream: Stream, version: int, tickets: Iterable[int]
 ) -> list[int]:
-    """Of these tickets those that count and may go on under this version: it is known, the gate of the
-    request is a least version, and admits it. What is due, or was made for exactly one version, may not."""
+    """Of these tickets those that count and may continue under this version: it is known, the gate of the
+    request is a least version, and admits it. A request that is due, or made for exactly one version, may
+    not."""
     may: list[int] = []
     for number in dict.fromkeys(tickets):
         if not stream.is_live(number) or version not in versions.known:
@@ -30,7 +31,7 @@ def may_renew(
 
 
 def renew(log: TokenLog, versions: Versions, stream: Stream, event: TicketsRenewed, changes: Changes) -> None:
-    """What comes of these tickets from now on was made under the version of the event."""
+    """Later tokens of these tickets count as made under the version of the event."""
     tickets = may_renew(log, versions, stream, event.version, event.tickets)
     changes.refused += ["wrong_version"] * (len(set(event.tickets)) - len(tickets))
     for number in tickets:

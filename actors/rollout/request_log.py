@@ -1,6 +1,6 @@
-"""The log of one request: where it stands, its spans and its verdict, from prompt to score.
+"""RequestLog: the state of one request, its spans and its verdict, from prompt to score.
 
-Its tokens and log-probs stand in `token_columns`, where it has a slot, until they are let go. Pure: no clock,
+Its tokens and log-probs are in `token_columns`, where it has a slot, until they are let go. Pure: no clock,
 no I/O.
 """
 
@@ -17,12 +17,12 @@ from actors.rollout.token_columns import NO_SLOT, TokenColumns
 
 
 class RequestState(enum.StrEnum):
-    """Where a request stands."""
+    """The state of a request."""
 
     QUEUED = "queued"
     DISPATCHED = "dispatched"
     FINISHED = "finished"
-    DROPPED = "dropped"  # it does not count: nothing more is made of it
+    DROPPED = "dropped"  # it does not count: nothing more is generated for it
 
 
 @dataclass(slots=True)
@@ -45,28 +45,28 @@ class RequestLog:
     attempts: int = 0
     score: float | None = None
     status: str = ""  # of its verdict, "" before that
-    again: int = 0  # how often its sample had been made before
+    again: int = 0  # how often its sample had been generated before
     dropped: str = ""  # why it does not count
     crc: int | None = None  # CRC-32 of its tokens, once they are held here no longer
-    _count: int = 0  # how many they were
-    due: bool = False  # its time is up: it ends where it stands
+    _count: int = 0  # how many tokens it had
+    due: bool = False  # its deadline has passed: it ends with its tokens so far
     cut: bool = False  # its engine ended it at a limit, which may be the engine's own
-    _spans: tuple[Span, ...] = ()  # the count of the newest is what the others leave: it grows
+    _spans: tuple[Span, ...] = ()  # the newest span has no count of its own: it grows with the tokens
 
     def __len__(self) -> int:
         return self.columns.length(self.slot) if self.crc is None else self._count
 
     @property
     def judged(self) -> bool:
-        """It has its verdict. Without a score then it is unscored: its verifier failed for good."""
+        """It has its verdict. A verdict without a score: its verifier failed for good."""
         return bool(self.status)
 
     def __bool__(self) -> bool:
-        """A request without tokens is one all the same."""
+        """Always true, also for a request without tokens."""
         return True
 
     def tokens_bytes(self) -> bytes:
-        """The generated tokens, u32, raw, little-endian. LookupError when they were let go."""
+        """The generated tokens, u32, raw, little-endian. LookupError if they were let go."""
         self._require_tokens()
         return self.columns.tokens(self.slot)
 
@@ -85,7 +85,7 @@ class RequestLog:
         return zlib.crc32(self.tokens_bytes()) if self.crc is None else self.crc
 
     def let_go(self, count: int, crc: int) -> None:
-        """So many tokens, with this CRC-32, are known elsewhere, and need no slot."""
+        """Give up the slot: so many tokens, with this CRC-32, are stored elsewhere."""
         self.columns.end(self.slot)
         self.slot, self._count, self.crc = NO_SLOT, count, crc
 
@@ -94,7 +94,7 @@ class RequestLog:
             raise LookupError(f"{self.id}: its tokens were handed out, or dropped, and are held no longer")
 
     def restore(self, tokens: bytes, logprobs: bytes, spans: Iterable[Span]) -> None:
-        """Have exactly these, as they were read from the log at rest; only of one that has none."""
+        """Set these tokens and spans, read from the log at rest; only for a request that has none."""
         self.columns.fill(self.slot, tokens, logprobs)
         self._spans = tuple(spans)
 
@@ -107,7 +107,7 @@ class RequestLog:
         return [*self._spans[:-1], msgspec.structs.replace(last, count=len(self) - last.start)]
 
     def version_at(self, position: int) -> int:
-        """The version that made the token at this position. LookupError where there is none yet."""
+        """The version that made the token at this position. LookupError if there is none yet."""
         for span in reversed(self._spans):
             if span.start <= position:
                 return span.version
@@ -137,7 +137,7 @@ class RequestLog:
         return len(self) >= self.max_new_tokens
 
     def faults(self) -> Iterator[str]:
-        """What is wrong with this log; nothing, unless there is a bug."""
+        """Faults of this log; none, unless there is a bug."""
         position, attempt = 0, 0
         for span in self.spans:
             if span.start != position:

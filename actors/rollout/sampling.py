@@ -1,13 +1,13 @@
-"""Which groups of a batch count, which are dropped, how many are drawn anew, and when the rest is aborted.
+"""Group selection: which groups of a batch count, are dropped, drawn anew or aborted.
 
 Pure: the standing of each group goes in, a decision comes out. Sources: dynamic sampling is DAPO's (arXiv
 2503.14476, section 3.2): a group whose scores are all equal has no advantage over itself, gives no gradient,
-and another prompt takes its place. Over-sampling with abort is RollPacker's (section 3): more prompts are
+and is replaced by another prompt. Over-sampling with abort is RollPacker's (section 3): more prompts are
 launched than are wanted, the first that end count.
 
-Which groups count never depends on the order in which they end, unless more were launched than are wanted:
-the first uniform groups, by their number, are the ones that are dropped, and a uniform group waits with its
-verdict for as long as an earlier one could still take its place in that count.
+Which groups count never depends on the order in which they end, unless more were launched than are wanted.
+The first uniform groups, by their number, are dropped. A uniform group waits with its verdict for as long as
+an earlier one could still take its place in that count.
 """
 
 import enum
@@ -23,11 +23,11 @@ UNIFORM = "uniform"
 SURPLUS = "surplus"
 """Why a group was dropped: the batch has what it wanted."""
 NO_VERDICT = OURS
-"""Statuses of a sample that say nothing of its policy: its verifier failed for good."""
+"""Statuses of a sample that do not judge its policy: its verifier failed for good."""
 
 
 class Standing(enum.Enum):
-    """What a group is to its batch."""
+    """The standing of a group in its batch."""
 
     OPEN = "open"  # some of its samples have no verdict yet
     UNIFORM = "uniform"  # complete, all scores equal or fewer than two, nothing decided
@@ -40,8 +40,8 @@ class Standing(enum.Enum):
 @dataclass(frozen=True, slots=True)
 class Rule:
     """What a batch wants. wanted: groups that it ends with. most: groups that it may have in all, refills
-    included. drop_uniform: dynamic sampling. over_sampling: how many prompts are under way for each group
-    that is missing, at least 1. Raises ValueError for a rule that could not be kept."""
+    included. drop_uniform: dynamic sampling. over_sampling: how many prompts are in progress for each missing
+    group, at least 1. Raises ValueError for a rule that could not be kept."""
 
     wanted: int
     most: int
@@ -75,13 +75,13 @@ class Decision:
 
 
 def launched(wanted: int, over_sampling: float) -> int:
-    """How many prompts to begin with."""
+    """Number of prompts to start with."""
     return math.ceil(over_sampling * wanted)
 
 
 def decide(rule: Rule, groups: Sequence[Standing]) -> Decision:
-    """What to do now, given each group's standing. Carried out, it leaves nothing to decide until one more
-    group is complete."""
+    """The decision for the present standing of each group. Once it is carried out, there is nothing to decide
+    until one more group is complete."""
     kept = sum(one is Standing.KEPT for one in groups)
     keep: list[int] = []
     drop: list[int] = []
@@ -115,11 +115,12 @@ def decide(rule: Rule, groups: Sequence[Standing]) -> Decision:
 
 
 def made_again(status: str, times: int, most: int) -> bool:
-    """Whether a sample with this status, made again `times` times so far, is made once more."""
+    """Whether a sample with this status, generated again `times` times so far, is generated once more."""
     return status in NO_VERDICT and times < most
 
 
 def seed_again(seed: int, times: int) -> int:
-    """The 63-bit seed of a sample that is made again, the `times`-th time: it follows from its first one."""
+    """The 63-bit seed of a sample that is generated again for the `times`-th time: it follows from its first
+    one."""
     name = f"{seed}/again/{times}".encode()
     return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest()) >> 1

@@ -1,8 +1,9 @@
-"""How the next token of a request is drawn, beyond temperature and seed: the settings that engines share.
+"""Sampling: settings beyond temperature and seed for drawing a token, shared by engines.
 
-Owns the fields and what is no setting. Pure. Names and meanings are those of SGLang's and vLLM's sampling
-parameters; an engine that does not offer one that is set refuses the request, it never leaves it out. `stop`
-is the exception: who asks cuts the text itself, an engine that knows text merely ends the sooner.
+Owns the fields and their validation. Pure. Names and meanings are those of SGLang's and vLLM's sampling
+parameters. An engine that does not offer a requested setting refuses the request; it never ignores the
+setting. `stop` is the exception: the requester cuts the text itself, and an engine that knows text merely
+ends sooner.
 """
 
 import math
@@ -18,13 +19,13 @@ MAX_GRAMMAR_CHARACTERS = 64 * 1024
 GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
 
 CANNOT_CONTINUE = "this response was begun by another"
-"""Ends the reason of a refusal that comes from the tokens before, not from the request: begun anew, it is
-served."""
+"""Suffix of the reason of a refusal that is caused by the tokens so far, not by the request: a fresh start
+would be served."""
 
 
 class Grammar(msgspec.Struct, frozen=True, kw_only=True):
-    """A language that the text of a response belongs to. kind: one of `GRAMMARS`, in the words of SGLang's
-    sampling parameters; text: the schema, expression or grammar itself."""
+    """A formal language for the text of a response. kind: one of `GRAMMARS`, as SGLang's sampling parameters
+    name them; text: the schema, expression or grammar itself."""
 
     kind: str
     text: str
@@ -33,12 +34,12 @@ class Grammar(msgspec.Struct, frozen=True, kw_only=True):
 class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Every default leaves the distribution as it is.
 
-    top_p: the likeliest tokens whose probabilities sum up to it; top_k: so many of them, -1: all; min_p:
+    top_p: the likeliest tokens whose probabilities sum up to it. top_k: so many of them, -1: all. min_p:
     those at least so likely, as a part of the likeliest. The penalties count the tokens of the response, and
-    repetition_penalty those of the prompt too. min_new_tokens: the response does not end by itself before;
-    ignore_eos: nor at the model's own end. stop_token_ids end it as the model's own end does. logit_bias: is
-    added to the logits of these tokens; log-probs are of the distribution with it. grammar: only tokens that
-    keep the text in its language are drawn; log-probs are of those that remain.
+    repetition_penalty those of the prompt too. min_new_tokens: the response does not end by itself before.
+    ignore_eos: it does not end at the model's own end either. stop_token_ids end it as the model's own end
+    does. logit_bias: is added to the logits of these tokens; log-probs are of the distribution with it.
+    grammar: only tokens that keep the text in its language are drawn; log-probs are of those that remain.
     """
 
     top_p: float = 1.0
@@ -56,17 +57,18 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def continues(self) -> bool:
-        """Whether a server can continue what another one began: it can unless it counts the tokens that it
-        made itself, as penalties of frequency and presence do, or parses them, as a grammar does."""
+        """Whether a server can continue a response that another one started. It cannot if it counts the
+        tokens that it made itself, as penalties of frequency and presence do, or parses them, as a grammar
+        does."""
         return self.grammar is None and not (self.frequency_penalty or self.presence_penalty)
 
     @property
     def penalizes(self) -> bool:
-        """Whether tokens that were made count for those that follow."""
+        """Whether earlier tokens influence the later ones."""
         return (self.frequency_penalty, self.presence_penalty, self.repetition_penalty) != (0.0, 0.0, 1.0)
 
     def faults(self) -> Iterator[str]:
-        """What is wrong with it, each as "name: expected ..."."""
+        """Invalid values, each as "name: expected ..."."""
         if not 0 < self.top_p <= 1:
             yield f"top_p: expected a number above 0 and up to 1, not {self.top_p}"
         if self.top_k < -1 or self.top_k == 0:

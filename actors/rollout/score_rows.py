@@ -1,10 +1,10 @@
-"""Which tokens were likeliest at each place of prompt and response: the rows that an engine tells, packed.
+"""Score rows: the likeliest tokens at each place of prompt and response, packed.
 
-Owns their form, which travels as routed experts do (`expert_messages`): a row of int32 for each token of
+Owns their format, which is sent as routed experts are (`expert_messages`): a row of int32 for each token of
 prompt and response but the last. Row p is of the place of token p + 1: the bits of that token's log-prob
 (float32), then for each of the `top` likeliest tokens its id and the bits of its log-prob. Log-probs of one
 row are of one distribution, the model's own but for a constant: only their differences count, except in a
-prompt. Rows of places that nobody asked for are 0. Pure.
+prompt. Rows of places that were not requested are 0. Pure.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ MOST_TOP = 20
 
 
 class Scores(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked for: so many of the likeliest tokens of each place, of the prompt too if `prompt`."""
+    """The request: so many of the likeliest tokens of each place, of the prompt too if `prompt`."""
 
     top: int = 0
     prompt: bool = False
@@ -27,15 +27,15 @@ class Scores(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Of one place. logprob: of the token that is there; top: the likeliest ones with theirs, likeliest
-    first."""
+    """Scores of one place. logprob: of its actual token; top: the likeliest tokens with their log-probs,
+    likeliest first."""
 
     logprob: float
     top: tuple[tuple[int, float], ...] = ()
 
 
 def packed(scores: Sequence[Score], top: int) -> bytes:
-    """Rows of these places, raw, little-endian. Raises ValueError where one has fewer than `top` tokens."""
+    """Rows of these places, raw, little-endian. Raises ValueError if one has fewer than `top` tokens."""
     ids = np.array([[token for token, _ in score.top[:top]] for score in scores], "<i4").reshape(
         len(scores), top
     )
@@ -50,7 +50,7 @@ def packed(scores: Sequence[Score], top: int) -> bytes:
 
 
 def unpacked(rows: NDArray[np.generic]) -> list[Score]:
-    """The places of such rows, of whatever type they came in."""
+    """The places of such rows, of any type."""
     whole = np.ascontiguousarray(rows.astype("<i4"))
     logprobs = whole.view("<f4")
     return [

@@ -1,17 +1,17 @@
-"""Sessions: requests of one conversation go to the instance that served the one before, whose cache has it.
+"""Sessions: requests of a conversation go to the instance whose cache has the last turn.
 
-Owns which instance that was. Soft state: a manager that is restarted has forgotten it, and so is a session
-that nobody asked of for longest when there are too many; that costs a prefill, nothing more. Pure.
+Owns which instance served each session last. Soft state: a restarted manager has forgotten it. If there are
+too many sessions, the least recently used is forgotten. That costs a prefill, nothing more. Pure.
 
-Source: turn-wise routing, ROSE 4.3; its last rule but one, waiting for the instance, is not followed: a
-request goes elsewhere when that one has no room.
+Source: turn-wise routing, ROSE 4.3. Its last rule but one, waiting for the instance, is not followed: a
+request goes elsewhere if that instance has no free capacity.
 """
 
 from collections.abc import Iterable
 
 MAX_SESSIONS = 65_536
 MAX_SESSION = 200
-"""Characters of one."""
+"""Characters of one session name."""
 
 
 class Sessions:
@@ -19,14 +19,14 @@ class Sessions:
 
     def __init__(self, most: int = MAX_SESSIONS) -> None:
         self._most = most
-        self._instances: dict[str, str] = {}  # by session, the one asked of last at the end
+        self._instances: dict[str, str] = {}  # by session, the last used at the end
         self._sessions: dict[str, str] = {}  # by request
 
     def __len__(self) -> int:
         return len(self._instances)
 
     def begun(self, request: str, session: str) -> None:
-        """This request is of that session; "": of none."""
+        """Record the session of this request; "": none."""
         if session:
             self._sessions[request] = session
 
@@ -39,7 +39,7 @@ class Sessions:
         return self._sessions.get(request, "")
 
     def preferred(self, request: str) -> str:
-        """The instance that has its conversation, "" where none is known."""
+        """The instance that has its conversation, "" if none is known."""
         return self._instances.get(self._sessions.get(request, ""), "")
 
     def sent(self, instance: str, requests: Iterable[str]) -> None:

@@ -1,4 +1,4 @@
-"""What the caller of a single request gets of it. Pure."""
+"""Answers to the callers of single requests. Pure."""
 
 import hashlib
 
@@ -8,7 +8,7 @@ from supervisor import Refused
 
 
 def answer_to(message: Generate, log: RequestLog) -> Generated | Refused:
-    """What the caller gets of a finished request: all that it does not have yet."""
+    """The answer to the caller of a finished request: all tokens that the caller does not have yet."""
     tokens = log.tokens_bytes()
     have = tokens[: 4 * message.accepted]
     if message.accepted and (
@@ -31,7 +31,7 @@ def answer_to(message: Generate, log: RequestLog) -> Generated | Refused:
 
 
 def merged(spans: list[VersionSpan]) -> tuple[VersionSpan, ...]:
-    """Neighbours of one version as one."""
+    """Join neighbouring spans of one version."""
     found: list[VersionSpan] = []
     for span in spans:
         if found and found[-1].version == span.version:

@@ -1,4 +1,4 @@
-"""The rollout state at rest, and back: what bounds the replay of the manager's journal.
+"""Snapshot records: the rollout state at rest, which bounds the replay of the journal.
 
 Owns the conversion between the live values and their records, both ways, and nothing else. Columns are raw
 and little-endian, as on the wire and as on every host that Gleaner runs on.

@@ -1,8 +1,8 @@
-"""Tickets: which dispatch a row of a token stream belongs to.
+"""Tickets: the mapping from rows of a token stream to dispatches.
 
-Owns one `Stream` an instance: its incarnation, the last frame that was logged, and the tickets given to it.
-Pure. A ticket leaves the table when the instance says that it ended, when its batch is released, or with the
-incarnation; so the table holds no more than the open requests and their recent moves.
+Owns one `Stream` per instance: its incarnation, the last frame that was logged, and its tickets. Pure. A
+ticket leaves the table when the instance reports its end, when its batch is released, or with the
+incarnation. So the table holds no more than the open requests and their recent moves.
 """
 
 from dataclasses import dataclass, field
@@ -35,20 +35,21 @@ class Stream:
     gone: bool = False
     tickets: dict[int, Ticket] = field(default_factory=dict)
     held: int = 0
-    """How many of them are live."""
+    """Number of live tickets."""
     _flowing: Slots = field(default_factory=lambda: np.zeros(_WINDOW_AT_FIRST, np.int64))
     _first: int = 0
-    """The ticket of the first entry of `_flowing`: tickets grow, so those that live lie close together. The
-    last entry stays `NO_SLOT`, for all beyond."""
+    """The ticket of the first entry of `_flowing`: ticket numbers grow, so the live ones are close together.
+    The last entry stays `NO_SLOT`, for all beyond."""
 
     def give(self, ticket: int, request: str, attempt: int, version: int) -> None:
-        """Note a dispatch under a version."""
+        """Record a dispatch under a version."""
         self.tickets[ticket] = Ticket(request=request, attempt=attempt, version=version)
         self.held += 1
         self.next_ticket = max(self.next_ticket, ticket + 1)
 
     def renew(self, ticket: int, attempt: int, version: int) -> None:
-        """It goes on as another attempt, under another version: its next row is looked at by itself."""
+        """Continue the ticket as another attempt, under another version; its next row is handled
+        separately."""
         self.tickets[ticket] = msgspec.structs.replace(self.tickets[ticket], attempt=attempt, version=version)
         self._flow_no_more(ticket)
 
@@ -63,12 +64,12 @@ class Stream:
             del self.tickets[next(number for number, kept in self.tickets.items() if kept.superseded)]
 
     def forget(self, ticket: int) -> None:
-        """No row of it is expected any more."""
+        """Remove the ticket: no row of it is expected any more."""
         self.held -= not self.tickets.pop(ticket).superseded
         self._flow_no_more(ticket)
 
     def flow(self, ticket: int, slot: int) -> None:
-        """It has got a token: its next ones go to this slot of the token columns."""
+        """The ticket has got a token: its next ones go to this slot of the token columns."""
         at = ticket - self._first
         if not 0 <= at < len(self._flowing) - 1:
             self._move_window(ticket)
@@ -76,7 +77,7 @@ class Stream:
         self._flowing[at] = slot
 
     def slots(self, tickets: NDArray[np.uint32]) -> Slots:
-        """Where the tokens of these tickets go; `NO_SLOT` for those that do not flow."""
+        """The slots for the tokens of these tickets; `NO_SLOT` for those that do not flow."""
         at = tickets - np.uint32(self._first)  # below the first it wraps around, and is beyond the last
         return self._flowing.take(at, mode="clip")
 
@@ -86,7 +87,7 @@ class Stream:
             self._flowing[at] = NO_SLOT
 
     def _move_window(self, ticket: int) -> None:
-        """Let it begin at the oldest ticket that is left, with room for as many again."""
+        """Move the start to the oldest ticket that is left, with capacity for as many again."""
         first = min(ticket, next(iter(self.tickets), ticket))
         used = np.flatnonzero(self._flowing)
         newest = max(ticket, int(used[-1]) + self._first if len(used) else 0)
@@ -95,13 +96,13 @@ class Stream:
         self._flowing, self._first = moved, first
 
     def clear(self) -> None:
-        """Nothing is expected of it any more."""
+        """Remove all tickets: no row is expected any more."""
         self.tickets.clear()
         self.held = 0
         self._flowing, self._first = np.zeros(_WINDOW_AT_FIRST, np.int64), 0
 
     def is_live(self, ticket: int) -> bool:
-        """Whether its rows count."""
+        """Whether the rows of this ticket count."""
         known = self.tickets.get(ticket)
         return known is not None and not known.superseded
 
@@ -110,7 +111,7 @@ class Stream:
         return {number: ticket for number, ticket in self.tickets.items() if not ticket.superseded}
 
     def load(self) -> tuple[int, int]:
-        """(pending, executing): live tickets whose decoding has not begun, and those whose has."""
+        """(pending, executing): live tickets whose decoding has not started, and those whose has."""
         pending = executing = 0
         for ticket in self.tickets.values():
             if not ticket.superseded:
@@ -142,7 +143,7 @@ class Streams(dict[str, Stream]):
         return stream.next_ticket
 
     def fence(self, stream: Stream) -> None:
-        """Nothing of this incarnation counts from now on."""
+        """Ignore everything of this incarnation from now on."""
         stream.gone = True
         stream.clear()
         gone = [name for name, other in self.items() if other.gone]
@@ -153,12 +154,12 @@ class Streams(dict[str, Stream]):
 Columns = tuple[NDArray[np.uint32], Tokens, Logprobs, NDArray[np.uint8]]
 """Tickets, tokens, log-probs and flags of a frame, row by row."""
 Row = tuple[int, int, float, int]
-"""One of them."""
+"""One row of the columns."""
 _U32, _F32, _U8 = np.dtype("<u4"), np.dtype("<f4"), np.dtype("u1")
 
 
 def columns_of(frame: FrameLogged) -> Columns | None:
-    """The columns of a frame; None when they do not fit together."""
+    """The columns of a frame; None if their lengths do not fit together."""
     count = len(frame.flags)
     if any(len(column) != 4 * count for column in (frame.tickets, frame.tokens, frame.logprobs)):
         return None

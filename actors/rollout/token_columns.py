@@ -1,15 +1,15 @@
-"""The columns of tokens: what all open requests have generated, in pages of two shared pools.
+"""TokenColumns: the tokens of all open requests, in pages of two shared pools.
 
-Owns u32 tokens and f32 log-probs, `PAGE` of them a page, and which pages belong to which slot, oldest first.
-Whose slot it is, and whether a token may be added at all, is the token log's to say. Pure.
+Owns u32 tokens and f32 log-probs, `PAGE` of them per page, and which pages belong to which slot, oldest
+first. The token log decides which request has a slot, and whether a token may be added at all. Pure.
 
 A slot has a cursor, where its next token goes. `take` appends the rows of a frame: one gather of cursors, one
-scatter of tokens, one of log-probs, and one more of cursors, whatever the number of rows; pages are given out
-only for the few rows that fill one. There is no Python object a token, and none a page.
+scatter of tokens, one of log-probs, and one more of cursors, whatever the number of rows. Pages are allocated
+only for the few rows that fill one. There is no Python object per token, and none per page.
 
-Bounds: 8 bytes a token, at most one page begun and one ahead a slot, and pools that grow by an eighth. Pages
-and slots that are given back are used again before a pool grows; a pool never shrinks. What may be held is
-limited where work is accepted (`admission.MAX_OPEN_TOKENS`), never here: a token that was collected is kept.
+Bounds: 8 bytes per token, at most one started page and one ahead per slot, and pools that grow by an eighth.
+Returned pages and slots are used again before a pool grows; a pool never shrinks. The number of tokens is
+limited where work is accepted (`admission.MAX_OPEN_TOKENS`), never here: a collected token is kept.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,12 +17,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-PAGE = 64  # tokens: half of a page is lost a request, 256 bytes; a smaller one is filled more often
+PAGE = 64  # tokens: half a page is lost per request, 256 bytes; a smaller one is filled more often
 _SHIFT, _WITHIN = 6, 63
 _PAGES_AT_FIRST = 64
 _SLOTS_AT_FIRST = 64
 _READ_AT_A_TIME = 1024  # slots: what is gathered for a snapshot beside the snapshot itself
-NO_SLOT = 0  # has no room: what is not known to take tokens maps to it
+NO_SLOT = 0  # has no capacity: tickets that take no tokens map to it
 
 Slots = NDArray[np.int64]
 Tokens = NDArray[np.uint32]
@@ -31,8 +31,9 @@ Mask = NDArray[np.bool_]
 
 
 class TokenColumns:
-    """See the module. A slot holds at most the `limit` with which it began. `append` gives it its first token
-    and the last that it may have, where there is more to do than to keep it; `take` is for those between."""
+    """See the module. A slot holds at most the `limit` that it started with. `append` adds its first token
+    and the last that it may have, for which the caller has more to do than to store it; `take` adds those
+    between."""
 
     def __init__(self) -> None:
         self._tokens: Tokens = np.zeros(0, np.uint32)
@@ -46,7 +47,7 @@ class TokenColumns:
         self._last = np.zeros(0, np.int32)  # the newest page; -1: none
         self._mark = np.zeros(0, np.int32)  # scratch: the newest row of each slot
         self._free_slots: list[int] = []
-        self._slots = 1  # so many were ever given out, with NO_SLOT
+        self._slots = 1  # number of slots ever allocated, with NO_SLOT
         self._rows = np.arange(256, dtype=np.int32)
         self._grow_slots(_SLOTS_AT_FIRST)
 
@@ -66,7 +67,7 @@ class TokenColumns:
         return slot
 
     def end(self, slot: int) -> None:
-        """Give the slot and its pages back."""
+        """Free the slot and its pages."""
         pages = self._pages_of(slot)
         self._free_pages[self._free : self._free + len(pages)] = pages
         self._free += len(pages)
@@ -84,15 +85,15 @@ class TokenColumns:
 
     @property
     def pages(self) -> tuple[int, int]:
-        """Pages in use, and pages there are."""
+        """Pages in use, and all pages."""
         return len(self._before) - self._free, len(self._before)
 
     def tokens(self, slot: int) -> bytes:
-        """u32, raw, little-endian."""
+        """Tokens of the slot, u32, raw, little-endian."""
         return self._read(self._tokens, slot)
 
     def logprobs(self, slot: int) -> bytes:
-        """f32, raw, little-endian."""
+        """Log-probs of the slot, f32, raw, little-endian."""
         return self._read(self._logprobs, slot)
 
     def since(self, slot: int, start: int) -> tuple[bytes, bytes]:
@@ -120,7 +121,7 @@ class TokenColumns:
         return pages
 
     def read(self, slots: Sequence[int]) -> Iterator[tuple[bytes, bytes]]:
-        """Tokens and log-probs of each of these slots, as `tokens` and `logprobs` give them: for all of a
+        """Tokens and log-probs of each of these slots, as `tokens` and `logprobs` return them: for a whole
         snapshot, without a walk through the pages of each."""
         for begin in range(0, len(slots), _READ_AT_A_TIME):
             yield from self._read_some(np.array(slots[begin : begin + _READ_AT_A_TIME], np.int64))
@@ -144,7 +145,7 @@ class TokenColumns:
             yield tokens[start:end], logprobs[start:end]
 
     def faults(self) -> list[str]:
-        """What is wrong with the pages; nothing, unless there is a bug."""
+        """Faults of the pages; none, unless there is a bug."""
         chain = self._last[1 : self._slots]
         chain = chain[chain >= 0]
         seen = [self._free_pages[: self._free]]
@@ -164,7 +165,7 @@ class TokenColumns:
     # -- tokens --
 
     def append(self, slot: int, token: int, logprob: float) -> None:
-        """Add one token; the slot has room."""
+        """Add one token; the slot must have free capacity."""
         if self._last[slot] < 0:
             self._turn(np.array([slot]))
         at = self._cursor.item(slot)
@@ -196,8 +197,8 @@ class TokenColumns:
     def take(self, slots: Slots, tokens: Tokens, logprobs: Logprobs, halt: Mask | None) -> Mask | None:
         """Append rows, in their order for each slot; all arrays have one length.
 
-        Rows of `halt` are not taken, nor the last that a slot may have, nor any row after such a one of its
-        slot. Returns which rows were taken; None when all were.
+        Rows of `halt` are not taken, nor the last that a slot may have, nor any later row of the same slot.
+        Returns which rows were taken; None if all were.
         """
         count = len(slots)
         if count > len(self._rows):
@@ -221,7 +222,7 @@ class TokenColumns:
         return not np.count_nonzero(self._mark[slots] != rows)
 
     def _take_runs(self, slots: Slots, tokens: Tokens, logprobs: Logprobs, halt: Mask | None) -> Mask | None:
-        """Several rows of a slot are a run; of each run the rows before the first that halts are taken."""
+        """Take several rows of a slot, a run; of each run the rows before the first that halts are taken."""
         count = len(slots)
         # Numbers of 16 bits are sorted by radix, five times as fast.
         narrow = slots.astype(np.uint16) if self._slots <= 1 << 16 else slots
@@ -260,7 +261,8 @@ class TokenColumns:
         tokens: Tokens,
         logprobs: Logprobs,
     ) -> None:
-        """`counts[r]` tokens go to slot `heads[r]`; a row is the `rank`-th of its `run`. All have room."""
+        """`counts[r]` tokens go to slot `heads[r]`; a row is the `rank`-th of its `run`. All slots have
+        capacity."""
         if counts.max() > PAGE:  # no more than one page is turned at a time
             early = rank < PAGE
             self._write(
@@ -287,7 +289,8 @@ class TokenColumns:
         self._cursor[heads] = after
 
     def _turn(self, slots: Slots) -> NDArray[np.int64]:
-        """A new page for each of these distinct slots, whose pages are full; where the pages begin."""
+        """Allocate a page for each of these distinct slots, whose pages are full; returns where the pages
+        start."""
         pages = self._allocate(len(slots))
         self._before[pages] = self._last[slots]
         self._last[slots] = pages
@@ -299,19 +302,19 @@ class TokenColumns:
         return starts
 
     def _allocate(self, count: int) -> NDArray[np.int32]:
-        """So many free pages, to be used before others are asked for."""
+        """Take so many free pages; the caller uses them before the next call."""
         if count > self._free:
             self._grow_pages(count - self._free)
         self._free -= count
         return self._free_pages[self._free : self._free + count]
 
-    # -- growing: in place, so that no second copy of what is held is ever made --
+    # -- growing: in place, so that no second copy of the tokens is ever made --
 
     def _grow_pages(self, missing: int) -> None:
         old = len(self._before)
         pages = old + max(missing, old >> 3, _PAGES_AT_FIRST)
         for pool in (self._tokens, self._logprobs):
-            pool.resize(pages * PAGE, refcheck=False)  # nobody keeps a view of a pool
+            pool.resize(pages * PAGE, refcheck=False)  # no code keeps a view of a pool
         self._before.resize(pages, refcheck=False)
         self._free_pages.resize(pages, refcheck=False)
         self._free_pages[self._free : self._free + pages - old] = np.arange(pages - 1, old - 1, -1)

@@ -1,4 +1,4 @@
-"""The token log: what was generated so far for each request of the open batches.
+"""TokenLog: the tokens generated so far for each request of the open batches.
 
 Owns the open batches with their requests (`request_log`), and which groups were handed out. It does not know
 tickets, frames or streams (`state` does), nor where a request should go next (`balancer` does). Pure: no
@@ -33,10 +33,10 @@ class Batch:
     taker: int = 0
     taken: set[int] = field(default_factory=set)
     verdicts: int = 0
-    """How many came, and decisions about groups: while there is no other, no other group is due."""
+    """Number of verdicts, and of decisions about groups: while it is the same, no other group is due."""
     fates: Fates = field(default_factory=Fates)
     past: list[RequestLog] = field(default_factory=list)
-    """Requests whose samples were made again: they count no more, and stay for the ledger."""
+    """Requests whose samples were generated again: they count no more, and stay for the ledger."""
 
     @property
     def name(self) -> str:
@@ -52,7 +52,7 @@ class Batch:
 
     @property
     def selects(self) -> bool:
-        """Not every group counts: it is decided one by one."""
+        """Not every group counts: each is decided separately."""
         return bool(self.submitted.wanted)
 
     @property
@@ -61,13 +61,13 @@ class Batch:
         return self.submitted.wanted or len(self.groups)
 
     def prompt(self, group: int) -> Prompt:
-        """Of this group, submitted with the batch or added later."""
+        """The prompt of this group, submitted with the batch or added later."""
         first = len(self.submitted.prompts)
         return self.submitted.prompts[group] if group < first else self.fates.added[group - first]
 
     @property
     def most_tokens(self) -> int:
-        """That its requests may have, if all reach their limit."""
+        """Tokens of its requests if all reach their limit."""
         return sum(map(len, self.groups)) * self.submitted.max_new_tokens
 
     def as_submitted(self) -> BatchSubmitted:
@@ -87,7 +87,7 @@ class Batch:
         return any(log.crc is not None for log in self.groups[group])
 
     def ready(self, taker: int) -> list[int]:
-        """Groups that are due and that this taker does not have yet; none for one that a newer taker has
+        """Groups that are due and that this taker does not have yet; none for a taker that a newer one has
         replaced."""
         if taker < self.taker:
             return []
@@ -95,7 +95,7 @@ class Batch:
         return [group for group in range(len(self.groups)) if group not in taken and self.due(group)]
 
     def requests(self) -> Iterator[RequestLog]:
-        """All of them, those first whose samples were made again."""
+        """All requests; those whose samples were generated again are first."""
         yield from self.past
         for group in self.groups:
             yield from group
@@ -107,12 +107,12 @@ def request_id(batch: str, group: int, sample: int, again: int = 0) -> str:
 
 
 def _light(prompt: Prompt) -> Prompt:
-    """Without its tokens: those stand in its requests, as numbers of 4 bytes and not as objects."""
+    """The prompt without its tokens: its requests have them, as numbers of 4 bytes and not as objects."""
     return msgspec.structs.replace(prompt, tokens=())
 
 
 class TokenLog:
-    """The requests of the open batches. Methods change state without judging; `RolloutState` judges."""
+    """The requests of the open batches. Methods change state without checks; `RolloutState` checks."""
 
     def __init__(self) -> None:
         self.columns = TokenColumns()
@@ -120,7 +120,7 @@ class TokenLog:
         self.requests: dict[str, RequestLog] = {}
         self.waits = Waiting()
         self.most_tokens = 0
-        """That all open requests may have, if they reach their limits."""
+        """Tokens of all open requests, if they reach their limits."""
         self._opened = 0  # batches, ever
         self._let_go = 0  # tokens of open requests that are held no longer
 
@@ -132,12 +132,12 @@ class TokenLog:
         return batch
 
     def add(self, batch: Batch, prompts: tuple[Prompt, ...]) -> list[RequestLog]:
-        """More groups for an open batch: their requests."""
+        """Add more groups to an open batch; returns their requests."""
         batch.fates.added.extend(map(_light, prompts))
         return self._make(batch, prompts)
 
     def again(self, log: RequestLog) -> RequestLog:
-        """The request that makes the sample of `log` again; `log` itself is the past."""
+        """The request that generates the sample of `log` again; `log` itself moves to `past`."""
         batch, again = self.batches[log.batch], log.again + 1
         first_seed = batch.prompt(log.group).seeds[log.sample]
         new = self._request(
@@ -218,8 +218,8 @@ class TokenLog:
     def queued(self) -> list[RequestLog]:
         """Requests that wait for an instance.
 
-        Those that were under way before come first, the longest prefix in front: they hold their groups back
-        longest. The others keep the order of their batch.
+        Requests that were started before are first, ordered by the longest prefix: they delay their groups
+        most. The others keep the order of their batch.
         """
         return [self.requests[name] for name in self.waits.every()]
 
@@ -233,14 +233,14 @@ class TokenLog:
         return [self.requests[name] for name in self.waits.first(batch, count)]
 
     def let_go(self, log: RequestLog) -> None:
-        """Hold its tokens no longer: they are durable where they went, or nobody wants them. How many they
-        are, and their CRC-32, stay for the ledger."""
+        """Hold its tokens no longer: they are durable elsewhere, or not needed. Their number and CRC-32 stay
+        for the ledger."""
         if log.crc is None:
             self._let_go += len(log)
             log.let_go(len(log), log.tokens_crc())
 
     def restore_let_go(self, log: RequestLog, count: int, crc: int) -> None:
-        """The same, as it was read from the log at rest."""
+        """Restore the same from the log at rest."""
         self._let_go += count
         log.let_go(count, crc)
 
@@ -254,7 +254,8 @@ class TokenLog:
         return sum(log.state is RequestState.DISPATCHED for log in self.requests.values())
 
     def unscored(self) -> list[RequestLog]:
-        """Finished requests whose verdict is due: what to ask the reward proxy for, again after a restart."""
+        """Finished requests without a verdict: those to request from the reward proxy, also after a
+        restart."""
         return [
             log
             for log in self.requests.values()

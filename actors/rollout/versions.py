@@ -1,14 +1,14 @@
-"""Which versions of the weights there are: published, lost with a trainer that went back, or failed.
+"""Versions: the versions of the weights, published, lost or failed.
 
-Owns the roots by version, and what publishing one does to the others. Pure: no clock, no I/O.
+Owns the roots by version, and what publishing one version does to the others. Pure: no clock, no I/O.
 
-A version is *known* from its publication until the trainer says that an older one is its newest: then it is
-*lost*, and nothing is made under it until it is published again. Trained again from the same samples it has
-the same root, and what was begun under it is as good as before. With another root it is another version:
-whoever holds tokens of the lost one must not take them for tokens of this one.
+A version is *known* from its publication until the trainer publishes an older one as its newest, as it does
+after going back. Then the version is *lost*, and nothing is made under it until it is published again. If the
+trainer makes it again from the same samples it has the same root, and what was started under it is as good as
+before. With another root it is another version: tokens of the lost one must not count as tokens of this one.
 
-A version that instances cannot load *fails*: it is known no longer, so the newest of the others is served,
-and publishers are refused it with the reason. Its number is used up.
+A version that instances cannot load *fails*: it is known no longer, so the newest of the others is served.
+The manager refuses to publish it again and gives the reason. Its number is used up.
 
 Source of the gate: the contract that Stitch serves and miles asks for (docs/versions.md).
 """
@@ -18,7 +18,8 @@ from collections.abc import Iterable
 from actors.rollout.events import VersionFailed, VersionPublished
 
 MAX_KNOWN = 64
-"""Older ones are forgotten: no batch is open for so long, a step behind the bound waits for its samples."""
+"""Older ones are forgotten: no batch is open for so long, since a step behind the bound waits for its
+samples."""
 
 
 class Versions:
@@ -36,7 +37,7 @@ class Versions:
 
     @property
     def newest(self) -> VersionPublished | None:
-        """What instances should serve now; None before the first publication."""
+        """The version that instances should serve now; None before the first publication."""
         return self.known[max(self.known)] if self.known else None
 
     @property
@@ -45,7 +46,7 @@ class Versions:
         return max([*self.known, *self.lost, *self.failed], default=None)
 
     def publish(self, event: VersionPublished) -> None:
-        """This is the newest version now: higher ones are lost until they are published again."""
+        """Make this version the newest: higher ones are lost until they are published again."""
         for version in [version for version in self.known if version > event.version]:
             self.lost[version] = self.known.pop(version)
         for kept in (self.lost, self.failed):
@@ -57,7 +58,7 @@ class Versions:
                 del kept[version]
 
     def fail(self, event: VersionFailed) -> bool:
-        """Instances cannot load this version. False, and nothing changes, where its root is not known."""
+        """Record that instances cannot load this version. False, and no change, if its root is not known."""
         known = self.known.get(event.version)
         if known is None or known.root != event.root:
             return False
@@ -68,7 +69,7 @@ class Versions:
         return True
 
     def failure(self, version: int, root: bytes) -> str:
-        """Why these weights cannot be published again, "" where nothing is known against them."""
+        """Why these weights cannot be published again; "" if nothing is known against them."""
         failed = self.failed.get(version)
         if failed is None or failed.root != root:
             return ""
@@ -76,7 +77,7 @@ class Versions:
 
     def does_not_ascend(self, version: int, root: bytes) -> str:
         """Why these weights would take something back: there is a higher version, or another one of this
-        number; "" where they do not. The same again takes nothing back."""
+        number; "" if they would not. The same weights again take nothing back."""
         known = self.known.get(version)
         newest = max([*self.known, *self.failed], default=None)
         if newest is None or version > newest or (known is not None and known.root == root):
@@ -89,7 +90,7 @@ class Versions:
         )
 
     def root(self, version: int) -> bytes | None:
-        """The root under which this version was published last, lost or not; None for one never heard of."""
+        """The root under which this version was published last, lost or not; None for an unknown one."""
         event = self.known.get(version) or self.lost.get(version) or self.failed.get(version)
         return None if event is None else event.root
 

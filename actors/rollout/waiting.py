@@ -1,8 +1,8 @@
-"""The requests that wait for an instance, in the order in which they get one.
+"""Waiting: the requests that wait for an instance, in the order in which they get one.
 
-Owns the order: those that were under way before come first, the longest prefix in front, since they hold
-their groups back longest; the others keep the order of their batch. Pure. Kept sorted, so that whoever has
-room for a few of ten thousand takes a few; to add or to remove one costs a search.
+Owns the order: requests that were started before are first, ordered by the longest prefix, since they delay
+their groups most; the others keep the order of their batch. Pure. The queue is sorted, so to take a few of
+ten thousand costs only those few; to add or to remove one costs a search.
 """
 
 from bisect import bisect_left, insort
@@ -24,14 +24,15 @@ class Waiting:
         return request in self._keys
 
     def add(self, request: str, batch: str, group: int, sample: int, tokens: int, attempts: int) -> None:
-        """It waits, with so many tokens collected in so many attempts. Known already: nothing changes."""
+        """Add a request, with so many tokens collected in so many attempts. No change if it is known
+        already."""
         if request not in self._keys:
             key = (-tokens, attempts == 0, group, sample, request)
             self._keys[request] = batch, key
             insort(self._orders.setdefault(batch, []), key)
 
     def remove(self, request: str) -> None:
-        """It waits no longer, if it did."""
+        """Remove a request, if it waits."""
         batch, key = self._keys.pop(request, ("", None))
         if key is not None:
             order = self._orders[batch]
@@ -40,21 +41,21 @@ class Waiting:
                 del self._orders[batch]
 
     def batches(self) -> list[str]:
-        """Those of which any wait."""
+        """The batches with waiting requests."""
         return list(self._orders)
 
     def count(self, batch: str) -> int:
-        """How many wait of this batch."""
+        """How many requests of this batch wait."""
         return len(self._orders.get(batch, ()))
 
     def first(self, batch: str, count: int) -> list[str]:
-        """The next `count` of this batch, in order."""
+        """The next `count` requests of this batch, in order."""
         return [key[-1] for key in self._orders.get(batch, ())[:count]]
 
     def every(self) -> list[str]:
-        """All of them, in the order that they would have if they were of one batch."""
+        """All requests, in the order that they would have if they were of one batch."""
         return [key[-1] for key in sorted(key for order in self._orders.values() for key in order)]
 
     def names(self) -> set[str]:
-        """All of them."""
+        """All requests."""
         return set(self._keys)
