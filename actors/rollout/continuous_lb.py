@@ -1,4 +1,4 @@
-"""Continuous load balancing: which requests move, how many (RLBoost, Algorithm 2, 13-27).
+"""Continuous load balancing: request moves (RLBoost, Algorithm 2, lines 13-27).
 
 Pure: a snapshot of the instances in, at most one round of moves out. It moves nothing: the manager executes
 what `decide` returns, and reports what then happened in the next snapshot.

@@ -1,4 +1,4 @@
-"""Deadlines of requests: a request that is too old ends with the tokens that it has.
+"""Deadlines: a request that is too old ends with the tokens that it has.
 
 Owns the deadline of each request, and the aborts of those past it. The effect on a request is an event like
 any other (`RequestsDue`): a waiting one is over at once, a dispatched one as soon as its instance's stream
@@ -59,7 +59,9 @@ class Deadlines:
                 late.append(name)
         changes = None
         if late:
-            self._ctx.log.info("%d requests are too old: they end with what they have", len(late))
+            self._ctx.log.info(
+                "requests past their deadline end with the tokens they have: count=%d", len(late)
+            )
             changes = await self._books.record(RequestsDue(requests=tuple(late)))
         await self._abort()
         return changes

@@ -1,4 +1,4 @@
-"""Devices shared by several instances, and the order in which such instances get work.
+"""Device: hardware shared by several instances, and their order of getting work.
 
 Pure. Two engines on one device do not decode twice as fast as one: together they make two passes over the
 weights in place of one. So the instances of a device take turns: the first turn has those that the device

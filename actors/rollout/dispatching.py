@@ -148,7 +148,7 @@ class Dispatching:
         try:
             placed = await self._ctx.ask(BALANCER, place, deadline_s=PLACE_DEADLINE_S, expect=Placed)
         except AskFailed as problem:
-            self._ctx.log.warning("no placement: %s", problem)
+            self._ctx.log.warning("placement failed: %s", problem)
             self._changed.set()
             async with self._ctx.wait("a placement", on=BALANCER, deadline_s=PLACE_DEADLINE_S, go_on=True):
                 await asyncio.sleep(RETRY_S)
@@ -234,7 +234,7 @@ class Dispatching:
             try:
                 await self._hand_over(instance, dispatch)
             except (Refused, Unreachable) as problem:  # it registers again, or its end is reported
-                self._ctx.log.info("%s took no dispatch: %s", instance.name, problem)
+                self._ctx.log.info("dispatch not taken: instance=%s: %s", instance.name, problem)
             except AskFailed as problem:
                 await self._give_up(instance.name, instance.incarnation, f"took no dispatch: {problem}")
 

@@ -1,4 +1,4 @@
-"""Rollout events: what RolloutManager journals, and the snapshot that bounds replay.
+"""Rollout events: RolloutManager journal, and the snapshot that bounds replay.
 
 Owns the shapes only; `state` has their effects.
 

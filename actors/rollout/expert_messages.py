@@ -1,4 +1,4 @@
-"""Expert routing messages: the experts of each token, from an engine to a follower.
+"""ExpertRows: routed experts of each token, from an engine to a follower.
 
 For mixture-of-experts models. Rows are no part of the token log: they bypass the manager and are sent at most
 once. The requester holds them until it has answered. A lost row is computed again (`gateway.expert_rows`).

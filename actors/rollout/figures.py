@@ -1,4 +1,4 @@
-"""Figures of rollout: the live view, outcomes of groups, and the list of instances. Pure."""
+"""Rollout figures: live view, outcomes of groups, list of instances. Pure."""
 
 from collections import Counter
 

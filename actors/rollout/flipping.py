@@ -1,4 +1,4 @@
-"""Flipping: each preemptible instance receives the newest weights, independently of others.
+"""Flipping: sends the newest weights to each preemptible instance, independently.
 
 Owns the sends in progress, one per instance: an instance that does not take its message delays no other. When
 it does, it gets the newest version, never an older one after that. A lost send costs only time: the answer to

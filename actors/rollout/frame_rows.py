@@ -1,4 +1,4 @@
-"""Frame rows: each is a token of a request, or reports that its ticket starts or ends.
+"""Frame rows: each is a token of a request, or the start or end of its ticket.
 
 Pure: changes the token log, the stream and the counters, and records starts and ends in `Changes`.
 """

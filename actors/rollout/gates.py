@@ -1,4 +1,4 @@
-"""Gates: whether an instance serves, or will serve, a version that a single request admits.
+"""Gates: whether an instance serves, or will, a version that a request admits.
 
 Owns the waiting for it. docs/versions.md defines a gate.
 """

@@ -1,4 +1,4 @@
-"""Takers: complete groups go to the trainer or to an evaluation once enough are ready.
+"""Takers: complete groups go to the trainer or to an evaluation.
 
 Owns the takers that wait for groups of a batch. Handing out a group is an event like any other. A group that
 was handed out before is read back from its shelf: its tokens are in memory no longer.

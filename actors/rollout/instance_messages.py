@@ -1,4 +1,4 @@
-"""Messages between the manager and its instances: registration, weights, work, leaving."""
+"""Instance messages: registration, weights, work and leaving of instances."""
 
 from typing import ClassVar
 

@@ -1,4 +1,4 @@
-"""Instances registered with this incarnation of the manager: addresses and weights.
+"""Instances: those registered with this incarnation of the manager.
 
 Soft state: rebuilt from registrations. The balancer owns load, the token log owns tickets.
 """

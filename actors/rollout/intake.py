@@ -1,4 +1,4 @@
-"""Intake of token frames: from the receiver into `Books`, and back as acknowledgements.
+"""Intake of token frames: from the receiver to `Books`, and acknowledgements back.
 
 Owns the frames that arrived and are not entered yet, and the commits not acknowledged yet. All frames of an
 instance in one turn of the loop are one journal event, with joined columns; those of all instances are one

@@ -1,4 +1,4 @@
-"""LengthsLeft: estimates remaining tokens of requests from lengths of finished ones.
+"""LengthsLeft: remaining tokens of requests, estimated from finished ones.
 
 Owns a histogram of lengths, fed as responses finish. Pure. Responses have long tails: a long response is
 expected to become longer. Older lengths fade, because a policy that learns changes them.

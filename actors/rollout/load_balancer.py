@@ -1,4 +1,4 @@
-"""LoadBalancer: an actor around `balancer.Balancer`, `continuous_lb` and their profile tables.
+"""LoadBalancer: actor around `balancer`, `continuous_lb` and their profile tables.
 
 Owns nothing durable: the manager reports the load again after a restart, and engines send measurements again
 as they go on decoding.

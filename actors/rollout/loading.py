@@ -1,4 +1,4 @@
-"""Loading: load results of instances, and trials of weights before they are published.
+"""Loading: load results of instances, and trials of weights before publication.
 
 Owns the running trial: one instance alone receives the weights, and they are published when it serves them.
 Weights that instances could not load (`failed_loads`) are marked so in the journal; an instance that tried
@@ -130,7 +130,9 @@ class Loading:
                 await self._ctx.tell(source, DropVersion(version=version, root=root))
         newest = self._books.newest_weights()
         left = "there is no other" if newest is None else f"version {newest.version} is served instead"
-        self._ctx.log.error("version %d is given up, instances cannot load it; %s: %s", version, left, why)
+        self._ctx.log.error(
+            "version given up, instances cannot load it: version=%d; %s: %s", version, left, why
+        )
         self._tell()
         await self.look()
 
@@ -167,7 +169,7 @@ class Loading:
         trial, self._trial = self._trial, None
         assert trial is not None, "it is under way"
         version = trial.weights.version
-        self._ctx.log.warning("version %d is not published: %s", version, why)
+        self._ctx.log.warning("version not published: version=%d: %s", version, why)
         trial.deferred.answer(NotPublished(version=version, why=why, lost=lost))
 
     def _back(self, instance: Instance) -> None:

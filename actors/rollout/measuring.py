@@ -1,4 +1,4 @@
-"""Measuring: times and lengths of batches and instances, for the plan of the next step.
+"""Measuring: times and lengths of batches and instances, to plan the next step.
 
 Owns the clocks of open batches. Soft state: a restarted manager measures anew, and has no times of the
 batches that were open already.

@@ -1,4 +1,4 @@
-"""Membership: the manager's registered instances, what each serves, and when it is given up.
+"""Membership: registered instances, what each serves, and when it is given up.
 
 Owns the registrations and the ends of instances. A registration opens a stream under the instance's
 incarnation, which fences the earlier ones. An instance is given up when its process has ended, when it holds
@@ -201,11 +201,11 @@ class Membership:
         if instance is None or message.allowed != instance.idle:
             return  # not registered, or no change
         if not message.allowed:
-            self._ctx.log.info("%s gets no new requests: its host may go away", instance.name)
+            self._ctx.log.info("no new requests, the host may go away: instance=%s", instance.name)
             instance.spared = True
             await self._nothing_new(instance)
             return
-        self._ctx.log.info("%s serves again: its host stays", instance.name)
+        self._ctx.log.info("serving again, the host stays: instance=%s", instance.name)
         instance.leaving = instance.spared = False
         self._asked.discard((instance.name, instance.incarnation))
         self._withdrawals.call_off(instance.name)
@@ -293,7 +293,12 @@ class Membership:
 
     async def cannot_take(self, message: CannotTake) -> None:
         """Requeue the tickets that the worker did not take."""
-        self._ctx.log.warning("%s cannot take %d: %s", message.instance, len(message.tickets), message.why)
+        self._ctx.log.warning(
+            "dispatches refused: instance=%s count=%d: %s",
+            message.instance,
+            len(message.tickets),
+            message.why,
+        )
         revoked = TicketsRevoked(
             instance=message.instance, incarnation=message.incarnation, tickets=tuple(message.tickets)
         )

@@ -1,4 +1,4 @@
-"""Messages of RolloutManager, trainer and controller: versions, batches, groups, figures.
+"""Messages of RolloutManager, trainer and controller: batches, groups, versions.
 
 Single requests: `single_messages`. Instances and the work dispatched to them: `instance_messages`.
 """

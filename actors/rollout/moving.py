@@ -1,4 +1,4 @@
-"""Moving: move requests between instances to balance load (RLBoost, Algorithm 2, lines 13-27).
+"""Moving: request moves to balance load (RLBoost, Algorithm 2, lines 13-27).
 
 Owns when the LoadBalancer is asked, the moves in progress, and how long a request rests after one. The
 balancer decides what moves where (`continuous_lb`). A move is an abort at the source, whose stream brings the
@@ -159,7 +159,9 @@ class Moving:
         for ticket in tickets:
             self._orders[live[ticket].request] = _Order(move.source, move.target, until_s)
         what = "executing" if move.executing else "pending"
-        self._ctx.log.info("%d %s requests go from %s to %s", len(tickets), what, move.source, move.target)
+        self._ctx.log.info(
+            "moving requests: count=%d state=%s from=%s to=%s", len(tickets), what, move.source, move.target
+        )
         if tickets:
             await self._ctx.tell(instance.worker, Abort(tickets=tickets))
 

@@ -1,4 +1,4 @@
-"""EnginePace: how fast engines decode, as the instances have measured it, in messages.
+"""EnginePace: measured decode speed of engines, in messages.
 
 Owns the message shapes. `profile` owns the measurement; `actors.cluster.step_model` plans a step with it.
 """

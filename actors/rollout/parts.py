@@ -1,4 +1,4 @@
-"""Parts of RolloutManager: how they are joined, and what a committed event triggers.
+"""Parts of RolloutManager: how they are joined, and the effects of an event.
 
 Owns only the joining: each part has its own module, `Books` owns the state, the manager receives messages.
 """
@@ -175,7 +175,7 @@ class Parts:
         if log is not None:
             batch = self._state.log.batches[log.batch]
             if not log.due and made_again(event.status, log.again, batch.submitted.again):
-                self._ctx.log.info("%s is made again: %s", log.id, event.status)
+                self._ctx.log.info("sample generated again: request=%s: %s", log.id, event.status)
                 again = SampleAgain(request=log.id, why=event.status, detail=event.detail)
                 self.act(await self._books.record(again))
                 return

@@ -1,4 +1,4 @@
-"""Profile tables: how fast instances decode (RLBoost 4.2.1, Algorithm 2), captured online.
+"""Profile: measured decode speed of instances (RLBoost 4.2.1, Algorithm 2).
 
 Owns the sums that a worker measures, the table of one instance, the model that is fitted to it, and which
 instances share a table. Pure: the caller measures the seconds.

@@ -1,4 +1,4 @@
-"""Quarantine: a request suspected of killing engines runs alone on an otherwise empty instance.
+"""Quarantine: a request that may kill engines runs alone on an empty instance.
 
 Owns the one instance that is kept free for it; the balancer sees that instance as serving nothing meanwhile.
 One suspect runs at a time, so one suspect costs at most one engine at a time. `suspects` decides which
@@ -78,7 +78,7 @@ class Quarantine:
             chosen = min(able, key=lambda one: self._books.state.streams[one.name].held)
             self._kept, self._request = (chosen.name, chosen.incarnation), log.id
             self._ctx.log.warning(
-                "%s was on several engines as they died: it runs alone on %s", log.id, chosen.name
+                "quarantine after deaths of several engines: request=%s runs alone on %s", log.id, chosen.name
             )
             await self._ctx.tell(BALANCER, chosen.serves(None))
         instance = self._instance()

@@ -1,4 +1,4 @@
-"""RequestLog: the state of one request, its spans and its verdict, from prompt to score.
+"""RequestLog: one request's state, spans and verdict, from prompt to score.
 
 Its tokens and log-probs are in `token_columns`, where it has a slot, until they are let go. Pure: no clock,
 no I/O.

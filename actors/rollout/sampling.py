@@ -1,4 +1,4 @@
-"""Group selection: which groups of a batch count, are dropped, drawn anew or aborted.
+"""Group selection: groups of a batch that count, are dropped, redrawn or aborted.
 
 Pure: the standing of each group goes in, a decision comes out. Sources: dynamic sampling is DAPO's (arXiv
 2503.14476, section 3.2): a group whose scores are all equal has no advantage over itself, gives no gradient,

@@ -1,4 +1,4 @@
-"""Sampling: settings beyond temperature and seed for drawing a token, shared by engines.
+"""Sampling: settings for drawing a token, beyond temperature and seed.
 
 Owns the fields and their validation. Pure. Names and meanings are those of SGLang's and vLLM's sampling
 parameters. An engine that does not offer a requested setting refuses the request; it never ignores the

@@ -1,4 +1,4 @@
-"""Scoring: every finished request gets its verdict from the RewardProxy; the first counts.
+"""Scoring: one verdict of the RewardProxy for every finished request.
 
 Owns the requests that wait for a verdict. It requests as many at a time as may wait at the proxy, which turns
 each failure of a verifier into a verdict. A request that the proxy did not take, or did not answer, is
@@ -118,9 +118,9 @@ class Scoring:
                     key=f"score/{log.id}/{failures}",  # a failed ask is tried anew, not answered as before
                 )
             except Overloaded as full:  # others are ahead: only pause
-                self._ctx.log.debug("score of %s: %s", log.id, full)
+                self._ctx.log.debug("score not received: request=%s: %s", log.id, full)
             except AskFailed as problem:
-                self._ctx.log.warning("score of %s: %s", log.id, problem)
+                self._ctx.log.warning("score not received: request=%s: %s", log.id, problem)
             else:
                 self._heard(verdict)
                 if not self._wanted(log):

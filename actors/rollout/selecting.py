@@ -1,4 +1,4 @@
-"""Selecting: decide which completed groups of a batch count, request prompts, abort the rest.
+"""Selecting: decides which groups count, requests prompts, aborts the rest.
 
 Owns the requests for prompts and the running aborts; `sampling` makes the decisions, `selection` has their
 effects. All of it follows from the state: a restarted manager continues from there. The controller gives the
@@ -81,11 +81,11 @@ class Selecting:
                             CONTROLLER, ask, deadline_s=PROMPTS_DEADLINE_S, expect=PromptsAre
                         )
                     except AskFailed as problem:
-                        self._ctx.log.info("no prompts for %s yet: %s", batch.name, problem)
+                        self._ctx.log.info("no prompts received yet: batch=%s: %s", batch.name, problem)
                         await asyncio.sleep(RETRY_S)
                         continue
                     if fault := self._fault(ask, reply):
-                        self._ctx.log.warning("prompts for %s were not taken: %s", batch.name, fault)
+                        self._ctx.log.warning("prompts rejected: batch=%s: %s", batch.name, fault)
                         await asyncio.sleep(UNFIT_AGAIN_S)
                         continue
                     wait.progress()

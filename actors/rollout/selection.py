@@ -1,4 +1,4 @@
-"""Selection events: groups of a batch kept, dropped and added, samples generated again.
+"""Selection events: groups kept, dropped and added, samples generated again.
 
 Owns their effects. A part of `state`, whose rules hold here too: total, pure, the same live and in replay.
 `sampling` decides which of them happen.

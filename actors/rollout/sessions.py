@@ -1,4 +1,4 @@
-"""Sessions: requests of a conversation go to the instance whose cache has the last turn.
+"""Sessions: requests of a conversation go to the instance of its last turn.
 
 Owns which instance served each session last. Soft state: a restarted manager has forgotten it. If there are
 too many sessions, the least recently used is forgotten. That costs a prefill, nothing more. Pure.

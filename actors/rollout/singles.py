@@ -1,4 +1,4 @@
-"""Singles: single requests, each continued by any instance that serves a fitting version.
+"""Singles: single requests, continued by any instance with a fitting version.
 
 Owns the callers that wait for an answer, and how long answers are kept; `gates` has the version gate. A
 single request is a batch of one that is not scored. It has the token log, the tickets and the journal of all
@@ -133,7 +133,7 @@ class Singles:
             self._deadly[hashlib.sha256(log.prompt.tobytes()).digest()] = None
             if len(self._deadly) > MAX_KEPT:
                 del self._deadly[next(iter(self._deadly))]
-            self._ctx.log.error("%s is ended: every engine that took it died at once", log.id)
+            self._ctx.log.error("request ended, every engine that took it died at once: %s", log.id)
             await self._refuse(log, DEADLY)
 
     async def _refuse(self, log: RequestLog, why: str) -> None:

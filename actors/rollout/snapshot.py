@@ -1,4 +1,4 @@
-"""Snapshot records: the rollout state at rest, which bounds the replay of the journal.
+"""Snapshot records: the rollout state at rest, to bound the replay of the journal.
 
 Owns the conversion between the live values and their records, both ways, and nothing else. Columns are raw
 and little-endian, as on the wire and as on every host that Gleaner runs on.

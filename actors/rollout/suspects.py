@@ -1,4 +1,4 @@
-"""Suspects: which single requests may kill the engines that take them, and which surely do. Pure.
+"""Suspects: single requests that may kill engines, and those that surely do. Pure.
 
 Owns the counting of deaths. There is no limit on attempts: hosts die in numbers, and a request is not at
 fault for where it was. A death counts against a request only if

@@ -1,4 +1,4 @@
-"""Waiting: the requests that wait for an instance, in the order in which they get one.
+"""Waiting: the queue of requests for an instance, in their order.
 
 Owns the order: requests that were started before are first, ordered by the longest prefix, since they delay
 their groups most; the others keep the order of their batch. Pure. The queue is sorted, so to take a few of

@@ -1,4 +1,4 @@
-"""Control routes of other servers that are not served: they say why, where silence would be a plain 404.
+"""Unsupported routes: control routes of other servers; a reason, not a bare 404.
 
 Owns their list. Adapter.
 """
@@ -48,7 +48,7 @@ ABSENT = (
 )
 
 ASKED = ("/get_world_size", "/get_world_size/")
-"""By GET: who asks means to form a group with the engines."""
+"""By GET: their callers intend to form a process group with the engines."""
 
 ROUTES = (
     *(Route("POST", path, absent, "Not served; says why.") for path in ABSENT),

@@ -1,8 +1,8 @@
-"""Who may call a route: by API keys and control keys, and without keys by `Host` and `Origin`.
+"""Access: which callers may use a route, by keys, or by `Host` and `Origin`.
 
-A browser sends requests for any page that is open in it, to loopback as well. Where no key is needed, a page
-of another site could use the engines (its `Origin` differs from `Host`), also by a name of its own that
-resolves to this host (DNS rebinding: `Host` is a foreign name). Pure.
+A browser sends requests for any page that is open in it, to loopback as well. If no key is needed, a page of
+another site could use the engines (its `Origin` differs from `Host`), also by a name of its own that resolves
+to this host (DNS rebinding: `Host` is a foreign name). Pure.
 """
 
 import hmac
@@ -13,15 +13,15 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 Kind = Literal["open", "data", "control", "change"]
-"""Of a route. open: needs no key, tells nothing but life; data: makes tokens; change: changes which engines,
-weights and requests there are; control: looks at them, and all else."""
+"""Kind of a route. open: needs no key, reveals only that the gateway lives; data: makes tokens; change:
+changes engines, weights or requests; control: reads them, and everything else."""
 
 ANY_HOST = "*"
 LOCAL = "localhost"
 
 
 class Denied(Exception):
-    """Not for this caller. `status`: 400, 401 or 403; `field`: the header that is wrong, or ""."""
+    """The caller has no access. `status`: 400, 401 or 403; `field`: the header that is wrong, or ""."""
 
     def __init__(self, status: int, text: str, field: str = "") -> None:
         super().__init__(text)
@@ -30,16 +30,17 @@ class Denied(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """keys: one of them is needed; none: no key is. control_keys: one of them is needed for routes that
-    change state, and opens all others too; none: `keys` open those routes. hosts: names of this gateway
-    beside its addresses and localhost, for calls that need no key; "*": any name."""
+    """keys: a caller needs one of them; empty: no key is needed. control_keys: a caller needs one of them for
+    routes that change state, and any of them opens all other routes too; empty: `keys` open those routes.
+    hosts: names of this gateway beside its addresses and localhost, for calls that need no key; "*": any
+    name."""
 
     keys: Sequence[str] = ()
     control_keys: Sequence[str] = ()
     hosts: Sequence[str] = ()
 
     def check(self, headers: Mapping[str, str], kind: Kind) -> None:
-        """Raises Denied."""
+        """Raises Denied for a caller without access."""
         for name, value in headers.items():
             if not _is_text(name) or not _is_text(value):
                 shown = name.encode(errors="replace").decode()
@@ -63,7 +64,7 @@ class Access:
     def _check_page(self, headers: Mapping[str, str]) -> None:
         host = headers.get("Host")
         if host is None:
-            return  # HTTP/1.0, which no browser speaks
+            return  # HTTP/1.0, which no browser uses
         if ANY_HOST not in self.hosts and not self._is_own(_hostname(host)):
             raise Denied(
                 403,
@@ -93,7 +94,7 @@ OPEN = Access()
 
 
 def _is_text(text: str) -> bool:
-    """Bytes that are not UTF-8 come as lone surrogates."""
+    """Whether the text was valid UTF-8: other bytes arrive as lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -102,7 +103,7 @@ def _is_text(text: str) -> bool:
 
 
 def _hostname(host: str) -> str:
-    """Of a `Host` header, in lower case, without the port; "" for one that is none."""
+    """The host of a `Host` header, in lower case, without the port; "" if it is invalid."""
     try:
         return urlsplit(f"//{host}").hostname or ""
     except ValueError:
@@ -115,5 +116,5 @@ def _shown(headers: Mapping[str, str]) -> bytes:
 
 
 def _among(shown: bytes, keys: Sequence[str]) -> bool:
-    """Each is compared in the same time, whatever it is."""
+    """Whether a key is in the list; each comparison takes the same time, whatever the key."""
     return any([hmac.compare_digest(shown, key.encode()) for key in keys])

@@ -1,7 +1,7 @@
-"""What a route of the gateway asks for and what it gets: one request, its tokens as they come, its end.
+"""Ask: one request of a route to the gateway, its tokens as they arrive, its end.
 
-Owns these words and the port behind which they are answered. Pure: neither HTTP nor a message is known here,
-so that the wires (SGLang's, OpenAI's, vLLM's) are written and tested against a fake of `Requests`.
+Owns these types and the port `Requests` that answers them. Pure: neither HTTP nor a message is known here, so
+the wires (SGLang's, OpenAI's, vLLM's) are written and tested against a fake of `Requests`.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from actors.rollout.sampling_params import PLAIN, Sampling
 from actors.rollout.score_rows import Scores
 
 Status = Literal["stop", "length", "deadline", "abort"]
-"""How it ended: by itself, at `max_new_tokens`, when its time was up, or because a client said so."""
+"""Why a request ended: by itself, at `max_new_tokens`, at its deadline, or because a client aborted it."""
 
 MAX_ID = 200
 """Characters of an id."""
@@ -31,7 +31,7 @@ class Routed:
     rows: NDArray[np.generic]
 
     def first(self, count: int) -> "Routed":
-        """Of the first tokens alone."""
+        """The rows of the first tokens alone."""
         return Routed(self.rows[: max(0, count)])
 
 
@@ -39,14 +39,14 @@ class Routed:
 class Ask:
     """One request. The same id with the same contents is the same request (docs/versions.md).
 
-    id: 1 to 200 characters without a slash. named: the client chose the id, so it may come back for the rest:
-    whoever leaves a named request unread does not end it. prompt: tokens, u32. seed: of the sampling; see
-    `seed_of`. min_version, exact_version: of the weights, at most one. wait_s: for weights that fit.
-    deadline_s: from the first ask on; then it ends with what it has. session: of a client that prefers the
-    engine that served it before; "" for none. experts: `End.experts` is wanted. prompt_only: an engine is to
-    read the prompt; the one token that it makes then is not told. scores: `End.experts` is of the likeliest
-    tokens (`score_rows`). whole: no token is wanted before the end, so that a request that no engine can
-    continue (`Sampling.continues`) may begin anew.
+    id: 1 to 200 characters without a slash. named: the client chose the id, so it may return for the rest; a
+    named request that is left unread does not end. prompt: tokens, u32. seed: of the sampling; see `seed_of`.
+    min_version, exact_version: of the weights, at most one. wait_s: for weights that fit. deadline_s: counted
+    from the first submission; then the request ends with its tokens so far. session: of a client that prefers
+    the engine that served it before; "" for none. experts: `End.experts` is wanted. prompt_only: an engine
+    reads the prompt; the one token that it makes then is not returned. scores: `End.experts` is of the
+    likeliest tokens (`score_rows`). whole: no token is wanted before the end, so that a request that no
+    engine can continue (`Sampling.continues`) may be restarted.
     """
 
     id: str
@@ -68,20 +68,20 @@ class Ask:
 
     @property
     def rows(self) -> bool:
-        """Whether engines are to tell a row of each token."""
+        """Whether engines have to report a row of each token."""
         return self.experts or self.scores is not None
 
     @property
     def gated(self) -> bool:
-        """Whether it wants certain versions."""
+        """Whether it requires certain versions."""
         return self.min_version is not None or self.exact_version is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
     """Tokens that follow those of the piece before, with their log-probs. version: it made the last of them,
-    and those before it but for a change that was not told on the way; `End.versions` is exact. Never empty;
-    what came while nobody read is one piece."""
+    and those before it except after an unreported change; `End.versions` is exact. Never empty; tokens that
+    arrived while no client read are one piece."""
 
     tokens: Sequence[int]
     logprobs: Sequence[float]
@@ -90,11 +90,11 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Comes once, after the last piece.
+    """Yielded once, after the last piece.
 
     versions: (version, number of tokens) of all tokens, in order, neighbours of one version as one.
-    version_start, version_end: of the first and the last token, None without any. experts: where they were
-    asked for and there is a token.
+    version_start, version_end: of the first and the last token, None without any. experts: if they were
+    requested and there is a token.
     """
 
     status: Status
@@ -105,15 +105,15 @@ class End:
 
 
 class AskError(Exception):
-    """A request that gets no tokens. `retryable`: the same may be answered later; `retry_after_s`: so much
-    later."""
+    """A request that gets no tokens. `retryable`: the same may be answered later, after `retry_after_s`
+    seconds."""
 
     retryable = False
     retry_after_s = 1.0
 
 
 class BadAsk(AskError):
-    """What was asked for is no request, or one that nobody serves here. field: of the body, "" for none."""
+    """An invalid request, or one that is not served here. field: of the body, "" for none."""
 
     def __init__(self, why: str, field: str = "") -> None:
         super().__init__(f"{field}: {why}" if field else why)
@@ -121,9 +121,9 @@ class BadAsk(AskError):
 
 
 class NotReady(AskError):
-    """No instance serves the version that was asked for, and `wait_s` is over. Nothing was begun.
+    """No instance serves the requested version, and `wait_s` is over. Nothing was started.
 
-    target: as asked for, `exact` or as a minimum. applied: the newest one that is served, None for none.
+    target: as requested, `exact` or as a minimum. applied: the newest one that is served, None for none.
     """
 
     def __init__(self, target: int, exact: bool, applied: int | None, retryable: bool) -> None:
@@ -135,7 +135,7 @@ class NotReady(AskError):
 
 
 class Busy(AskError):
-    """Not now: too many requests, or nobody there who takes one. Nothing is lost by asking again."""
+    """Not now: too many requests, or no component that can take one. A retry loses nothing."""
 
     retryable = True
 
@@ -145,24 +145,24 @@ class Busy(AskError):
 
 
 class Requests(Protocol):
-    """Answers asks. Engines and managers that die meanwhile are not seen here."""
+    """Answers asks. Callers do not see engines and managers that die meanwhile."""
 
     def stream(self, ask: Ask) -> AsyncGenerator[Piece | End, None]:
         """The pieces of a request, then its end.
 
-        To close it (`aclose`) before the end leaves the request: it is cancelled, unless it is `named` or
-        somebody else reads it too. Asked for again, a request is given from its first token on. Whoever reads
-        slowly gets fewer, larger pieces. Raises BadAsk, NotReady or Busy, before the first piece, or in the
-        middle where the manager no longer knows the request.
+        Closing it (`aclose`) before the end leaves the request: it is cancelled, unless it is `named` or has
+        another reader. A repeated ask gets the request from its first token on. A slow reader gets fewer,
+        larger pieces. Raises BadAsk, NotReady or Busy, before the first piece, or in the middle if the
+        manager no longer knows the request.
         """
 
     async def abort(self, ids: Iterable[str] | None) -> int:
-        """End these requests, None: all, with what they have and the status "abort"; how many there were.
-        An id of a batch (`sub_id`) ends with its batch. Unknown ones are passed over."""
+        """End these requests, None: all, with the tokens they have and the status "abort"; returns their
+        number. An id of a batch (`sub_id`) ends with its batch. Unknown ids are ignored."""
 
 
 class Decoder(Protocol):
-    """What text that grows token by token needs of a tokenizer; `tokenizers.Tokenizer` is one."""
+    """The part of a tokenizer that incremental text needs; `tokenizers.Tokenizer` has it."""
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str: ...
     def id_to_token(self, id: int) -> str | None: ...
@@ -170,7 +170,7 @@ class Decoder(Protocol):
 
 
 class Vocabulary(Protocol):
-    """The tokenizer of the model that is served, with its chat template."""
+    """The tokenizer of the served model, with its chat template."""
 
     @property
     def tokenizer(self) -> Decoder: ...
@@ -196,14 +196,15 @@ class Vocabulary(Protocol):
         names: Mapping[str, object] | None = None,
     ) -> str:
         """A conversation as text, for `encode_text` without special tokens. Raises ValueError with the
-        template's words."""
+        template's message."""
 
 
 def sub_id(id: str, index: int) -> str:
-    """The id of one of the several requests that a client sent under one id."""
+    """The id of one of several requests that a client sent under one id."""
     return f"{id}.{index}"
 
 
 def seed_of(id: str) -> int:
-    """The seed of a request whose client gave none: the same id asked again is the same request."""
+    """The seed of a request whose client gave none; derived from the id, so a repeated id is the same
+    request."""
     return int.from_bytes(hashlib.sha256(id.encode()).digest()[:4], "little") & 0x7FFFFFFF

@@ -1,7 +1,7 @@
-"""One HTTP call of a client, as a route's handler sees it, and the table of routes that it came by.
+"""Call: one HTTP call as a route's handler sees it, and the table of routes.
 
-Owns what all wires share: how a body is read and refused, who named a request, which session and versions it
-is for, what answers look like. Adapter: knows aiohttp. Says nothing of any wire.
+Owns what all wires share: how a body is read and refused, the request's id, session and versions, and the
+form of answers. Adapter: knows aiohttp, and no wire.
 """
 
 import asyncio
@@ -26,18 +26,19 @@ from configs.schema import Gateway
 T = TypeVar("T", bound=msgspec.Struct)
 
 BODY_S = 60.0
-"""Of a client to send its body."""
+"""Seconds for a client to send its body."""
 SESSION_HEADERS = ("X-SMG-Routing-Key", "X-Session-ID", "X-data-parallel-rank")
-"""Whose request it is, in the words of slime and miles, of prime-rl and SkyRL, of vLLM."""
+"""Headers with the session of a request, of slime and miles, of prime-rl and SkyRL, of vLLM."""
 ID_HEADER = "X-Request-ID"
 DEADLINE_HEADER = "X-Request-Deadline-S"
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What is served: the model's name, the longest prompt and the longest response in tokens, the run that
-    the versions belong to; `info`: more keys of `/server_info`; whether the engines say which experts tokens
-    are routed to, and the layers of such a row and experts in each, (0, 0) where nobody knows.
+    """What is served: the model's name, the longest prompt and the longest response in tokens, and the run
+    that the versions belong to. `info`: more keys of `/server_info`. `routed_experts`: whether the engines
+    report which experts tokens are routed to; `experts_shape`: the layers of such a row and experts in each,
+    (0, 0) if unknown.
 
     context_tokens: of prompt and response together, as the engines report it; room_tokens: of both, so that
     another engine can continue the response at any token (`EngineFacts`). 0: the sum of the longest ones.
@@ -59,9 +60,9 @@ class Served:
         return self.context_tokens or self.max_prompt_tokens + self.max_new_tokens
 
     def response_tokens(self, prompt_tokens: int, asked: int | UnsetType | None, usual: int | None) -> int:
-        """The limit of a response to a prompt of so many tokens. asked: None for as many as there is room
-        for; UNSET where the client left it out: then `usual`, if there is room. What fits into the context
-        and not into the room ends at the room, as SGLang ends it. Raises ValueError with the reason."""
+        """The limit of a response to a prompt of so many tokens. asked: None for as many as fit; UNSET if the
+        client left it out: then `usual`, if that fits. A response that fits into `context_tokens` but not
+        into `room_tokens` ends at the latter, as with SGLang. Raises ValueError with the reason."""
         room = (self.room_tokens or self.max_model_len) - prompt_tokens
         if room < 1:
             raise ValueError(
@@ -83,7 +84,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Desk:
-    """What the handlers work with. vocabulary: None where the model came without a tokenizer."""
+    """The objects that handlers use. vocabulary: None if the model has no tokenizer."""
 
     requests: Requests
     fleet: Fleet
@@ -95,9 +96,9 @@ class Desk:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A row of the table: what answers where. `says` is one line of the OpenAPI document; `body`, `query` and
-    `answer` (None: an empty one) are what it is generated from, and what is read. many: the answer is a list
-    of such. status: of the answer. down: what a 503 says, where it is no problem."""
+    """A row of the table of routes. `says` is one line of the OpenAPI document. `body`, `query` and `answer`
+    (None: an empty one) are the structs that it is generated from, and that are read. many: the answer is a
+    list of such structs. status: of the answer. down: the body of a 503, if that is not a problem."""
 
     method: str
     path: str
@@ -113,7 +114,7 @@ class Route:
 
 
 class VersionGate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`weight_version` of a request's body, as Stitch has it."""
+    """`weight_version` of a request's body, as in Stitch."""
 
     min_version: int | None = None
     exact_version: int | None = None
@@ -130,7 +131,7 @@ class Call:
         self.request = request
 
     async def body(self, kind: type[T]) -> T:
-        """The body, read as JSON; an empty one as {}. Raises BadAsk with the name of what is wrong."""
+        """The body, read as JSON; an empty one as {}. Raises BadAsk with the name of the invalid field."""
         try:
             async with asyncio.timeout(BODY_S):
                 raw = await self.request.read()
@@ -149,7 +150,8 @@ class Call:
             raise bad(problem) from None
 
     def id(self, given: str | None = None) -> tuple[str, bool]:
-        """The request's id and whether the client chose it: in the body, else in a header. Raises BadAsk."""
+        """The request's id, from the body or else a header, and whether the client chose it. Raises
+        BadAsk."""
         name = given or self.request.headers.get(ID_HEADER, "")
         if not name:
             return uuid.uuid4().hex, False
@@ -158,12 +160,12 @@ class Call:
         return name, True
 
     def session(self, given: str | None = None) -> str:
-        """Whose request it is: in the body, else in one of the headers; "" for nobody's."""
+        """The session of the request, from the body or else a header; "" for none."""
         headers = self.request.headers
         return given or next((headers[name] for name in SESSION_HEADERS if name in headers), "")
 
     def deadline_s(self) -> float:
-        """Of this request. Raises BadAsk."""
+        """Seconds of this request. Raises BadAsk."""
         settings, given = self.desk.settings, self.request.headers.get(DEADLINE_HEADER)
         if given is None:
             return settings.deadline_s
@@ -193,7 +195,7 @@ class Call:
         names: tuple[str, str] = ("input_ids", "sampling_params.max_new_tokens"),
     ) -> Ask:
         """The request, checked. max_new_tokens, usual: see `Served.response_tokens`; 0: the prompt is read,
-        and no token is told. names: what the wire calls the prompt and that limit. Raises BadAsk."""
+        and no token is returned. names: the wire's names of the prompt and that limit. Raises BadAsk."""
         served, gate = self.desk.served, gate or NO_GATE
         if not 1 <= len(prompt) <= served.max_prompt_tokens:
             raise BadAsk(f"expected 1 to {served.max_prompt_tokens} tokens, got {len(prompt)}", names[0])
@@ -233,7 +235,8 @@ class Call:
 
     @property
     def url(self) -> str:
-        """Where this client sees the gateway: what it is told of as the one worker."""
+        """The gateway's URL as this client sees it: the URL of the one worker that is listed to the
+        client."""
         return f"{self.request.scheme}://{self.request.host}"
 
 
@@ -248,7 +251,7 @@ def read(raw: bytes, kind: type[T]) -> T:
 
 
 def bad(problem: msgspec.ValidationError) -> BadAsk:
-    """What msgspec refused, with the name of the field: "Expected `int`, got `str` - at `$.a.b`"."""
+    """A refusal of msgspec, with the name of the field: "Expected `int`, got `str` - at `$.a.b`"."""
     why, _, where = str(problem).partition(" - at `$")
     name = where.rstrip("`").lstrip(".")
     if "unknown field" in why or "required field" in why:

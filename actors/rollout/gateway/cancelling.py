@@ -1,6 +1,6 @@
-"""Requests that nobody waits for any longer: the manager is told, until it heard.
+"""Cancelling: reports requests without a waiting client to the manager.
 
-Owns which are still to be told, the newest `MAX_REMEMBERED` of them.
+A report is repeated until the manager answers it. Owns the ids still to be reported, the newest `MAX_REMEMBERED` of them.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from supervisor import AskFailed, Context, Done
 MANAGER = "rollout/manager"
 MAX_REMEMBERED = 4096
 CANCEL_S = 10.0
-"""For the manager to take the news; then it is told again."""
+"""Seconds for the manager to accept a report; then it is sent again."""
 RETRY_S = 0.2
 
 
@@ -25,21 +25,21 @@ class Cancelling:
         self._wake = asyncio.Event()
 
     def add(self, id: str) -> None:
-        """Nobody waits for this one any more."""
+        """Cancel this request: no client waits for it any more."""
         self._ids.add(id)
         self._wake.set()
 
     def later(self, id: str) -> None:
-        """The same of one that is over: it may be told with the next, or at the next `look`."""
+        """Cancel a request that is over: reported with the next one, or at the next `look`."""
         self._ids.add(id)
 
     def look(self) -> None:
-        """Tell what may be told later: many are forgotten at the price of one."""
+        """Report ids that `later` added: many cost no more than one."""
         if len(self._ids):
             self._wake.set()
 
     async def run(self) -> None:
-        """Tell, for ever."""
+        """Report, forever."""
         while True:
             await self._ctx.idle(self._wake)
             self._wake.clear()
@@ -47,7 +47,7 @@ class Cancelling:
             try:
                 await self._ctx.ask(MANAGER, Cancel(ids=ids), deadline_s=CANCEL_S, expect=Done)
             except AskFailed as problem:
-                self._ctx.log.warning("%d requests are not cancelled yet: %s", len(ids), problem)
+                self._ctx.log.warning("requests not cancelled yet: count=%d: %s", len(ids), problem)
                 self._ids.add(*ids)
                 self._wake.set()
                 await asyncio.sleep(RETRY_S)

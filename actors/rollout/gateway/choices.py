@@ -1,7 +1,7 @@
-"""The choices of one call: one or many requests followed side by side, as tokens and text that may be told.
+"""Choices of one call: requests followed side by side, as tokens and text.
 
-Owns where a stop string ends a choice, and the order in which choices are told. Does not own what either
-looks like on a wire. Pure but for the requests that it is given.
+Owns where a stop string ends a choice, and the order of deltas. Does not own their form on a wire. Pure but
+for the requests that it is given.
 """
 
 import asyncio
@@ -14,13 +14,13 @@ from actors.rollout.gateway.ask import Ask, Busy, End, Piece, Requests, Routed
 from actors.rollout.gateway.text import Reader
 
 Reason = Literal["stop", "length", "abort"]
-"""Why a choice ended, in the words of OpenAI's and vLLM's APIs."""
+"""Why a choice ended, as OpenAI's and vLLM's APIs name it."""
 
 HELD = 64
 """Deltas of all choices together that wait for a slow client; beyond that the requests are not read."""
 
 FLOOR = -9999.0
-"""What vLLM says in place of a log-prob that is no number; clients of RL refuse it."""
+"""vLLM's substitute for a log-prob that is not a number; clients of RL refuse it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,9 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Last:
-    """The end of a choice. text: what was held back. stop_reason: the stop string, or the stop token that was
-    asked for; "deadline" where time was up. versions: (version, tokens) of the choice's tokens, in order.
-    experts: where they were asked for, of the prompt and these tokens but the last."""
+    """The end of a choice. text: what was held back. stop_reason: the stop string, or the requested stop
+    token; "deadline" if the deadline passed. versions: (version, tokens) of the choice's tokens, in order.
+    experts: if requested, of the prompt and these tokens but the last."""
 
     index: int
     text: str
@@ -53,7 +53,8 @@ class Last:
 async def follow(
     requests: Requests, asks: Sequence[Ask], readers: Sequence[Reader | None]
 ) -> AsyncGenerator[Delta | Last, None]:
-    """All choices at once, each in order, as they come; the n-th ask is choice n. A reader of None: no text.
+    """All choices concurrently, each in order, as they arrive; the n-th ask is choice n. A reader of None: no
+    text.
 
     Raises what `Requests.stream` raises; then, and when it is closed, all requests are left.
     """
@@ -105,7 +106,7 @@ async def _follow_one(
             if ask.prompt_only:
                 continue
             if reader is not None and reader.stopped:
-                continue  # behind the stop string: made before the request knew of it
+                continue  # after the stop string: made before the abort arrived
             delta = _delta(index, reader, item)
             taken, final = taken + len(delta.tokens), delta.tokens[-1]
             yield delta
@@ -135,7 +136,7 @@ def _last(index: int, ask: Ask, reader: Reader | None, end: End, taken: int, fin
     if end.status == "stop":
         asked_for = final if final in ask.sampling.stop_token_ids else None
         return Last(index, text, "stop", asked_for, versions, experts)
-    if end.status == "deadline":  # cut by a limit, as clients know it: "abort" is for who asked for it
+    if end.status == "deadline":  # cut by a limit, for clients; "abort" is only for requested aborts
         return Last(index, text, "length", "deadline", versions, experts)
     return Last(index, text, end.status, None, versions, experts)
 
@@ -151,7 +152,8 @@ def cut(versions: Sequence[tuple[int, int]], tokens: int) -> tuple[tuple[int, in
 
 
 def sound(logprobs: Sequence[float]) -> list[float]:
-    """Log-probs that are numbers, none of them a stand-in. Raises Busy: such a request fails aloud."""
+    """Log-probs that are numbers, none of them a substitute. Raises Busy otherwise, so such a request fails
+    visibly."""
     for logprob in logprobs:
         if not math.isfinite(logprob) or logprob == FLOOR:
             raise Busy(f"an engine gave {logprob} as a log-prob; the request is not answered with it")

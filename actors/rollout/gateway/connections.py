@@ -1,9 +1,10 @@
-"""Connections that their clients have left half open: when the server ends them.
+"""UnreadWatch: ends connections that their clients have left half open.
 
-A client that sends no request, or a part of its head: `IDLE_S`, by aiohttp's own timer, which does not begin
-anew with every byte. One that sends a part of a body: `calls.BODY_S`, then `LINGER_S`. One that does not read
-its answer: `UNREAD_S`, here, since neither aiohttp nor TCP has such a limit: a peer that acknowledges and
-reads nothing keeps its connection, its request and its place among the calls. Adapter: aiohttp's server.
+A client that sends no request, or a part of its head: `IDLE_S`, by aiohttp's own timer, which does not
+restart with every byte. One that sends a part of a body: `calls.BODY_S`, then `LINGER_S`. One that does not
+read its answer: `UNREAD_S`, here, since neither aiohttp nor TCP has such a limit. A peer that acknowledges
+and reads nothing would keep its connection, its request and its place among the calls. Adapter: aiohttp's
+server.
 """
 
 import asyncio
@@ -14,13 +15,14 @@ from typing import Generic, TypeVar
 from aiohttp import web
 
 IDLE_S = 75.0
-"""Until the whole head of the first or the next request: above the idle limits of usual proxies (60 s)."""
+"""Seconds for the whole head of the first or the next request: above the idle limits of usual proxies (60
+s)."""
 LINGER_S = 5.0
-"""For the rest of a body behind an answer that did not wait for it."""
+"""Seconds for the rest of a body after an answer that did not wait for it."""
 UNREAD_S = 120.0
-"""Without one byte leaving, while some wait."""
+"""Seconds without one byte sent, while some wait."""
 LOOKS = 8
-"""Within `UNREAD_S`."""
+"""Checks within `UNREAD_S`."""
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -28,14 +30,14 @@ log = logging.getLogger("rollout/gateway")
 
 
 class Unread(Generic[Key]):
-    """Which connections have sent nothing for so long although they had something to send. Pure."""
+    """Connections that have sent nothing for so long although they had something to send. Pure."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
         self._since: dict[Key, tuple[int, float]] = {}
 
     def look(self, waiting: Mapping[Key, int], now_s: float) -> list[Key]:
-        """Those to end. waiting: bytes of every open connection that are not sent yet."""
+        """Connections to end. waiting: bytes of every open connection that are not sent yet."""
         before, self._since = self._since, {}
         for key, unsent in waiting.items():
             known = before.get(key)
@@ -45,7 +47,7 @@ class Unread(Generic[Key]):
 
 
 class UnreadWatch:
-    """Looks at the connections of a server, from `start` to `close`."""
+    """Checks the connections of a server, from `start` to `close`."""
 
     def __init__(self, runner: web.AppRunner, limit_s: float = UNREAD_S) -> None:
         self._runner, self._limit_s = runner, limit_s
@@ -53,11 +55,11 @@ class UnreadWatch:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """On the running loop."""
+        """Start on the running loop."""
         self._task = asyncio.get_running_loop().create_task(self._watch())
 
     def close(self) -> None:
-        """Look no longer."""
+        """Stop checking."""
         if self._task is not None:
             self._task.cancel()
 
@@ -73,7 +75,5 @@ class UnreadWatch:
             self._transports = {one: found for one, found in known.items() if found is not None}
             waiting = {one: found.get_write_buffer_size() for one, found in self._transports.items()}
             for handler in unread.look(waiting, loop.time()):
-                log.info(
-                    "a client took nothing of its answer for %g s: its connection is ended", self._limit_s
-                )
+                log.info("connection closed: its client read nothing of its answer for %g s", self._limit_s)
                 self._transports[handler].abort()

@@ -1,8 +1,8 @@
-"""The control routes: workers, loads, aborts, pauses, weights, health, in the words of every trainer.
+"""Control routes, compatible with SGLang, its router, vLLM and their trainers.
 
-Owns what each of them means for a fleet that changes by itself. The gateway is the one worker that its
-clients see: they abort and drain by the urls in `/workers`, and only the gateway knows all requests.
-Everything may be asked again and changes nothing the second time. Adapter.
+Owns what each of them means for a fleet that changes by itself: workers, loads, aborts, pauses, weights,
+health. The gateway is the one worker that its clients see: they abort and drain by the urls in `/workers`,
+and only the gateway knows all requests. Every call is idempotent. Adapter.
 """
 
 import time
@@ -73,7 +73,7 @@ async def remove_worker(call: Call) -> web.StreamResponse:
     status = "removed"
     try:
         await call.desk.fleet.remove(name)
-    except UnknownWorker:  # as it is the second time
+    except UnknownWorker:  # a repeated removal
         status = "absent"
     return json(wire.WorkerTaken(status=status, worker_id=name, url=name))
 
@@ -162,7 +162,7 @@ async def _update(call: Call, path: str, version: int | None) -> web.StreamRespo
     return json(wire.Updated(success=True, message=f"version {served} is served", weight_version=str(served)))
 
 
-# -- what it is --
+# -- description of the server --
 
 
 async def server_info(call: Call) -> web.StreamResponse:

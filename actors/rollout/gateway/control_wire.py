@@ -1,7 +1,7 @@
-"""The words of the control routes: those of SGLang and its router, of vLLM, and of the trainers behind them.
+"""Control structs of SGLang, its router, vLLM, and the trainers behind them.
 
-Owns the structs. Pure. Keys that only tune an engine are taken and change nothing, so unknown ones are
-ignored here; what a route cannot do is its own to refuse.
+Owns the structs. Pure. Keys that only tune an engine are accepted and change nothing, so unknown ones are
+ignored here; each route refuses what it cannot do.
 """
 
 import re
@@ -20,8 +20,8 @@ class Nothing(msgspec.Struct):
 
 
 class WorkerIs(msgspec.Struct, kw_only=True):
-    """A worker as sgl-model-gateway lists it. incarnation: with the url, its identity. weight_version: null
-    before it has any. refused: why it is not used, null for one that may be."""
+    """A worker as sgl-model-gateway lists it. incarnation: together with the url it is the worker's identity.
+    weight_version: null before it has any. refused: why it is not used, null for one that may be."""
 
     id: str
     url: str
@@ -65,7 +65,7 @@ class WorkerStats(msgspec.Struct, kw_only=True):
 
 
 class WorkersAre(msgspec.Struct, kw_only=True):
-    """The list."""
+    """The list of workers."""
 
     workers: list[WorkerIs]
     total: int
@@ -73,7 +73,7 @@ class WorkersAre(msgspec.Struct, kw_only=True):
 
     @classmethod
     def of(cls, workers: list[WorkerIs]) -> "WorkersAre":
-        """These, with their sums."""
+        """These workers, with their sums."""
         stats = WorkerStats(
             total_workers=len(workers),
             healthy_workers=sum(worker.is_healthy for worker in workers),
@@ -85,13 +85,13 @@ class WorkersAre(msgspec.Struct, kw_only=True):
 
 
 class WorkersQuery(msgspec.Struct):
-    """engines: list the engines behind the gateway, not the gateway as the one worker that it is."""
+    """engines: list the engines behind the gateway, instead of the gateway as the one worker."""
 
     engines: bool = False
 
 
 class AddWorker(msgspec.Struct):
-    """url, or worker_url as miles has it."""
+    """url, or worker_url as in miles."""
 
     url: str = ""
     worker_url: str = ""
@@ -108,13 +108,13 @@ class WorkerTaken(msgspec.Struct, kw_only=True):
 
 
 class Urls(msgspec.Struct):
-    """Of workers."""
+    """Urls of workers."""
 
     urls: list[str]
 
 
 class AbortBody(msgspec.Struct):
-    """rid: of one request, or of a batch; abort_all: of every one of this gateway."""
+    """rid: of one request, or of a batch; abort_all: abort every request of this gateway."""
 
     rid: str = ""
     abort_all: bool = False
@@ -139,15 +139,15 @@ class LoadsAre(msgspec.Struct, kw_only=True):
 
 
 class VllmConfig(msgspec.Struct, kw_only=True, frozen=True):
-    """What TRL looks for before it makes a group of processes: there is no such engine here."""
+    """TRL checks this before it forms a group of processes: there is no such engine here."""
 
     weight_transfer_config: None = None
 
 
 class ServerInfo(msgspec.Struct, kw_only=True):
     """`/server_info`: arguments of a server of one engine, as slime compares them, Stitch's state of the
-    weights, and where vLLM's server has its settings. A prompt is shorter than max_req_input_len, as with
-    SGLang. More keys come from `gateway.server_info`."""
+    weights, and vllm_config, where vLLM's server has its settings. A prompt is shorter than
+    max_req_input_len, as with SGLang. More keys are added from `gateway.server_info`."""
 
     model_path: str
     served_model_name: str
@@ -209,14 +209,14 @@ class PauseBody(msgspec.Struct):
 
 
 class PauseQuery(msgspec.Struct):
-    """The same as query; clear_cache changes nothing, caches belong to versions."""
+    """The same as a query; clear_cache changes nothing, since caches belong to versions."""
 
     mode: str | None = None
     clear_cache: bool | None = None
 
 
 class Paused(msgspec.Struct, kw_only=True):
-    """What a control call did."""
+    """The result of a control call."""
 
     status: str = "ok"
     message: str = ""
@@ -263,8 +263,8 @@ class Updated(msgspec.Struct, kw_only=True):
 
 
 def version_of(said: str | int | None, name: str) -> int | None:
-    """The number in a version as trainers write it: 7, "7", "run/weight_v000007", ".../step_7". What could be
-    read as another number, such as "v1.2.10", is refused. Raises BadAsk."""
+    """The number in a version as trainers write it: 7, "7", "run/weight_v000007", ".../step_7". A version
+    that could be read as another number, such as "v1.2.10", is refused. Raises BadAsk."""
     if said is None or said == "":
         return None
     last = str(said).rstrip("/").rpartition("/")[2]
@@ -279,7 +279,7 @@ def version_of(said: str | int | None, name: str) -> int | None:
 
 
 def mode_of(said: str | None) -> PauseMode:
-    """A pause in our words. Raises BadAsk."""
+    """The `PauseMode` for a mode of SGLang or vLLM. Raises BadAsk."""
     modes: dict[str | None, PauseMode] = {
         None: "abort",
         "abort": "abort",

@@ -1,4 +1,4 @@
-"""The URL of an engine as a client or a command line gives it. Pure."""
+"""URL of an engine, as a client or a command line gives it. Pure."""
 
 import ipaddress
 import re
@@ -11,11 +11,11 @@ MAX_NAME = 253
 
 
 class BadUrl(FleetError):
-    """No server can ever answer there."""
+    """No server can ever answer at this URL."""
 
 
 def origin(url: str) -> str:
-    """Without path: "http://host:port". Raises BadUrl where it is none."""
+    """The URL without path: "http://host:port". Raises BadUrl if it is invalid."""
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         host, port = parts.hostname or "", parts.port
@@ -42,6 +42,6 @@ def _is_host(host: str) -> bool:
         except UnicodeError:
             return False
         labels = name.removesuffix(".").split(".")
-        digits = labels[-1].isdigit()  # of an IPv4 address that is wrong
+        digits = labels[-1].isdigit()  # an invalid IPv4 address
         return len(name) <= MAX_NAME and not digits and all(map(_LABEL.fullmatch, labels))
     return True

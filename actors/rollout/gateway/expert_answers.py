@@ -1,4 +1,4 @@
-"""How the experts of a response look on the wires: SGLang's, prime-rl's and SkyRL's, newer vLLM's. Pure."""
+"""Routed experts in the forms of SGLang, prime-rl and SkyRL, newer vLLM. Pure."""
 
 import base64
 import io
@@ -20,12 +20,12 @@ NO_SHAPE = (
 
 
 def as_int32(routed: Routed, start: int) -> bytes:
-    """Base64 of int32, little-endian, from token `start` on, as SGLang has it."""
+    """Base64 of int32, little-endian, from token `start` on, as in SGLang."""
     return base64.b64encode(routed.rows[start:].astype("<i4").tobytes())
 
 
 def as_object(routed: Routed, start: int, shape: tuple[int, int]) -> RoutedExperts:
-    """With its shape. Raises Busy where the rows have another one than the model."""
+    """An object with its shape. Raises Busy if the rows have another shape than the model."""
     rows = _shaped(routed, start, shape)
     return RoutedExperts(
         data=base64.b64encode(rows.tobytes()).decode(),
@@ -35,7 +35,7 @@ def as_object(routed: Routed, start: int, shape: tuple[int, int]) -> RoutedExper
 
 
 def as_npy(routed: Routed, start: int, shape: tuple[int, int]) -> str:
-    """Base64 of an .npy file. Raises Busy where the rows have another shape than the model."""
+    """Base64 of an .npy file. Raises Busy if the rows have another shape than the model."""
     file = io.BytesIO()
     np.save(file, _shaped(routed, start, shape), allow_pickle=False)
     return base64.b64encode(file.getvalue()).decode()

@@ -1,8 +1,8 @@
-"""The experts of requests whose clients want them: collected while they run, whole before they are answered.
+"""ExpertAsking: collects requested experts of a request, complete at its end.
 
-Owns what is held of them, its limit, and the asking for what lacks at the end: prompt and response are read
-once more by whichever engine is there, and one token is thrown away. An engine that was killed, and a worker,
-manager or link that died, cost such a reading at most.
+Owns the held rows, their limit, and the requests for missing rows at the end. For these an available engine
+reads prompt and response once more, and one token is discarded. The death of an engine, worker, manager or
+link costs at most one such reading.
 """
 
 import asyncio
@@ -20,34 +20,34 @@ from supervisor import AskFailed, Context, Message
 
 MANAGER = "rollout/manager"
 MAX_HELD_BYTES = 2 << 30
-"""Of rows of all requests; what comes beyond it is passed over, and computed again when its request ends."""
+"""Limit of rows of all requests; a part beyond it is ignored, and computed again when its request ends."""
 ROWS_S = 1.0
-"""For rows that were told when a request ended to come."""
+"""Seconds for rows to arrive that were sent when a request ended."""
 AGAIN_S = 60.0
-"""For prompt and response to be read again."""
+"""Seconds for prompt and response to be read again."""
 TRIES = 3
 
 
 class ExpertAsking:
-    """See the module. let_go: nobody waits for this request of the manager any more."""
+    """See the module. let_go: called with a request of the manager that is no longer needed."""
 
     def __init__(self, ctx: Context, let_go: Callable[[str], None]) -> None:
         self._ctx, self._let_go = ctx, let_go
         self._rows: dict[str, ExpertRowsOf] = {}
-        self._readings: dict[str, str] = {}  # requests whose tokens are read again, by the id of that
+        self._readings: dict[str, str] = {}  # requests whose tokens are read again, by the id of the reading
         self._came = asyncio.Event()
         self._asks = 0
 
     def begin(self, id: str) -> None:
-        """Rows of this request are kept from now on."""
+        """Keep the rows of this request from now on."""
         self._rows[id] = ExpertRowsOf()
 
     def forget(self, id: str) -> None:
-        """Nobody wants them any more."""
+        """Drop the rows of this request."""
         self._rows.pop(id, None)
 
     def heard(self, message: ExpertRows) -> None:
-        """A part came; of requests that nobody waits for it is passed over."""
+        """Add a part; a part of a request without a waiting client is ignored."""
         again = self._readings.get(message.id)
         held = self._rows.get(message.id if again is None else again)
         if held is None or self.held_bytes + len(message.rows) > MAX_HELD_BYTES:
@@ -57,11 +57,11 @@ class ExpertAsking:
 
     @property
     def held_bytes(self) -> int:
-        """Of all requests."""
+        """Bytes of all requests."""
         return sum(held.held_bytes for held in self._rows.values())
 
     async def complete(self, follow: Follow) -> None:
-        """End a request whose end is known, with its experts; or say that they could not be had."""
+        """End a request whose end is known, with its experts; or with a reason why they are unavailable."""
         if await self._joined(follow, ROWS_S):
             return
         why = ""
@@ -79,7 +79,7 @@ class ExpertAsking:
         follow.finish(Busy(f"its tokens are there, but not {what}: {why or 'no rows came'}"))
 
     async def _joined(self, follow: Follow, within_s: float) -> bool:
-        """Whether it is complete, and ended, within so long of the last part that came."""
+        """Whether the request was completed and ended within so many seconds of the last part."""
         until_s = self._ctx.now() + within_s
         while follow.ask.id in self._rows:
             held = self._rows[follow.ask.id]
@@ -98,10 +98,10 @@ class ExpertAsking:
         return False
 
     async def _read_again(self, follow: Follow, name: str) -> str:
-        """Have some engine read all tokens but the last; why that was not done, or ""."""
+        """Have some engine read all tokens but the last; returns why that failed, or ""."""
         self._asks += 1
         scores = follow.ask.scores
-        # The row of a place tells of the token that is there, so the last one is read too.
+        # The row of a place scores the token at that place, so the last one is read too.
         tokens = follow.tokens_bytes()[:-4] if scores is None else follow.tokens_bytes()
         message = Generate(
             id=name,

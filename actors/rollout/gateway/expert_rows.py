@@ -1,9 +1,9 @@
-"""The experts of a response, put together from what its attempts told.
+"""ExpertRowsOf: the experts of a response, joined from the rows of its attempts.
 
-Owns which row counts where several tell of the same token. Pure. Row p belongs to the attempt that made token
-p + 1, so to the one whose log-prob stands beside it; rows of the prompt belong to the first. Where an attempt
-told nothing (its engine was killed), its rows are those that the next attempt computed when it read the same
-tokens as its prefix, whatever version of the weights that had.
+Owns which row counts if several attempts report the same token. Pure. Row p belongs to the attempt that made
+token p + 1, which also reported that token's log-prob; rows of the prompt belong to the first attempt. If an
+attempt reported no rows (its engine was killed), its rows are those that the next attempt computed when it
+read the same tokens as its prefix, whatever version of the weights that had.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ DTYPES: dict[str, np.dtype[np.generic]] = {
     "int32": np.dtype("<i4"),
 }
 AFTERWARDS = 1 << 30
-"""As an attempt: rows that were computed again when all tokens were there."""
+"""Attempt number of rows that were computed again when all tokens were there."""
 
 
 @dataclass(slots=True)
@@ -33,15 +33,15 @@ class _Told:
 
 
 class ExpertRowsOf:
-    """Of one request. See the module."""
+    """The rows of one request. See the module."""
 
     def __init__(self) -> None:
         self._told: dict[int, _Told] = {}
         self.held_bytes = 0
 
     def heard(self, message: ExpertRows, attempt: int | None = None) -> None:
-        """A part came, of this attempt if one is given. What is no table, and what does not go on where the
-        part before ended, is passed over: it lacks, and is computed again."""
+        """Add a part; `attempt` replaces the message's own. A malformed part, or one that does not continue
+        the part before, is ignored: its rows are missing, and are computed again."""
         number = message.attempt if attempt is None else attempt
         dtype = DTYPES.get(message.dtype)
         if dtype is None or min(message.first, message.count - 1, message.width - 1) < 0:
@@ -62,7 +62,8 @@ class ExpertRowsOf:
         self.held_bytes += part.nbytes
 
     def joined(self, spans: Sequence[Span], prompt: int, tokens: int) -> Routed | None:
-        """Rows of all tokens of prompt and response but the last; None where some lack, or differ in width.
+        """Rows of all tokens of prompt and response but the last; None if some are missing, or differ in
+        width.
 
         spans: which attempt made which of the response's `tokens`.
         """
@@ -89,7 +90,8 @@ class ExpertRowsOf:
 
 
 def owned(spans: Sequence[Span], prompt: int, tokens: int) -> list[tuple[int, int, int]]:
-    """(first row, row behind the last, attempt), in order: row p is of who made token p + 1."""
+    """(first row, row behind the last, attempt), in order: row p belongs to the attempt that made token p +
+    1."""
     rows, begin = [], 0
     for span in spans:
         end = min(prompt + span.start + span.count, prompt + tokens) - 1

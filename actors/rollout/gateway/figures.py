@@ -1,7 +1,7 @@
-"""Figures of the gateway's HTTP in Prometheus' words: calls by route and status, how long they took, what is
-open.
+"""Figures of the gateway's HTTP for Prometheus: calls by route, durations.
 
-Owns the registry of one server. Labels are routes of the table and statuses: their number is bounded.
+Also the numbers of open calls and requests. Owns the registry of one server. Labels are routes of the table
+and statuses: their number is bounded.
 """
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -14,7 +14,7 @@ OTHER = "other"
 
 
 class Figures:
-    """Of one HTTP server."""
+    """The figures of one HTTP server."""
 
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()
@@ -46,17 +46,17 @@ class Figures:
         )
 
     def opened(self) -> None:
-        """A call began."""
+        """A call started."""
         self._open.inc()
 
     def closed(self, method: str, path: str, status: int, seconds: float) -> None:
-        """It was answered, or its client went."""
+        """A call was answered, or its client disconnected."""
         self._open.dec()
         self._calls.labels(method, path or OTHER, str(status)).inc()
         self._seconds.labels(path or OTHER).observe(seconds)
 
     def text(self, loads: Loads | None, versions: Versions | None) -> bytes:
-        """All of them. None: the manager did not say."""
+        """All figures as text. None: the manager did not answer."""
         if loads is not None:
             for state in ("running", "pending", "queued"):
                 self._requests.labels(state).set(getattr(loads, state))

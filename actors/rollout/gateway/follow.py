@@ -1,9 +1,8 @@
-"""What is known of one request that is followed: its tokens so far, who reads them, how it ended.
+"""Follow: the state of one followed request: tokens, readers, end.
 
-Owns the joining of what comes (pieces may repeat, overlap or leave a gap) and the handing on to readers, each
-at its own place. Pure but for the events that readers sleep on. The tokens read stay, 8 bytes each, for who
-reads the same request from its begin; unread ones beyond `limit` are left where they are, in the manager's
-log.
+Owns the joining of progress (pieces may repeat, overlap or leave a gap) and its delivery to readers, each at
+its own position. Pure but for the events that readers sleep on. Tokens that were read are kept, 8 bytes each,
+for clients that read the same request from its start. Unread ones beyond `limit` stay in the manager's log.
 """
 
 import asyncio
@@ -31,7 +30,7 @@ from supervisor import Message
 
 Heard = Literal["fits", "gap", "full"]
 MAX_LIVES = 5
-"""Times that a request is begun which no engine can continue."""
+"""Number of starts of a request that no engine can continue."""
 OTHERWISE = (
     "the engine of this request is gone, and no other can continue it (docs/gateway.md); begun anew, it does "
     "not repeat what was told already: ask again"
@@ -39,7 +38,7 @@ OTHERWISE = (
 
 
 class Follow:
-    """See the module. ask: what was asked for first. until_s: its end, on the actor's clock."""
+    """See the module. ask: the first request. until_s: its deadline, on the actor's clock."""
 
     def __init__(self, ask: Ask, until_s: float, limit: int) -> None:
         self.ask, self.until_s = ask, until_s
@@ -50,18 +49,18 @@ class Follow:
         self.asked_s = 0.0
         self.begun = False
         self.aborted = False
-        self.aborted_s: float | None = None  # when, if that was while it was followed
+        self.aborted_s: float | None = None  # when, if it was aborted while it was followed
         self.unrouted: End | None = None
-        """How it ended, while the experts of its tokens are still collected."""
+        """Its end, while the experts of its tokens are still collected."""
         self.spans: tuple[Span, ...] = ()
         self.behind = False
-        """Tokens were left with the manager; they are asked for when there is room."""
+        """Tokens were left in the manager; the gateway asks for them when there is free capacity."""
         self._limit = limit
         self.lives = 1
-        """Times that it was begun."""
-        self._held = array("I")  # tokens that readers had when it was begun anew
+        """Number of starts."""
+        self._held = array("I")  # tokens that readers had when it was restarted
         self._tokens, self._logprobs = array("I"), array("f")
-        self._versions: list[tuple[int, int]] = []  # (tokens up to here, version), as far as it was told
+        self._versions: list[tuple[int, int]] = []  # (tokens up to here, version), as far as reported
         self._readers: dict[asyncio.Event, int] = {}  # how far each has read
 
     def __len__(self) -> int:
@@ -69,21 +68,21 @@ class Follow:
 
     @property
     def over(self) -> bool:
-        """Nothing more comes."""
+        """The request has ended."""
         return self.end is not None or self.problem is not None
 
     @property
     def readers(self) -> int:
-        """How many read it now."""
+        """The present number of readers."""
         return len(self._readers)
 
     @property
     def room(self) -> bool:
-        """Whether more may be kept: the reader in front has read enough."""
+        """Whether more tokens may be kept: the foremost reader has read enough."""
         return len(self) - max(self._readers.values(), default=0) < self._limit
 
     def same(self, ask: Ask) -> bool:
-        """Whether this is the same request: times and sessions are no contents."""
+        """Whether this is the same request: deadlines and sessions may differ."""
         mine, other = self.ask, ask
         return (
             mine.prompt == other.prompt
@@ -99,11 +98,11 @@ class Follow:
         return self._tokens.tobytes()
 
     def sha256(self) -> bytes:
-        """Of the tokens so far: how the manager knows them."""
+        """Of the tokens so far: identifies them to the manager."""
         return hashlib.sha256(self._tokens.tobytes()).digest()
 
     def heard(self, item: ProgressItem) -> Heard:
-        """More of it came. gap: what is before it did not. full: it is not kept, nobody has read the rest."""
+        """Add progress. gap: tokens before it are missing. full: it is not kept, since the rest is unread."""
         if item.start > len(self):
             return "gap"
         known = 4 * (len(self) - item.start)
@@ -117,7 +116,8 @@ class Follow:
         return "fits"
 
     def told(self, answer: Message) -> None:
-        """What the manager answered: the end, with all that is not here yet, or that there is no begin."""
+        """Handle the manager's answer: the end, with all missing tokens, or a reason why nothing was
+        started."""
         if isinstance(answer, Generated):
             self._answered(answer)
         elif not isinstance(answer, VersionNotReady):
@@ -128,8 +128,8 @@ class Follow:
             self.finish(Busy("no weights are published yet"))
 
     def refused(self, why: str) -> None:
-        """The manager does not take it. What was begun and is another request there cannot go on, unless it
-        is begun anew."""
+        """Handle a refusal of the manager. A started request that differs in the manager cannot continue,
+        unless it is restarted."""
         if why.endswith(CANNOT_CONTINUE) and self.aborted_s is None and self.lives < MAX_LIVES:
             self._begin_anew()
         elif self.aborted_s is not None or why.endswith("was cancelled"):
@@ -144,7 +144,7 @@ class Follow:
             self.finish(BadAsk(why))
 
     def _begin_anew(self) -> None:
-        """The tokens that came are void but for those that a reader has: they are to come again."""
+        """Discard all tokens but those that a reader has: the new start must repeat these."""
         self.lives += 1
         self._held = self._tokens[: max(self._readers.values(), default=0)]
         self._tokens, self._logprobs, self._versions = array("I"), array("f"), []
@@ -152,7 +152,7 @@ class Follow:
 
     def _answered(self, answer: Generated) -> None:
         if answer.start > len(self):
-            return  # it is asked again, with what is here
+            return  # the gateway asks again, with the tokens it has
         known = 4 * (len(self) - answer.start)
         last = answer.version_end if answer.version_end is not None else 0
         self._take(answer.tokens[known:], answer.logprobs[known:], last)
@@ -168,12 +168,12 @@ class Follow:
             self.finish(end)
 
     def complete(self, routed: Routed) -> None:
-        """It ended before, and these are its experts."""
+        """End the request, whose end was known before, with its experts."""
         assert self.unrouted is not None, "complete before its end"
         self.finish(replace(self.unrouted, experts=routed))
 
     def give_up(self, status: Status) -> None:
-        """It ends here with what came; the manager did not say how."""
+        """End the request with the tokens that arrived; the manager did not report its end."""
         if self.ask.rows and len(self):
             self.finish(Busy("the manager did not say how it ended, so nobody has the rows of its tokens"))
             return
@@ -185,7 +185,7 @@ class Follow:
         self.finish(End(status, tuple(spans), first, last))
 
     def finish(self, how: End | AskError) -> None:
-        """Nothing more comes."""
+        """End the request."""
         if isinstance(how, End) and len(self) < len(self._held):
             how = Busy(OTHERWISE)
         if not self.over:
@@ -196,7 +196,7 @@ class Follow:
         self._wake()
 
     async def read(self) -> AsyncGenerator[Piece | End, None]:
-        """All of it, from the first token on. Raises the problem that ended it."""
+        """All pieces from the first token on, then the end. Raises the problem that ended it."""
         more = asyncio.Event()
         self._readers[more] = at = 0
         try:
@@ -206,13 +206,13 @@ class Follow:
                     yield Piece(self._tokens[at:until].tolist(), self._logprobs[at:until].tolist(), version)
                     self._readers[more] = at = until
                 if self.end is not None:
-                    del self._readers[more]  # who has the end need not close it
+                    del self._readers[more]  # a reader that has the end need not close
                     yield self.end
                     return
                 if self.problem is not None:
                     raise self.problem
                 more.clear()
-                await more.wait()  # whoever follows it ends it at its deadline
+                await more.wait()  # the gateway ends it at its deadline
         finally:
             self._readers.pop(more, None)
 
@@ -228,14 +228,14 @@ class Follow:
         self._versions.append((len(self._tokens), version))
 
     def _correct(self, spans: tuple[VersionSpan, ...]) -> None:
-        """The answer knows the versions of all tokens; on the way the last of some was told."""
+        """Set the exact versions from the answer; progress reports only the last one of each piece."""
         self._versions, until = [], 0
         for span in spans:
             until += span.count
             self._versions.append((until, span.version))
 
     def _span(self, at: int) -> tuple[int, int]:
-        """How far the version goes that made the token there, and that version."""
+        """The version that made the token at this position, and the end of its span."""
         return next((until, version) for until, version in self._versions if until > at)
 
     def _wake(self) -> None:

@@ -1,7 +1,7 @@
-"""Weights of engines that somebody else runs: they lie where the engines find them, and no image is pulled.
+"""FoundWeights: weights of engines run by others, loaded from folders.
 
-Owns the words for them in `Weights.sources`, and the actor that stands where a host's TransferAgent would: to
-a worker that fetches a version it names the folder, and the engine loads it by itself.
+No image is pulled. Owns their notation in `Weights.sources`, and the actor that replaces a host's TransferAgent: to a worker that
+fetches a version it names the folder, and the engine loads it by itself.
 """
 
 import asyncio
@@ -17,27 +17,27 @@ from supervisor import Actor, Refused, handles
 AS_FOUND = "found:"
 """As the source: whatever the engine served when it was found."""
 FOLDER = "folder:"
-"""Begins the source of a checkpoint (Hugging Face format) that every engine can read at this path."""
+"""Prefix of the source of a checkpoint (Hugging Face format) that every engine can read at this path."""
 AGAIN_S = 1.0
-"""Between two looks at an engine that is away or refused."""
+"""Seconds between two checks of an engine that is away or refused."""
 
 Check = Callable[[str], Awaitable[str]]
 
 
 def as_found(version: int) -> Weights:
-    """The weights that engines came with."""
+    """The weights that engines had when they were added."""
     return Weights(version=version, root=_root(version, AS_FOUND), sources=(AS_FOUND,))
 
 
 def in_folder(version: int, path: str) -> Weights:
-    """Those of a checkpoint at this path, under this number."""
+    """The weights of a checkpoint at this path, under this number."""
     source = f"{FOLDER}{posixpath.normpath(path)}"
     return Weights(version=version, root=_root(version, source), sources=(source,))
 
 
 def _root(version: int, source: str) -> bytes:
-    """What tells these weights from others of the same number. Of files that nobody here has read it says the
-    place, not the contents."""
+    """Distinguishes these weights from others of the same number. No component here has read the files, so it
+    identifies their place, not their contents."""
     return hashlib.sha256(f"{version} {source}".encode()).digest()
 
 
@@ -45,10 +45,10 @@ class FoundWeights(Actor):
     """See the module. `<node>/transfer` of an engine by URL.
 
     Args:
-        vocabulary: tokens that its model knows; 0 where nobody here knows.
-        check: why the engine must not serve now, "": it may. Given the folder of the weights, "" for those
-            that it was found with. It is asked before each version, so also after the engine was away:
-            another server may be at its URL. None: it always may.
+        vocabulary: tokens that its model knows; 0 if unknown here.
+        check: returns why the engine must not serve now, "": it may. Argument: the folder of the weights,
+            "" for those that it was found with. Called before each version, so also after the engine was
+            away: another server may be at its URL. None: it always may.
     """
 
     def __init__(self, vocabulary: int, check: Check | None = None) -> None:
@@ -62,7 +62,7 @@ class FoundWeights(Actor):
             raise Refused(f"weights {message.version} from {source!r}: engines by URL load from folders")
         path = source.removeprefix(FOLDER) if source.startswith(FOLDER) else ""
         if self._check is not None and (why := await self._check(path)):
-            await asyncio.sleep(AGAIN_S)  # the worker asks again at once
+            await asyncio.sleep(AGAIN_S)  # the worker repeats its request at once
             raise Refused(why)
         return Fetched(
             version=message.version,
@@ -76,4 +76,4 @@ class FoundWeights(Actor):
 
     @handles(DropVersion)
     async def drop_version(self, message: DropVersion) -> None:
-        """Folders are somebody else's: nothing is kept of them here."""
+        """Nothing to drop: the folders belong to the user."""

@@ -1,10 +1,10 @@
-"""Gateway: the actor in front of which HTTP is spoken. It asks the RolloutManager and follows what it makes.
+"""Gateway: the actor behind the HTTP server; asks and follows RolloutManager.
 
-Owns the requests that are followed, how many there may be, and who still waits for them. Every request of a
-client is a single request of the manager (docs/versions.md): the id names it, tokens are handed on when they
-are in the manager's journal. So when an engine or the manager dies, a client sees a pause; the same ask is
-sent again, with the tokens that are here already, until the request's own deadline. The HTTP server is an
-adapter behind `Door`; the simulator has no HTTP and does not run this actor.
+Owns the followed requests, their limit, and the clients that still wait for them. Every request of a client
+is a single request of the manager (docs/versions.md): the id names it, and tokens are forwarded once they are
+in the manager's journal. So when an engine or the manager dies, a client sees a pause. The gateway sends the
+same request again, with the tokens that it has already, until the request's own deadline. The HTTP server is
+an adapter behind `Door`; the simulator has no HTTP and does not run this actor.
 """
 
 import asyncio
@@ -28,33 +28,34 @@ MANAGER = "rollout/manager"
 
 SWEEP_S = 0.25
 AGAIN_S = 0.5
-"""Between two asks for what a gap hides: the answer of the first may be on its way."""
+"""Seconds between two requests for the tokens of a gap: the answer of the first may be in transit."""
 RETRY_S = 0.2
-"""Before the manager is asked again that had no room, or crashed over it."""
+"""Seconds before the gateway asks a manager again that had no capacity, or crashed on the request."""
 GRACE_S = 3.0
-"""Beyond a request's deadline, or after its abort, for the manager to say how it ended; then it ends here."""
+"""Seconds beyond a request's deadline, or after its abort, for the manager to report its end; then the
+gateway ends it."""
 MAX_REMEMBERED = 4096
-"""Ids: that were aborted, that were left by clients that may come back; each."""
+"""Limit of remembered ids, each for: aborted requests, and requests left by clients that may return."""
 
 
 class Door(Protocol):
-    """What HTTP comes in by; made closed."""
+    """The HTTP entry; closed when created."""
 
     async def start(self) -> str:
-        """Open it; its URL. Raises OSError where nobody can listen there."""
+        """Open the door; returns its URL. Raises OSError if it cannot listen there."""
 
     async def close(self) -> None:
-        """Close it; streams end."""
+        """Close the door; streams end."""
 
 
 MakeDoor = Callable[[Requests, Fleet], Door]
 """A door in front of these requests and that fleet."""
 MakeFleet = Callable[[Context, Holding], Fleet]
-"""What the control routes call, on the context of a gateway, with its requests."""
+"""Makes the fleet that the control routes call, on the context of a gateway, with its requests."""
 
 
 class _LookAround(Message, frozen=True):
-    """Look for readers that have caught up, and for aborts that were not answered."""
+    """Check for readers that have caught up, and for aborts that were not answered."""
 
 
 class Gateway(Actor):
@@ -90,7 +91,7 @@ class Gateway(Actor):
 
     @property
     def under_way(self) -> int:
-        """Requests that were begun, are not over, and that somebody reads."""
+        """Requests that are started and not over, and that have a reader."""
         return sum(follow.begun and not follow.over for follow in self._follows.values())
 
     @property
@@ -132,11 +133,11 @@ class Gateway(Actor):
         return len(set(chosen) & set(known))
 
     def hold(self) -> None:
-        """Begin no request until `release`: new ones wait, within their deadlines."""
+        """Start no request until `release`: new ones wait, within their deadlines."""
         self._open.clear()
 
     def release(self) -> None:
-        """Go on."""
+        """Start requests again."""
         self._open.set()
 
     @property
@@ -144,7 +145,7 @@ class Gateway(Actor):
         """Whether new requests wait for `release`."""
         return not self._open.is_set()
 
-    # -- what the manager says --
+    # -- messages of the manager --
 
     @handles(Progress)
     async def progress(self, message: Progress) -> None:
@@ -166,7 +167,8 @@ class Gateway(Actor):
                 continue
             if follow.aborted_s is not None and now - follow.aborted_s > GRACE_S:
                 follow.give_up("abort")
-                self._cancelling.add(follow.ask.id)  # again: the first word may have come before the request
+                # again: the first cancel may have arrived before the request
+                self._cancelling.add(follow.ask.id)
             elif follow.behind and follow.room:
                 self._again(follow)
 
@@ -183,7 +185,7 @@ class Gateway(Actor):
     # -- one request --
 
     def _follow(self, ask: Ask) -> Follow:
-        """That of this id, or a new one. Raises BadAsk, Busy."""
+        """The follow of this id, existing or new. Raises BadAsk, Busy."""
         known = self._follows.get(ask.id)
         if known is not None:
             if known.same(ask):
@@ -204,7 +206,7 @@ class Gateway(Actor):
         return follow
 
     def _leave(self, follow: Follow) -> None:
-        """Somebody reads it no longer; perhaps nobody does."""
+        """A reader has left the request; end it if it was the last."""
         if follow.readers or self._follows.get(follow.ask.id) is not follow:
             return
         del self._follows[follow.ask.id]
@@ -214,12 +216,12 @@ class Gateway(Actor):
         if follow.ask.named:
             if not follow.over:
                 self._left.add(follow.ask.id)
-        elif follow.problem is None:  # nobody knows its id, so nobody comes back
+        elif follow.problem is None:  # no client knows its id, so none returns
             tell = self._cancelling.later if follow.over else self._cancelling.add
             tell(follow.ask.id)
 
     def _again(self, follow: Follow) -> None:
-        """Ask for what is missing, not too often."""
+        """Ask for the missing tokens, not too often."""
         now = self.ctx.now()
         if follow.over or follow.unrouted is not None or now - follow.asked_s < AGAIN_S:
             return
@@ -235,7 +237,7 @@ class Gateway(Actor):
         follow.task = self.ctx.background(self._ask(follow), f"request {follow.ask.id}")
 
     async def _ask(self, follow: Follow) -> None:
-        """Until the manager has answered, or time is up."""
+        """Ask until the manager has answered, or the deadline has passed."""
         now = self.ctx.now
         if not await self.ctx.idle(self._open, max(follow.until_s - now(), 0.0)):
             follow.give_up("deadline")
@@ -245,7 +247,7 @@ class Gateway(Actor):
             if left_s <= -GRACE_S:
                 follow.give_up("abort" if follow.aborted else "deadline")
                 break
-            self._asks += 1  # each is one of its own; what makes them the same request is the id
+            self._asks += 1  # each ask is separate; the id makes them the same request
             try:
                 answer = await self.ctx.ask(
                     MANAGER,
@@ -264,7 +266,7 @@ class Gateway(Actor):
                     follow.finish(Busy(str(full), GRACE_S))
                 else:
                     await asyncio.sleep(RETRY_S)
-            except AskFailed:  # a timeout too: one that comes at once must not keep the loop from all else
+            except AskFailed:  # timeouts too: one that fails at once must not block the event loop
                 await asyncio.sleep(RETRY_S)
             else:
                 follow.told(answer)

@@ -1,7 +1,7 @@
-"""The fleet of a job, as its gateway shows it: what the manager knows, and nothing that can be changed.
+"""JobFleet: the fleet of a job, as its gateway shows it; read-only.
 
-Engines come and go by themselves, and weights are the trainer's: to update them from outside is refused with
-that reason. To pause holds the gateway's own requests back; the job's go on.
+Engines join and leave by themselves, and weights are the trainer's: updates from outside are refused with
+that reason. A pause holds back the gateway's own requests; those of the job continue.
 """
 
 import asyncio
@@ -17,15 +17,15 @@ from supervisor import AskFailed, Context
 MANAGER = "rollout/manager"
 ANSWER_S = 3.0
 PROBE_S = 4.0
-"""For one token; clients wait 5 s for `/health_generate`."""
+"""Seconds for one token; clients wait 5 s for `/health_generate`."""
 LOOK_S = 0.1
 WAIT_S = 250.0
-"""Of a pause that waits for what is under way; clients give up after 300 s."""
+"""Seconds of a pause that waits for running requests; clients give up after 300 s."""
 OURS = "a job's engines and weights are its own: they are not changed through its gateway"
 
 
 class Holding(Requests, Protocol):
-    """Requests that can be held back; the gateway."""
+    """Requests that can be held back; implemented by the gateway."""
 
     @property
     def under_way(self) -> int: ...
@@ -61,7 +61,8 @@ class JobFleet:
         ]
 
     async def loads(self) -> Loads:
-        """Of the gateway's clients alone: who waits for none to be left must not wait for the job's."""
+        """Of the gateway's clients alone: a caller that waits for zero must not wait for the job's
+        requests."""
         under_way = self._requests.under_way
         return Loads(under_way, 0, self._requests.waiting)
 

@@ -11,7 +11,7 @@ async def metrics(call: Call) -> web.StreamResponse:
     fleet = call.desk.fleet
     try:
         loads, versions = await fleet.loads(), await fleet.versions()
-    except FleetError:  # what is known here is told all the same
+    except FleetError:  # the gateway's own figures are reported all the same
         body = call.desk.figures.text(None, None)
     else:
         body = call.desk.figures.text(loads, versions)

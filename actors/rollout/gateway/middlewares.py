@@ -1,4 +1,4 @@
-"""What every call passes before its route: it is counted, and asked for the methods of a path it is answered.
+"""Middlewares of every call: call counts, and the methods of a path.
 
 Adapter: knows aiohttp.
 """
@@ -14,7 +14,7 @@ from actors.rollout.gateway.figures import Figures
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 GONE = 499
-"""The status, in figures alone, of a call whose client went before its answer was whole."""
+"""The status, in figures alone, of a call whose client disconnected before its answer was whole."""
 
 
 def counting(figures: Figures) -> Middleware:
@@ -40,8 +40,8 @@ def counting(figures: Figures) -> Middleware:
 
 @web.middleware
 async def methods(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """OPTIONS says what a path takes, without a key; a method that it does not take is told which ones it
-    does."""
+    """Answer OPTIONS with the methods of a path, without a key; name them also in the refusal of any other
+    method."""
     wrong = request.match_info.http_exception
     if not isinstance(wrong, web.HTTPMethodNotAllowed):
         return await handler(request)

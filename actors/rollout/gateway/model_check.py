@@ -1,6 +1,6 @@
-"""Which engines of a gateway serve its model, and which are refused and why.
+"""ModelCheck: which engines serve the gateway's model, and which are refused.
 
-A response that begins on one engine may go on at any other, so all of them must serve one model. Pure.
+A response that starts on one engine may continue on any other, so all of them must serve one model. Pure.
 """
 
 from dataclasses import replace
@@ -26,12 +26,12 @@ class ModelCheck:
 
     @property
     def refused(self) -> dict[str, str]:
-        """Why, by the URL of the engine; the newest last."""
+        """The reasons by the URL of the engine; the newest last."""
         return dict(self._refused)
 
     def look(self, url: str, facts: EngineFacts, kind: str = "") -> str:
         """Why the engine at this URL is refused, "": it is not. kind: the protocol in which it is driven, ""
-        before it is. Looked at again, the newest verdict counts."""
+        before it is. On repeated checks the newest verdict counts."""
         if facts.root in self._folders:  # older SGLang servers report the folder of the newest weights there
             facts = replace(facts, root=self.expected.root)
         faults = differences(self.expected, facts)
@@ -48,7 +48,7 @@ class ModelCheck:
         return why
 
     def forget(self, url: str) -> bool:
-        """Whether it was refused; it is no more."""
+        """Remove the refusal of this engine; returns whether there was one."""
         return self._refused.pop(url, None) is not None
 
     def given(self, folder: str) -> None:

@@ -1,4 +1,4 @@
-"""The newest so many names of something: a set that forgets the oldest first. Pure."""
+"""Newest: a bounded set of names that forgets the oldest first. Pure."""
 
 from collections.abc import Iterator
 
@@ -20,7 +20,7 @@ class Newest:
         return len(self._names)
 
     def add(self, *names: str) -> None:
-        """These are the newest now."""
+        """Make these names the newest."""
         for name in names:
             self._names.pop(name, None)
             self._names[name] = None
@@ -28,11 +28,11 @@ class Newest:
             del self._names[next(iter(self._names))]
 
     def discard(self, name: str) -> None:
-        """Forget this one, if it is known."""
+        """Forget this name, if it is known."""
         self._names.pop(name, None)
 
     def take(self) -> list[str]:
-        """All of them; none is left."""
+        """Return and remove all names."""
         names = list(self._names)
         self._names.clear()
         return names

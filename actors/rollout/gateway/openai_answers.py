@@ -1,7 +1,7 @@
-"""Choices as they come, put together in the words of OpenAI's APIs: whole answers and chunks of a stream.
+"""OpenAI answers: choices assembled into whole answers and chunks of a stream.
 
-Owns what each delta adds. Does not own the structs (`openai_wire`), what is common to both (`openai_shape`)
-or the HTTP (`openai_routes`). Pure: no HTTP, no clock.
+Owns what each delta adds. Does not own the structs (`openai_wire`), the part common to both APIs
+(`openai_shape`) or the HTTP (`openai_routes`). Pure: no HTTP, no clock.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class CompletionAnswers(Answers):
     """`/v1/completions`."""
 
     def chunk(self, told: Delta | Last) -> Completion | None:
-        """The chunk that tells it, None for nothing to tell."""
+        """The chunk for this delta, None if there is nothing to send."""
         choice, begin = self.choices[told.index], self.take(told)
         if self.quiet(told):
             return None
         last = told if isinstance(told, Last) else None
         first, choice.begun = not choice.begun, True
-        begin = 0 if first else begin  # what was quiet is told now
+        begin = 0 if first else begin  # include what was held back
         news = first or last is None
         only = CompletionChoice(
             index=told.index,
@@ -100,7 +100,7 @@ class ChatAnswers(Answers):
     """`/v1/chat/completions`."""
 
     def opening(self) -> ChatChunk:
-        """The first chunk: whose turn it is."""
+        """The first chunk: the role."""
         roles = [
             ChunkChoice(index=index, delta=ChatDelta(role="assistant", content=""))
             for index in range(self.shape.choices)
@@ -110,13 +110,13 @@ class ChatAnswers(Answers):
         return chunk
 
     def chunk(self, told: Delta | Last) -> ChatChunk | None:
-        """The chunk that tells it, None for nothing to tell."""
+        """The chunk for this delta, None if there is nothing to send."""
         choice, begin = self.choices[told.index], self.take(told)
         if self.quiet(told):
             return None
         last = told if isinstance(told, Last) else None
         first, choice.begun = not choice.begun, True
-        begin = 0 if first else begin  # what was quiet is told now
+        begin = 0 if first else begin  # include what was held back
         delta = self._delta(told.index, choice, "".join(choice.text) if first else told.text, last)
         if last is None and self.shape.plain and delta == ChatDelta():
             return None
@@ -132,11 +132,11 @@ class ChatAnswers(Answers):
         return self._chunk([only], Stamps() if last is None else stamps([last.versions]))
 
     def logprobs(self, index: int, begin: int) -> ChatLogprobs | None:
-        """Of a choice, from token `begin` on."""
+        """The log-probs of a choice, from token `begin` on."""
         return chat_logprobs(self.shape, self.choices[index], begin)
 
     def _delta(self, index: int, choice: Choice, text: str, last: Last | None) -> ChatDelta:
-        """What this text adds."""
+        """The delta that this text adds."""
         if choice.tools is None:
             return ChatDelta(content=text) if text or last is None else ChatDelta()
         before = choice.tools.calls

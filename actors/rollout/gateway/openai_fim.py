@@ -1,6 +1,6 @@
-"""Completions between a prompt and a suffix, in the words of models that were trained to fill in the middle.
+"""Fill-in-the-middle completions between a prompt and a suffix.
 
-Owns the tokens of the families. Pure.
+Owns the special tokens of the families. Pure.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from actors.rollout.gateway.ask import BadAsk, Vocabulary
 
 @dataclass(frozen=True, slots=True)
 class Middle:
-    """Special tokens: before the prompt, before the suffix, before what is to be made."""
+    """Special tokens: before the prompt, before the suffix, before the tokens to make."""
 
     prefix: str
     suffix: str
@@ -25,7 +25,8 @@ FAMILIES = (
 
 
 def between(words: Vocabulary, prompt: str | list[int], suffix: str) -> list[int]:
-    """The tokens of a prompt for what stands between these. Raises BadAsk for a model without such tokens."""
+    """The tokens of a prompt for the text between these two. Raises BadAsk for a model without such
+    tokens."""
     begin = words.encode_text(prompt) if isinstance(prompt, str) else prompt
     for family in FAMILIES:
         ids = [words.tokenizer.token_to_id(name) for name in (family.prefix, family.suffix, family.middle)]

@@ -1,6 +1,6 @@
-"""Grammars and biases that OpenAI's, vLLM's and SGLang's bodies may name for the text of a response.
+"""Formats: grammars and biases in the bodies of OpenAI, vLLM and SGLang.
 
-Owns their words and what they mean to an engine. Does not look into a schema: the engine does, and refuses
+Owns their fields and their meaning to an engine. Does not look into a schema: the engine does, and refuses
 what it cannot follow. Pure.
 """
 
@@ -34,7 +34,7 @@ class JsonObjectFormat(msgspec.Struct, kw_only=True, tag_field="type", tag="json
 
 
 class JsonSchema(msgspec.Struct, kw_only=True):
-    """strict: taken; the schema is always followed."""
+    """strict: accepted; the schema is always followed."""
 
     name: str
     description: str | None = None
@@ -52,7 +52,7 @@ ResponseFormat = TextFormat | JsonObjectFormat | JsonSchemaFormat
 
 
 class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """vLLM's; one of these. json: a schema or its text; grammar: an EBNF."""
+    """vLLM's field; one of these is set. json: a schema or its text; grammar: an EBNF."""
 
     json: dict[str, Any] | str | None = None
     regex: str | None = None
@@ -63,7 +63,7 @@ class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
 
 
 class Formats(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The fields of a body; at most one is set. regex, ebnf: SGLang's; guided_*: those of older vLLM."""
+    """Grammar fields of a body; at most one is set. regex, ebnf: SGLang's; guided_*: those of older vLLM."""
 
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
@@ -75,7 +75,7 @@ class Formats(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     ebnf: str | None = None
 
     def grammar(self) -> Grammar | None:
-        """Of the text; None for any. Raises BadAsk."""
+        """The grammar of the text; None for any text. Raises BadAsk."""
         given = list(self._grammars())
         if len(given) > 1:
             raise BadAsk(f"{given[1][0]} and {given[0][0]} exclude each other", given[1][0])
@@ -105,7 +105,7 @@ ANY_OBJECT = Grammar(kind="json_schema", text='{"type":"object"}')
 
 
 def grammar_of(format: ResponseFormat | None) -> Grammar | None:
-    """Of a `response_format`; None for any text."""
+    """The grammar of a `response_format`; None for any text."""
     match format:
         case JsonObjectFormat():
             return ANY_OBJECT
@@ -126,7 +126,7 @@ def _schema(given: dict[str, Any] | str | None) -> Grammar | None:
 
 
 def _choice(texts: list[str] | None) -> Grammar | None:
-    """One of these texts."""
+    """The grammar of one of these texts."""
     if texts is None:
         return None
     return _named("ebnf", "root ::= " + " | ".join(json.dumps(text, ensure_ascii=False) for text in texts))

@@ -1,5 +1,4 @@
-"""Log-probs of a choice in the words of OpenAI's completions and chat: of its tokens, their rivals, its
-prompt. Pure."""
+"""OpenAI log-probs of a choice: its tokens, their alternatives, its prompt. Pure."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -15,7 +14,7 @@ from actors.rollout.score_rows import Score
 
 
 def completion_logprobs(shape: Shape, choice: Choice, index: int, begin: int) -> CompletionLogprobs | None:
-    """From token `begin` of the response on, and before them those of the prompt where that is echoed."""
+    """Log-probs from token `begin` of the response on, preceded by those of the prompt if that is echoed."""
     if not shape.logprobs:
         return None
     prompt = shape.prompts[index // shape.n]
@@ -46,7 +45,7 @@ def completion_logprobs(shape: Shape, choice: Choice, index: int, begin: int) ->
 
 
 def chat_logprobs(shape: Shape, choice: Choice, begin: int) -> ChatLogprobs | None:
-    """From token `begin` of the response on."""
+    """Log-probs from token `begin` of the response on."""
     if not shape.logprobs:
         return None
     tops = rivals(shape, choice, len(shape.prompts[0]))[begin:]
@@ -66,7 +65,7 @@ def chat_logprobs(shape: Shape, choice: Choice, begin: int) -> ChatLogprobs | No
 
 def rivals(shape: Shape, choice: Choice, prompt: int) -> list[Sequence[tuple[int, float]]]:
     """For each token of the response the likeliest ones, with log-probs of the distribution that it was drawn
-    from: that of the model, under the request's temperature, next to the token's own."""
+    from, comparable to the token's own: that of the model, under the request's temperature."""
     if shape.scores is None or not shape.scores.top:
         return [()] * len(choice.tokens)
     scale = shape.temperature or 1.0
@@ -79,7 +78,7 @@ def rivals(shape: Shape, choice: Choice, prompt: int) -> list[Sequence[tuple[int
 
 
 def _tops(shape: Shape, name: str, score: Score) -> dict[str, float]:
-    """Of a place of the prompt."""
+    """The likeliest tokens at a place of the prompt, with the actual one."""
     return {name: score.logprob} | {shape.name(token): logprob for token, logprob in score.top}
 
 

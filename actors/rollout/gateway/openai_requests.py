@@ -1,7 +1,7 @@
-"""What clients of OpenAI's completions and chat ask for, with vLLM's additions, as typed structs.
+"""OpenAI requests: structs of completions and chat, with vLLM's additions.
 
-Owns which fields there are and what of them is offered. A field that would change the response and is not
-offered is refused by its name; those that change nothing are taken. Pure.
+Owns the fields, and which of them are offered. A field that would change the response and is not offered is
+refused by its name; those that change nothing are accepted. Pure.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from actors.rollout.sampling_params import Grammar, Sampling
 from actors.rollout.score_rows import MOST_TOP, Scores
 
 MOST_CHOICES = 1024
-"""Prompts times `n` of one call."""
+"""Limit of prompts times `n` of one call."""
 DEFAULT_TOKENS = 16
-"""OpenAI's and vLLM's, for a completion that names no limit."""
+"""OpenAI's and vLLM's default for a completion without a limit."""
 
 Token = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
@@ -39,8 +39,8 @@ class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Harmless(Formats, kw_only=True, forbid_unknown_fields=True):
-    """Fields that a client may send and that change nothing here: nothing is stored, all requests are served
-    alike, and how much a model thinks or says is its template's (`chat_template_kwargs`)."""
+    """Fields that a client may send and that change nothing here: nothing is stored, and all requests are
+    served alike. The template sets how much a model thinks or writes (`chat_template_kwargs`)."""
 
     store: Taken = None
     metadata: Taken = None
@@ -94,7 +94,7 @@ class Common(Harmless, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def scores(self) -> Scores | None:
-        """The rows that engines are to tell; None for none."""
+        """The rows that engines have to report; None for none."""
         return None
 
     @property
@@ -103,11 +103,11 @@ class Common(Harmless, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def stops(self) -> tuple[str, ...]:
-        """Stop strings; the text is cut here, whatever the engine knows of text."""
+        """Stop strings; the gateway cuts the text, whether or not the engine knows text."""
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
     def sampling(self) -> Sampling:
-        """How tokens are drawn. Raises BadAsk with the name of a field that is not offered."""
+        """The sampling settings. Raises BadAsk with the name of a field that is not offered."""
         for name, why in self._not_offered():
             raise BadAsk(why, name)
         return Sampling(
@@ -139,7 +139,7 @@ class Common(Harmless, kw_only=True, forbid_unknown_fields=True):
 
 class CompletionRequest(Common, kw_only=True, forbid_unknown_fields=True):
     """Body of `/v1/completions`. prompt: a text, texts, tokens, or lists of tokens. logprobs: with so many of
-    the likeliest tokens; echo: with those of the prompt. max_tokens: 0 is for who wants the prompt alone."""
+    the likeliest tokens; echo: with those of the prompt. max_tokens: 0 returns the prompt alone."""
 
     prompt: str | list[str | int | list[int]]
     max_tokens: Annotated[int | UnsetType | None, Meta(description="Left out: 16; null: what fits.")] = UNSET
@@ -155,7 +155,7 @@ class CompletionRequest(Common, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def scores(self) -> Scores | None:
-        """The rows that engines are to tell; None where the log-probs of the response are enough."""
+        """The rows that engines have to report; None if the log-probs of the response are enough."""
         if not self.logprobs and not (self.echo and self.wants_logprobs):
             return None
         return Scores(top=self.logprobs or 0, prompt=bool(self.echo))
@@ -183,7 +183,7 @@ class CompletionRequest(Common, kw_only=True, forbid_unknown_fields=True):
 
 
 class Part(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Of a message's content; text is all that is offered."""
+    """Part of a message's content; only text is offered."""
 
     type: Literal["text"]
     text: str
@@ -193,7 +193,7 @@ class CallMade(CallIs, kw_only=True):
     """A call that an earlier turn made."""
 
     def for_template(self) -> dict[str, object]:
-        """As chat templates know it: with the arguments as an object. Raises BadAsk."""
+        """In the form of chat templates: with the arguments as an object. Raises BadAsk."""
         try:
             arguments = msgspec.json.decode(self.function.arguments or "{}", type=dict[str, Any])
         except (msgspec.MsgspecError, RecursionError) as problem:
@@ -219,8 +219,8 @@ class Message(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     audio: None = None
 
     def for_template(self) -> dict[str, object]:
-        """As chat templates know it: keys that are there, content as one text; what developers say as the
-        system, which templates know. Raises BadAsk."""
+        """In the form of chat templates: only the keys that are set, and content as one text. The role of
+        developers becomes system, which templates know. Raises BadAsk."""
         content = self.content
         if isinstance(content, list):
             content = "\n".join(part.text for part in content)
@@ -262,11 +262,11 @@ class ChatRequest(Common, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def scores(self) -> Scores | None:
-        """The rows that engines are to tell; None for none."""
+        """The rows that engines have to report; None for none."""
         return Scores(top=self.top_logprobs) if self.top_logprobs else None
 
     def grammar(self) -> Grammar | None:
-        """Of the text: of the calls that must be made, or what is asked for. Raises BadAsk."""
+        """The grammar of the text: of the calls that must be made, or the requested one. Raises BadAsk."""
         tools = offered(self.tools, self.tool_choice)
         calls = demanded(tools, self.tool_choice, self.parallel_tool_calls is not False)
         asked = super().grammar()

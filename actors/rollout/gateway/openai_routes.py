@@ -1,7 +1,7 @@
-"""OpenAI's completions, chat and models over HTTP, with vLLM's additions.
+"""OpenAI routes: completions, chat and models over HTTP, with vLLM's additions.
 
-Owns the way from a body to requests and from their choices to an answer or a stream. Does not own the words
-(`openai_requests`, `openai_wire`). Adapter.
+Owns the conversion from a body to requests and from their choices to an answer or a stream. Does not own the
+structs (`openai_requests`, `openai_wire`). Adapter.
 """
 
 import time
@@ -39,7 +39,7 @@ from actors.rollout.gateway.texts import (
 )
 
 SEEDS = 2**31
-"""Seeds are taken modulo this, which every engine takes."""
+"""Seeds are taken modulo this number, which every engine accepts."""
 
 
 class ModelCard(msgspec.Struct, kw_only=True):
@@ -66,13 +66,13 @@ def asks_of(
     limit: int | UnsetType | None,
     names: tuple[str, str],
 ) -> list[Ask]:
-    """One request a choice, prompt by prompt. Each has its own id and its own seed, the same when the client
-    asks again under the same id. Raises BadAsk."""
+    """One request per choice, prompt by prompt. Each has its own id and its own seed, the same when the
+    client asks again under the same id. Raises BadAsk."""
     total = len(prompts) * body.choices
     if total > MOST_CHOICES:
         raise BadAsk(f"{len(prompts)} prompts with {body.choices} choices each; at most {MOST_CHOICES}", "n")
     (id, named), sampling, asks = call.id(body.request_id), body.sampling(), []
-    # No token of a grammar is given away before the end where the answer is told whole: it may begin anew.
+    # With a grammar, an answer that is sent whole gives away no token before its end: it may be restarted.
     whole = not sampling.continues and not body.stream
     for index in range(total):
         asks.append(
@@ -107,7 +107,7 @@ async def completions(call: Call) -> web.StreamResponse:
         check_length(call.desk, len(prompt), "prompt")
         prompts.append(prompt)
     if not (body.return_token_ids or (body.return_tokens_as_token_ids and body.wants_logprobs)):
-        vocabulary(call.desk)  # its answer is text
+        vocabulary(call.desk)  # the answer is text
     asks = asks_of(call, body, prompts, body.max_tokens, ("prompt", "max_tokens"))
     readers = [reader_of(call.desk, body) for _ in asks]
     shape = _shape(call, body, body.wants_logprobs, asks, prompts, "cmpl")
@@ -134,7 +134,8 @@ async def completions(call: Call) -> web.StreamResponse:
 async def begin_chat(
     call: Call, body: ChatRequest, kind: str = "chatcmpl"
 ) -> tuple[ChatAnswers, AsyncGenerator[Delta | Last, None]]:
-    """A conversation's answers, and what comes of them; to be closed. kind: begins its id. Raises BadAsk."""
+    """The answers of a conversation, and their deltas; the caller closes these. kind: prefix of its id.
+    Raises BadAsk."""
     check_model(call.desk, body.model)
     prompts = [await encode_chat(call.desk, body)]
     tools = tools_of(call.desk, body)
@@ -214,7 +215,7 @@ def _shape(
 
 
 def _text(shape: Shape, given: str | list[int], tokens: Sequence[int]) -> str:
-    """Of a prompt."""
+    """The text of a prompt."""
     return given if isinstance(given, str) else "".join(shape.texts_of(tokens))
 
 

@@ -1,6 +1,6 @@
-"""What the answers of OpenAI's completions and chat have in common: the choices of a call as they come.
+"""Answers: the part common to OpenAI's completions and chat answers.
 
-Owns what is known of each choice, and the stamps of versions. Does not own how a choice looks
+Owns the state of each choice, and the stamps of versions. Does not own the form of a choice
 (`openai_answers`, `openai_logprobs`). Pure: no HTTP, no clock.
 """
 
@@ -21,12 +21,12 @@ from actors.rollout.score_rows import Score, Scores, unpacked
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a call wants to see, and what it sent. prompts: in tokens, each with `n` choices. logprobs,
-    token_ids: whether they are told; ids_as_tokens: a token is called "token_id:N"; usage: a last chunk of a
-    stream says it. vocabulary: None where there is no text. scores: how many likeliest tokens are told, and
-    whether those of the prompt; their choice is told at its end, all at once. temperature: of the sampling.
-    echo: the text of each prompt, which begins its choices; None: it is not told. tools: their names, and how
-    the model calls them; None: text is text."""
+    """What a call requests, and what it sent. prompts: in tokens, each with `n` choices. logprobs, token_ids:
+    whether they are returned; ids_as_tokens: a token is named "token_id:N"; usage: a last chunk of a stream
+    has it. vocabulary: None if there is no text. scores: how many likeliest tokens are returned, and whether
+    those of the prompt; such a choice is returned at its end, all at once. temperature: of the sampling.
+    echo: the text of each prompt, which precedes its choices; None: it is not returned. tools: how the model
+    writes calls, and the names of the tools; None: text is only text."""
 
     id: str
     created: int
@@ -45,7 +45,7 @@ class Shape:
 
     @property
     def plain(self) -> bool:
-        """Text is all that is told of a token."""
+        """Whether only the text of a token is returned."""
         return not (self.logprobs or self.token_ids)
 
     @property
@@ -63,13 +63,13 @@ class Shape:
         return list(tokens) if self.token_ids else UNSET
 
     def name(self, token: int, text: str = "") -> str:
-        """What a token is called: by number, or by its text; the parts of a character each alone."""
+        """The name of a token: its number, or its text; parts of a character are decoded separately."""
         if self.ids_as_tokens or self.vocabulary is None:
             return f"token_id:{token}"
         return text or self.vocabulary.tokenizer.decode([token], skip_special_tokens=False)
 
     def texts_of(self, tokens: Sequence[int]) -> list[str]:
-        """Of each token of a prompt."""
+        """The text of each token of a prompt."""
         if self.vocabulary is None:
             return [""] * len(tokens)
         detokenizer = Detokenizer(self.vocabulary.tokenizer, frozenset(), skip_special=False)
@@ -81,8 +81,7 @@ class Shape:
 
 @dataclass(slots=True)
 class Choice:
-    """A choice as far as it has come. scores: of each place of prompt and response but the first, at the
-    end."""
+    """A choice so far. scores: of each place of prompt and response but the first, set at the end."""
 
     tools: ToolText | None = None
     tokens: list[int] = field(default_factory=list)
@@ -96,7 +95,7 @@ class Choice:
 
 
 class Answers:
-    """The choices of a call, in what both APIs share."""
+    """The choices of a call, in the form that both APIs share."""
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
@@ -104,8 +103,8 @@ class Answers:
         self.choices = [Choice(None if tools is None else ToolText(*tools)) for _ in range(shape.choices)]
 
     def take(self, told: Delta | Last) -> int:
-        """Add to a choice; how many tokens it had before. Raises Busy for a log-prob that is no number, where
-        they are wanted."""
+        """Add to a choice; returns the number of tokens before. Raises Busy for a log-prob that is not a
+        number, if log-probs are wanted."""
         choice = self.choices[told.index]
         before = len(choice.tokens)
         choice.text.append(told.text)
@@ -126,7 +125,7 @@ class Answers:
         return self.shape.usage_of(sum(len(choice.tokens) for choice in self.choices))
 
     def quiet(self, told: Delta | Last) -> bool:
-        """Whether a chunk would say nothing: a part of a character, or what may be a stop string."""
+        """Whether a chunk would have no content: a part of a character, or what may be a stop string."""
         if self.shape.scores is not None:
             return isinstance(told, Delta)
         return self.shape.plain and isinstance(told, Delta) and not told.text
@@ -137,12 +136,12 @@ class Answers:
             yield index, choice, choice.last
 
     def stamps(self) -> Stamps:
-        """Of all choices that have ended."""
+        """The stamps of all choices that have ended."""
         return stamps([choice.last.versions for choice in self.choices if choice.last is not None])
 
 
 def stamps(versions: Sequence[Sequence[tuple[int, int]]]) -> Stamps:
-    """Of choices, each with its spans."""
+    """The stamps of choices, each given by its spans."""
     spans = [spans for spans in versions if spans]
     if not spans:
         return Stamps()

@@ -1,8 +1,8 @@
-"""Tools of a conversation: what clients offer a model, and the calls that stand in the text which it makes.
+"""Tools of a conversation: those offered to a model, and its calls in the text.
 
-Owns the words of OpenAI's tools, the grammar of a call that is demanded, and the parsing of calls out of text
-that grows. Text of a model is untrusted: it is read as JSON and nothing else, a call of an unknown tool is no
-call, and what is no call stays text. Pure.
+Owns the structs of OpenAI's tools, the grammar of a demanded call, and the parsing of calls out of growing
+text. A model's text is untrusted: it is read as JSON and nothing else. A call of an unknown tool is no call,
+and what is no call stays text. Pure.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from actors.rollout.sampling_params import Grammar
 
 MOST_TOOLS = 128
 MOST_CALLS = 16
-"""Calls of one turn, where a grammar says how many there may be."""
+"""Limit of calls of one turn, if a grammar sets their number."""
 Name = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
 NO_FORM = (
     "how this model calls tools is not known here: its chat template has neither <tool_call> nor "
@@ -29,8 +29,7 @@ NO_FORM = (
 
 
 class FunctionIs(msgspec.Struct, kw_only=True):
-    """A tool: a function with its JSON schema. strict: taken; a call that is demanded always fits the
-    schema."""
+    """A tool: a function with its JSON schema. strict: accepted; a demanded call always fits the schema."""
 
     name: Name
     description: str | None = None
@@ -59,8 +58,8 @@ Choice = Literal["none", "auto", "required"] | NamedTool | None
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How a family of models writes calls. each: between begin and end stands one call, and more may follow;
-    else a list of calls, to the end of the text."""
+    """How a family of models writes calls. each: one call is between begin and end, and more may follow;
+    otherwise a list of calls extends to the end of the text."""
 
     begin: str
     end: str
@@ -68,10 +67,10 @@ class Form:
 
 
 HERMES = Form("<tool_call>", "</tool_call>", each=True)
-"""Qwen 2.5 and 3, Hermes and their kin."""
+"""Qwen 2.5 and 3, Hermes and related models."""
 MISTRAL = Form("[TOOL_CALLS]", "", each=False)
 DEMANDED = Form("", "", each=False)
-"""All of the text is a list of calls: what `demanded` says."""
+"""All of the text is a list of calls, as the grammar of `demanded` requires."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +82,7 @@ class ToolCall:
 
 
 def form_of(template: str) -> Form | None:
-    """How the model with this chat template calls tools; None where that is not known."""
+    """How the model with this chat template calls tools; None if that is unknown."""
     if HERMES.begin in template and "<function=" not in template:
         return HERMES
     return MISTRAL if MISTRAL.begin in template else None
@@ -108,7 +107,7 @@ def offered(tools: Sequence[Tool] | None, choice: Choice) -> list[Tool]:
 
 
 def demanded(tools: Sequence[Tool], choice: Choice, parallel: bool) -> Grammar | None:
-    """The grammar of the calls that must be made; None where the model may choose. Raises BadAsk."""
+    """The grammar of the calls that must be made; None if the model may choose. Raises BadAsk."""
     if choice in (None, "none", "auto"):
         return None
     shared: dict[str, Any] = {}
@@ -121,7 +120,8 @@ def demanded(tools: Sequence[Tool], choice: Choice, parallel: bool) -> Grammar |
 
 
 def _schema_of(function: FunctionIs, shared: dict[str, Any]) -> dict[str, Any]:
-    """Of a call; definitions that its schema shares go to the top, where its references look for them."""
+    """The schema of a call; definitions that its schema shares move to the top, where its references find
+    them."""
     parameters = dict(function.parameters or {"type": "object", "properties": {}})
     for name, one in dict(parameters.pop("$defs", {})).items():
         if shared.setdefault(name, one) != one:
@@ -135,18 +135,18 @@ def _schema_of(function: FunctionIs, shared: dict[str, Any]) -> dict[str, Any]:
 
 
 class ToolText:
-    """The text of one response that may have calls in it. Text before and between calls is told as it comes,
-    but for what may be the begin of one, and blanks before it; a call is told when it is whole."""
+    """The text of one response that may contain calls. Text before and between calls is returned as it
+    arrives, except a possible start of a call and blanks before it. A call is returned when it is whole."""
 
     def __init__(self, form: Form, names: Sequence[str]) -> None:
         self._form, self._names = form, frozenset(names)
         self._held = ""
-        self._blank = ""  # before the call that is read
+        self._blank = ""  # before the call that is being read
         self._inside = not form.begin
         self.calls = 0
 
     def feed(self, text: str) -> Iterator[str | ToolCall]:
-        """What may be told now."""
+        """The parts that may be returned now."""
         self._held += text
         form = self._form
         while True:
@@ -170,7 +170,7 @@ class ToolText:
             yield from self._told(inner, form.end)
 
     def end(self) -> Iterator[str | ToolCall]:
-        """The rest: the response is over."""
+        """The remaining parts: the response is over."""
         held, self._held = self._held, ""
         if self._inside and (held or self._form.begin):
             yield from self._told(held, "")
@@ -178,7 +178,7 @@ class ToolText:
             yield held
 
     def _told(self, inner: str, end: str) -> Iterator[str | ToolCall]:
-        """The calls between begin and end, or all of it as the text that it is."""
+        """The calls between begin and end, or all of it as text."""
         calls = parsed(inner, self._names)
         self.calls += len(calls)
         if calls:
@@ -199,7 +199,7 @@ _calls = msgspec.json.Decoder(list[_Said] | _Said)
 
 
 def parsed(text: str, names: frozenset[str]) -> list[ToolCall]:
-    """The calls that this text is; none where it is anything else."""
+    """The calls that make up this text; none if it is anything else."""
     try:
         said = _calls.decode(text)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
@@ -215,12 +215,12 @@ def parsed(text: str, names: frozenset[str]) -> list[ToolCall]:
 
 
 def call_id(request: str, choice: int, number: int) -> str:
-    """Of a call; the same request asked again has the same."""
+    """The id of a call; the same for a repeated request."""
     return "call_" + hashlib.sha256(f"{request} {choice} {number}".encode()).hexdigest()[:24]
 
 
 def for_template(tools: Sequence[Tool]) -> list[Mapping[str, object]]:
-    """As chat templates know them."""
+    """The tools in the form of chat templates."""
     found: list[Mapping[str, object]] = []
     for tool in tools:
         function: dict[str, object] = {"name": tool.function.name}
@@ -232,5 +232,5 @@ def for_template(tools: Sequence[Tool]) -> list[Mapping[str, object]]:
 
 
 def _overlap(text: str, begin: str) -> int:
-    """Characters at the end of the text that may be the begin of a call."""
+    """Number of characters at the end of the text that may be the start of a call."""
     return next((n for n in range(min(len(begin) - 1, len(text)), 0, -1) if begin.startswith(text[-n:])), 0)

@@ -1,7 +1,7 @@
-"""Answers of OpenAI's completions and chat as typed structs: whole ones, and chunks of a stream.
+"""OpenAI answers: structs of completions and chat, whole ones and stream chunks.
 
-Owns their shape, with vLLM's additions (`token_ids`, `stop_reason`) and the stamps of versions. Does not own
-how they are put together (`openai_answers`). Pure.
+Owns their shape, with vLLM's additions (`token_ids`, `stop_reason`) and the stamps of versions.
+`openai_answers` assembles them. Pure.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Usage(msgspec.Struct, kw_only=True):
 
 
 class Stamps(msgspec.Struct, kw_only=True):
-    """Versions of the weights: the newest that made a token of the answer, of its first and of its last ones.
-    Not there before the first token."""
+    """Versions of the weights that made the tokens of the answer: the newest, that of the first tokens and
+    that of the last ones. Unset before the first token."""
 
     weight_version: str | UnsetType = UNSET
     weight_version_start: int | UnsetType = UNSET
@@ -32,9 +32,9 @@ class Stamps(msgspec.Struct, kw_only=True):
 
 
 class CompletionLogprobs(msgspec.Struct, kw_only=True):
-    """One entry a token in each list; the first of a prompt that is echoed has no log-prob. top_logprobs: the
-    sampled token's, as vLLM tells `logprobs=0` and TRL reads it, and the likeliest ones that were asked for.
-    text_offset: in characters, from the begin of the text."""
+    """One entry per token in each list; the first token of an echoed prompt has no log-prob. top_logprobs:
+    the sampled token's, which vLLM returns for `logprobs=0` and TRL reads, and the likeliest ones that were
+    requested. text_offset: in characters, from the start of the text."""
 
     tokens: list[str]
     token_logprobs: list[float | None]
@@ -75,7 +75,7 @@ class TopLogprob(msgspec.Struct, kw_only=True):
 
 
 class TokenLogprob(TopLogprob, kw_only=True):
-    """bytes: of the token's text; null where it is a part of a character."""
+    """bytes: of the token's text; null if it is a part of a character."""
 
     top_logprobs: list[TopLogprob] = []
 
@@ -93,7 +93,7 @@ class FunctionCalled(msgspec.Struct, kw_only=True):
 
 
 class CallIs(msgspec.Struct, kw_only=True):
-    """A call of a tool."""
+    """A tool call."""
 
     id: str
     type: Literal["function"] = "function"
@@ -101,13 +101,13 @@ class CallIs(msgspec.Struct, kw_only=True):
 
 
 class CallDelta(CallIs, kw_only=True):
-    """A call in a stream; it comes whole. index: of the calls of its choice."""
+    """A tool call in a stream; it is sent whole. index: among the calls of its choice."""
 
     index: int
 
 
 class ChatMessage(msgspec.Struct, kw_only=True):
-    """content: null where there are calls and nothing else."""
+    """content: null if there are only calls."""
 
     role: Literal["assistant"] = "assistant"
     content: str | None

@@ -1,7 +1,7 @@
-"""The OpenAPI document of the gateway, made of the table of routes and the structs that they read and write.
+"""OpenAPI document of the gateway, generated from the routes and their structs.
 
-Owns how a route becomes an operation. What a route reads is what is described: there is no second text to
-keep. Adapter: one route answers with it.
+Owns the conversion of a route to an operation. The structs that a route reads are its description: there is
+no second text to keep. Adapter: one route answers with it.
 """
 
 import re
@@ -59,7 +59,7 @@ def document(routes: Sequence[Route], title: str = "Gleaner gateway") -> Json:
         path = _PARAMETER.sub(r"{\1}", route.path)
         paths.setdefault(path, {})[route.method.lower()] = _operation(route, of, schemas)
     for one in (route.query for route in routes if route.query is not None):
-        schemas.pop(_name(of[one]), None)  # told parameter by parameter
+        schemas.pop(_name(of[one]), None)  # described as parameters instead
     return {
         "openapi": VERSION,
         "info": {"title": title, "version": "1"},
@@ -90,7 +90,7 @@ def with_document(routes: Sequence[Route]) -> tuple[Route, ...]:
 
 
 def _structs(roots: Iterable[type[msgspec.Struct]]) -> set[type[msgspec.Struct]]:
-    """These and all structs in their fields."""
+    """These structs and all structs in their fields."""
     found: set[type[msgspec.Struct]] = set()
     todo: list[object] = list(roots)
     while todo:
@@ -103,7 +103,7 @@ def _structs(roots: Iterable[type[msgspec.Struct]]) -> set[type[msgspec.Struct]]
 
 
 def _always_said(kind: type[msgspec.Struct]) -> list[str]:
-    """Fields that are in every answer: those that have a default are told as well, unless it is UNSET."""
+    """Fields that are in every answer: those with a default are sent as well, unless it is UNSET."""
     hints = get_type_hints(kind)
     return [
         field.encode_name

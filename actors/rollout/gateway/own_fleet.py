@@ -1,7 +1,7 @@
-"""The fleet of a gateway of its own: engines by URL, which come and go by hand, as do their weights.
+"""OwnFleet: engines by URL, added and removed by hand, as are their weights.
 
-Owns which engines there are, the pause, and the newest version; refuses engines of another model. What it
-takes to put an engine to work is behind `Hands`. Everything may be said twice.
+Owns the list of engines, the pause, and the newest version; refuses engines of another model. `Hands` drives
+the engines. Every call is idempotent.
 """
 
 import asyncio
@@ -26,9 +26,9 @@ from actors.rollout.gateway.model_check import ModelCheck
 from actors.rollout.messages import HoldBack, NotPublished, PublishVersion
 from supervisor import AskFailed, AskTimeout, Context, Done, Message, Refused
 
-HOLD_S = 10.0  # the manager goes on by itself so long after this fleet has died
+HOLD_S = 10.0  # the manager resumes by itself so long after this fleet has died
 RENEW_S = 3.0
-SERVED_S = 660.0  # for the first engine to serve new weights; the manager gives it 600
+SERVED_S = 660.0  # for the first engine to serve new weights; the manager allows 600
 MAX_ENGINES = 1024
 
 
@@ -43,24 +43,24 @@ class EngineAt:
 
 
 class Hands(Protocol):
-    """Puts engines to work, and outlives the fleet that says which."""
+    """Drives engines, and outlives the fleet that selects them."""
 
     @property
     def known(self) -> dict[str, EngineAt]:
-        """Those at work, by name."""
+        """The engines in use, by name."""
 
     @property
     def models(self) -> ModelCheck:
         """Which engines serve the model of this gateway."""
 
     async def look(self, url: str, api_key: str) -> EngineFacts:
-        """What the engine there says. Raises Failed where none answers."""
+        """The facts that the engine there reports. Raises Failed if none answers."""
 
     async def start(self, engine: EngineAt) -> None:
-        """Drive it from now on; while it is away, wait for it."""
+        """Drive it from now on; wait for it while it is away."""
 
     async def stop(self, name: str) -> None:
-        """Let go of it: its requests go on elsewhere."""
+        """Release it: its requests go on elsewhere."""
 
 
 class OwnFleet(JobFleet):
@@ -75,7 +75,7 @@ class OwnFleet(JobFleet):
         self._updating = asyncio.Lock()
 
     async def open(self) -> None:
-        """Have what the engines serve published, where nothing is yet. Until the manager took it."""
+        """Publish what the engines serve, if nothing is published yet. Retries until the manager accepts."""
         async with self._ctx.wait("a manager", on=MANAGER, deadline_s=HOLD_S, go_on=True):
             while True:
                 try:
@@ -83,11 +83,11 @@ class OwnFleet(JobFleet):
                         await self._publish(PublishVersion(weights=as_found(0)))
                     return
                 except (FleetAway, AskFailed) as problem:
-                    self._ctx.log.info("nothing published yet: %s", problem)
+                    self._ctx.log.info("no weights published yet: %s", problem)
                     await asyncio.sleep(0.1)
 
     async def workers(self) -> list[Worker]:
-        """Those that registered, those that are waited for, and those that are refused."""
+        """Engines that registered, those that are waited for, and those that are refused."""
         known = {one.id: one for one in await super().workers()}
         found = []
         for name, engine in self._engines.items():
@@ -142,7 +142,7 @@ class OwnFleet(JobFleet):
             del self._engines[name]
 
     async def pause(self, mode: PauseMode) -> int:
-        """See `Fleet`: keep takes back what engines have, so that nothing is made until `resume`."""
+        """See `Fleet`. keep takes back the requests of all engines, so nothing is made until `resume`."""
         first = self._paused is None
         self._paused = mode
         await self._hold(HOLD_S, take_back=mode == "keep")
@@ -174,7 +174,8 @@ class OwnFleet(JobFleet):
         return version
 
     async def _loaded(self, message: PublishVersion) -> None:
-        """Published, and served by one engine. Raises CannotLoad, VersionTaken, Failed, FleetAway."""
+        """Publish weights and wait until one engine serves them. Raises CannotLoad, VersionTaken, Failed,
+        FleetAway."""
         version = message.weights.version
         try:
             answer = await self._ctx.ask(MANAGER, message, deadline_s=SERVED_S, expect=Message)
@@ -189,14 +190,14 @@ class OwnFleet(JobFleet):
             raise Failed(what) if answer.lost else CannotLoad(what)
 
     async def _renew(self) -> None:
-        """While it is paused, for ever: nobody is held up by a gateway that died."""
+        """Renew the hold while paused: the hold of a gateway that died expires."""
         while self._paused is not None:
             await asyncio.sleep(RENEW_S)
             try:
                 if self._paused is not None:
                     await self._hold(HOLD_S)
             except FleetAway as problem:
-                self._ctx.log.info("the pause was not renewed: %s", problem)
+                self._ctx.log.info("pause not renewed: %s", problem)
 
     async def _hold(self, for_s: float, take_back: bool = False) -> None:
         try:
@@ -216,7 +217,7 @@ class OwnFleet(JobFleet):
 
 
 def refused_at(url: str, why: str) -> Worker:
-    """An engine that was never put to work."""
+    """An engine that was never used."""
     return Worker(
         id=url,
         url=url,

@@ -1,8 +1,8 @@
-"""What went wrong, as a client reads it: a status and a JSON body, the same on every wire.
+"""Problem: an error as a client reads it, a status and a JSON body.
 
     {"error": {"type": "WeightVersionNotReady", "message": "...", "retryable": true, "code": 409, ...}}
 
-Owns the table from errors to statuses. The words `WeightVersionNotReady`, `EngineUnavailable` and their keys
+The body is the same on every wire. Owns the table from errors to statuses. The names `WeightVersionNotReady`, `EngineUnavailable` and their keys
 are Stitch's. Adapter: knows aiohttp.
 """
 
@@ -27,8 +27,8 @@ from actors.rollout.gateway.fleet import (
 
 
 class Problem(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """`error` of a body. code: the HTTP status. param: the field that is wrong. target_version, applied: of a
-    version that is not served, and of the newest that is."""
+    """`error` of a body. code: the HTTP status. param: the field that is wrong. target_version, applied: the
+    requested version that is not served, and the newest that is."""
 
     type: str
     message: str
@@ -40,8 +40,8 @@ class Problem(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ProblemBody(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Every error's body. type, message, target_version, applied: of a version that is not ready they stand
-    here too, where Stitch's clients look for them."""
+    """The body of every error. type, message, target_version, applied: repeated here for a version that is
+    not ready, since Stitch's clients read them here."""
 
     error: Problem
     type: str | None = None
@@ -51,7 +51,7 @@ class ProblemBody(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 def problem_of(error: Exception) -> Problem:
-    """An error of a port, or of HTTP itself, as it is told."""
+    """The problem of an error of a port, or of HTTP itself."""
     match error:
         case BadAsk():
             return Problem(
@@ -126,4 +126,4 @@ def refusal(error: Exception) -> web.Response:
 
 
 TOLD = (AskError, FleetError, Denied, web.HTTPException)
-"""Errors that are told to a client as they are; all others are told as `InternalError` and logged."""
+"""Errors that a client receives as they are; all others are sent as `InternalError` and logged."""

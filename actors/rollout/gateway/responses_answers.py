@@ -1,4 +1,4 @@
-"""A response of `/v1/responses` as it grows: its items, and the events that tell them.
+"""ResponseAnswer: a growing response of `/v1/responses`, its items and its events.
 
 Owns what each delta of a chat adds to it. Pure: no HTTP, no clock.
 """
@@ -41,7 +41,7 @@ class ResponseAnswer:
     # -- at once --
 
     def whole(self) -> Response:
-        """Once it has ended."""
+        """The whole response, once it has ended."""
         message = self._answers.whole().choices[0].message
         if message.content or not message.tool_calls:
             told = self._logprobs(0)
@@ -52,12 +52,12 @@ class ResponseAnswer:
     # -- as a stream --
 
     def opening(self) -> Iterator[Event]:
-        """Its first events."""
+        """The first events of the stream."""
         for kind in ("response.created", "response.in_progress"):
             yield self._event(kind, response=self._response("in_progress"))
 
     def told(self, news: Delta | Last) -> Iterator[Event]:
-        """What this adds; with the end comes all that closes it."""
+        """The events that this delta adds; the end also closes all open items."""
         begin = len(self._answers.choices[0].tokens)
         chunk = self._answers.chunk(news)
         if chunk is not None:
@@ -90,7 +90,7 @@ class ResponseAnswer:
             yield self._event("response.output_text.delta", **self._place, delta=text, logprobs=logprobs)
 
     def _close(self) -> Iterator[Event]:
-        """The message that grows is whole."""
+        """Close the message that grows."""
         if not self._open:
             return
         self._open = False

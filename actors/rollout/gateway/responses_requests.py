@@ -1,7 +1,7 @@
-"""What clients of OpenAI's `/v1/responses` ask for, and the same as a conversation for chat.
+"""ResponseRequest: body of OpenAI's `/v1/responses`, and its conversion to chat.
 
-Owns the fields. Nothing of a response is kept here: a client sends the whole conversation each time, and what
-asks for an earlier response is refused by its name. Pure.
+Owns the fields. No response is kept here: a client sends the whole conversation each time, and a reference to
+an earlier response is refused by its name. Pure.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NOT_KEPT = "responses are not kept here: send the whole conversation as input"
 
 
 class Part(msgspec.Struct, kw_only=True):
-    """Of a message, or of what a tool gave."""
+    """Part of a message, or of a tool's output."""
 
     type: Literal["input_text", "output_text", "text", "refusal"]
     text: str | None = None
@@ -39,8 +39,8 @@ class Part(msgspec.Struct, kw_only=True):
 
 
 class Item(msgspec.Struct, kw_only=True):
-    """Of the input: a message, a call that was made, what a call gave, or what the model thought, which is
-    passed over."""
+    """Item of the input: a message, a call that was made, the output of a call, or the model's reasoning,
+    which is ignored."""
 
     type: Literal["message", "function_call", "function_call_output", "reasoning"] = "message"
     role: str | None = None
@@ -67,7 +67,7 @@ class NamedSchema(JsonSchema, kw_only=True, tag_field="type", tag="json_schema")
 
 
 class TextIs(msgspec.Struct, kw_only=True):
-    """`text`: the form of the answer. verbosity: taken; it changes nothing."""
+    """`text`: the format of the answer. verbosity: accepted; it changes nothing."""
 
     format: TextFormat | JsonObjectFormat | NamedSchema | None = None
     verbosity: Taken = None
@@ -111,11 +111,11 @@ class ResponseRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def logprobs(self) -> bool:
-        """Whether they are told."""
+        """Whether log-probs are returned."""
         return bool(self.top_logprobs) or LOGPROBS in (self.include or ())
 
     def as_chat(self) -> ChatRequest:
-        """The same conversation. Raises BadAsk."""
+        """The same conversation as a chat request. Raises BadAsk."""
         for name, why in self._not_offered():
             raise BadAsk(why, name)
         tools = [

@@ -1,4 +1,4 @@
-"""OpenAI's `/v1/responses` over HTTP: a conversation in, items out; nothing is kept of either. Adapter."""
+"""Route of OpenAI's `/v1/responses`: a conversation in, items out. Stateless adapter."""
 
 from collections.abc import AsyncGenerator
 

@@ -1,5 +1,4 @@
-"""Answers of OpenAI's `/v1/responses` as typed structs: a response, its items, and the events of a stream.
-Pure."""
+"""Structs of OpenAI's `/v1/responses`: response, items, stream events. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ class OutputMessage(msgspec.Struct, kw_only=True, tag_field="type", tag="message
 
 
 class OutputCall(msgspec.Struct, kw_only=True, tag_field="type", tag="function_call"):
-    """A call of a tool; arguments: a JSON object, as text."""
+    """A tool call; arguments: a JSON object, as text."""
 
     id: str
     call_id: str
@@ -41,7 +40,8 @@ OutputItem = OutputMessage | OutputCall
 
 
 class Details(msgspec.Struct, kw_only=True):
-    """cached_tokens: not known, as engines change under way; reasoning_tokens: not told apart from others."""
+    """cached_tokens: unknown, as the engine may change during a request; reasoning_tokens: not distinguished
+    from others."""
 
     cached_tokens: int | UnsetType = UNSET
     reasoning_tokens: int | UnsetType = UNSET
@@ -60,7 +60,7 @@ class Incomplete(msgspec.Struct, kw_only=True):
 
 
 class Response(Stamps, kw_only=True):
-    """What the request said stands here again, as OpenAI's clients expect it."""
+    """Repeats the settings of the request, as OpenAI's clients expect."""
 
     id: str
     object: Literal["response"] = "response"
@@ -87,7 +87,7 @@ class Response(Stamps, kw_only=True):
 
 
 class Event(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """An event of a stream; `type` says which of these fields it has."""
+    """An event of a stream; `type` determines which of these fields it has."""
 
     type: str
     sequence_number: int

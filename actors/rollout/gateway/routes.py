@@ -1,4 +1,4 @@
-"""All that the gateway answers, on one port: the routes of every wire, with the document of them all.
+"""Routes of every wire on the gateway's one port, with the document of them all.
 
 Adapter.
 """

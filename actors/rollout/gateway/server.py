@@ -1,7 +1,7 @@
-"""The HTTP server of the gateway: the table of routes, limits, errors, and streams that stay alive.
+"""HttpServer of the gateway: routes, limits, errors, event streams.
 
-Owns the aiohttp application and the socket that it listens at. The routes of each wire stand in rooms of
-their own and are joined in `routes`. Adapter.
+Owns the aiohttp application and its listening socket. The routes of each wire are in modules of their own and
+are joined in `routes`. Adapter.
 """
 
 import asyncio
@@ -23,7 +23,8 @@ ALIVE = b": alive\n\n"
 DONE = b"data: [DONE]\n\n"
 STOP_S = 3.0
 CALLS = 4
-"""HTTP calls at once, as a multiple of `gateway.max_concurrent`: some wait for their body, some only ask."""
+"""Concurrent HTTP calls, as a multiple of `gateway.max_concurrent`: some wait for their body, some only
+query."""
 BACKLOG = 1024
 
 log = logging.getLogger("rollout/gateway")
@@ -36,8 +37,9 @@ async def events(
 ) -> web.StreamResponse:
     """Answer with server-sent events: each of `chunks` is whole ("data: ...\\n\\n"), `ends` follows the last.
 
-    An error before the first chunk is an answer with its status; later ones are an event. Nothing said for
-    `heartbeat_s`: a comment. Who reads slowly holds `chunks` up. When the client goes, `chunks` is closed.
+    An error before the first chunk is an answer with its status; later ones are an event. After `heartbeat_s`
+    without a chunk: a comment. A slow client delays `chunks`. When the client disconnects, `chunks` is
+    closed.
     """
     beat_s = call.desk.settings.heartbeat_s
     first = asyncio.ensure_future(anext(chunks, b""))
@@ -54,11 +56,11 @@ async def events(
             async for chunk in chunks:
                 await stream.write(chunk)
             await stream.write(ends)
-        except ConnectionError:  # the client went: `chunks` is closed below
+        except ConnectionError:  # the client disconnected: `chunks` is closed below
             return response
         except Exception as error:
             if not isinstance(error, TOLD):
-                log.exception("%s %s", call.request.method, call.request.path)
+                log.exception("request failed: %s %s", call.request.method, call.request.path)
             with contextlib.suppress(ConnectionError):
                 await stream.write(b"data: " + body_of(problem_of(error)) + b"\n\n" + ends)
         finally:
@@ -75,7 +77,7 @@ async def events(
 
 
 class _Stream:
-    """A response that two write to: the handler and the heartbeat."""
+    """A response with two writers: the handler and the heartbeat."""
 
     def __init__(self, response: web.StreamResponse, beat_s: float) -> None:
         self._response, self._beat_s = response, beat_s
@@ -84,7 +86,7 @@ class _Stream:
         self._busy = False
 
     async def write(self, chunk: bytes) -> None:
-        """Waits while the client reads slowly. Raises ConnectionError when it is gone."""
+        """Waits while the client reads slowly. Raises ConnectionError once it is gone."""
         if not chunk:
             return
         self._busy = True
@@ -93,13 +95,13 @@ class _Stream:
         self._said_s = self._loop.time()
 
     async def beat(self) -> None:
-        """Comments into silence, until cancelled or the client is gone."""
+        """Write a comment after each silence, until cancelled or the client is gone."""
         with contextlib.suppress(ConnectionError):
             while True:
                 left_s = self._said_s + self._beat_s - self._loop.time()
                 if left_s > 0:
                     await asyncio.sleep(left_s)
-                elif self._busy:  # it does not read what it has
+                elif self._busy:  # the client does not read what it has
                     await asyncio.sleep(self._beat_s)
                 else:
                     self._said_s = self._loop.time()
@@ -126,7 +128,7 @@ def application(desk: Desk, routes: Sequence[Route], access: Access) -> web.Appl
         except TOLD as error:
             return refusal(error)
         except Exception as error:
-            log.exception("%s %s", request.method, request.path)
+            log.exception("request failed: %s %s", request.method, request.path)
             return refusal(error)
         finally:
             calls -= 1
@@ -172,12 +174,12 @@ class HttpServer:
 
     @property
     def connections(self) -> int:
-        """Open ones."""
+        """Number of open connections."""
         server = self._runner.server
         return 0 if server is None else len(server.connections)
 
     async def start(self, host: str, port: int) -> str:
-        """The address, as a URL. Raises OSError where nobody can listen there."""
+        """The address, as a URL. Raises OSError if the server cannot listen there."""
         await self._runner.setup()
         site = web.TCPSite(self._runner, host, port, backlog=BACKLOG, reuse_address=True)
         await site.start()
@@ -187,6 +189,6 @@ class HttpServer:
         return self.url
 
     async def close(self) -> None:
-        """Answer nobody any longer; streams end."""
+        """Stop answering; streams end."""
         self._watch.close()
         await self._runner.cleanup()

@@ -1,8 +1,8 @@
-"""SGLang's `/generate`: what an answer looks like, in a stream and at once. Pure.
+"""SGLang answers of `/generate`: their JSON, in a stream and at once. Pure.
 
-Chunks of a stream are cumulative, as SGLang's: each repeats all text, tokens and log-probs so far. They are
-put together from what was encoded before, not encoded anew, and a chunk comes when a `PACE`-th more has come,
-so that a long response costs bytes in proportion to its length.
+Chunks of a stream are cumulative, as in SGLang: each repeats all text, tokens and log-probs so far. They are
+assembled from parts that are encoded only once. A chunk is sent when a `PACE`-th more has arrived, so a long
+response costs bytes in proportion to its length.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class MetaIs(msgspec.Struct):
     """`meta_info`. Versions of the last token (SGLang's, a text), of the first and the last one (Stitch's,
     numbers); null without any. A row of output_token_logprobs: log-prob, token, its text. routed_experts:
     base64 of int32, layers x experts of a token for each token of prompt and response but the last, from
-    routed_experts_start_len on; with the end, where they were asked for."""
+    routed_experts_start_len on; sent with the end, if requested."""
 
     id: str
     prompt_tokens: int
@@ -48,8 +48,8 @@ class MetaIs(msgspec.Struct):
 
 
 class GenerateIs(msgspec.Struct):
-    """A response; for a batch, a list of them. In a stream each event has all so far, and only the last one
-    the versions of all tokens."""
+    """A response; for a batch, a list of them. In a stream each event has everything so far, and only the
+    last one has the versions of all tokens."""
 
     text: str
     output_ids: list[int]
@@ -63,10 +63,10 @@ class Answer:
 
     Args:
         id: in `meta_info`.
-        prompt: tokens of it, told again if `echo`.
-        logprobs: whether they are told; with `texts`, each with the text of its token.
-        index: its place in a batch, told in each chunk of a stream; None where there is one only.
-        experts_from: the first token whose experts are told.
+        prompt: its tokens, returned if `echo`.
+        logprobs: whether they are returned; with `texts`, each with the text of its token.
+        index: its place in a batch, sent in each chunk of a stream; None for a single response.
+        experts_from: the first token whose experts are returned.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Answer:
         self._reason = b"null"
 
     def add(self, delta: Delta) -> bool:
-        """More of it came; whether a chunk of a stream is due. Raises Busy for a log-prob that is none."""
+        """Add a delta; returns whether a chunk is due. Raises Busy for a log-prob that is not a number."""
         if delta.tokens:
             ids = msgspec.json.encode(delta.tokens)[1:-1]
             self._ids += b"," + ids if self._ids else ids
@@ -109,7 +109,7 @@ class Answer:
         return self.tokens - self._told >= max(self._interval, self.tokens // PACE, 1)
 
     def end(self, last: Last) -> None:
-        """It is over."""
+        """Record the end of the response."""
         self._text += msgspec.json.encode(last.text)[1:-1]
         self._reason = self._reason_of(last)
         self._versions = last.versions
@@ -119,7 +119,7 @@ class Answer:
                 self._experts += b',"routed_experts_start_len":%d' % self._experts_from
 
     def part(self) -> bytes:
-        """All so far, before the end."""
+        """Everything so far, before the end."""
         self._told = self.tokens
         return self._json(b',"weight_version":' + self._version)
 

@@ -1,6 +1,6 @@
-"""SGLang's `/generate` over HTTP, streaming and not, one prompt or a batch.
+"""SGLang route `/generate` over HTTP, streaming and not, one prompt or a batch.
 
-Owns the way from a body to requests and from their choices to an answer. Does not own the words
+Owns the conversion from a body to requests and from their choices to an answer. Does not own the structs
 (`sglang_wire`) or the control routes (`control_routes`). Adapter.
 """
 
@@ -21,13 +21,13 @@ from actors.rollout.gateway.text import Reader
 from actors.rollout.gateway.texts import encode, reader
 
 MOST = 512
-"""Responses of one call."""
+"""Limit of responses of one call."""
 SEEDS = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """What a body asks for: the requests, the reader of each, and the form of each answer."""
+    """The content of a body: the requests, the reader of each, and the form of each answer."""
 
     batch: bool
     asks: list[Ask] = field(default_factory=list)
@@ -81,7 +81,7 @@ def _end(answer: Answer, last: Last) -> None:
 
 
 async def _order(call: Call, body: GenerateBody) -> _Order:
-    """Raises BadAsk."""
+    """Convert a body. Raises BadAsk."""
     check_served(body)
     if body.return_routed_experts and not call.desk.served.routed_experts:
         raise BadAsk(NO_EXPERTS, "return_routed_experts")
@@ -114,7 +114,7 @@ def _add(
     logprobs: bool,
     copy: int,
 ) -> None:
-    """One more request with its reader and its answer; `copy` counts those of the same prompt."""
+    """Add a request with its reader and its answer; `copy` counts those of the same prompt."""
     check_served(one, "sampling_params.")
     words, sampling = call.desk.vocabulary, one.sampling()
     if body.return_text_in_logprobs and words is None:
@@ -180,7 +180,7 @@ async def _prompts(call: Call, body: GenerateBody) -> tuple[list[list[int]], boo
 
 
 def _names(call: Call, rid: str | list[str] | None, total: int) -> list[tuple[str, bool]]:
-    """Of each request its id, and whether the client chose it."""
+    """The id of each request, and whether the client chose it."""
     if isinstance(rid, list):
         if len(rid) != total or len(set(rid)) != total:
             raise BadAsk(f"expected {total} ids, all different, got {len(rid)}", "rid")

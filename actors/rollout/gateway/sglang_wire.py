@@ -1,7 +1,7 @@
-"""SGLang's `/generate`: what a body says. Pure.
+"""SGLang body of `/generate`. Pure.
 
-Owns the words of SGLang 0.5 (with `weight_version` of Stitch) and which of them are not served: one that is
-set and not offered is refused by name.
+Owns the fields of SGLang 0.5 (with `weight_version` of Stitch) and which of them are not served: a field that
+is set and not offered is refused by name.
 """
 
 from typing import Annotated
@@ -14,7 +14,7 @@ from actors.rollout.gateway.openai_formats import biases
 from actors.rollout.sampling_params import GRAMMARS, Grammar, Sampling
 
 DEFAULT_NEW_TOKENS = 128
-"""SGLang's, for a body that names no limit."""
+"""SGLang's default for a body without a limit."""
 EVERY_TOKEN = 1 << 30
 """What SGLang itself writes for a top_k of -1."""
 
@@ -22,7 +22,7 @@ Unserved = Annotated[
     msgspec.Raw | msgspec.UnsetType,
     msgspec.Meta(description="Known and not served: null, false, 0 or empty."),
 ]
-"""A field of which anything but an empty value is refused."""
+"""A field that must be empty: any other value is refused."""
 Taken = Annotated[msgspec.Raw | msgspec.UnsetType, msgspec.Meta(description="Taken; it changes nothing.")]
 NONE = msgspec.UNSET
 EMPTY = {b"null", b"false", b"[]", b"{}", b'""', b"0", b"-1", b"[null]", b"[false]", b"[0]", b"[-1]"}
@@ -64,7 +64,7 @@ class SamplingBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
     def sampling(self) -> Sampling:
-        """What an engine needs to know of it."""
+        """The settings for an engine."""
         return Sampling(
             top_p=self.top_p,
             top_k=-1 if self.top_k >= EVERY_TOKEN else self.top_k,
@@ -90,7 +90,8 @@ class SamplingBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class GenerateBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The body. Fields that only help an engine (labels, cache keys, logs) are taken and change nothing."""
+    """The body. Fields that only help an engine (labels, cache keys, logs) are accepted and change
+    nothing."""
 
     text: str | list[str] | None = None
     input_ids: list[int | list[int]] | None = None
@@ -154,7 +155,7 @@ class GenerateBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def session(self) -> str | None:
-        """Whose request it is, in whichever words."""
+        """The session of the request, from the first field that has one."""
         ranks = (self.routed_dp_rank, self.data_parallel_rank)
         rank = next((f"rank-{one}" for one in ranks if one is not None), None)
         return self.session_id or self.routing_key or self.conversation_id or rank

@@ -1,8 +1,8 @@
-"""Text of a response while it grows: token by token to characters, and where a stop string ends it.
+"""Detokenizer and StopStrings: text of a growing response, token by token.
 
-Owns what was shown and what is held back. Does not own the tokenizer's files (`actors.reward.prompts`) or who
-ends the request. Pure. Whatever the cut of the tokens, the texts joined are those of the whole: each token is
-worked on by itself.
+Owns what was shown and what is held back. Does not own the tokenizer's files (`actors.reward.prompts`) or the
+end of the request. Pure. However the tokens are cut into pieces, the joined text is that of the whole: each
+token is processed separately.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from actors.rollout.gateway.ask import Decoder
 
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
-"""What a decoder writes for bytes that are no character, and for those of one that has not all come."""
+"""A decoder's output for bytes that are no character, and for those of an incomplete one."""
 
 HELD_CHARACTERS = 3
-"""At most so many of them wait for more at the end: a character of UTF-8 has up to four bytes, so three may
-be there without the last one."""
+"""Limit of such characters at the end that wait for more: a character of UTF-8 has up to four bytes, so three
+may be there without the last one."""
 
 WINDOW = 16
 """Tokens that are decoded together, at most; a run of broken bytes longer than that is cut."""
@@ -29,9 +29,9 @@ OVERLAP = 8
 class Detokenizer:
     """The text of one response, in pieces.
 
-    A token is decoded behind those of the piece before it, because decoders treat the first token of a text
-    otherwise (its leading blank). Each token costs two decodings of at most `WINDOW` tokens, however long the
-    response is.
+    A token is decoded after those of the piece before it, because decoders treat the first token of a text
+    differently (its leading blank). Each token costs two decodings of at most `WINDOW` tokens, whatever the
+    length of the response.
     """
 
     def __init__(self, decoder: Decoder, special: frozenset[int], skip_special: bool = True) -> None:
@@ -39,23 +39,24 @@ class Detokenizer:
         self._decoder = decoder
         self._skipped = special if skip_special else frozenset()
         self._window: list[int] = []
-        self._context = ""  # text of the tokens of the window that were told as a whole
-        self._new = 0  # tokens of the window behind those
-        self._told = 0  # characters of the window's text that were told
+        self._context = ""  # text of those tokens of the window that were returned as a whole
+        self._new = 0  # tokens of the window after those
+        self._told = 0  # characters of the window's text that were returned
 
     def step(self, token: int) -> str:
-        """The text that this token adds, or finishes; any integer is taken, unknown ones add nothing."""
+        """The text that this token adds, or completes; any integer is accepted, unknown ones add nothing."""
         if token in self._skipped or not 0 <= token < 2**32 or self._decoder.id_to_token(token) is None:
             return ""
         self._window.append(token)
         self._new += 1
         text = self._text()
-        if not text.startswith(self._context):  # bytes behind bytes: some decoders judge them together
+        if not text.startswith(self._context):  # some decoders decode adjacent bytes together
             self._window = self._window[-self._new :]
             self._told, self._context = self._told - len(self._context), ""
             text = self._text()
         tail = len(text) - len(text.rstrip(UNFINISHED))
-        # Up to so many tokens may be one character; some decoders judge it together with what is before it.
+        # Up to so many tokens may be one character; some decoders decode it together with the bytes before
+        # it.
         held = tail if self._new <= HELD_CHARACTERS else min(tail, HELD_CHARACTERS)
         safe = len(text) - held
         new = text[self._told : safe]
@@ -70,7 +71,7 @@ class Detokenizer:
         return new
 
     def flush(self) -> str:
-        """What was held back: the response has ended in the middle of a character."""
+        """The text that was held back: the response has ended in the middle of a character."""
         text = self._text()[self._told :]
         self._window, self._context, self._new, self._told = [], "", 0, 0
         return text
@@ -80,19 +81,19 @@ class Detokenizer:
 
 
 class StopStrings:
-    """Looks for stop strings in a text that comes in pieces; holds back what may be the begin of one."""
+    """Looks for stop strings in a text that arrives in pieces; holds back a possible start of one."""
 
     def __init__(self, stops: Sequence[str], keep: bool = False) -> None:
         """`keep`: the stop string itself stays in the text. Empty stop strings are refused by the caller."""
         self._stops = tuple(stops)
         self._keep = keep
         self._held = ""
-        self._past = 0  # characters of what is held in which no stop string may end
+        self._past = 0  # characters of the held text in which no stop string may end
         self.matched: str | None = None
 
     def feed(self, text: str, judged: bool = True) -> str:
-        """What of the text may be shown now. After a match (`matched`): nothing. Not `judged`: no stop string
-        ends in this text, though one may begin there."""
+        """The part of the text that may be shown now. After a match (`matched`): nothing. Not `judged`: no
+        stop string ends in this text, though one may start there."""
         if self.matched is not None or not self._stops:
             return "" if self.matched is not None else text
         text = self._held + text
@@ -112,13 +113,13 @@ class StopStrings:
         return text[: len(text) - held]
 
     def flush(self) -> str:
-        """What was held back, when the response has ended without a match."""
+        """The text that was held back, after a response that has ended without a match."""
         text, self._held, self._past = self._held, "", 0
         return text
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Length of the longest end of the text that is a begin of the stop string, short of all of it."""
+    """Length of the longest end of the text that is a proper prefix of the stop string."""
     for length in range(min(len(stop) - 1, len(text)), 0, -1):
         if text.endswith(stop[:length]):
             return length
@@ -127,8 +128,8 @@ def _overlap(text: str, stop: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What some tokens came to. text: to be shown now. taken: tokens up to the end of a stop string; all of
-    them where there is none. texts: of each of the taken tokens, for log-probs."""
+    """The result of reading some tokens. text: to be shown now. taken: tokens up to the end of a stop string;
+    all of them if there is none. texts: of each of the taken tokens, for log-probs."""
 
     text: str
     taken: int
@@ -160,7 +161,7 @@ class Reader:
         return self._stops.matched is not None
 
     def feed(self, tokens: Sequence[int]) -> Read:
-        """The next tokens. Those behind a stop string are not looked at."""
+        """Read the next tokens. Those after a stop string are ignored."""
         shown: list[str] = []
         texts: list[str] = []
         for token in tokens:
@@ -172,7 +173,7 @@ class Reader:
         return Read("".join(shown), len(texts), tuple(texts))
 
     def end(self) -> str:
-        """The rest, once the last token was fed. A stop string that ends in broken bytes counts too."""
+        """The rest, after the last token. A stop string that ends in broken bytes counts too."""
         if self.stopped:
             return ""
         shown = self._stops.feed(self._detokenizer.flush())

@@ -1,7 +1,7 @@
 """Texts and tokens of a call: its prompts encoded, and readers for its responses.
 
-Owns what a route needs of the served model's tokenizer, and what is said where there is none. Adapter: long
-texts are encoded beside the event loop.
+Owns what a route needs of the served model's tokenizer, and the answer if there is none. Adapter: long texts
+are encoded on a thread beside the event loop.
 """
 
 import asyncio
@@ -33,13 +33,13 @@ def vocabulary(desk: Desk) -> Vocabulary:
 
 
 def check_model(desk: Desk, model: str | None) -> None:
-    """Raises HTTPNotFound for a model that is another one."""
+    """Raises HTTPNotFound for another model than the served one."""
     if model and model != desk.served.model:
         raise web.HTTPNotFound(text=f"the model {model!r} is not served here; {desk.served.model!r} is")
 
 
 async def encode(desk: Desk, text: str, special: bool, name: str) -> list[int]:
-    """Tokens of a prompt. Raises BadAsk for one that is far too long, with the name of its field."""
+    """Tokens of a prompt. Raises BadAsk, with the name of its field, for one that is far too long."""
     words, most = vocabulary(desk), desk.served.max_prompt_tokens
     if len(text) > CHARACTERS_A_TOKEN * most:
         raise BadAsk(f"{len(text)} characters are more than a prompt of {most} tokens can be", name)
@@ -49,7 +49,7 @@ async def encode(desk: Desk, text: str, special: bool, name: str) -> list[int]:
 
 
 def check_length(desk: Desk, tokens: int, name: str) -> None:
-    """Raises BadAsk in the words by which clients of OpenAI's API know a prompt that is too long."""
+    """Raises BadAsk for a prompt that is too long, in the wording that clients of OpenAI's API recognise."""
     served = desk.served
     if tokens > served.max_prompt_tokens:
         raise BadAsk(
@@ -60,7 +60,7 @@ def check_length(desk: Desk, tokens: int, name: str) -> None:
 
 
 async def encode_chat(desk: Desk, body: ChatRequest) -> list[int]:
-    """Tokens of a conversation by the model's own template. Raises BadAsk with the template's words."""
+    """Tokens of a conversation by the model's own template. Raises BadAsk with the template's message."""
     add = True if body.add_generation_prompt is None else body.add_generation_prompt
     turns = [message.for_template() for message in body.messages]
     names: dict[str, object] = dict(body.chat_template_kwargs or {})
@@ -76,8 +76,7 @@ async def encode_chat(desk: Desk, body: ChatRequest) -> list[int]:
 
 
 def tools_of(desk: Desk, body: ChatRequest) -> tuple[Form, tuple[str, ...]] | None:
-    """How calls stand in the response, and the names of the tools; None where there are none. Raises
-    BadAsk."""
+    """How the model writes calls, and the names of the tools; None if there are none. Raises BadAsk."""
     tools = offered(body.tools, body.tool_choice)
     if not tools:
         return None
@@ -100,9 +99,9 @@ def reader(
     min_tokens: int = 0,
     shown: Sequence[str] = (),
 ) -> Reader | None:
-    """Of one response; None: there is no text here. silent: stop tokens, which are no text unless
-    `keep_stop`. shown: tokens that are text though they are special. Raises HTTPNotImplemented for stop
-    strings without a tokenizer."""
+    """The reader of one response; None: there is no text here. silent: stop tokens, which are no text unless
+    `keep_stop`. shown: special tokens that are text all the same. Raises HTTPNotImplemented for stop strings
+    without a tokenizer."""
     if words is None:
         if stops:
             raise web.HTTPNotImplemented(text="stop strings need a tokenizer; this gateway knows none")
@@ -115,7 +114,7 @@ def reader(
 
 
 def reader_of(desk: Desk, body: Common, tools: tuple[Form, tuple[str, ...]] | None = None) -> Reader | None:
-    """The reader that an OpenAI request asks for; tools: as `tools_of` has them."""
+    """The reader for an OpenAI request; tools: the result of `tools_of`."""
     return reader(
         desk.vocabulary,
         body.stops,

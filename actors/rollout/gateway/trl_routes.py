@@ -1,7 +1,7 @@
-"""What the client of `trl vllm-serve` (TRL up to 1.10) calls to generate, over HTTP.
+"""TRL routes: generation calls of the `trl vllm-serve` client (TRL up to 1.10).
 
-Owns its words: `/generate/` and `/chat/` (with the slash) take many prompts and answer in columns. Weights do
-not come this way: TRL sends them over NCCL, and this gateway is no rank of such a group. Adapter.
+Owns their structs: `/generate/` and `/chat/` (with the slash) take many prompts and answer in columns.
+Weights are not sent this way: TRL sends them over NCCL, and this gateway is no rank of such a group. Adapter.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class More(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Batch(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What both calls share. logprobs: 0 gives the sampled tokens', null none; more are not offered."""
+    """Fields of both calls. logprobs: 0 returns the sampled tokens', null none; more are not offered."""
 
     n: Annotated[int, Meta(ge=1, le=128)] = 1
     repetition_penalty: float = 1.0

@@ -1,6 +1,6 @@
-"""vLLM's own calls over HTTP: tokens in and out, its tokenizer, and SkyRL's few additions.
+"""vLLM routes: tokens in and out, its tokenizer, and SkyRL's few additions.
 
-Owns the way from a body to requests and back. Does not own the words (`vllm_wire`). Adapter.
+Owns the conversion from a body to requests and back. Does not own the structs (`vllm_wire`). Adapter.
 """
 
 from functools import partial
@@ -85,7 +85,7 @@ async def generate(call: Call) -> web.StreamResponse:
 
 
 async def with_experts(call: Call) -> web.StreamResponse:
-    """Where SkyRL asks for routed experts."""
+    """The route where SkyRL requests routed experts."""
     if not call.desk.served.routed_experts:
         await call.body(GenerateRequest)
         raise web.HTTPNotImplemented(text=NO_EXPERTS)
@@ -136,7 +136,7 @@ async def render(call: Call) -> web.StreamResponse:
 
 
 async def finish_session(call: Call) -> web.StreamResponse:
-    """A session is a wish for one engine and holds nothing; so there is nothing to let go."""
+    """A session is a preference for one engine and holds nothing, so there is nothing to release."""
     call.query(Session)
     return json(Ok())
 

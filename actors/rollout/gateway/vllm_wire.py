@@ -1,6 +1,6 @@
-"""vLLM's own calls as typed structs: tokens in, tokens out, and what belongs to its tokenizer.
+"""vLLM structs of its own calls: tokens in, tokens out, and its tokenizer.
 
-Owns the words of `/inference/v1/generate` as prime-rl's renderers and SkyRL read them, of `/tokenize` and
+Owns the fields of `/inference/v1/generate` as prime-rl's renderers and SkyRL read them, of `/tokenize` and
 `/detokenize`. Fields whose type is null alone are not offered. Pure.
 """
 
@@ -22,8 +22,9 @@ from actors.rollout.sampling_params import Sampling
 
 
 class SamplingParams(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """vLLM's, as far as they are offered. logprobs: 0 and 1 both give the sampled token's, the only one that
-    is told here. routed_experts_prompt_start: the first token whose experts are told, where they are."""
+    """vLLM's fields, as far as they are offered. logprobs: 0 and 1 both return the sampled token's, the only
+    one that is returned here. routed_experts_prompt_start: the first token whose experts are returned, if
+    they are."""
 
     n: Annotated[int, Meta(ge=1, le=128)] | None = None
     temperature: Annotated[float, Meta(ge=0)] | None = None
@@ -74,7 +75,7 @@ class SamplingParams(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 class GenerateRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Body of `/inference/v1/generate`. routed_experts_format: as an object, which prime-rl and SkyRL read,
-    or as base64 of an .npy file, which newer vLLM gives."""
+    or as base64 of an .npy file, which newer vLLM returns."""
 
     token_ids: list[Token]
     sampling_params: SamplingParams = msgspec.field(default_factory=SamplingParams)
@@ -119,7 +120,7 @@ class GenerateLogprobs(msgspec.Struct, kw_only=True):
 
 class RoutedExperts(msgspec.Struct, kw_only=True):
     """Which experts tokens were routed to. data: base64; shape: tokens of prompt and response but the last,
-    layers, experts of a token; dtype: of numpy. Clients cut `data` out of the bytes: it comes first."""
+    layers, experts of a token; dtype: of numpy. Clients cut `data` out of the bytes, so it is first."""
 
     data: str
     shape: tuple[int, int, int]
@@ -150,8 +151,8 @@ class GenerateAnswer(Stamps, kw_only=True):
 
 
 class Generated:
-    """The choices of a call, put together as they come. Raises Busy for a log-prob that is no number. tell:
-    how experts look."""
+    """The choices of a call, assembled as they arrive. Raises Busy for a log-prob that is not a number. tell:
+    converts experts to their form on the wire."""
 
     def __init__(
         self,
