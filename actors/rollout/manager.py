@@ -52,7 +52,7 @@ MAX_HOLD_S = 60.0  # the sender of a hold renews it while it lives
 
 
 class _Sweep(Message, frozen=True):
-    """Look for silent instances, late re-registrations and takers whose time is up."""
+    """Look for silent instances, late re-registrations and takers whose deadline has passed."""
 
 
 class RolloutManager(Actor):

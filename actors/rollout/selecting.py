@@ -98,7 +98,7 @@ class Selecting:
             self._asking.discard(batch.name)
 
     def _fault(self, ask: MorePrompts, reply: PromptsAre) -> str | None:
-        """Why these prompts cannot be taken, in words; None if they can."""
+        """Why these prompts cannot be taken, as text; None if they can."""
         if len(reply.prompts) != ask.count:
             return f"{ask.count} were asked for, {len(reply.prompts)} came"
         fault = unfit(reply.prompts, self._max_prompt_tokens)

@@ -1,7 +1,7 @@
 """Cancelling: reports requests without a waiting client to the manager.
 
-A report is repeated until the manager answers it. Owns the ids still to be reported, the newest `MAX_REMEMBERED` of them.
-"""
+A report is repeated until the manager answers it. Owns the ids still to be reported, the newest
+`MAX_REMEMBERED` of them."""
 
 import asyncio
 

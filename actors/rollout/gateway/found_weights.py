@@ -1,7 +1,8 @@
 """FoundWeights: weights of engines run by others, loaded from folders.
 
-No image is pulled. Owns their notation in `Weights.sources`, and the actor that replaces a host's TransferAgent: to a worker that
-fetches a version it names the folder, and the engine loads it by itself.
+No image is pulled. Owns the notation of such weights in `Weights.sources`, and the actor that replaces a
+host's TransferAgent: to a worker that fetches a version it names the folder, and the engine loads it by
+itself.
 """
 
 import asyncio

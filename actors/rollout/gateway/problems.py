@@ -2,8 +2,8 @@
 
     {"error": {"type": "WeightVersionNotReady", "message": "...", "retryable": true, "code": 409, ...}}
 
-The body is the same on every wire. Owns the table from errors to statuses. The names `WeightVersionNotReady`, `EngineUnavailable` and their keys
-are Stitch's. Adapter: knows aiohttp.
+The body is the same on every wire. Owns the table from errors to statuses. The names `WeightVersionNotReady`,
+`EngineUnavailable` and their keys are Stitch's. Adapter: knows aiohttp.
 """
 
 import math

@@ -1,4 +1,7 @@
-"""Route of OpenAI's `/v1/responses`: a conversation in, items out. Stateless adapter."""
+"""Route of OpenAI's `/v1/responses`: a conversation in, items out.
+
+Stateless. Adapter.
+"""
 
 from collections.abc import AsyncGenerator
 
