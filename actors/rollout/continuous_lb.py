@@ -84,7 +84,7 @@ class Load:
         stays: false if it is about to leave, as an instance does that lends a trainer's device for a while.
         busy: a move from or to it is in progress.
         device: what it shares with others, by name; "": nothing.
-        crowded: its device carries no more decoding instances than those that decode now, with this one.
+        crowded: its device cannot run it at full speed beside the instances that decode.
     """
 
     id: str

@@ -43,7 +43,7 @@ class Deadlines:
                     self._until_s.setdefault(log.id, until_s)
 
     def until(self, request: str, seconds: float) -> None:
-        """Give this request so many seconds from now on, dispatched or not; never more than it had before."""
+        """Give this request `seconds` from now on, dispatched or not; never more than it had before."""
         until_s = self._ctx.now() + seconds
         self._until_s[request] = min(until_s, self._until_s.get(request, until_s))
 

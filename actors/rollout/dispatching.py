@@ -59,7 +59,7 @@ class Dispatching:
         self._held_until_s = 0.0
 
     def hold(self, for_s: float) -> None:
-        """Send nothing for so long; 0: send again."""
+        """Send nothing for `for_s` seconds; 0: send again."""
         self._held_until_s = self._ctx.now() + for_s
         self._ctx.background(self._wake_later(for_s), "end of a hold")
 

@@ -1,7 +1,7 @@
 """FailedLoads: which weights are given up because instances cannot load them.
 
-Owns the counts of failed loads, and the rule. Pure: no clock, no I/O. Soft state: a restarted manager counts
-anew.
+Owns the counts of failed loads, and the rule. Pure: no clock, no I/O. Soft state: a restarted manager starts
+counting from zero.
 
 One failed load proves little about the weights: a disk is full, a server is killed. Weights are given up when
 `LOADS` loads of them failed, on `INSTANCES` instances (on the only one, if there is one), and none ever

@@ -19,8 +19,7 @@ from supervisor import Address
 class Instance:
     """One registered incarnation. `version`: what it serves, with this root; None: it gets no requests.
     `leaving`: drained for good, as far as its host knows; `spared`: drained for now; `said`: version and root
-    that it could serve meanwhile. `frames`, `rows`: that arrived from it since it registered, the last at
-    `frame_s`."""
+    that it could serve meanwhile. `heard_s`: time of its last frame, registration or dispatch."""
 
     name: str
     kind: str

@@ -33,7 +33,7 @@ class LengthsLeft:
         self._sums[self._bin(length)] += length
 
     def expected(self, made: Floats, limit: Floats) -> Floats:
-        """Mean tokens left of requests that have `made` so many: the mean of the longer responses seen, less
+        """Mean tokens left of requests that have `made` tokens: the mean of the longer responses seen, less
         `made`; half of what the limit allows if none was longer. At least 1."""
         most = np.maximum(limit - made, 1.0)
         if not self._limit:

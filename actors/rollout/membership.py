@@ -1,9 +1,9 @@
 """Membership: registered instances, what each serves, and when it is given up.
 
 Owns the registrations and the ends of instances. A registration opens a stream under the instance's
-incarnation, which fences the earlier ones. An instance is given up when its process has ended, when it holds
-requests in silence for too long, when it takes no dispatch, or when it does not re-register with a restarted
-manager. Its requests then continue elsewhere from their last token.
+incarnation, which fences the earlier ones. The manager gives up an instance in four cases: its process has
+ended; it holds requests in silence for too long; it takes no dispatch; it does not re-register with a
+restarted manager. Its requests then continue elsewhere from their last token.
 """
 
 import asyncio

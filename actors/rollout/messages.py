@@ -93,7 +93,7 @@ class GroupFatesAre(Message, frozen=True):
 
 
 class HoldBack(Message, frozen=True):
-    """To the manager: dispatch no request to an instance for so many seconds (0: dispatch again from now on).
+    """To the manager: dispatch no request to an instance for `for_s` seconds (0: dispatch again from now on).
     The hold expires by itself, so its sender renews it in time. take_back: the manager also requeues the
     requests that instances hold, each with its tokens so far."""
 
@@ -106,8 +106,8 @@ class TakeGroups(Message, frozen=True):
     have.
 
     Answered when `min_groups` are ready, or all that remain, or after `wait_s`. `have`: groups that the taker
-    holds already; a request repeated after a lost answer gets the other groups again. `dropped`: the taker
-    knows of so many dropped groups, and one more is worth an answer; None: it is not. `until_served`:
+    holds already; a request repeated after a lost answer gets the other groups again. `dropped`: the number
+    of dropped groups that the taker knows; one more is worth an answer. None: it is not. `until_served`:
     answered at once when a preemptible instance works on the batch.
     """
 

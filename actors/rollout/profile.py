@@ -35,8 +35,9 @@ less does not show what a smaller batch would gain."""
 LEAST_STEPS = 4.0
 """Decode steps below which a bucket is an accident of the scheduler."""
 PLATEAU_SHARE = 0.7
-"""A batch is at the plateau if one more request adds less than this share of the tokens a second that it
-would add if it slowed no other. Below it even half of the batch would shorten steps by less than 15 %."""
+"""A batch is at the plateau if one more request adds less than this share of its ideal gain. The ideal gain
+is the tokens a second that it would add if it slowed no other. Below the plateau even half of the batch would
+shorten steps by less than 15 %."""
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True, array_like=True):

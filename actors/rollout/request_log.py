@@ -85,7 +85,7 @@ class RequestLog:
         return zlib.crc32(self.tokens_bytes()) if self.crc is None else self.crc
 
     def let_go(self, count: int, crc: int) -> None:
-        """Give up the slot: so many tokens, with this CRC-32, are stored elsewhere."""
+        """Release the slot: `count` tokens with this CRC-32 are stored elsewhere."""
         self.columns.end(self.slot)
         self.slot, self._count, self.crc = NO_SLOT, count, crc
 

@@ -19,7 +19,7 @@ MOST_TOP = 20
 
 
 class Scores(msgspec.Struct, frozen=True, kw_only=True):
-    """The request: so many of the likeliest tokens of each place, of the prompt too if `prompt`."""
+    """The requested scores: the `top` likeliest tokens of each place, of the prompt too if `prompt`."""
 
     top: int = 0
     prompt: bool = False

@@ -1,8 +1,8 @@
 """Singles: single requests, continued by any instance with a fitting version.
 
 Owns the callers that wait for an answer, and how long answers are kept; `gates` has the version gate. A
-single request is a batch of one that is not scored. It has the token log, the tickets and the journal of all
-others, so it survives the death of an instance and of the manager as they do. The contract with the caller is
+single request is a batch of one that is not scored. Like all others it has the token log, the tickets and the
+journal, so it survives the death of an instance and of the manager. The contract with the caller is
 docs/versions.md: the id names the request, the same id with the same contents is the same request, each token
 is appended once.
 """
@@ -41,7 +41,7 @@ Close = Callable[[Sequence[str]], Awaitable[None]]
 
 
 class Singles:
-    """See the module. Call `changed` when instances serve other versions; `finished` and `look` as due."""
+    """See the module. Call `finished` at the end of a request, and `look` from time to time."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Singles:
             if not batch.submitted.scored
         }
         self._ended = {name for name in self._kept if self._log(name).state is RequestState.FINISHED}
-        """Those whose end is in the journal. One that ended without a commit could end otherwise after a
+        """Those whose end is in the journal. One whose end is not committed could end otherwise after a
         restart."""
         for name in self._kept:  # their callers ask again, or are gone
             deadlines.until(self._log(name).id, MAX_DEADLINE_S)

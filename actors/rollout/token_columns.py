@@ -302,7 +302,7 @@ class TokenColumns:
         return starts
 
     def _allocate(self, count: int) -> NDArray[np.int32]:
-        """Take so many free pages; the caller uses them before the next call."""
+        """Take `count` free pages; the caller uses them before the next call."""
         if count > self._free:
             self._grow_pages(count - self._free)
         self._free -= count

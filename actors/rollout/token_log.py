@@ -218,8 +218,8 @@ class TokenLog:
     def queued(self) -> list[RequestLog]:
         """Requests that wait for an instance.
 
-        Requests that were started before are first, ordered by the longest prefix: they delay their groups
-        most. The others keep the order of their batch.
+        Requests that were started before are first, those with the longest prefix foremost: they delay their
+        groups most. The others keep the order of their batch.
         """
         return [self.requests[name] for name in self.waits.every()]
 

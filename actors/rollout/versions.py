@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from actors.rollout.events import VersionFailed, VersionPublished
 
 MAX_KNOWN = 64
-"""Older ones are forgotten: no batch is open for so long, since a step behind the bound waits for its
+"""Older ones are forgotten: no batch is open for that long, since a step behind the bound waits for its
 samples."""
 
 

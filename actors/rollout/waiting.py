@@ -1,8 +1,8 @@
 """Waiting: the queue of requests for an instance, in their order.
 
-Owns the order: requests that were started before are first, ordered by the longest prefix, since they delay
-their groups most; the others keep the order of their batch. Pure. The queue is sorted, so to take a few of
-ten thousand costs only those few; to add or to remove one costs a search.
+Owns the order: requests that were started before are first, those with the longest prefix foremost, since
+they delay their groups most. The others keep the order of their batch. Pure. The queue is sorted, so to take
+a few of ten thousand costs only those few; to add or to remove one costs a search.
 """
 
 from bisect import bisect_left, insort
@@ -24,8 +24,7 @@ class Waiting:
         return request in self._keys
 
     def add(self, request: str, batch: str, group: int, sample: int, tokens: int, attempts: int) -> None:
-        """Add a request, with so many tokens collected in so many attempts. No change if it is known
-        already."""
+        """Add a request with its collected tokens and its attempts. No change if it is known already."""
         if request not in self._keys:
             key = (-tokens, attempts == 0, group, sample, request)
             self._keys[request] = batch, key

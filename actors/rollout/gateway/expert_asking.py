@@ -79,7 +79,7 @@ class ExpertAsking:
         follow.finish(Busy(f"its tokens are there, but not {what}: {why or 'no rows came'}"))
 
     async def _joined(self, follow: Follow, within_s: float) -> bool:
-        """Whether the request was completed and ended within so many seconds of the last part."""
+        """Whether the request was completed and ended, at most `within_s` after the last part arrived."""
         until_s = self._ctx.now() + within_s
         while follow.ask.id in self._rows:
             held = self._rows[follow.ask.id]

@@ -2,8 +2,8 @@
 
 Owns which row counts if several attempts report the same token. Pure. Row p belongs to the attempt that made
 token p + 1, which also reported that token's log-prob; rows of the prompt belong to the first attempt. If an
-attempt reported no rows (its engine was killed), its rows are those that the next attempt computed when it
-read the same tokens as its prefix, whatever version of the weights that had.
+attempt reported no rows (its engine was killed), the rows of the next attempt replace them. That attempt
+computed them when it read the same tokens as its prefix, whatever version of the weights it had.
 """
 
 from collections.abc import Sequence

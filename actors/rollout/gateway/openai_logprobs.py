@@ -65,7 +65,8 @@ def chat_logprobs(shape: Shape, choice: Choice, begin: int) -> ChatLogprobs | No
 
 def rivals(shape: Shape, choice: Choice, prompt: int) -> list[Sequence[tuple[int, float]]]:
     """For each token of the response the likeliest ones, with log-probs of the distribution that it was drawn
-    from, comparable to the token's own: that of the model, under the request's temperature."""
+    from: that of the model, under the request's temperature. They are computed from the token's own
+    log-prob."""
     if shape.scores is None or not shape.scores.top:
         return [()] * len(choice.tokens)
     scale = shape.temperature or 1.0
