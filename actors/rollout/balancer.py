@@ -36,8 +36,8 @@ SPEED_STEP = 2**0.5
 """Speeds are rounded to steps of this factor: measurements of equal machines differ by a few per cent, and
 would break ties that should remain ties."""
 MOST_SPEED = 4.0
-"""Θ grows with the speed up to so many times, and falls to one request at least: a queue is an engine's
-supply for its next turn, not a store."""
+"""Θ grows with the speed up to this factor, and falls to one request at least: a queue is an engine's supply
+for its next turn, not a store."""
 
 
 class InstanceKind(enum.StrEnum):

@@ -64,7 +64,7 @@ class LoadChanged(Message, frozen=True):
 
 
 class Place(Message, frozen=True):
-    """Requests an instance for each of the next `count` requests. `roots`: the versions that may make them,
+    """Asks for an instance for each of the next `count` requests. `roots`: the versions that may make them,
     with their roots.
 
     `moved`: for the first of them, the instance that each is being moved to. That instance gets the request
@@ -111,8 +111,8 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rebalance(Message, frozen=True):
-    """Requests a decision: which requests should move, from where to where? The manager sends what it knows
-    of them. `gates`: for each batch, the versions that may make its requests, with their roots."""
+    """Asks which requests should move, from where to where. The manager sends what it knows of them. `gates`:
+    for each batch, the versions that may make its requests, with their roots."""
 
     gates: list[dict[int, bytes]]
     holdings: list[Holding]

@@ -76,7 +76,7 @@ class BatchClock:
             self._there_s = now_s
 
     def dispatched(self, now_s: float, instance: str, count: int, *, preemptible: bool) -> None:
-        """So many requests of the batch went to an instance."""
+        """`count` requests of the batch went to an instance."""
         if self.ended or not preemptible:
             return
         if self._first_s is None:

@@ -33,8 +33,8 @@ GAIN_SHARE = 0.1
 """Least gain, as a share of the tokens a second of source and target: fitted curves are off by some per cent,
 lengths by more."""
 GAIN_COSTS = 1.0
-"""The gain beyond the cost of a move must be so many times that cost. A request must have so many times its
-prefill left to be moved at all: one near its end stays."""
+"""The gain beyond the cost of a move must be this many times that cost. A request must have this many times
+its prefill left to be moved at all: one near its end stays."""
 GAIN_S = 1.0
 """Seconds of both instances that a move gains at least: an abort, its last row, a commit and a dispatch take
 a good part of one second."""

@@ -26,8 +26,8 @@ from actors.rollout.token_log import Batch
 from supervisor import AskFailed, AskTimeout, Context, Deadline, Done, Refused, Unreachable
 
 PLACE_DEADLINE_S = 5.0
-DISPATCH_DEADLINE_S = 10.0  # an instance that takes no dispatch for so long is given up
-LEAST_S = 1.0  # so much left of it is worth another ask, if this process was stalled meanwhile
+DISPATCH_DEADLINE_S = 10.0  # an instance that takes no dispatch for this long is given up
+LEAST_S = 1.0  # this much left of it is worth another ask, if this process was stalled meanwhile
 RETRY_S = 0.1
 
 GiveUp = Callable[[str, int, str], Awaitable[None]]

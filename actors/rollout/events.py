@@ -31,9 +31,9 @@ class BatchSubmitted(Message, frozen=True):
 
     `actors.rollout.sampling` decides what counts. wanted: groups that the batch ends with, 0 = all of them.
     drop_uniform: a complete group whose scores are all equal is dropped, and another prompt drawn in its
-    place, up to `most` groups in all. over_sampling: so many prompts are in progress for each group that is
+    place, up to `most` groups in all. over_sampling: this many prompts are in progress for each group that is
     still missing; when `wanted` groups are complete, the rest is aborted. again: a sample without a verdict
-    of its own is generated again at most so many times. sampling: None leaves the distribution as it is.
+    of its own is generated again at most this many times. sampling: None leaves the distribution as it is.
     experts: the actor that receives which experts its tokens were routed to (`expert_messages`), or, if
     `scores` is set, which tokens were likeliest; "": none.
     """
@@ -199,7 +199,8 @@ class RequestsDue(Message, frozen=True):
 
 
 class GroupsTaken(Message, frozen=True):
-    """Complete groups went to the trainer's incarnation `taker`. A newer taker starts the batch anew."""
+    """Complete groups went to the trainer's incarnation `taker`. A newer taker starts the batch from its
+    beginning."""
 
     batch: str
     taker: int

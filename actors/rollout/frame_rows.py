@@ -25,8 +25,8 @@ def enter_rows(
     """Append the rows of a frame. Nearly every row is one more token of a running request: all of those go
     into the columns at once.
 
-    Handled separately: a row with flags, the first token of a ticket, the last token that a request may have,
-    and all later rows of the same ticket.
+    These are handled separately: a row with flags, the first token of a ticket, the last token that a request
+    may have, and all later rows of the same ticket.
     """
     tickets, tokens, logprobs, flags = columns
     taken: Mask | None = np.zeros(len(tickets), np.bool_)

@@ -12,7 +12,7 @@ from supervisor import Address, Message
 
 
 class ListInstances(Message, frozen=True):
-    """To the manager: requests the registered instances and the versions they serve."""
+    """To the manager: asks for the registered instances and the versions they serve."""
 
     QUESTION: ClassVar[bool] = True
 
@@ -114,9 +114,9 @@ class Serving(Message, frozen=True):
 
 
 class NotLoaded(Message, frozen=True):
-    """To the manager: this instance could not load these weights and requests what to do now. `died`: its
-    engine did not survive the load; then no component waits for the answer, and the report of the instance's
-    end may arrive first."""
+    """To the manager: this instance could not load these weights and asks what to do now. `died`: its engine
+    did not survive the load; then no component waits for the answer, and the report of the instance's end may
+    arrive first."""
 
     QUESTION: ClassVar[bool] = True
 
@@ -137,7 +137,7 @@ class ServeNow(Message, frozen=True):
 
 class KeepRequests(Message, frozen=True):
     """To the manager, from an instance that has loaded these weights and paused with these tickets. Its
-    stream is acknowledged to the last row. Requests which tickets it may continue."""
+    stream is acknowledged to the last row. Asks which tickets it may continue."""
 
     QUESTION: ClassVar[bool] = True
 

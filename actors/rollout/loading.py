@@ -144,7 +144,7 @@ class Loading:
         return None  # a trainer's own device gets the weights of its step, or none
 
     def gone(self, name: str, cause: str) -> None:
-        """An instance ended, or registered anew: the weights that it was trying are not published."""
+        """An instance ended, or registered again: the weights that it was trying are not published."""
         if self._trial is not None and self._trial.instance == name:
             self._end_trial(f"{name} was lost while it loaded them: {cause}", lost=True)
 

@@ -1,7 +1,7 @@
 """Measuring: times and lengths of batches and instances, to plan the next step.
 
-Owns the clocks of open batches. Soft state: a restarted manager measures anew, and has no times of the
-batches that were open already.
+Owns the clocks of open batches. Soft state: a restarted manager starts new measurements, and has no times of
+the batches that were open already.
 """
 
 from collections.abc import Sequence

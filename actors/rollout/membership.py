@@ -43,7 +43,7 @@ from transport.wire import Peer
 
 REREGISTER_S = 5.0  # after a restart: an instance of the journal that has not registered by then is gone
 MAX_GRACE_S = 86_400.0  # no cloud gives notice of more than minutes
-QUIET_S = 0.05  # a dead instance's stream is at its end when nothing arrived for so long
+QUIET_S = 0.05  # a dead instance's stream is at its end when nothing arrived for this long
 QUIET_LOOKS = 10
 
 

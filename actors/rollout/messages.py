@@ -62,8 +62,8 @@ class WeightsFailed(Message, frozen=True):
 
 
 class MorePrompts(Message, frozen=True):
-    """To the controller, from the manager: requests `count` prompts for the groups of this batch from `first`
-    on. The same groups always get the same prompts."""
+    """To the controller, from the manager: asks for `count` prompts, for the groups of this batch from
+    `first` on. The same groups always get the same prompts."""
 
     batch: str
     first: int
@@ -77,7 +77,7 @@ class PromptsAre(Message, frozen=True):
 
 
 class GroupFates(Message, frozen=True):
-    """To the manager: requests the outcome of each group of a batch."""
+    """To the manager: asks for the outcome of each group of a batch."""
 
     batch: str
 
@@ -102,12 +102,12 @@ class HoldBack(Message, frozen=True):
 
 
 class TakeGroups(Message, frozen=True):
-    """To the manager, from the trainer: requests groups that are complete, count, and that `taker` does not
+    """To the manager, from the trainer: asks for groups that are complete, count, and that `taker` does not
     have.
 
     Answered when `min_groups` are ready, or all that remain, or after `wait_s`. `have`: groups that the taker
-    holds already; a request repeated after a lost answer gets the other groups again. `dropped`: the number
-    of dropped groups that the taker knows; one more is worth an answer. None: it is not. `until_served`:
+    holds already; when it asks again after a lost answer it gets the others again. `dropped`: the number of
+    dropped groups that the taker knows; one more is worth an answer. None: it is not. `until_served`:
     answered at once when a preemptible instance works on the batch.
     """
 
@@ -164,7 +164,7 @@ class StepEnded(Message, frozen=True):
 
 
 class BatchReport(Message, frozen=True):
-    """Requests the times of a batch, for Algorithm 1. Refused if the manager did not see its start."""
+    """Asks for the times of a batch, for Algorithm 1. Refused if the manager did not see its start."""
 
     batch: str
 
@@ -203,7 +203,7 @@ class BatchTimes(Message, frozen=True):
 
 
 class RolloutStatus(Message, frozen=True):
-    """Requests the figures of the live view."""
+    """Asks for the figures of the live view."""
 
 
 class RolloutFigures(Message, frozen=True):

@@ -31,8 +31,8 @@ ROUND_S = 2.0
 LOOK_S = 10.0
 """Seconds until a round without any change of load, while there is any: contexts grow and rests end."""
 REST_S = 30.0
-"""A moved request stays where it is for so many seconds, whatever the loads: the effect of a move shows only
-by then, and no request is moved to and fro."""
+"""A moved request stays where it is for this many seconds, whatever the loads: the effect of a move shows
+only by then, and no request is moved to and fro."""
 PENDING_S = 5.0
 """A request that waits for longer at an instance with a free slot waits for free capacity in its cache."""
 MOVE_S = 30.0

@@ -12,7 +12,7 @@ from supervisor import Context
 from supervisor.system_messages import WaitState
 
 ROOM_LATE_S = 60.0
-"""Requests that no instance takes for so many seconds are worth a log line, again each time: no instance
+"""Requests that no instance takes for this many seconds are worth a log line, again each time: no instance
 serves, or all are stuck."""
 INSTANCES = "the instances"
 
@@ -35,7 +35,7 @@ class Owed:
         self._moved_s = self._said_s = self._ctx.turn_time()
 
     def look(self, now: float) -> None:
-        """Called from time to time: report requests without free capacity if that is late."""
+        """Called from time to time: report if waiting requests find no free capacity for long."""
         if not self._state.log.waiting:
             self._moved_s = self._said_s = now
         elif now - self._said_s >= ROOM_LATE_S:

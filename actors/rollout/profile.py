@@ -30,8 +30,8 @@ LEAST_STEP_S = 1e-9
 MEMORY_S = 60.0
 """Engine time that a bucket remembers: longer than a noisy moment, shorter than a long step."""
 LEAST_BUCKETS, LEAST_SPREAD = 3, 4.0
-"""A model is fitted to no fewer buckets, and the fullest must decode so many times the rows of the emptiest:
-less does not show what a smaller batch would gain."""
+"""A model is fitted to no fewer buckets, and the fullest must decode this many times the rows of the
+emptiest: less does not show what a smaller batch would gain."""
 LEAST_STEPS = 4.0
 """Decode steps below which a bucket is an accident of the scheduler."""
 PLATEAU_SHARE = 0.7

@@ -2,7 +2,7 @@
 
 Owns the one instance that is kept free for it; the balancer sees that instance as serving nothing meanwhile.
 One suspect runs at a time, so one suspect costs at most one engine at a time. `suspects` decides which
-requests are suspects. In memory only: a restarted manager starts counting anew.
+requests are suspects. In memory only: a restarted manager starts counting from zero.
 """
 
 from actors.rollout.balancer_messages import BALANCER

@@ -56,7 +56,7 @@ class Rule:
 
     @property
     def droppable(self) -> int:
-        """So many uniform groups are dropped; those after them are accepted as they are."""
+        """Number of uniform groups that are dropped; those after them are accepted as they are."""
         return self.most - self.wanted if self.drop_uniform else 0
 
 

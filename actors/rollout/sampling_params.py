@@ -34,7 +34,7 @@ class Grammar(msgspec.Struct, frozen=True, kw_only=True):
 class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Every default leaves the distribution as it is.
 
-    top_p: the likeliest tokens whose probabilities sum up to it. top_k: so many of them, -1: all. min_p:
+    top_p: the likeliest tokens whose probabilities sum up to it. top_k: this many of them, -1: all. min_p:
     those at least so likely, as a part of the likeliest. The penalties count the tokens of the response, and
     repetition_penalty those of the prompt too. min_new_tokens: the response does not end by itself before.
     ignore_eos: it does not end at the model's own end either. stop_token_ids end it as the model's own end

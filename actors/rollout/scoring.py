@@ -1,10 +1,10 @@
 """Scoring: one verdict of the RewardProxy for every finished request.
 
-Owns the requests that wait for a verdict. It requests as many at a time as may wait at the proxy, which turns
-each failure of a verifier into a verdict. A request that the proxy did not take, or did not answer, is
-repeated, with ever longer pauses. While the verifier is sick (`actors.reward.health`) its failure is not the
-verdict of a sample. The verdict is then requested again in the same way, until the verifier has recovered or
-the job ends.
+Owns the requests that wait for a verdict. It asks for as many at a time as may wait at the proxy, which turns
+each failure of a verifier into a verdict. An ask that the proxy did not take, or did not answer, is repeated,
+with ever longer pauses. While the verifier is sick (`actors.reward.health`) its failure is not the verdict of
+a sample. Scoring then asks for the verdict again in the same way, until the verifier has recovered or the job
+ends.
 """
 
 import asyncio
@@ -115,7 +115,7 @@ class Scoring:
                     ask,
                     deadline_s=self._deadline_s(),
                     expect=Verdict,
-                    key=f"score/{log.id}/{failures}",  # a failed ask is tried anew, not answered as before
+                    key=f"score/{log.id}/{failures}",  # a failed ask is a new one, not answered as before
                 )
             except Overloaded as full:  # others are ahead: only pause
                 self._ctx.log.debug("score not received: request=%s: %s", log.id, full)

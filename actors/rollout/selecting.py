@@ -21,7 +21,7 @@ from supervisor import AskFailed, Context
 
 CONTROLLER = "training/controller"
 PROMPTS_DEADLINE_S = 60.0  # of one request: the controller may have to request the problems itself
-PROMPTS_LATE_S = 120.0  # so long without the prompts of a refill is worth a line, again each time
+PROMPTS_LATE_S = 120.0  # this long without the prompts of a refill is worth a line, again each time
 RETRY_S = 0.2
 UNFIT_AGAIN_S = 5.0  # after prompts that cannot be taken: a controller that checks them sends none
 ABORT_AGAIN_S = 0.5  # an abort may be lost in transit

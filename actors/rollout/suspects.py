@@ -8,9 +8,10 @@ fault for where it was. A death counts against a request only if
 - the request had got no token there: a request that gets tokens progresses, however slowly.
 
 After `SUSPECT_AFTER` such deaths in a row it is a *suspect*: it runs alone from then on, on an instance that
-has nothing else (`quarantine`). It is ended only after `LONE_DEATHS` such deaths in a row, each with no other
-request on the instance, and no death of another instance since it was sent there. So no request is ended for
-its neighbours, nor by a storm that takes several instances. A token from any engine clears all counts.
+has nothing else (`quarantine`). It is ended only after `LONE_DEATHS` such deaths in a row. For each of them
+the instance must have had no other request, and no other instance may have died since the request was sent.
+So no request is ended for its neighbours, nor by a storm that takes several instances. A token from any
+engine clears all counts.
 """
 
 from collections.abc import Mapping, Set

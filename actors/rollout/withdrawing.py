@@ -12,7 +12,7 @@ from actors.rollout.state import RolloutState
 from supervisor import Context, Deadline, Deferred, Waiting
 
 ABORT_AGAIN_S = 0.5
-ABORT_LATE_S = 10.0  # beyond the grace; an instance that answers no abort for so long is worth a line
+ABORT_LATE_S = 10.0  # beyond the grace; an instance that answers no abort for this long is worth a line
 
 
 @dataclass(slots=True)

@@ -1,8 +1,8 @@
 """Access: which callers may use a route, by keys, or by `Host` and `Origin`.
 
 A browser sends requests for any page that is open in it, to loopback as well. If no key is needed, a page of
-another site could use the engines (its `Origin` differs from `Host`), also by a name of its own that resolves
-to this host (DNS rebinding: `Host` is a foreign name). Pure.
+another site could use the engines; its `Origin` differs from `Host`. It could also use a name of its own that
+resolves to this host (DNS rebinding); then `Host` is a foreign name. Pure.
 """
 
 import hmac

@@ -60,9 +60,10 @@ class Served:
         return self.context_tokens or self.max_prompt_tokens + self.max_new_tokens
 
     def response_tokens(self, prompt_tokens: int, asked: int | UnsetType | None, usual: int | None) -> int:
-        """The limit of a response to a prompt of so many tokens. asked: None for as many as fit; UNSET if the
-        client left it out: then `usual`, if that fits. A response that fits into `context_tokens` but not
-        into `room_tokens` ends at the latter, as with SGLang. Raises ValueError with the reason."""
+        """The limit of a response to a prompt of `prompt_tokens` tokens. asked: None for as many as fit;
+        UNSET if the client left it out: then `usual`, if that fits. A response that fits into
+        `context_tokens` but not into `room_tokens` ends at the latter, as with SGLang. Raises ValueError with
+        the reason."""
         room = (self.room_tokens or self.max_model_len) - prompt_tokens
         if room < 1:
             raise ValueError(

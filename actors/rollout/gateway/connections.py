@@ -30,7 +30,7 @@ log = logging.getLogger("rollout/gateway")
 
 
 class Unread(Generic[Key]):
-    """Connections that have sent nothing for so long although they had something to send. Pure."""
+    """Connections that have sent nothing for `limit_s` although they had something to send. Pure."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s

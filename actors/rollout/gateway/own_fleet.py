@@ -26,7 +26,7 @@ from actors.rollout.gateway.model_check import ModelCheck
 from actors.rollout.messages import HoldBack, NotPublished, PublishVersion
 from supervisor import AskFailed, AskTimeout, Context, Done, Message, Refused
 
-HOLD_S = 10.0  # the manager resumes by itself so long after this fleet has died
+HOLD_S = 10.0  # the manager resumes by itself this long after this fleet has died
 RENEW_S = 3.0
 SERVED_S = 660.0  # for the first engine to serve new weights; the manager allows 600
 MAX_ENGINES = 1024

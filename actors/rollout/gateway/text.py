@@ -55,7 +55,7 @@ class Detokenizer:
             self._told, self._context = self._told - len(self._context), ""
             text = self._text()
         tail = len(text) - len(text.rstrip(UNFINISHED))
-        # Up to so many tokens may be one character; some decoders decode it together with the bytes before
+        # Up to this many tokens may be one character; some decoders decode it together with the bytes before
         # it.
         held = tail if self._new <= HELD_CHARACTERS else min(tail, HELD_CHARACTERS)
         safe = len(text) - held
@@ -146,7 +146,7 @@ class Reader:
         keep_stop: bool = False,
         min_tokens: int = 0,
     ) -> None:
-        """min_tokens: so many do not end in a stop string."""
+        """min_tokens: the first tokens, this many, do not end in a stop string."""
         self._detokenizer = detokenizer
         self._stops = StopStrings(stops, keep_stop)
         self._free = min_tokens
