@@ -138,8 +138,8 @@ class Common(Harmless, kw_only=True, forbid_unknown_fields=True):
 
 
 class CompletionRequest(Common, kw_only=True, forbid_unknown_fields=True):
-    """Body of `/v1/completions`. prompt: a text, texts, tokens, or lists of tokens. logprobs: with this many of
-    the likeliest tokens; echo: with those of the prompt. max_tokens: 0 returns the prompt alone."""
+    """Body of `/v1/completions`. prompt: a text, texts, tokens, or lists of tokens. logprobs: with this many
+    of the likeliest tokens; echo: with those of the prompt. max_tokens: 0 returns the prompt alone."""
 
     prompt: str | list[str | int | list[int]]
     max_tokens: Annotated[int | UnsetType | None, Meta(description="Left out: 16; null: what fits.")] = UNSET
